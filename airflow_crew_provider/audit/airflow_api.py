@@ -1,0 +1,87 @@
+"""Airflow's public REST API, version 2, as far as the audit reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import requests
+
+TIMEOUT = 60
+PAGE = 100
+
+
+class AuditError(Exception):
+    """The audit cannot be read; the message says why and never shows a credential."""
+
+
+class Bearer(requests.auth.AuthBase):
+    """A token that neither ~/.netrc nor a redirect to another host can replace or carry away."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        return request
+
+
+class AirflowApi:
+    """Read access to one Airflow.
+
+    :param url: of its web server, e.g. ``https://airflow.example.com``
+    :param token: of its API
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        self._base = f"{url.rstrip('/')}/api/v2"
+        self._session = requests.Session()
+        self._session.auth = Bearer(token)
+
+    @classmethod
+    def logged_in(cls, url: str, user: str, password: str) -> AirflowApi:
+        """Trade a user's password for a token."""
+        answer = _perform(requests.Session(), "POST", f"{url.rstrip('/')}/auth/token", (user, password))
+        token = answer.get("access_token") if isinstance(answer, dict) else None
+        if not isinstance(token, str):
+            raise AuditError("Airflow's /auth/token gave no access_token; is this the URL of an Airflow 3?")
+        return cls(url, token)
+
+    def get(self, *segments: str, **params: Any) -> Any:
+        """Read one resource; None if it does not exist."""
+        path = "/".join(quote(segment, safe="~") for segment in segments)
+        return _perform(self._session, "GET", f"{self._base}/{path}", params=params)
+
+    def pages(self, key: str, *segments: str, **params: Any) -> Iterator[dict[str, Any]]:
+        """Read a list to its end."""
+        offset = 0
+        while True:
+            page = self.get(*segments, limit=PAGE, offset=offset, **params)
+            if page is None:
+                raise AuditError(f"Airflow knows no {'/'.join(segments)}")
+            yield from page[key]
+            offset += PAGE
+            if offset >= page["total_entries"]:
+                return
+
+
+def _perform(
+    session: requests.Session,
+    method: str,
+    url: str,
+    login: tuple[str, str] | None = None,
+    params: dict[str, Any] | None = None,
+) -> Any:
+    body = {"username": login[0], "password": login[1]} if login else None
+    try:
+        answer = session.request(method, url, json=body, params=params, timeout=TIMEOUT, allow_redirects=False)
+        if answer.status_code == 404:
+            return None
+        if answer.status_code in (401, 403):
+            raise AuditError(f"Airflow refuses the credentials or the access ({answer.status_code}) at {url}")
+        if not answer.ok or answer.is_redirect:
+            raise AuditError(f"Airflow answered {answer.status_code} at {url}")
+        return answer.json()
+    except requests.RequestException as error:  # the JSON error is one of them too
+        raise AuditError(f"Airflow at {url}: {type(error).__name__}") from None

@@ -1,0 +1,85 @@
+"""One record for each answer of a person, joined from the question, the review and what the service said to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from airflow_crew_provider.audit.airflow_api import AirflowApi
+
+Json = dict[str, Any]
+REVIEW, ANSWER = "crew_decision", "crew_resume"
+EVERY = "~"
+
+
+def decisions(api: AirflowApi, dag_id: str, run_id: str | None = None) -> Iterator[Json]:
+    """Yield every decision of a DAG, or of one of its runs, run by run in the order in which they were made."""
+    runs = [run_id] if run_id else [run["dag_run_id"] for run in _runs(api, dag_id)]
+    for each in runs:
+        yield from _of_run(api, dag_id, each)
+
+
+def _runs(api: AirflowApi, dag_id: str) -> Iterator[Json]:
+    return api.pages("dag_runs", "dags", dag_id, "dagRuns", order_by="run_after")
+
+
+def _of_run(api: AirflowApi, dag_id: str, run_id: str) -> Iterator[Json]:
+    path = ("dags", dag_id, "dagRuns", run_id)
+    asked = [detail for detail in api.pages("hitl_details", *path, "hitlDetails") if _is_decided(detail)]
+    if not asked:
+        return
+    answers = _answers(api, path)
+    for detail in sorted(asked, key=lambda each: each["responded_at"] or ""):
+        yield _decision(api, path, detail, answers)
+
+
+def _is_decided(detail: Json) -> bool:
+    ours = "human_feedback" in (detail.get("params") or {})
+    return ours and bool(detail["response_received"])
+
+
+def _answers(api: AirflowApi, path: tuple[str, ...]) -> list[Json]:
+    """Read what each resume of the run has sent and was told."""
+    found = api.pages("xcom_entries", *path, "taskInstances", EVERY, "xcomEntries", xcom_key_pattern=ANSWER)
+    entries = [entry for entry in found if entry["key"] == ANSWER]
+    return [
+        value
+        for entry in entries
+        if isinstance(value := _value(api, path, entry["task_id"], ANSWER, entry["map_index"]), dict)
+    ]
+
+
+def _value(api: AirflowApi, path: tuple[str, ...], task_id: str, key: str, map_index: int) -> Any:
+    entry = api.get(
+        *path, "taskInstances", task_id, "xcomEntries", key, map_index=map_index, deserialize="false", stringify="false"
+    )
+    return entry["value"] if entry else None
+
+
+def _decision(api: AirflowApi, path: tuple[str, ...], detail: Json, answers: list[Json]) -> Json:
+    task = detail["task_instance"]
+    review = _value(api, path, task["task_id"], REVIEW, task["map_index"])
+    about = {"dag_id": path[1], "run_id": path[3], "task_id": task["task_id"], "map_index": task["map_index"]}
+    if not isinstance(review, dict) or "output_sha256" not in review:
+        return {**about, "task_state": task["state"], **_not_taken(detail)}
+    service = next((_said(each) for each in answers if _answers_to(review, each)), None)
+    return {**about, "task_state": task["state"], "taken": True, **review, "service": service}
+
+
+def _not_taken(detail: Json) -> Json:
+    """Tell of an answer that came too late, or that the task has not taken up (yet)."""
+    return {
+        "taken": False,
+        "chosen_options": detail["chosen_options"],
+        "human_feedback": (detail.get("params_input") or {}).get("human_feedback"),
+        "reviewer": detail.get("responded_by_user"),
+        "decided_at": detail["responded_at"].replace("Z", "+00:00"),
+    }
+
+
+def _answers_to(review: Json, answer: Json) -> bool:
+    return all(answer.get(name) == review.get(name) for name in ("execution_id", "crew_task_id", "decided_at"))
+
+
+def _said(answer: Json) -> Json:
+    return {name: answer.get(name) for name in ("kickoff_id", "status", "message")}

@@ -1,0 +1,63 @@
+"""`@task.crew`: a function that returns the inputs becomes a task that runs the crew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar
+
+from airflow.providers.common.compat.sdk import (
+    SET_DURING_EXECUTION,
+    DecoratedOperator,
+    TaskDecorator,
+    context_merge,
+    determine_kwargs,
+    task_decorator_factory,
+)
+
+from airflow_crew_provider.operators.kickoff import CrewKickoffOperator
+
+
+class _CrewDecoratedOperator(DecoratedOperator, CrewKickoffOperator):
+    """Call the function for the inputs, then start the crew with them and wait until it is completed."""
+
+    custom_operator_name = "@task.crew"
+    template_fields: Sequence[str] = ("op_args", "op_kwargs", *CrewKickoffOperator.template_fields)
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        **DecoratedOperator.template_fields_renderers,
+        **CrewKickoffOperator.template_fields_renderers,
+    }
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("wait_for_completion", True)
+        kwargs["multiple_outputs"] = False  # Airflow infers it from the annotation, which is of the inputs
+        super().__init__(
+            python_callable=python_callable,
+            op_args=op_args,
+            op_kwargs=op_kwargs,
+            inputs=SET_DURING_EXECUTION,
+            **kwargs,
+        )
+
+    def execute(self, context: Any) -> Any:
+        """Call the function and run the crew; what it returns is data, and is not rendered as a template."""
+        context_merge(context, self.op_kwargs)
+        kwargs = determine_kwargs(self.python_callable, self.op_args, context)
+        self.inputs = self.python_callable(*self.op_args, **kwargs)
+        return super().execute(context)
+
+
+def crew_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
+    """Wrap a function that returns the crew's inputs; takes the arguments of `CrewKickoffOperator`.
+
+    The task starts the crew, waits for its completion and returns the completed record.
+    """
+    return task_decorator_factory(
+        python_callable=python_callable, decorated_operator_class=_CrewDecoratedOperator, **kwargs
+    )

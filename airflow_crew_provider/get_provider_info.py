@@ -1,0 +1,73 @@
+"""What Airflow is told of this provider: pure data, read without importing anything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_HIDDEN = ["login"]
+_LABELS = {"host": "Base URL", "password": "Bearer token"}
+_PLACEHOLDERS = {
+    "host": "https://my-crew.example.com",
+    "password": "the crew's detail page in the console, Status tab",
+    "extra": '{"timeout": 30, "kickoff_timeout": 180, "idempotency_keys": false}',
+}
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Return the provider's description in Airflow's provider-info schema."""
+    return {
+        "package-name": "airflow-crew-provider",
+        "name": "Crew",
+        "description": "Run crews of AI agents: start, wait without a worker slot, review by a person, resume.",
+        "integrations": [
+            {"integration-name": "Crew", "external-doc-url": "https://docs.crewai.com/", "tags": ["service"]}
+        ],
+        "hooks": [{"integration-name": "Crew", "python-modules": ["airflow_crew_provider.hooks.crew"]}],
+        "operators": [
+            {
+                "integration-name": "Crew",
+                "python-modules": ["airflow_crew_provider.operators.crew", "airflow_crew_provider.operators.review"],
+            }
+        ],
+        "sensors": [{"integration-name": "Crew", "python-modules": ["airflow_crew_provider.sensors.crew"]}],
+        "triggers": [{"integration-name": "Crew", "python-modules": ["airflow_crew_provider.triggers.crew"]}],
+        "task-decorators": [{"class-name": "airflow_crew_provider.decorators.crew.crew_task", "name": "crew"}],
+        "extra-links": ["airflow_crew_provider.links.crew.CrewExecutionLink"],
+        "connection-types": [_connection_type()],
+    }
+
+
+def legacy_field_behaviour() -> dict[str, Any]:
+    """Return the same form in the spelling that hooks give it."""
+    return {"hidden_fields": _HIDDEN, "relabeling": _LABELS, "placeholders": _PLACEHOLDERS}
+
+
+def _connection_type() -> dict[str, Any]:
+    return {
+        "connection-type": "crew",
+        "hook-class-name": "airflow_crew_provider.hooks.crew.CrewHook",
+        "hook-name": "Crew",
+        "ui-field-behaviour": {
+            "hidden-fields": _HIDDEN,
+            "relabeling": _LABELS,
+            "placeholders": _PLACEHOLDERS,
+        },
+        "conn-fields": {
+            "timeout": _field("Timeout (s)", "number", "Connecting, reading, and the whole of one look", 30),
+            "kickoff_timeout": _field("Kickoff timeout (s)", "number", "Kickoff and resume: allow a cold start", 180),
+            "verify": _field("Verify TLS", "string", "true, false, or the path of a CA file", "true"),
+            "proxy": _field("Proxy", "string", "URL of the proxy; else the environment's is used"),
+            "idempotency_keys": _field(
+                "Honours idempotency keys", "boolean", "The service honours the Idempotency-Key header", False
+            ),
+            "console_url": _field("Console URL", "string", "For links; {kickoff_id} and {execution_id} are filled in"),
+            "inbox_url": _field("Inbox URL", "string", "The inbox of this Airflow, as the service sees it"),
+        },
+    }
+
+
+def _field(label: str, kind: str, description: str, default: Any = None) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": [kind, "null"]}
+    if default is not None:
+        schema["default"] = default
+    return {"label": label, "description": description, "schema": schema}

@@ -1,0 +1,33 @@
+"""The plugin through which Airflow 3's API server serves the inbox. Airflow 2 loads it and has no use for it.
+
+Every Airflow process loads plugins, so nothing heavy is imported before the first webhook arrives.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.providers.common.compat.sdk import AirflowPlugin
+
+URL_PREFIX = "/crew-inbox"
+
+
+class Inbox:
+    """An ASGI application that builds the real one when it is first called."""
+
+    _app: Any = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass a request on."""
+        if self._app is None:
+            from airflow_crew_provider.inbox.app import app
+
+            self._app = app
+        await self._app(scope, receive, send)
+
+
+class CrewInboxPlugin(AirflowPlugin):
+    """Takes the crew service's webhooks in."""
+
+    name = "crew_inbox"
+    fastapi_apps = [{"app": Inbox(), "url_prefix": URL_PREFIX, "name": "Crew inbox"}]  # noqa: RUF012 - as declared

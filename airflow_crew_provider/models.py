@@ -1,0 +1,174 @@
+"""The nouns of the API as frozen values: what is sent, what comes back. They do nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+Json = dict[str, Any]
+
+
+class ExecutionState(StrEnum):
+    """What an execution is doing (specification, section 3; the words of live deployments are mapped to these)."""
+
+    RUNNING = "running"
+    PENDING = "pending"
+    COMPLETED = "completed"
+    ERROR = "error"
+    NOT_FOUND = "not_found"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """One finished task of a crew (specification, section 2.2)."""
+
+    task_id: str | None
+    agent: str | None
+    output: str | None
+    execution_time: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """One look at an execution, the same for both dialects (specification, section 2.2).
+
+    ``output`` is the text: the result of a completed one, the draft of a pending one. ``output_json`` is the
+    object where that text is one. ``execution_time`` is as the service gives it. ``raw`` is the answer itself.
+    """
+
+    kickoff_id: str
+    state: ExecutionState
+    raw_state: str
+    output: str | None = None
+    output_json: Json | None = None
+    error: str | None = None
+    crew_task_id: str | None = None
+    current_task: str | None = None
+    completed_tasks: int | None = None
+    total_tasks: int | None = None
+    tasks: tuple[TaskResult, ...] = ()
+    execution_time: float | None = None
+    usage: Json | None = None
+    raw: Json = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def progress(self) -> str:
+        """Say in a few words how far the execution is, e.g. ``2 of 5 tasks, now draft_task``."""
+        done = [str(self.completed_tasks)] if self.completed_tasks is not None else []
+        of = f" of {self.total_tasks}" if self.total_tasks is not None else ""
+        counted = [f"{done[0]}{of} tasks"] if done else []
+        now = [f"now {self.current_task}"] if self.current_task else []
+        return ", ".join(counted + now)
+
+    def record(self, execution_id: str | None = None) -> Json:
+        """Return the record that tasks hand on as XCom, plain JSON."""
+        completed = self.state is ExecutionState.COMPLETED
+        return {
+            "state": str(self.state),
+            "kickoff_id": self.kickoff_id,
+            "execution_id": execution_id or self.kickoff_id,
+            "crew_task_id": None if completed else self.crew_task_id,
+            "output": self.output if self.output_json is None else self.output_json,
+            "tasks": [asdict(task) for task in self.tasks],
+            "execution_time": self.execution_time,
+            "usage": self.usage,
+        }
+
+
+@dataclass(frozen=True)
+class HumanInputWebhook:
+    """Where the service reports that a person is waited for, and with which credential (observed dialect).
+
+    Either ``token`` (bearer), or ``username`` and ``password`` (basic), or none. ``conn_id`` names an Airflow
+    connection that holds the credential; operators take it in this form only.
+    """
+
+    url: str
+    token: str | None = field(default=None, repr=False)
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    conn_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Webhooks:
+    """The addresses that the service notifies (specification, section 6); they are not carried over at resume."""
+
+    task: str | None = None
+    step: str | None = None
+    crew: str | None = None
+    human_input: HumanInputWebhook | None = None
+
+    @classmethod
+    def of(cls, value: Webhooks | Json | None) -> Webhooks | None:
+        """Read a dict with the same keys; a name that is not one of them is refused."""
+        if value is None or isinstance(value, cls):
+            return value
+        if not isinstance(value, dict):
+            raise ValueError(f"webhooks must be a dict or Webhooks, not {type(value).__name__}")
+        _refuse_unknown("webhooks", value, cls)
+        human = value.get("human_input")
+        if isinstance(human, str):
+            human = HumanInputWebhook(human)
+        if isinstance(human, dict):
+            _refuse_unknown("webhooks.human_input", human, HumanInputWebhook)
+            human = HumanInputWebhook(**human)
+        return cls(**{**value, "human_input": human})
+
+    def as_dict(self) -> Json:
+        """Return the same as a dict that a template can be rendered in."""
+        return asdict(self)
+
+
+def _refuse_unknown(what: str, value: Json, shape: type) -> None:
+    known = shape.__dataclass_fields__  # type: ignore[attr-defined]
+    for name in value:
+        if name not in known:
+            raise ValueError(f"{what} has no field {name!r}; it has {', '.join(known)}")
+    if "url" in known and not value.get("url"):
+        raise ValueError(f"{what} needs a url")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kickoff:
+    """What ``POST /kickoff`` carries."""
+
+    inputs: Json
+    webhooks: Webhooks | None = None
+    meta: Json | None = None
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume:
+    """What ``POST /resume`` carries (specification, section 2.3)."""
+
+    execution_id: str
+    crew_task_id: str
+    human_feedback: str
+    is_approve: bool
+    webhooks: Webhooks | None = None
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The answer to a resume. ``kickoff_id`` is what to poll next: on live deployments a new one."""
+
+    kickoff_id: str
+    status: str | None = None
+    message: str | None = None
+
+
+def canonical_json(value: Any) -> str:
+    """Write JSON in the one form that is compared and hashed: sorted keys, no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def output_sha256(output: str | Json | None) -> str:
+    """Hash what a person was shown: the UTF-8 text, of an object its canonical JSON."""
+    text = output if isinstance(output, str) else canonical_json(output)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,8 @@
+"""Operators that send something: start an execution, and answer one that waits for a person."""
+
+from __future__ import annotations
+
+from airflow_crew_provider.operators.kickoff import CrewKickoffOperator
+from airflow_crew_provider.operators.resume import CrewResumeOperator
+
+__all__ = ["CrewKickoffOperator", "CrewResumeOperator"]

@@ -1,0 +1,169 @@
+"""The sensor that waits for an execution to end, or to wait for a person."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from airflow.providers.common.compat.sdk import (
+    AirflowSensorTimeout,
+    BaseSensorOperator,
+    PokeReturnValue,
+    XComArg,
+    conf,
+)
+
+from airflow_crew_provider import api
+from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed
+from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.hooks.memory import memory_of
+from airflow_crew_provider.hooks.waits import NET, CrewTaskFailed, deadline_of, fail_task, seconds
+from airflow_crew_provider.links.crew import CrewExecutionLink, push_link
+from airflow_crew_provider.models import Execution, Json
+from airflow_crew_provider.triggers.waiting_task import WaitingTask
+from airflow_crew_provider.waiting import Watch
+
+MEMORY = "crew_watch"
+
+
+class CrewStatusSensor(WaitingTask, BaseSensorOperator):
+    """Wait until an execution is completed, or waits for a person, and return its record.
+
+    A failed execution fails the task at once and without retries: asking again cannot help.
+
+    :param kickoff_id: the id to poll (templated)
+    :param execution_id: the id of the first kickoff, if it is another one (templated)
+    :param crew_conn_id: the connection of type ``crew`` (templated)
+    :param wait_past_pending: whether an execution that waits for a person counts as in progress
+    :param deferrable: wait in the triggerer, without a worker slot
+    :param cancel_on_timeout: stop the execution, best effort, when the sensor times out
+    :param cancel_on_kill: stop the execution, best effort, when a user ends the waiting task
+    :param poke_interval: the shortest pause between two looks, in seconds or as a timedelta
+    """
+
+    template_fields: Sequence[str] = ("kickoff_id", "execution_id", "crew_conn_id")
+    operator_extra_links = (CrewExecutionLink(),)
+    ui_color = "#e8e4f8"
+
+    def __init__(
+        self,
+        *,
+        kickoff_id: str | XComArg,
+        execution_id: str | XComArg | None = None,
+        crew_conn_id: str = CrewHook.default_conn_name,
+        wait_past_pending: bool = False,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        cancel_on_timeout: bool = False,
+        cancel_on_kill: bool = False,
+        poke_interval: float = 10.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, **kwargs)
+        self.kickoff_id: Any = kickoff_id
+        self.execution_id: Any = execution_id
+        self.crew_conn_id = crew_conn_id
+        self.wait_past_pending = wait_past_pending
+        self.deferrable = deferrable
+        self.cancel_on_timeout = cancel_on_timeout
+        self.cancel_on_kill = cancel_on_kill
+        self._watch: Watch | None = None
+
+    def execute(self, context: Any) -> Any:
+        """Wait in the way that was asked for."""
+        self._ti = context["ti"]
+        self._check_ids()
+        if not self.wait_past_pending:
+            self.open_inbox(context, self.kickoff_id)
+        try:
+            push_link(context, self.hook.connection.console_url, self.kickoff_id, self.execution_id)
+        except CrewError as error:
+            fail_task(error)
+        if self.deferrable:
+            # Through Airflow's own door, so that soft_fail and never_fail count from the first look on.
+            return self.resume_execution("begin", None, context)
+        self._watch = self._recalled(context)
+        # The watch keeps the time, since its end tells the fate of the execution; Airflow's is the net beneath.
+        own, self.timeout = self.timeout, self.timeout + NET
+        try:
+            return super().execute(context)
+        finally:
+            self.timeout = own
+
+    def begin(self, context: Any) -> Any:
+        """Look once, and wait in the triggerer if that does not end it."""
+        return self.begin_in_triggerer(context, self.watch_again(context))
+
+    def poke(self, context: Any) -> bool | PokeReturnValue:
+        """Look once."""
+        if self._watch is None:
+            self._watch = self._recalled(context)
+        outcome = self.hook.look_once(self._watch)
+        if outcome is None:
+            self._remember(context)
+            return False
+        return PokeReturnValue(True, self.end(context, self._watch, outcome))
+
+    def on_kill(self) -> None:
+        """Stop the execution when the task is killed while a worker runs it."""
+        self.stop_if_asked(self.kickoff_id)
+
+    def watch_again(self, context: Any) -> Watch:
+        """Return a watch whose deadline counts from now."""
+        return Watch(
+            kickoff_id=self.kickoff_id,
+            started=time.time(),
+            deadline=deadline_of(context, self.timeout, self.execution_timeout),
+            poll_interval=self.poke_interval or 1.0,
+            wait_past_pending=self.wait_past_pending,
+            exponential_backoff=self.exponential_backoff,
+            max_wait=seconds(self.max_wait),
+        )
+
+    def completed(self, context: Any, execution: Execution) -> Json:
+        """Return the record."""
+        if self.reschedule:
+            memory_of(context, MEMORY).over()
+        return execution.record(self.execution_id)
+
+    def failed(self, watch: Watch, error: str) -> NoReturn:
+        """Fail for good."""
+        failure = CrewExecutionFailed(watch.kickoff_id, error)
+        raise CrewTaskFailed(f"{failure}. Waiting again cannot help; clear the kickoff to start a new one") from failure
+
+    def timed_out(self, watch: Watch, message: str) -> NoReturn:
+        """Fail as sensors do at their timeout, and stop the execution if that was asked for."""
+        fate = self.stop_execution(watch.kickoff_id) if self.cancel_on_timeout else "Clear this task to wait again"
+        raise AirflowSensorTimeout(f"{message}. {fate}")
+
+    def _get_next_poke_interval(self, started_at: Any, run_duration: Any, poke_count: int) -> float:
+        if self._watch is None:
+            return super()._get_next_poke_interval(started_at, run_duration, poke_count)
+        return self._watch.pause(now=time.time())
+
+    def _check_ids(self) -> None:
+        try:
+            for identifier in (self.kickoff_id, self.execution_id or self.kickoff_id):
+                api.path_segment(identifier)
+        except CrewError as error:
+            fail_task(error)
+
+    # In reschedule mode each look is a process of its own; what the watch has learned is kept between them.
+
+    def _recalled(self, context: Any) -> Watch:
+        watch = self.watch_again(context)
+        kept = memory_of(context, MEMORY).recall() if self.reschedule else {}
+        if kept.get("kickoff_id") == self.kickoff_id and kept.get("try_number") == context["ti"].try_number:
+            for name in _KEPT:
+                setattr(watch, name, kept.get(name, getattr(watch, name)))
+        return watch
+
+    def _remember(self, context: Any) -> None:
+        if not self.reschedule or self._watch is None:
+            return
+        learned = {name: getattr(self._watch, name) for name in _KEPT}
+        about = {"kickoff_id": self.kickoff_id, "try_number": context["ti"].try_number}
+        memory_of(context, MEMORY).keep({**learned, **about})
+
+
+_KEPT = ("started", "deadline", "known", "failing_since", "failures", "looks")

@@ -1,0 +1,55 @@
+"""The same key and the same body get the same answer: an Idempotency-Key, kept in the transaction it protects."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, insert, select
+
+from .callers import Caller
+from .tables import answers
+
+
+class KeyReused(Exception):
+    """The key was given before, with another body."""
+
+
+@dataclass(frozen=True)
+class Once:
+    caller: Caller
+    endpoint: str
+    key: str
+    fingerprint: str
+
+    @classmethod
+    def of(cls, caller: Caller, endpoint: str, key: str, body: dict[str, Any]) -> Once:
+        canonical = json.dumps(body, sort_keys=True).encode()
+        return cls(caller, endpoint, key, hashlib.sha256(canonical).hexdigest())
+
+    def earlier(self, connection: Connection) -> dict[str, Any] | None:
+        """The answer that this request got before."""
+        query = select(answers.c.fingerprint, answers.c.answer).where(
+            answers.c.caller == self.caller.key,
+            answers.c.endpoint == self.endpoint,
+            answers.c.key == self.key,
+        )
+        row = connection.execute(query).one_or_none()
+        if row is not None and row.fingerprint != self.fingerprint:
+            raise KeyReused
+        return row.answer if row else None
+
+    def keep(self, connection: Connection, answer: dict[str, Any], *, execution_id: str | None, now: float) -> None:
+        connection.execute(
+            insert(answers).values(
+                caller=self.caller.key,
+                endpoint=self.endpoint,
+                key=self.key,
+                fingerprint=self.fingerprint,
+                execution_id=execution_id,
+                answer=answer,
+                created_at=now,
+            )
+        )

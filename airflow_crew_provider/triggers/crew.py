@@ -1,0 +1,204 @@
+"""The wait without a worker slot. It looks, and never starts, resumes or repeats anything.
+
+Its class path and arguments are stored in Airflow's database: arguments may be added with a default, never
+renamed or removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_crew_provider.exceptions import CrewConnectionError, CrewError
+from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.hooks.inbox import InboxHook, hook_with
+from airflow_crew_provider.hooks.waits import fate_of_stop
+from airflow_crew_provider.models import Json
+from airflow_crew_provider.triggers import kills
+from airflow_crew_provider.waiting import GAVE_UP, Outcome, Watch
+
+# The worker has looked just before it deferred. A task that comes back sooner, while the scheduler still handles the
+# end of its first half, is failed by Airflow as if it had ended without a word (seen on 3.3.2).
+SETTLED_AFTER = 5.0
+
+
+class CrewStatusTrigger(BaseTrigger):
+    """Wait until an execution is completed, pending or failed, then fire one event.
+
+    :param kickoff_id: the id that is polled
+    :param crew_conn_id: the connection; the token stays in it
+    :param poll_interval: the shortest pause between two looks, in seconds
+    :param started: when the wait began, in epoch seconds; kept over triggerer restarts
+    :param deadline: when it ends, in epoch seconds; None for no end
+    :param wait_past_pending: whether an execution that waits for a person counts as in progress
+    :param known: whether the service has shown this id already
+    :param exponential_backoff: double the pause at each look instead of the adaptive pace
+    :param max_wait: the longest such pause, in seconds
+    :param cancel_on_kill: whether a user's kill of the waiting task stops the execution
+    :param inbox: where webhooks of this execution are kept, if they go to the inbox
+    :param not_before: when to look first, in epoch seconds; None for at once
+    :param report_seen: whether to fire also when the id is first known, so that a restart does not forget it
+    """
+
+    def __init__(
+        self,
+        kickoff_id: str,
+        crew_conn_id: str = CrewHook.default_conn_name,
+        poll_interval: float = 10.0,
+        started: float | None = None,
+        deadline: float | None = None,
+        wait_past_pending: bool = False,
+        known: bool = False,
+        exponential_backoff: bool = False,
+        max_wait: float | None = None,
+        cancel_on_kill: bool = False,
+        inbox: Json | None = None,
+        not_before: float | None = None,
+        report_seen: bool = False,
+    ) -> None:
+        super().__init__()
+        self.kickoff_id = kickoff_id
+        self.crew_conn_id = crew_conn_id
+        self.poll_interval = poll_interval
+        self.started = time.time() if started is None else started
+        self.deadline = deadline
+        self.wait_past_pending = wait_past_pending
+        self.known = known
+        self.exponential_backoff = exponential_backoff
+        self.max_wait = max_wait
+        self.cancel_on_kill = cancel_on_kill
+        self.inbox = inbox
+        self.not_before = not_before
+        self.report_seen = report_seen
+        self._hook = hook_with(crew_conn_id, inbox)
+        self._held = False
+
+    @classmethod
+    def of(cls, watch: Watch, crew_conn_id: str, cancel_on_kill: bool, inbox: Json | None = None) -> CrewStatusTrigger:
+        """Go on with a watch that a worker began."""
+        return cls(
+            kickoff_id=watch.kickoff_id,
+            crew_conn_id=crew_conn_id,
+            poll_interval=watch.poll_interval,
+            started=watch.started,
+            deadline=watch.deadline,
+            wait_past_pending=watch.wait_past_pending,
+            known=watch.known,
+            exponential_backoff=watch.exponential_backoff,
+            max_wait=watch.max_wait,
+            cancel_on_kill=cancel_on_kill,
+            inbox=inbox,
+            not_before=time.time() + max(watch.poll_interval, SETTLED_AFTER),
+            report_seen=True,
+        )
+
+    def watch(self) -> Watch:
+        """Return the wait that the arguments describe."""
+        return Watch(
+            kickoff_id=self.kickoff_id,
+            started=self.started,
+            deadline=self.deadline,
+            poll_interval=self.poll_interval,
+            wait_past_pending=self.wait_past_pending,
+            known=self.known,
+            report_seen=self.report_seen,
+            exponential_backoff=self.exponential_backoff,
+            max_wait=self.max_wait,
+        )
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and all arguments."""
+        return (
+            "airflow_crew_provider.triggers.crew.CrewStatusTrigger",
+            {
+                "kickoff_id": self.kickoff_id,
+                "crew_conn_id": self.crew_conn_id,
+                "poll_interval": self.poll_interval,
+                "started": self.started,
+                "deadline": self.deadline,
+                "wait_past_pending": self.wait_past_pending,
+                "known": self.known,
+                "exponential_backoff": self.exponential_backoff,
+                "max_wait": self.max_wait,
+                "cancel_on_kill": self.cancel_on_kill,
+                "inbox": self.inbox,
+                "not_before": self.not_before,
+                "report_seen": self.report_seen,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Wait, and fire the outcome; whatever goes wrong is an outcome too."""
+        try:
+            yield TriggerEvent((await self._outcome()).to_event())
+        except asyncio.CancelledError:
+            if kills.must_be_told_apart(self):
+                await kills.to_its_end(self._stop_if_killed(without_task=False))
+            raise
+
+    async def on_kill(self) -> None:
+        """Stop the execution, if that was asked for, when a user ends the waiting task (Airflow 3.3)."""
+        await kills.to_its_end(self._stop_if_killed(without_task=True))
+
+    async def cleanup(self) -> None:
+        """Give the shared session back; called on every exit, so nothing is stopped here."""
+        if self._held:
+            self._held = False
+            await self._hook.release()
+
+    async def _outcome(self) -> Outcome:
+        try:
+            watch = self.watch()
+            outcome = await self._hold(watch)
+            if outcome is None:
+                await asyncio.sleep(self._until_first_look())
+                outcome = await self._hook.await_outcome(watch)
+            return outcome
+        except CrewError as error:
+            return self._gave_up(str(error))
+        except Exception as error:
+            self.log.exception("The wait for execution %s broke off", self.kickoff_id)
+            return self._gave_up(f"{type(error).__name__}: {error}")
+        finally:
+            await self.cleanup()  # `dag.test` calls it not
+
+    async def _hold(self, watch: Watch) -> Outcome | None:
+        """Look the connection up; an Airflow that cannot tell it for a moment is forgiven as a failed look is."""
+        while True:
+            try:
+                await self._hook.hold()
+            except CrewConnectionError as error:
+                outcome = watch.failed(error, now=time.time())
+            else:
+                self._held = True
+                return None
+            if outcome is not None:
+                return outcome
+            await asyncio.sleep(watch.pause(now=time.time()))
+
+    def _until_first_look(self) -> float:
+        first = self.not_before if self.deadline is None else min(self.not_before or 0.0, self.deadline)
+        return max(0.0, (first or 0.0) - time.time())
+
+    def _gave_up(self, problem: str) -> Outcome:
+        fate = f"Execution {self.kickoff_id} is not affected and may go on at the service"
+        return Outcome(GAVE_UP, self.kickoff_id, f"{problem}. {fate}")
+
+    async def _stop_if_killed(self, *, without_task: bool) -> None:
+        if await kills.is_by_user(self, without_task=without_task) and not await self._was_woken():
+            fate = fate_of_stop(self.kickoff_id, await self._stop() if self.cancel_on_kill else None)
+            self.log.info("The task was ended by a user. %s", fate)
+
+    async def _was_woken(self) -> bool:
+        """Whether the inbox ended this wait; a task that was quick may have succeeded since, as if marked so."""
+        return isinstance(self._hook, InboxHook) and await self._hook.was_asked(self.kickoff_id)
+
+    async def _stop(self) -> bool | CrewError:
+        try:
+            return await self._hook.astop(self.kickoff_id)
+        except CrewError as error:
+            return error

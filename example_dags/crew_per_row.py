@@ -1,0 +1,40 @@
+"""One crew per row of input, by dynamic task mapping. Each waits without a worker slot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pendulum
+from airflow.providers.common.compat.sdk import DAG, Param, task
+
+from airflow_crew_provider.operators.crew import CrewKickoffOperator
+
+with DAG(
+    dag_id="crew_per_row",
+    schedule=None,
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    catchup=False,
+    params={"topics": Param(["tea", "rice", "salt"], type="array", items={"type": "string"})},
+    tags=["crew", "mapping"],
+    doc_md=__doc__,
+):
+
+    @task
+    def rows(params: dict[str, Any] | None = None) -> list[dict[str, str]]:
+        """Read the rows, here from the run's parameters."""
+        return [{"topic": topic, "review": "no"} for topic in (params or {})["topics"]]
+
+    crews = CrewKickoffOperator.partial(
+        task_id="crew",
+        wait_for_completion=True,
+        deferrable=True,
+        poll_interval=1,
+        retries=2,  # safe: a retry takes the same execution up again
+    ).expand(inputs=rows())
+
+    @task
+    def collect(records: list[dict[str, Any]]) -> list[str]:
+        """Gather the outputs in the order of the rows."""
+        return [record["output"] for record in records]
+
+    collect(crews.output)

@@ -1,0 +1,65 @@
+"""A language model that needs no network: it answers from the conversation alone, the same each time.
+
+It stands where a crew has its real model, so that the examples run on any machine. It reads what an agent was
+told (the task, the context, what a person said about earlier answers) and writes what such a crew would write.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from crewai import BaseLLM
+
+FEEDBACK = re.compile(r"User feedback: (.*?)\nInstructions: ", re.DOTALL)
+TOPIC = re.compile(r"^Topic: (.+)$", re.MULTILINE)
+CONTEXT = re.compile(
+    r"This is the context you're working with:\n(.*?)(?:\n\nProvide your complete response:|\Z)", re.DOTALL
+)
+
+
+class OfflineModel(BaseLLM):
+    """Writes notes when told to collect, an article when told to write, and finishes one when told to polish."""
+
+    def call(self, messages: str | list[dict[str, Any]], *args: Any, **kwargs: Any) -> str:
+        turns = [messages] if isinstance(messages, str) else [str(turn["content"]) for turn in messages]
+        answer = _answer("\n".join(turns))
+        asked, said = sum(len(turn.split()) for turn in turns), len(answer.split())
+        self._track_token_usage_internal({"prompt_tokens": asked, "completion_tokens": said})
+        return answer
+
+    def get_input_tokens_count(self, messages: Any, *args: Any, **kwargs: Any) -> int:
+        return len(str(messages).split())
+
+
+def _answer(conversation: str) -> str:
+    found = TOPIC.search(conversation)
+    topic = found.group(1).strip() if found else "this topic"
+    if "Current Task: Collect" in conversation:
+        return _notes(topic)
+    if "Current Task: Polish" in conversation:
+        return _polished(topic, CONTEXT.findall(conversation))
+    return _article(topic, FEEDBACK.findall(conversation))
+
+
+def _notes(topic: str) -> str:
+    return (
+        f"- What people ask first about {topic}: what it is, what it costs, who decides.\n"
+        f"- What they ask too late about {topic}: who looks after it in two years.\n"
+        "- A number that readers remember: four out of five projects start smaller than planned."
+    )
+
+
+def _article(topic: str, wishes: list[str]) -> str:
+    paragraphs = [
+        f"# {topic}: where to begin",
+        f"Most teams meet {topic} on a busy day and decide in a hurry. It helps to begin with one small case, "
+        "to write down what counts as success, and to name the person who looks after it afterwards.",
+        *(f"Revision {number}, as the reviewer asked: {wish}" for number, wish in enumerate(wishes, 1)),
+    ]
+    return "\n\n".join(paragraphs)
+
+
+def _polished(topic: str, contexts: list[str]) -> str:
+    text = contexts[-1].strip() if contexts else f"# {topic}"
+    return f"{text}\n\nIn short: begin with one small case of {topic}, and name its owner."

@@ -1,0 +1,145 @@
+"""The whole pattern once, on real parts: a crew drafts, a person revises, the crew drafts again, the person approves.
+
+The person is this script: it answers through Airflow's public REST API, as any program could. The exit code is 0 only
+if the final output carries the feedback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from scripts.stack import AirflowStack, CrewService, DagRun, StackTimeout, wait_until
+from scripts.stack.runs import FINISHED, WAITING
+from scripts.terminal import Story
+from scripts.together import CREWS, ROOT, both
+
+DAG_ID = "crew_review"
+RESULT = "article.result"  # the task whose XCom is the completed record
+FEEDBACK = "Shorter, and name the sources."
+RUN_TIMEOUT = 300
+
+
+class Demo:
+    """One run of the review DAG, watched and answered until it ends."""
+
+    def __init__(self, service: CrewService, airflow: AirflowStack, story: Story) -> None:
+        self.service = service
+        self.airflow = airflow
+        self.story = story
+        self.run: DagRun = airflow.api.trigger(DAG_ID)
+        self.asked_for_changes = False
+        self._seen: dict[str, str] = {}
+        self._progress = ""
+
+    def watch(self) -> str:
+        """Follow the run to its end; return its last state."""
+        return wait_until(self._look, RUN_TIMEOUT, f"the end of {DAG_ID}", pause=0.3)
+
+    def _look(self) -> str | None:
+        state = self.run.state
+        for task in self.run.tasks():
+            self._tell_task(task)
+        self._tell_progress()
+        for review in self.run.reviews():
+            self._review(review)
+        return state if state in FINISHED else None
+
+    def _tell_task(self, task: Mapping[str, Any]) -> None:
+        name, state = task["task_id"], task["state"]
+        if state in (None, "scheduled", "queued", self._seen.get(name)):
+            return
+        self._seen[name] = state
+        if state == "running":
+            return  # seen by chance only: most tasks are done before one looks
+        if state in WAITING:
+            slots = self.airflow.api.occupied_slots()
+            self.story.tell(name, f"{state}: waits without a worker slot ({slots} in use)", "cyan")
+        else:
+            self.story.tell(name, state, "red" if state == "failed" else "green")
+
+    def _tell_progress(self) -> None:
+        if not (kickoff_id := self._kickoff_id()):
+            return
+        status = requests.get(
+            f"{self.service.url}/status/{kickoff_id}",
+            headers={"Authorization": f"Bearer {self.service.token}"},
+            timeout=10,
+        ).json()
+        progress = status.get("progress") or {}
+        if not progress:
+            return
+        words = "{completed_tasks} of {total_tasks} tasks done".format(**progress)
+        words += f", {status['status']}: {status['current_task']}"
+        if words != self._progress:
+            self._progress = words
+            self.story.tell("the crew", words, "yellow")
+
+    def _kickoff_id(self) -> str | None:
+        kickoffs = [task for task in self._seen if task.endswith("kickoff")]
+        if not kickoffs:
+            return None
+        answer = self.run.api.call("GET", f"{self.run.path}/taskInstances/{kickoffs[0]}/xcomEntries/kickoff_id")
+        return answer.json()["value"].strip('"') if answer.ok else None
+
+    def _review(self, review: Mapping[str, Any]) -> None:
+        self.story.quote(review["subject"], review["body"] or "")
+        if self.asked_for_changes:
+            self.run.answer(review, "approve", human_feedback="")
+            self.story.tell("the reviewer", "approves, by Airflow's REST API", "bold")
+        else:
+            self.asked_for_changes = True
+            self.run.answer(review, "revise", human_feedback=FEEDBACK)
+            self.story.tell("the reviewer", f"revises, by Airflow's REST API: {FEEDBACK}", "bold")
+
+
+def keep_logs(airflow: AirflowStack) -> Path:
+    """Copy the logs of a run that failed out of the temporary home, which is about to go."""
+    kept = ROOT / ".demo" / "logs"
+    shutil.rmtree(kept, ignore_errors=True)
+    for log in airflow.home.rglob("*.log"):
+        target = kept / log.relative_to(airflow.home)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(log, target)
+    return kept
+
+
+def play(crew: str, story: Story) -> bool:
+    """Run the demo; tell whether the final output carries the feedback."""
+    with both(crew, story.tell) as (service, airflow):
+        demo = Demo(service, airflow, story)
+        story.tell(DAG_ID, "triggered")
+        try:
+            state = demo.watch()
+        except StackTimeout as late:
+            state = str(late)
+        if state != "success":
+            story.tell(DAG_ID, f"{state}; its logs are kept in {keep_logs(airflow)}", "red")
+            return False
+        output = demo.run.xcom(RESULT)["output"]
+        story.quote("The final output", output)
+        story.tell(DAG_ID, state, "green")
+        return FEEDBACK in output
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--crew", choices=sorted(CREWS), default="demo")
+    story = Story()
+    try:
+        carried = play(parser.parse_args().crew, story)
+    except KeyboardInterrupt:
+        sys.exit("\nStopped.")
+    if not carried:
+        sys.exit("The final output does not carry the reviewer's feedback.")
+    story.tell("done", "the output carries the reviewer's feedback; everything is stopped", "green")
+
+
+if __name__ == "__main__":
+    main()

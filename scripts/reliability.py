@@ -1,0 +1,129 @@
+"""Writes into docs/reliability.md which tests prove which row of the fault matrix, read from their `row` markers.
+
+`python -m scripts.reliability` writes the table; with `--check` it only says whether the page is up to date.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "reliability.md"
+BEGIN, END = "<!-- rows: written by scripts/reliability.py -->", "<!-- end of rows -->"
+TITLES = {"N": "The network and the service", "A": "Airflow", "S": "The crew service"}
+
+# What may happen, and what comes of it.
+ROWS = {
+    "N1": ("status: 500, 502 with HTML, 503, 504, for minutes", "waited through with growing, jittered pauses"),
+    "N2": ("status: 429 with any Retry-After", "honoured from the poll interval to 5 minutes; nonsense is ignored"),
+    "N3": ("status: refused, reset, no such name, TLS failure", "forgiven; a bad certificate fails at once"),
+    "N4": ("status: silence, a byte a second, half a body", "the look ends by its total time; the deadline cuts it"),
+    "N5": ("status: 401 or 403 in mid-wait", "the connection is looked up once more; the same token fails at once"),
+    "N6": ("status: unknown id, at first or for ever", "forgiven for 5 minutes; once seen, a person may be waited for"),
+    "N7": ("status: not JSON, wrong types, unknown word, 50 MB", "never a success; unknown words are in progress"),
+    "N8": ("status: goes back", "the first terminal answer counts; an old pause is not taken for a new one"),
+    "N9": ("a redirect", "same origin: a GET is followed; the token goes nowhere else, a POST is never redirected"),
+    "N10": ("kickoff: refused connection", "nothing was sent; connecting is retried, within bounds"),
+    "N11": ("kickoff: its answer is lost", "no second POST: the outcome is unknown, and it says what to check"),
+    "N12": ("kickoff: refused", "one clear error each; missing inputs are named before anything is started"),
+    "N13": ("resume: sent twice", "applied once; the second run returns what the first did"),
+    "N14": ("resume: not pending any more", "goes on if an earlier try was it, fails if somebody else was"),
+    "N15": ("ids with slashes, `..`, unicode, 10 kB", "quoted as one segment, or refused before anything is sent"),
+    "N16": ("netrc, proxies, paths, IPv6, slashes", "the connection's token wins; the proxy that is named is used"),
+    "N17": ("webhook: forged, replayed, malformed, early", "refused or taken once; never an approval by itself"),
+    "A1": ("worker killed between the POST and its record", "no second execution; the next try says so"),
+    "A2": ("worker killed while it waits", "the next try waits for the same execution"),
+    "A3": ("triggerer killed with 100 waits", "all go on in another one with their deadlines; no POST is repeated"),
+    "A4": ("scheduler, API server or database gone", "as A3"),
+    "A5": ("a user fails or clears the task, stops the run", "it is stopped if so asked; a restart stops nothing"),
+    "A6": ("a timeout, of any kind", "the message tells the fate of the execution; it is stopped if so asked"),
+    "A7": ("the task is cleared, the run repeated", "a new execution on purpose, and the log says which"),
+    "A8": ("deferred by one release, resumed by the next", "what earlier releases stored still loads"),
+    "A9": ("an answer late, twice, empty, huge, with templates", "the first valid one counts; text is data"),
+    "A10": ("10,000 waits on one triggerer", "measured in `benchmarks/`; there is no test"),
+    "S1": ("service killed in any state", "nothing is lost"),
+    "S2": ("two resumes at once, or at the wrong time", "one wins, the others are refused"),
+    "S3": ("malformed, huge and slow requests", "4xx with a reason, never 500"),
+    "S4": ("200 kickoffs at once", "all accepted, run by a bounded pool"),
+    "S5": ("webhook receiver down, slow, redirecting", "bounded retries off the crew's path"),
+    "S6": ("token guessing", "constant-time comparison, no hint"),
+    "S7": ("a crew that raises, hangs, exits, prints megabytes", "an error with its reason; others go on"),
+}  # fmt: skip
+
+
+def main() -> int:
+    """Write the page, or check it."""
+    page = PAGE.read_text()
+    written = with_rows(page, proofs())
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(written)
+        return 0
+    if written != page:
+        print("docs/reliability.md is not up to date; run: python -m scripts.reliability")
+    return int(written != page)
+
+
+def with_rows(page: str, proven: dict[str, list[tuple[str, str]]]) -> str:
+    """Return the page with its table written anew."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{tables(proven)}\n\n{END}{after}"
+
+
+def tables(proven: dict[str, list[tuple[str, str]]]) -> str:
+    """Return a table for each part of the matrix."""
+    return "\n\n".join(f"### {title}\n\n{_table(letter, proven)}" for letter, title in TITLES.items())
+
+
+def proofs(root: Path = ROOT) -> dict[str, list[tuple[str, str]]]:
+    """Return for each row the tests that prove it, as file and name; a row that is not in the matrix is an error."""
+    found: dict[str, list[tuple[str, str]]] = {row: [] for row in ROWS}
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        tree = ast.parse(path.read_text())
+        for function, rows in _marked(tree):
+            for row in rows:
+                found[row].append((path.relative_to(root).as_posix(), function))
+    return found
+
+
+def _table(letter: str, proven: dict[str, list[tuple[str, str]]]) -> str:
+    lines = ["| row | what happens | what comes of it | proven by |", "|---|---|---|---|"]
+    for row, (fault, outcome) in ROWS.items():
+        if row[0] == letter:
+            lines.append(f"| {row} | {fault} | {outcome} | {_tests(proven[row])} |")
+    return "\n".join(lines)
+
+
+def _tests(tests: list[tuple[str, str]]) -> str:
+    by_file: dict[str, list[str]] = {}
+    for path, name in tests:
+        by_file.setdefault(path, []).append(f"`{name}`")
+    named = [f"[{Path(path).name}](../{path}): {', '.join(names)}" for path, names in by_file.items()]
+    return "<br>".join(named) or "**no test**"
+
+
+def _marked(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
+    """Yield the tests of a file with the rows of their markers, also of those of the whole file."""
+    of_file = [row for node in tree.body if _is_pytestmark(node) for row in _rows(node)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            yield node.name, of_file + [row for each in node.decorator_list for row in _rows(each)]
+
+
+def _is_pytestmark(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and any(
+        isinstance(target, ast.Name) and target.id == "pytestmark" for target in node.targets
+    )
+
+
+def _rows(node: ast.AST) -> list[str]:
+    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+    marks = [each for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr == "row"]
+    return [str(argument.value) for mark in marks for argument in mark.args if isinstance(argument, ast.Constant)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

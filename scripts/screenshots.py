@@ -1,0 +1,94 @@
+"""The pictures of the docs: the review form in its second round and the graph, taken from a real Airflow.
+
+python -m scripts.screenshots [folder]      needs Chromium and the [dev] extra
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from playwright.sync_api import Page
+
+from scripts.stack import AirflowStack, CrewService, DagRun, ProcessGroup
+from scripts.together import ROOT
+from tests.system.browser import signed_in
+
+DRAFT = """## How to make {topic}
+
+{lead}
+
+| kind | water | minutes |
+|---|---|---|
+| green | 75 °C | 2 |
+| black | 100 °C | 4 |
+
+* Take fresh water, and **no more leaves** than a spoon for each cup.
+* Keep the lid on.
+"""
+CREW = {
+    "inputs": ["topic"],
+    "tasks": [
+        {"id": "research_task", "agent": "Researcher", "seconds": 0.1, "output": "Notes on {topic}."},
+        {
+            "id": "draft_task",
+            "agent": "Writer",
+            "seconds": 0.1,
+            "human_input": True,
+            "output": DRAFT.replace("{lead}", "Everybody knows how to make {topic}. Or so everybody thinks."),
+            "revised": DRAFT.replace("{lead}", "Two numbers matter: how hot, and how long (*ISO 3103*)."),
+        },
+    ],
+}
+FEEDBACK = "Drop the opening line and name the source."
+FORM = {"width": 1280, "height": 1060}
+GRAPH = {"width": 1500, "height": 520}
+
+
+def second_round(run: DagRun) -> dict[str, str]:
+    """Ask for a revision, as a reviewer does, and wait for the new draft."""
+    run.answer(run.wait_for_review(), "revise", human_feedback=FEEDBACK)
+    run.wait_for_task("article.round_2.review", {"awaiting_input", "deferred"}, 90)
+    return run.wait_for_review()["task_instance"]
+
+
+def picture_form(page: Page, airflow: AirflowStack, run: DagRun, task_id: str, file: Path) -> None:
+    page.set_viewport_size(FORM)
+    page.goto(f"{airflow.url}/dags/{run.dag_id}/runs/{run.run_id}/tasks/{task_id}/required_actions")
+    page.locator("textarea").fill("Good. One thing: say how much water.")
+    page.screenshot(path=file)
+
+
+def picture_graph(page: Page, airflow: AirflowStack, run: DagRun, file: Path) -> None:
+    page.set_viewport_size(GRAPH)
+    page.goto(f"{airflow.url}/dags/{run.dag_id}/runs/{run.run_id}")
+    page.get_by_label("Show Graph").click()
+    page.get_by_label("Expand all task groups").click()
+    page.get_by_label("Collapse Details Panel").click()
+    page.get_by_label("Fit View").click()
+    page.mouse.move(5, GRAPH["height"] - 5)
+    page.wait_for_timeout(2000)  # the picture is of a moving thing: the graph slides into its place
+    page.screenshot(path=file)
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with ProcessGroup() as group:
+        crew = group.temporary_folder("crew-pictures-") / "crew.json"
+        crew.write_text(json.dumps(CREW))
+        service = CrewService(str(crew), group=group).start()
+        airflow = AirflowStack(
+            dags=[ROOT / "example_dags"], connections={"crew_default": service.connection}, group=group
+        ).start_all()
+        run = airflow.api.trigger("crew_review")
+        with signed_in(airflow) as page:
+            task = second_round(run)
+            picture_form(page, airflow, run, task["task_id"], folder / "review-form.png")
+            picture_graph(page, airflow, run, folder / "review-graph.png")
+    for file in sorted(folder.glob("review-*.png")):
+        print(f"{file}  {file.stat().st_size // 1024} kB")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "images")

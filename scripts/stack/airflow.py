@@ -1,0 +1,177 @@
+"""An Airflow with a home of its own: every component a process that can be killed and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from scripts.stack import settings
+from scripts.stack.database import ThrowAwayDatabase
+from scripts.stack.ports import free_port
+from scripts.stack.processes import Component, ProcessGroup
+from scripts.stack.rest import AirflowApi
+from scripts.stack.waiting import wait_until
+
+START_TIMEOUT = 240.0
+
+
+class AirflowStack:
+    """A running Airflow, from ``start`` (or ``with``) to ``stop``.
+
+    :param dags: folders of DAG files
+    :param connections: Airflow connections by id, each as a dict (conn_type, host, password, ...)
+    :param parallelism: worker slots
+    :param triggerers: how many; the first is named ``triggerer``, the second ``triggerer-2``
+    :param postgres: URL of a server on which a throw-away database is made; None means SQLite
+    :param celery: run tasks on a Celery worker, with a Redis of its own, instead of in the scheduler
+    :param env: further environment variables, which win over all others
+    :param users: roles by name; each gets a random password
+    """
+
+    def __init__(
+        self,
+        *,
+        dags: Sequence[Path],
+        connections: Mapping[str, Mapping[str, Any]] | None = None,
+        parallelism: int = 4,
+        triggerers: int = 1,
+        postgres: str | None = None,
+        celery: bool = False,
+        env: Mapping[str, str] | None = None,
+        users: Mapping[str, str] | None = None,
+        group: ProcessGroup | None = None,
+    ) -> None:
+        self.group = group or ProcessGroup()
+        self.home = self.group.temporary_folder("crew-airflow-")
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self.database = self._make_database(postgres)
+        self.passwords = {name: secrets.token_urlsafe(12) for name in users or {"admin": "ADMIN"}}
+        self.api = AirflowApi(self.url, *next(iter(self.passwords.items())))
+        self._redis_port = free_port() if celery else None
+        self._celery = celery
+        self._triggerers = ["triggerer", *(f"triggerer-{n}" for n in range(2, triggerers + 1))]
+        self.env = {
+            **self._environment(parallelism, users or {"admin": "ADMIN"}),
+            **settings.bundles(dags),
+            **settings.connections(connections or {}),
+            **(env or {}),
+        }
+
+    def _make_database(self, server: str | None) -> ThrowAwayDatabase | None:
+        if not server:
+            return None
+        database = ThrowAwayDatabase(server)
+        self.group.drop_at_end(server, database.name)
+        return database
+
+    def _environment(self, parallelism: int, users: Mapping[str, str]) -> dict[str, str]:
+        deployment = settings.Deployment(
+            api_url=self.url,
+            database=self.database.url if self.database else f"sqlite:///{self.home}/airflow.db?timeout=60",
+            executor="CeleryExecutor" if self._redis_port else "LocalExecutor",
+            broker=f"redis://127.0.0.1:{self._redis_port}/0" if self._redis_port else None,
+        )
+        return {
+            **settings.QUICK,
+            **deployment.environment(),
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": self.url.rpartition(":")[2],
+            "AIRFLOW__CELERY__WORKER_CONCURRENCY": str(parallelism),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self.home / "dags"),
+            "AIRFLOW__CORE__PARALLELISM": str(parallelism),
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{n}:{role}" for n, role in users.items()),
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.home / "passwords.json"),
+        }
+
+    @property
+    def components(self) -> dict[str, list[str]]:
+        """Name every component with the command that runs it."""
+        commands = {
+            "api-server": ["api-server"],
+            "scheduler": ["scheduler", "--skip-serve-logs"],
+            "dag-processor": ["dag-processor"],
+            **{name: ["triggerer", "--skip-serve-logs"] for name in self._triggerers},
+        }
+        if self._celery:
+            commands["worker"] = ["celery", "worker", "--skip-serve-logs"]
+        airflow = str(Path(sys.executable).with_name("airflow"))
+        return {name: [airflow, *arguments] for name, arguments in commands.items()}
+
+    def start_all(self) -> Self:
+        """Migrate the database, start every component, return when all are healthy."""
+        (self.home / "passwords.json").write_text(json.dumps(self.passwords))
+        self._migrate()
+        if self._redis_port:
+            self._start_redis()
+        for name in self.components:
+            self.start(name)
+        self.wait_healthy()
+        return self
+
+    def start(self, name: str) -> Component:
+        """Start one component, for the first time or after a kill."""
+        return self.group.start(name, self.components[name], self._full_env(), self.home / f"{name}.log")
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> None:
+        """Send a signal to every process of a component; what is killed is no longer expected to live."""
+        self.group.components[name].kill(number)
+        if number == signal.SIGKILL:
+            del self.group.components[name]
+
+    def restart(self, name: str) -> None:
+        """Kill a component and start it again; return when it is healthy."""
+        self.kill(name)
+        self.start(name)
+        self.wait_healthy()
+
+    def wait_healthy(self, timeout: float = START_TIMEOUT) -> None:
+        """Wait until Airflow calls itself healthy, on word from after the last start of a component."""
+        since = max(component.started for component in self.group.components.values())
+        wait_until(lambda: self._check_alive() and self.api.healthy(since), timeout, "a healthy Airflow")
+
+    def logs(self, names: Iterable[str] | None = None) -> str:
+        """Read everything that any process or task wrote, for a look at the whole."""
+        files = [path for path in sorted(self.home.rglob("*.log")) if names is None or path.stem in names]
+        return "\n".join(path.read_text(errors="replace") for path in files)
+
+    def stop(self) -> None:
+        self.group.stop()
+
+    def _migrate(self) -> None:
+        command = [self.components["scheduler"][0], "db", "migrate"]
+        with (self.home / "migrate.log").open("wb") as log:
+            subprocess.run(command, env=self._full_env(), check=True, stdout=log, stderr=subprocess.STDOUT, timeout=180)
+
+    def _start_redis(self) -> None:
+        command = ["redis-server", "--port", str(self._redis_port), "--save", "", "--dir", str(self.home)]
+        self.group.start("redis", command, os.environ, self.home / "redis.log")
+
+    def _check_alive(self) -> bool:
+        for component in self.group.components.values():
+            if not component.alive:
+                raise RuntimeError(f"{component.name} ended while it started:\n{component.tail()}")
+        return True
+
+    def _full_env(self) -> dict[str, str]:
+        return {**settings.inherited(), **self.env}
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start_all()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,92 @@
+"""The crew service as a process: `airflow-crew-service serve` on a free port, with a token made here."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import requests
+
+from scripts.stack.ports import free_port
+from scripts.stack.processes import Component, ProcessGroup
+from scripts.stack.waiting import wait_until
+
+
+class CrewService:
+    """A running crew service, from ``start`` (or ``with``) to ``stop``.
+
+    :param crew: what ``--crew`` takes: ``demo``, a scenario file, ``package.module:NAME``
+    :param dialect: ``spec`` or ``live``
+    :param name: of the component, where one group has several services
+    :param options: further arguments of ``airflow-crew-service serve``
+    :param group: whose watchdog ends it; by default its own
+    """
+
+    def __init__(
+        self,
+        crew: str = "demo",
+        *,
+        dialect: str = "spec",
+        name: str = "crew-service",
+        options: Sequence[str] = (),
+        group: ProcessGroup | None = None,
+    ) -> None:
+        self.name = name
+        self.group = group or ProcessGroup()
+        self.folder = self.group.temporary_folder("crew-service-")
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.token = secrets.token_urlsafe(24)
+        command = Path(sys.executable).with_name("airflow-crew-service")
+        self._command = [
+            *(str(command), "serve", "--port", str(self.port), "--crew", crew, "--dialect", dialect),
+            *("--db", str(self.folder / "service.db")),
+            *options,
+        ]
+
+    @property
+    def connection(self) -> dict[str, Any]:
+        """The Airflow connection that leads here."""
+        return {"conn_type": "crew", "host": self.url, "password": self.token}
+
+    def start(self) -> Self:
+        """Start, for the first time or after a kill, with the same database; return when it answers."""
+        env = {**os.environ, "CREW_SERVICE_TOKEN": self.token}
+        component = self.group.start(self.name, self._command, env, self.folder / "service.log")
+        wait_until(lambda: self._ready(component), 60, "the crew service")
+        return self
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        self.group.components[self.name].kill(number)
+
+    def stop(self) -> None:
+        self.group.stop()
+
+    def log(self) -> str:
+        return (self.folder / "service.log").read_text(errors="replace")
+
+    def _ready(self, component: Component) -> bool:
+        if not component.alive:
+            raise RuntimeError(f"the crew service ended while it started:\n{component.tail()}")
+        try:
+            return requests.get(f"{self.url}/healthz", timeout=2).ok
+        except requests.RequestException:
+            return False
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

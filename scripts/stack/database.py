@@ -1,0 +1,41 @@
+"""A database of one's own on a PostgreSQL server: made for one stack, dropped with it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit, urlunsplit
+
+
+class ThrowAwayDatabase:
+    """:param server: URL of a database that may create others, ``postgresql://user@host:port/name``."""
+
+    def __init__(self, server: str) -> None:
+        self.server = server
+        self.name = f"crew_{secrets.token_hex(6)}"
+        self._execute(f'CREATE DATABASE "{self.name}"')
+
+    @property
+    def url(self) -> str:
+        parts = urlsplit(self.server)
+        return urlunsplit(parts._replace(scheme="postgresql+psycopg2", path=f"/{self.name}"))
+
+    @contextmanager
+    def gone(self) -> Iterator[None]:
+        """Cut every connection and refuse new ones for the time of the block."""
+        self._execute(f'ALTER DATABASE "{self.name}" ALLOW_CONNECTIONS false')
+        try:
+            self._execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{self.name}'")
+            yield
+        finally:
+            self._execute(f'ALTER DATABASE "{self.name}" ALLOW_CONNECTIONS true')
+
+    def _execute(self, statement: str) -> None:
+        import psycopg2  # a machine that runs on SQLite alone need not have it
+
+        connection = psycopg2.connect(self.server)
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+        connection.close()

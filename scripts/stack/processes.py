@@ -1,0 +1,114 @@
+"""Each component leads a session of its own; what has its session id is ours to end, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from scripts.stack import watchdog
+
+
+class Component:
+    """One running command with its children, and the file that its output goes to."""
+
+    def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+        self.name = name
+        self.command = list(command)
+        self.log = log
+        self.started = time.time()
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self.command,
+                cwd=log.parent,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def session(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def processes(self) -> list[psutil.Process]:
+        """List every living process of this component: itself, its workers, the tasks that they run."""
+        return watchdog.members(self.session)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal to every process of this component; wait for the end if the signal is KILL."""
+        watchdog.signal_session(self.session, number)
+        if number == signal.SIGKILL:
+            watchdog.end_sessions([self.session], grace=0)
+            self._process.wait()
+
+    def stop(self) -> None:
+        watchdog.end_sessions([self.session])
+        self._process.wait()
+
+    def tail(self, lines: int = 30) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+class ProcessGroup:
+    """Components, and a watchdog that ends them and clears up even if this process is killed."""
+
+    def __init__(self) -> None:
+        self.components: dict[str, Component] = {}
+        self._watchdog = subprocess.Popen(
+            [sys.executable, watchdog.__file__],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+
+    def start(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> Component:
+        component = Component(name, command, env, log)
+        self.components[name] = component
+        self._order(session=component.session)
+        return component
+
+    def temporary_folder(self, prefix: str) -> Path:
+        """Make a folder that goes when the group ends; CREW_STACK_KEEP=1 keeps it for a look at the logs."""
+        folder = Path(tempfile.mkdtemp(prefix=prefix))
+        if not os.environ.get("CREW_STACK_KEEP"):
+            self._order(folder=str(folder))
+        return folder
+
+    def drop_at_end(self, server: str, database: str) -> None:
+        self._order(server=server, database=database)
+
+    def stop(self) -> None:
+        """End everything; return when nothing is left."""
+        if self._watchdog.stdin and not self._watchdog.stdin.closed:
+            self._watchdog.stdin.close()
+        self._watchdog.wait()
+        for component in self.components.values():
+            component.stop()
+
+    def _order(self, **order: str | int) -> None:
+        assert self._watchdog.stdin
+        print(json.dumps(order), file=self._watchdog.stdin, flush=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

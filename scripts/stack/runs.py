@@ -1,0 +1,163 @@
+"""One DAG run seen through the REST API: its states, tasks, results, logs, and the people it waits for."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from scripts.stack.waiting import StackTimeout, wait_until
+
+if TYPE_CHECKING:
+    from scripts.stack.rest import AirflowApi
+
+FINISHED = ("success", "failed")
+WAITING = ("deferred", "awaiting_input")  # without a worker slot
+UNMAPPED = -1
+# Airflow's scheduler fails a task that is answered before it has put away the half that asked, as no person can.
+READING_TIME = 2.0
+
+
+class DagRun:
+    """A run, from its trigger to its end."""
+
+    def __init__(self, api: AirflowApi, dag_id: str, run_id: str) -> None:
+        self.api = api
+        self.dag_id = dag_id
+        self.run_id = run_id
+        self.path = f"dags/{dag_id}/dagRuns/{run_id}"
+
+    @property
+    def state(self) -> str:
+        return self.api.json("GET", self.path)["state"]
+
+    def wait_for(self, state: str = "success", timeout: float = 180) -> None:
+        """Wait for a state; fail at once, with the states of all tasks, if the run ends in another one."""
+        seen = wait_until(lambda: self._reached({state, *FINISHED}), timeout, f"{self.run_id} {state}")
+        if seen != state:
+            raise StackTimeout(f"{self.dag_id} ended as {seen}, not {state}: {self.account()}")
+
+    def tasks(self) -> list[dict[str, Any]]:
+        return list(self.api.pages(f"{self.path}/taskInstances", "task_instances"))
+
+    def states(self) -> dict[str, str]:
+        """Map each task (``name`` or ``name[index]``) to its state."""
+        return {_label(task): task["state"] for task in self.tasks()}
+
+    def account(self) -> str:
+        """Say what became of each task, what those that failed said, and what the scheduler holds against any."""
+        failed = [task for task in self.tasks() if task["state"] == "failed"]
+        said = [line for task in failed for line in self.errors(task["task_id"], task["try_number"], task["map_index"])]
+        events = self.api.pages("eventLogs", "event_logs", dag_id=self.dag_id, run_id=self.run_id)
+        mismatches = [event["extra"] for event in events if event["event"] == "state mismatch"]
+        return "\n".join([str(self.states()), *said, *mismatches])
+
+    def errors(self, task_id: str, try_number: int = 1, map_index: int = UNMAPPED) -> list[str]:
+        """Return what each error in a task's log says, as Airflow's page shows it first."""
+        events = [json.loads(line) for line in self.log(task_id, try_number, map_index).splitlines()]
+        return [_said(event) for event in events if event.get("level") in ("error", "critical")]
+
+    def task(self, task_id: str, map_index: int = UNMAPPED) -> dict[str, Any]:
+        return self.api.json("GET", self._task_path(task_id, map_index))
+
+    def wait_for_task(
+        self, task_id: str, states: Collection[str], timeout: float = 120, map_index: int = UNMAPPED
+    ) -> str:
+        """Wait until a task is in one of the states, and return which."""
+
+        def look() -> str | None:
+            found = self.task(task_id, map_index)["state"]
+            return found if found in states else None
+
+        found = wait_until(look, timeout, f"{task_id} to be {' or '.join(states)}")
+        assert found
+        return found
+
+    def xcom(self, task_id: str, key: str = "return_value", map_index: int = UNMAPPED) -> Any:
+        path = f"{self.path}/taskInstances/{task_id}/xcomEntries/{key}"
+        return self.api.json("GET", path, params={"map_index": map_index, "stringify": False})["value"]
+
+    def log(self, task_id: str, try_number: int | None = None, map_index: int = UNMAPPED) -> str:
+        """Return a task's log as lines of JSON, one for each event; without a number that of all its tries."""
+        if try_number is None:
+            tries = max((task["try_number"] for task in self.tasks() if task["task_id"] == task_id), default=1)
+            return "".join(self._log(task_id, number, map_index) for number in range(1, max(tries, 1) + 1))
+        return self._log(task_id, try_number, map_index)
+
+    def _log(self, task_id: str, try_number: int, map_index: int) -> str:
+        answer = self.api.call(
+            "GET",
+            f"{self.path}/taskInstances/{task_id}/logs/{try_number}",
+            params={"map_index": map_index, "full_content": True},
+            headers={"Accept": "application/x-ndjson"},
+        )
+        if answer.status_code == 404:
+            return ""  # Airflow knows no log of a try that it took back
+        answer.raise_for_status()
+        return answer.text
+
+    def reviews(self) -> list[dict[str, Any]]:
+        """List what has waited for a person long enough to be read: the details of tasks without an answer."""
+        details = self.api.pages(f"{self.path}/hitlDetails", "hitl_details", response_received=False)
+        return [detail for detail in details if detail["task_instance"]["state"] in WAITING and _read(detail)]
+
+    def wait_for_review(self, timeout: float = 120) -> dict[str, Any]:
+        """Wait for the next question to a person; fail at once if the run ends before one comes."""
+
+        def look() -> list[dict[str, Any]]:
+            if self.state in FINISHED:
+                raise StackTimeout(f"{self.dag_id} ended before a review came: {self.account()}")
+            return self.reviews()
+
+        return wait_until(look, timeout, "a review")[0]
+
+    def answer(self, review: Mapping[str, Any], option: str, **params: Any) -> None:
+        """Answer a review as this API's user."""
+        body = {"chosen_options": [option], "params_input": params}
+        self.api.json("PATCH", self.answer_path(review), json=body)
+
+    def answer_path(self, review: Mapping[str, Any]) -> str:
+        """Return where an answer to a review goes."""
+        task = review["task_instance"]
+        return f"{self.path}/taskInstances/{task['task_id']}/{task['map_index']}/hitlDetails"
+
+    def clear(self, *task_ids: str, downstream: bool = False) -> None:
+        """Let tasks run again, as the button in the UI does."""
+        body = {
+            "dag_run_id": self.run_id,
+            "task_ids": list(task_ids),
+            "include_downstream": downstream,
+            "only_failed": False,
+            "dry_run": False,
+        }
+        self.api.json("POST", f"dags/{self.dag_id}/clearTaskInstances", json=body)
+
+    def mark_task(self, task_id: str, state: str, map_index: int = UNMAPPED) -> None:
+        self.api.json("PATCH", self._task_path(task_id, map_index), json={"new_state": state})
+
+    def mark(self, state: str) -> None:
+        self.api.json("PATCH", self.path, json={"state": state})
+
+    def _reached(self, states: Collection[str]) -> str | None:
+        state = self.state
+        return state if state in states else None
+
+    def _task_path(self, task_id: str, map_index: int) -> str:
+        path = f"{self.path}/taskInstances/{task_id}"
+        return path if map_index == UNMAPPED else f"{path}/{map_index}"
+
+
+def _label(task: Mapping[str, Any]) -> str:
+    index = task["map_index"]
+    return task["task_id"] if index == UNMAPPED else f"{task['task_id']}[{index}]"
+
+
+def _read(detail: Mapping[str, Any]) -> bool:
+    return time.time() - datetime.fromisoformat(detail["created_at"]).timestamp() >= READING_TIME
+
+
+def _said(event: Mapping[str, Any]) -> str:
+    detail = event.get("error_detail") or [{"exc_value": ""}]
+    return f"{event['event']}: {detail[0]['exc_value']}"

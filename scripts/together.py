@@ -1,0 +1,30 @@
+"""A crew service and an Airflow that knows it as `crew_default`, started and stopped together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from scripts.stack import AirflowStack, CrewService, ProcessGroup
+
+ROOT = Path(__file__).resolve().parents[1]
+CREWS = {
+    "demo": "demo",
+    "crewai": f"{ROOT / 'example_dags' / 'crews' / 'article_crew.py'}:article_crew",
+}
+
+
+@contextmanager
+def both(crew: str, tell: Callable[[str, str], None]) -> Iterator[tuple[CrewService, AirflowStack]]:
+    """Run both for the time of the block; nothing is left behind, whatever ends it."""
+    with ProcessGroup() as group:
+        tell("start", f"the crew service, with the {crew} crew, which needs no network ...")
+        service = CrewService(CREWS[crew], group=group).start()
+        tell("crew service", service.url)
+        tell("start", "Airflow: SQLite, API server, scheduler, DAG processor, triggerer (about 20 seconds) ...")
+        airflow = AirflowStack(
+            dags=[ROOT / "example_dags"], connections={"crew_default": service.connection}, group=group
+        ).start_all()
+        tell("Airflow", airflow.url)
+        yield service, airflow

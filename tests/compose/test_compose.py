@@ -1,0 +1,123 @@
+"""docker-compose.yaml cannot be started everywhere, so it is held against the schema and against what the tests run."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from scripts.stack import CrewService, ProcessGroup
+from scripts.stack.settings import Deployment
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = json.loads(Path(__file__).with_name("compose-spec.json").read_text())
+TEXT = (ROOT / "docker-compose.yaml").read_text()
+COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+AIRFLOW = {name: service for name, service in SERVICES.items() if "AIRFLOW__CORE__EXECUTOR" in service["environment"]}
+LASTING = {name: service for name, service in SERVICES.items() if service["restart"] != "no"}
+VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(:[?-][^}]*)?\}")
+
+
+def fill_in(text: str) -> str:
+    """Put the variables' defaults, or a word, where docker compose would put their values."""
+    return VARIABLE.sub(lambda found: (found[2] or "").removeprefix(":-").partition("?")[0].strip(":") or "word", text)
+
+
+def test_the_file_is_valid_by_the_published_schema() -> None:
+    jsonschema.Draft202012Validator(SCHEMA).validate(COMPOSE)
+    jsonschema.Draft202012Validator(SCHEMA).validate(yaml.safe_load(fill_in(TEXT)))
+
+
+def test_the_schema_would_notice_an_unknown_key() -> None:
+    wrong = {**COMPOSE, "services": {"worker": {**SERVICES["worker"], "heathcheck": {}}}}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(SCHEMA).validate(wrong)
+
+
+def test_every_component_of_airflow_and_its_neighbours_is_there() -> None:
+    assert set(SERVICES) == {
+        *("postgres", "redis", "crew-service", "init"),
+        *("api-server", "scheduler", "dag-processor", "worker", "triggerer"),
+    }
+    assert SERVICES["triggerer"]["deploy"]["replicas"] == 2
+
+
+@pytest.mark.parametrize("name", sorted(LASTING))
+def test_a_lasting_service_is_checked_restarted_and_not_root(name: str) -> None:
+    service = SERVICES[name]
+    assert service["healthcheck"]["test"][0] in ("CMD", "CMD-SHELL")
+    assert service["restart"] == "unless-stopped"
+    assert str(service["user"]).split(":")[0] not in ("0", "root")
+    assert "no-new-privileges:true" in service["security_opt"]
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_published_port_is_on_loopback_only(name: str) -> None:
+    assert all(port.startswith("127.0.0.1:") for port in SERVICES[name].get("ports", []))
+
+
+def test_what_is_mounted_by_name_is_declared() -> None:
+    mounted = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
+    assert {name for name in mounted if not name.startswith(".")} == set(COMPOSE["volumes"])
+
+
+def test_who_is_waited_for_exists_and_can_be_waited_for() -> None:
+    for service in SERVICES.values():
+        for other, rule in service.get("depends_on", {}).items():
+            needed = "healthcheck" if rule["condition"] == "service_healthy" else "command"
+            assert needed in SERVICES[other]
+
+
+@pytest.mark.parametrize("name", sorted(AIRFLOW))
+def test_airflow_is_told_all_that_the_tests_tell_it(name: str) -> None:
+    tested = Deployment(
+        api_url="http://here", database="db", executor="CeleryExecutor", broker="redis://"
+    ).environment()
+    given = AIRFLOW[name]["environment"]
+    assert tested.keys() <= given.keys()
+    for agreed in ("AIRFLOW__CORE__EXECUTOR", "AIRFLOW__CORE__LOAD_EXAMPLES", "AIRFLOW__CORE__TEST_CONNECTION"):
+        assert given[agreed] == tested[agreed]
+
+
+def test_all_parts_of_airflow_share_one_environment() -> None:
+    shared = AIRFLOW["scheduler"]["environment"]
+    for service in AIRFLOW.values():
+        assert shared.items() <= service["environment"].items()
+
+
+def test_the_connection_is_the_one_that_the_tests_use() -> None:
+    given = json.loads(fill_in(AIRFLOW["scheduler"]["environment"]["AIRFLOW_CONN_CREW_DEFAULT"]))
+    with ProcessGroup() as group:
+        tested = CrewService(group=group).connection
+    assert tested.keys() <= given.keys()
+    assert given["conn_type"] == tested["conn_type"]
+    assert given["host"] == "http://crew-service:8300"
+
+
+def test_every_setting_is_one_that_airflow_knows() -> None:
+    from airflow.configuration import conf
+    from airflow.providers.celery.get_provider_info import get_provider_info
+
+    known = {**conf.configuration_description, **get_provider_info()["config"]}
+    for variable in AIRFLOW["scheduler"]["environment"]:
+        if variable.startswith("AIRFLOW__"):
+            _, section, option = variable.lower().split("__")
+            assert option in known[section]["options"], variable
+
+
+def test_a_secret_comes_from_the_environment_and_has_no_default() -> None:
+    for found in VARIABLE.finditer(TEXT):
+        name, rule = found.groups()
+        assert (rule or "").startswith(":-" if name.endswith("_PORT") else ":?"), name
+
+
+def test_the_example_of_the_environment_names_exactly_what_is_asked_for() -> None:
+    example = (ROOT / ".env.example").read_text()
+    assert set(re.findall(r"^#?(\w+)=", example, re.MULTILINE)) == {found[1] for found in VARIABLE.finditer(TEXT)}
+    assert not re.findall(r"^(?!#)\w+=[^\s#]+", example, re.MULTILINE), "the example must hold no secret"

@@ -1,0 +1,41 @@
+"""What holds for every test: an Airflow home of its own, and no silent skip where CREW_TESTS_NO_SKIP=1 is set (CI)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+
+import pytest
+
+pytest_plugins = ["airflow_crew_provider.testing"]
+
+NO_SKIP = os.environ.get("CREW_TESTS_NO_SKIP") == "1"
+AIRFLOW_HOME = tempfile.mkdtemp(prefix="crew-tests-")
+
+# Before anything imports Airflow: neither the settings nor the database of the person who runs the tests.
+for variable in [name for name in os.environ if name.startswith("AIRFLOW")]:
+    del os.environ[variable]
+os.environ["AIRFLOW_HOME"] = AIRFLOW_HOME
+os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if NO_SKIP and _skipped(session.config) and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if NO_SKIP and (skipped := _skipped(config)):
+        terminalreporter.section("skipped, which is a failure here (CREW_TESTS_NO_SKIP=1)")
+        for report in skipped:
+            terminalreporter.line(f"{report.nodeid}: {report.longrepr}")
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(AIRFLOW_HOME, ignore_errors=True)
+
+
+def _skipped(config: pytest.Config) -> list[pytest.TestReport | pytest.CollectReport]:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    return [] if reporter is None else reporter.stats.get("skipped", [])

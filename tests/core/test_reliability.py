@@ -1,0 +1,40 @@
+"""docs/reliability.md says which test proves which row, and cannot go stale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scripts import reliability
+
+
+def test_the_page_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["reliability", "--check"])
+    assert reliability.main() == 0, "run: python -m scripts.reliability"
+
+
+def test_every_row_of_the_network_has_a_test() -> None:
+    assert [row for row, tests in reliability.proofs().items() if row.startswith("N") and not tests] == []
+
+
+def test_markers_of_functions_and_of_whole_files_are_read_and_rows_without_a_test_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "tests" / "test_x.py"
+    file.parent.mkdir()
+    file.write_text(
+        "import pytest\npytestmark = [pytest.mark.system, pytest.mark.row('A1')]\n"
+        "@pytest.mark.row('N1', 'N2')\ndef test_n1_it() -> None: ...\n"
+    )
+    found = reliability.proofs(tmp_path)
+    assert found["A1"] == found["N1"] == found["N2"] == [("tests/test_x.py", "test_n1_it")]
+    told = reliability.tables(found)
+    assert "[test_x.py](../tests/test_x.py): `test_n1_it` |" in told
+    assert "| nothing is lost | **no test** |" in told
+
+
+def test_a_row_that_is_not_in_the_matrix_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "tests" / "test_x.py"
+    file.parent.mkdir()
+    file.write_text("import pytest\n@pytest.mark.row('N99')\ndef test_it() -> None: ...\n")
+    with pytest.raises(KeyError):
+        reliability.proofs(tmp_path)

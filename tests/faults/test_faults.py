@@ -1,0 +1,98 @@
+"""The fault server and the proxy do what they say: a fault that does not happen proves nothing."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import requests
+
+from airflow_crew_provider.service.local import running_service
+from faults.proxy import KICKOFF, LOOK, Fault, FaultProxy, call_of
+from faults.server import FaultServer
+from faults.wire import RESET, SILENCE, NoReply, Reply, Request
+
+
+def test_answers_are_given_in_turn_and_the_last_one_again_and_again() -> None:
+    with FaultServer() as server:
+        server.on("GET /a", 503, {"status": "running"})
+        answers = [requests.get(f"{server.url}/a", timeout=5) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [503, 200, 200]
+    assert answers[2].json() == {"status": "running"}
+    assert len(server.sent("GET /a")) == 3
+
+
+def test_requests_are_kept_as_they_arrived() -> None:
+    with FaultServer() as server:
+        requests.post(f"{server.url}/x%2Fy?z", json={"a": 1}, timeout=5)
+    (request,) = server.requests
+    assert (request.method, request.target, request.json) == ("POST", "/x%2Fy?z", {"a": 1})
+
+
+@pytest.mark.parametrize("end", [RESET, SILENCE])
+def test_a_reply_can_stop_in_the_middle(end: str) -> None:
+    with FaultServer() as server:
+        server.on("GET /a", Reply(body=b"0123456789", stop_after=4, end=end))
+        with pytest.raises(requests.RequestException):
+            _ = requests.get(f"{server.url}/a", timeout=0.5).content
+
+
+def test_a_request_can_be_read_and_left_without_an_answer() -> None:
+    with FaultServer() as server:
+        server.on("GET /a", NoReply(RESET))
+        with pytest.raises(requests.ConnectionError):
+            requests.get(f"{server.url}/a", timeout=5)
+    assert len(server.sent("GET /a")) == 1
+
+
+def test_a_connection_can_be_reset_before_anything_is_read() -> None:
+    with FaultServer() as server:
+        server.reset_at_connect = 1
+        with pytest.raises(requests.ConnectionError):
+            requests.get(f"{server.url}/a", timeout=5)
+    assert server.requests == []
+
+
+def test_a_port_refuses_until_it_listens() -> None:
+    with FaultServer(listening=False) as server:
+        server.on("GET /a", 200)
+        with pytest.raises(requests.ConnectionError):
+            requests.get(f"{server.url}/a", timeout=5)
+        server.listen()
+        assert requests.get(f"{server.url}/a", timeout=5).ok
+
+
+def test_a_body_can_drip() -> None:
+    with FaultServer() as server:
+        server.on("GET /a", Reply(body=b"abcd", drip=0.05))
+        began = time.monotonic()
+        assert requests.get(f"{server.url}/a", timeout=5).content == b"abcd"
+    assert time.monotonic() - began >= 0.2
+
+
+def test_the_proxy_forwards_and_loses_answers_as_it_was_told_and_tells_what_it_did() -> None:
+    scenario = {"tasks": [{"id": "only_task", "agent": "Writer", "output": "done"}]}
+    lost = Fault("N11", "answer lost", KICKOFF, lambda forward, random: (forward(), NoReply(RESET))[1])
+    with running_service(scenario=scenario) as service, FaultProxy(service.url, seed=1, rate=1, faults=[lost]) as proxy:
+        headers = {"Authorization": f"Bearer {service.token}"}
+        with pytest.raises(requests.ConnectionError):
+            requests.post(f"{proxy.url}/kickoff", json={"inputs": {}}, headers=headers, timeout=5)
+        proxy.heal()
+        answer = requests.post(f"{proxy.url}/kickoff", json={"inputs": {}}, headers=headers, timeout=5)
+        assert requests.get(f"{proxy.url}/status/{answer.json()['kickoff_id']}", headers=headers, timeout=5).ok
+    assert proxy.forwarded == {KICKOFF: 2, LOOK: 1}
+    assert [(each.row, each.reached) for each in proxy.injected] == [("N11", True)]
+    assert "| N11 | kickoff | answer lost | 1 |" in proxy.table()
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "call"),
+    [
+        ("GET", "/base/status/x", "look"),
+        ("POST", "/kickoff", "kickoff"),
+        ("POST", "/stop/x", "stop"),
+        ("GET", "/inputs", "other"),
+    ],
+)
+def test_calls_are_told_apart(method: str, target: str, call: str) -> None:
+    assert call_of(Request(method, target, {}, b"", 0.0)) == call

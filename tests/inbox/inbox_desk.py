@@ -1,0 +1,197 @@
+"""What the tests of the inbox share: a DAG run in the database, the addresses given away, and the webhooks sent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import requests
+from airflow.models.dag import DagModel
+from airflow.models.dagbundle import DagBundleModel
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.trigger import Trigger
+from airflow.models.xcom import XComModel
+from airflow.utils.session import create_session
+from sqlalchemy import insert, select, update
+
+from airflow_crew_provider.boxes import Box
+from airflow_crew_provider.models import Json, Webhooks
+from airflow_crew_provider.registrations import BOX_KEY, POSTED_KEY, Registration, registered
+from airflow_crew_provider.triggers.crew import CrewStatusTrigger
+
+BUNDLE = "tests"
+
+
+@dataclass
+class Given:
+    """What a task gave to the service, and where our side keeps the rest."""
+
+    task_id: str
+    registration: Registration
+    webhooks: Webhooks
+
+    @property
+    def url(self) -> str:
+        assert self.webhooks.human_input
+        return self.webhooks.human_input.url
+
+    @property
+    def token(self) -> str:
+        assert self.webhooks.human_input
+        assert self.webhooks.human_input.token
+        return self.webhooks.human_input.token
+
+
+class Desk:
+    """One DAG run with a kickoff that registered; further tasks can be added."""
+
+    def __init__(self, inbox_url: str, session: requests.Session, since: datetime) -> None:
+        self.inbox_url, self.http, self.since = inbox_url, session, since
+        self.dag_id, self.run_id = f"dag-{uuid4().hex[:8]}", "manual__2026-11-20T12:00:00+00:00"
+        self._add_run()
+        self.execution_id = str(uuid4())
+        self.kickoff = self.register("kickoff")
+
+    # --- our side ---
+
+    def _add_run(self) -> None:
+        with create_session(scoped=False) as session:
+            if session.get(DagBundleModel, BUNDLE) is None:
+                session.execute(insert(DagBundleModel).values(name=BUNDLE))
+            session.add(DagModel(dag_id=self.dag_id, bundle_name=BUNDLE, is_paused=False))
+            session.flush()
+            values = {"dag_id": self.dag_id, "run_id": self.run_id, "run_type": "manual", "state": "running"}
+            session.execute(insert(DagRun).values(**values, run_after=datetime.now(UTC)))
+        self.dag_run_id = self._scalar(select(DagRun.id).where(DagRun.dag_id == self.dag_id))
+
+    def add_task(self, task_id: str, **values: Any) -> None:
+        names = {"dag_id": self.dag_id, "run_id": self.run_id, "task_id": task_id, "map_index": -1}
+        with create_session(scoped=False) as session:
+            session.execute(insert(TaskInstance).values(**names, pool="default_pool", **values))
+
+    def register(self, task_id: str, execution_id: str | None = None) -> Given:
+        """Do what a kickoff or a resume does before its POST."""
+        self.add_task(task_id, state="running")
+        registration, webhooks = registered(self.inbox_url, execution_id)
+        self.put(task_id, registration.key, registration.as_dict())
+        return Given(task_id, registration, webhooks)
+
+    def posted(self, given: Given, kickoff_id: str) -> None:
+        """Do what it does once the POST was answered."""
+        self.put(given.task_id, POSTED_KEY, {"registration": given.registration.id, "kickoff_id": kickoff_id})
+
+    def wait(self, given: Given, kickoff_id: str, **more: Any) -> int:
+        """Defer a task that waits for the execution; return its trigger's id."""
+        inbox = {"registration": given.registration.id}
+        path, kwargs = CrewStatusTrigger(kickoff_id, inbox=inbox, **more).serialize()
+        with create_session(scoped=False) as session:
+            trigger = Trigger(classpath=path, kwargs=kwargs, created_date=self.since)
+            session.add(trigger)
+            session.flush()
+            trigger_id = trigger.id
+        self.add_task(
+            f"wait-{trigger_id}",
+            state="deferred",
+            trigger_id=trigger_id,
+            next_method="execute_complete",
+            next_kwargs={"waiting": {"kickoff_id": kickoff_id, "inbox": given.registration.id}},
+        )
+        return trigger_id
+
+    def clear(self, task_id: str) -> None:
+        """Do what Airflow does before each try of a task."""
+        XComModel.clear(dag_id=self.dag_id, run_id=self.run_id, task_id=task_id)
+
+    def xcom(self, task_id: str, key: str) -> Any:
+        where = (XComModel.dag_run_id == self.dag_run_id, XComModel.task_id == task_id, XComModel.key == key)
+        return self._scalar(select(XComModel.value).where(*where))
+
+    def state(self, task_id: str, key: str) -> Any:
+        """Return what Airflow 3.3 keeps for all tries of a task."""
+        from airflow.state import TaskScope, get_state_backend
+
+        with create_session(scoped=False) as session:
+            kept = get_state_backend().get(TaskScope(self.dag_id, self.run_id, task_id), key, session=session)
+            return json.loads(kept) if kept else None
+
+    def put(self, task_id: str, key: str, value: Json) -> None:
+        names = {"dag_id": self.dag_id, "run_id": self.run_id, "task_id": task_id, "dag_run_id": self.dag_run_id}
+        with create_session(scoped=False) as session:
+            session.add(XComModel(key=key, value=value, map_index=-1, **names))
+
+    def end_run(self) -> None:
+        with create_session(scoped=False) as session:
+            session.execute(update(DagRun).where(DagRun.id == self.dag_run_id).values(state="success"))
+
+    def box(self, given: Given | None = None) -> Box:
+        given = given or self.kickoff
+        return Box.of(self.xcom(given.task_id, BOX_KEY), given.registration.id)
+
+    def waiting(self, trigger_id: int) -> tuple[str, Any]:
+        """Return the state of the task that waited, and the event that it goes on with."""
+        with create_session(scoped=False) as session:
+            found = session.scalars(
+                select(TaskInstance).where(
+                    TaskInstance.dag_id == self.dag_id, TaskInstance.task_id == f"wait-{trigger_id}"
+                )
+            ).one()
+            return found.state, (found.next_kwargs or {}).get("event")
+
+    def _scalar(self, query: Any) -> Any:
+        with create_session(scoped=False) as session:
+            return session.scalar(query)
+
+    # --- the service's side ---
+
+    def question(self, **fields: Any) -> Json:
+        return {
+            "kickoff_id": self.execution_id,
+            "execution_id": self.execution_id,
+            "task_id": "e5a3",
+            "task_output": "Draft 1.",
+            "meta": {"airflow": {"dag_id": "another"}},
+            **fields,
+        }
+
+    def ask(self, given: Given | None = None, *, token: str | None = None, **fields: Any) -> requests.Response:
+        """Send a human-input webhook, with its own token by default."""
+        given = given or self.kickoff
+        headers = {"Authorization": f"Bearer {given.token if token is None else token}"}
+        return self.http.post(given.url, json=self.question(**fields), headers=headers, timeout=20)
+
+    def tell(self, url: str | None, **body: Any) -> requests.Response:
+        """Send a task, step or crew webhook."""
+        assert url
+        return self.http.post(url, json={"kickoff_id": self.execution_id, **body}, timeout=20)
+
+
+class Task:
+    """The context of one task instance: XComs in the database, cleared at each try, and a memory that is not."""
+
+    def __init__(self, desk: Desk, task_id: str) -> None:
+        self.desk, self.task_id = desk, task_id
+        self.memory: dict[str, Any] = {}
+        desk.add_task(task_id, state="running")
+
+    def run(self, operator: Any) -> Any:
+        self.pushed: Json = {}
+        self.desk.clear(self.task_id)
+        names = {"dag_id": self.desk.dag_id, "run_id": self.desk.run_id, "task_id": self.task_id, "map_index": -1}
+        ti = SimpleNamespace(**names, max_tries=0, try_number=1, xcom_push=self._push)
+        store = SimpleNamespace(get=self._recall, set=self._keep, delete=lambda name: self.memory.pop(name, None))
+        return operator.execute({"ti": ti, "task_state_store": store})
+
+    def _push(self, key: str, value: Any) -> None:
+        self.pushed[key] = value
+        self.desk.put(self.task_id, key, json.loads(json.dumps(value)))
+
+    def _recall(self, name: str) -> Any:
+        return self.memory.get(name) or self.desk.state(self.task_id, name)
+
+    def _keep(self, name: str, value: Any, **more: Any) -> None:
+        self.memory[name] = json.loads(json.dumps(value))

@@ -1,0 +1,244 @@
+"""The tasks' side: operators register with the inbox, a real service calls it, and looks know what it was told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import AsyncMock
+
+import airflow
+import pytest
+from inbox_desk import Desk, Task
+
+from airflow_crew_provider.exceptions import CrewInvalidInput
+from airflow_crew_provider.hooks import inbox
+from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.hooks.inbox import InboxHook, hook_with
+from airflow_crew_provider.hooks.waits import CrewTaskFailed
+from airflow_crew_provider.models import Execution, ExecutionState
+from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
+from airflow_crew_provider.registrations import POSTED_KEY, repeatable
+from airflow_crew_provider.service.local import LocalService, running_service
+from airflow_crew_provider.triggers import kills
+from airflow_crew_provider.triggers.crew import CrewStatusTrigger
+from scripts.stack import wait_until
+
+CREW = {
+    "inputs": ["topic"],
+    "tasks": [{"id": "write", "human_input": True, "output": "Draft {revision} on {topic}.", "revised": "{feedback}"}],
+}
+BEFORE_THE_INBOX = {"kickoff_id": "k", "crew_conn_id": "c", "poll_interval": 5.0, "started": 1.0, "deadline": None}
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[LocalService]:
+    with running_service(scenario=CREW, dialect="live") as service:
+        yield service
+
+
+@pytest.fixture
+def connect(live: LocalService, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Set the connection; a task reads XComs through its supervisor, which is the database here."""
+
+    def connect(**extra: Any) -> None:
+        fields = {"conn_type": "crew", "host": live.url, "password": live.token, "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_CREW_LIVE", json.dumps(fields))
+
+    def get_one(*, key: str, task_id: str, **where: Any) -> Any:
+        return desk.xcom(task_id, key)
+
+    async def aget_one(**where: Any) -> Any:
+        return get_one(**where)
+
+    monkeypatch.setattr(inbox.XCom, "get_one", get_one)
+    monkeypatch.setattr(inbox.XCom, "aget_one", aget_one, raising=False)
+    connect(inbox_url=desk.inbox_url)
+    return connect
+
+
+def hook_of(task: Task) -> InboxHook:
+    hook = hook_with("crew_live", task.pushed[POSTED_KEY])
+    assert isinstance(hook, InboxHook)
+    return hook
+
+
+def kickoff() -> CrewKickoffOperator:
+    return CrewKickoffOperator(
+        task_id="start", inputs={"topic": "tea"}, webhooks="inbox", crew_conn_id="crew_live", check_inputs=False
+    )
+
+
+def asked(hook: InboxHook, kickoff_id: str) -> Execution:
+    """Wait until a look shows that a person is waited for."""
+
+    def look() -> Execution | None:
+        seen = hook.look(kickoff_id)
+        return seen if isinstance(seen, Execution) and seen.state is ExecutionState.PENDING else None
+
+    found = wait_until(look, 20, "a question")
+    assert found
+    return found
+
+
+def test_a_look_knows_what_only_the_webhook_tells_at_each_gate(desk: Desk, connect: Any) -> None:
+    start = Task(desk, "start")
+    kickoff_id = start.run(kickoff())
+    first = asked(hook_of(start), kickoff_id)
+    assert first.output == "Draft 1 on tea."
+
+    answer = {"execution_id": kickoff_id, "crew_task_id": first.crew_task_id, "human_feedback": "Shorter."}
+    resume = Task(desk, "answer")
+    operator = CrewResumeOperator(
+        task_id="answer", **answer, is_approve=False, webhooks="inbox", crew_conn_id="crew_live"
+    )
+    continued = resume.run(operator)
+    second = asked(hook_of(resume), continued)
+
+    assert continued != kickoff_id
+    assert second.output == "Shorter."
+    assert second.crew_task_id != first.crew_task_id
+    record = second.record(kickoff_id)
+    assert (record["state"], record["kickoff_id"], record["execution_id"]) == ("pending", continued, kickoff_id)
+
+
+def test_a_look_in_the_triggerer_knows_the_same(desk: Desk, connect: Any) -> None:
+    start = Task(desk, "start")
+    kickoff_id = start.run(kickoff())
+    asked(hook_of(start), kickoff_id)
+
+    async def look() -> Any:
+        hook = hook_of(start)
+        await hook.hold()
+        try:
+            return await hook._alook(kickoff_id, None), await hook.was_asked(kickoff_id)
+        finally:
+            await hook.release()
+
+    seen, was_asked = asyncio.run(look())
+    assert seen.state is ExecutionState.PENDING
+    assert was_asked
+
+
+def test_a_further_try_takes_the_execution_up_and_its_registration_too(desk: Desk, connect: Any) -> None:
+    start = Task(desk, "start")
+    kickoff_id = start.run(kickoff())
+    registered = {key: value for key, value in start.pushed.items() if key.startswith("crew_inbox:")}
+
+    assert start.run(kickoff()) == kickoff_id
+    assert registered
+    assert registered.items() <= start.pushed.items()
+
+
+def test_a_question_that_came_between_two_tries_is_not_lost(desk: Desk, connect: Any) -> None:
+    start = Task(desk, "start")
+    kickoff_id = start.run(kickoff())
+    before = asked(hook_of(start), kickoff_id)
+
+    assert start.run(kickoff()) == kickoff_id
+
+    after = hook_of(start).look(kickoff_id)
+    assert isinstance(after, Execution)
+    assert after.record() == before.record()
+
+
+def test_a_repeated_request_has_the_same_body_where_the_service_honours_keys(desk: Desk, connect: Any) -> None:
+    connect(inbox_url=desk.inbox_url, idempotency_keys=True)
+    start = Task(desk, "start")
+    kickoff_id = start.run(kickoff())
+    [memory] = start.memory.values()
+    del memory["kickoff_id"]  # the worker died before it wrote the answer down
+
+    assert start.run(kickoff()) == kickoff_id
+
+
+def test_the_secrets_of_a_repeated_request_take_both_the_token_and_the_key() -> None:
+    made = {repeatable(token, key)(purpose) for token in "ab" for key in "cd" for purpose in ("id", "progress")}
+    assert len(made) == 8
+    assert repeatable("a", "c")("id") in made
+
+
+def test_nothing_that_a_task_stores_or_shows_holds_a_secret(
+    desk: Desk, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def fresh(purpose: str) -> str:
+        made.append(f"{purpose}-{'x' * 40}-{desk.dag_id}")
+        return made[-1]
+
+    monkeypatch.setattr(inbox, "fresh", fresh)
+    start = Task(desk, "start")
+    operator = kickoff()
+    start.run(operator)
+    trigger = CrewStatusTrigger("k", inbox=start.pushed[POSTED_KEY])
+    stored = json.dumps([start.memory, start.pushed, trigger.serialize()])
+    id_, token, capability = made
+    assert id_ in stored
+    assert token not in stored
+    assert capability not in stored
+    assert operator.webhooks == "inbox"
+
+
+@pytest.mark.parametrize("extra", [{}, {"inbox_url": "airflow.example.com/crew-inbox"}])
+def test_without_the_inboxs_address_nothing_is_sent_and_the_message_says_where_it_goes(
+    desk: Desk, connect: Any, extra: dict[str, str]
+) -> None:
+    connect(**extra)
+    start = Task(desk, "start")
+    with pytest.raises(CrewTaskFailed, match=r"'crew_live' has no inbox_url in its Extra.*Nothing was sent"):
+        start.run(kickoff())
+    assert start.memory == {}
+
+
+def test_before_airflow_3_the_inbox_is_refused_with_a_sentence(
+    desk: Desk, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(airflow, "__version__", "2.11.2")
+    with pytest.raises(CrewInvalidInput, match=r"needs Airflow 3.*polling"):
+        inbox.register({}, InboxHook("crew_live", {}), "key")
+
+
+def test_an_inbox_that_cannot_be_read_leaves_the_wait_to_polling(
+    desk: Desk, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Task(desk, "start")
+    kickoff_id = start.run(kickoff())
+    asked(hook_of(start), kickoff_id)
+
+    def broken(**where: Any) -> None:
+        raise RuntimeError("no database")
+
+    monkeypatch.setattr(inbox.XCom, "get_one", broken)
+    seen = hook_of(start).look(kickoff_id)
+    assert isinstance(seen, Execution)
+    assert seen.state is ExecutionState.NOT_FOUND
+
+
+@pytest.mark.row("A8")
+def test_a8_a_trigger_stored_before_there_was_an_inbox_still_loads() -> None:
+    trigger = CrewStatusTrigger(**BEFORE_THE_INBOX)
+    assert trigger.inbox is None
+    _, kwargs = CrewStatusTrigger("k", inbox={"registration": "r"}).serialize()
+    assert CrewStatusTrigger(**kwargs).inbox == {"registration": "r"}
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_a_task_that_was_woken_and_quick_is_not_taken_for_one_that_a_user_ended(
+    desk: Desk, connect: Any, monkeypatch: pytest.MonkeyPatch, arrived: bool
+) -> None:
+    start = Task(desk, "start")
+    kickoff_id = start.run(kickoff())
+    if arrived:
+        asked(hook_of(start), kickoff_id)
+    else:
+        desk.clear("start")
+    # What Airflow says of the task by now: it has succeeded, as after a user's mark.
+    monkeypatch.setattr(kills, "is_by_user", AsyncMock(return_value=True))
+    trigger = CrewStatusTrigger(kickoff_id, "crew_live", cancel_on_kill=True, inbox=start.pushed[POSTED_KEY])
+
+    asyncio.run(trigger.on_kill())
+
+    status = CrewHook("crew_live").get_status(kickoff_id)
+    assert status.raw_state == ("NOT FOUND" if arrived else "REVOKED")

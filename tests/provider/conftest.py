@@ -1,0 +1,119 @@
+"""A fault server behind the connection `crew_default`, and the memory of tasks where Airflow has none of its own."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from airflow_play import TOKEN, Connect
+from faults.dialects import DIALECTS, Dialect
+from faults.server import FaultServer
+
+from airflow_crew_provider.hooks import memory
+
+
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    with FaultServer() as server:
+        yield server
+
+
+@pytest.fixture(params=DIALECTS, ids=str)
+def dialect(request: pytest.FixtureRequest) -> Dialect:
+    return request.param
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch) -> Connect:
+    """Say where the connection `crew_default` leads to; further arguments are its Extra."""
+
+    def connect(url: str, token: str = TOKEN, conn_id: str = "crew_default", **extra: Any) -> None:
+        connection = {
+            "conn_type": "crew",
+            "host": url,
+            "password": token,
+            "extra": {"timeout": 2, "kickoff_timeout": 2, **extra},
+        }
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(connection))
+
+    return connect
+
+
+@pytest.fixture(autouse=True)
+def connected(server: FaultServer, connect: Connect) -> None:
+    connect(server.url)
+
+
+class Variables:
+    """`Variable` of Airflow before 3.3, kept by the test."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, str] = {}
+
+    def get(self, key: str, deserialize_json: bool = False) -> Any:
+        if key not in self.kept:
+            raise KeyError(f"Variable {key} does not exist")
+        return json.loads(self.kept[key])
+
+    def set(self, key: str, value: Any, serialize_json: bool = False) -> None:
+        self.kept[key] = json.dumps(value)
+
+    def delete(self, key: str) -> None:
+        self.kept.pop(key, None)
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
+    """Keep what tasks remember in Variables, as before Airflow 3.3."""
+    kept = Variables()
+    monkeypatch.setattr(memory, "NEVER_EXPIRE", None)
+    monkeypatch.setattr(memory, "Variable", kept)
+    return kept
+
+
+@pytest.fixture(autouse=True)
+def a_memory(request: pytest.FixtureRequest) -> None:
+    """On versions without a state store the Variables serve in every test."""
+    if memory.NEVER_EXPIRE is None:
+        request.getfixturevalue("variables")
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
+    """Return what was logged so far: to the standard output, or by older versions of Airflow to the log."""
+    caplog.set_level(logging.INFO)
+    heard: list[str] = []
+
+    def told() -> str:
+        heard.extend(capsys.readouterr())
+        return max("".join(heard), caplog.text, key=len)
+
+    return told
+
+
+@pytest.fixture(autouse=True)
+def no_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow 2 asks its database when a sensor was rescheduled first; here there is none."""
+    from airflow.sensors import base
+
+    monkeypatch.setattr(base, "_orig_start_date", lambda **task_instance: None, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let triggers look at once: here no worker is still leaving."""
+    from airflow_crew_provider.triggers import crew
+
+    monkeypatch.setattr(crew, "SETTLED_AFTER", 0.0)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forgive for half a second what is forgiven for five minutes."""
+    from airflow_crew_provider import waiting
+
+    monkeypatch.setattr(waiting, "FORGIVEN", 0.6)
+    monkeypatch.setattr(waiting, "GRACE_FOR_UNKNOWN_ID", 0.6)

@@ -1,0 +1,202 @@
+"""The trigger: what is stored of it, what ends it, and that a hundred of them share one session."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import warnings
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow_play import TOKEN, fire, stored
+from faults.dialects import Dialect
+from faults.server import FaultServer
+from faults.wire import SILENCE, NoReply, Reply
+
+from airflow_crew_provider.client import awaiting
+from airflow_crew_provider.triggers import kills
+from airflow_crew_provider.triggers.crew import CrewStatusTrigger
+from airflow_crew_provider.waiting import COMPLETED, GAVE_UP, TIMEOUT
+
+LOOK = "GET /status/k-1"
+
+
+def trigger(**more: Any) -> CrewStatusTrigger:
+    return CrewStatusTrigger(**{"kickoff_id": "k-1", "poll_interval": 0.05, "known": True, **more})
+
+
+def test_what_is_stored_comes_back_the_same() -> None:
+    one = trigger(deadline=5.0, started=1.0, wait_past_pending=True, exponential_backoff=True, max_wait=9.0)
+    path, kwargs = one.serialize()
+    assert path == "airflow_crew_provider.triggers.crew.CrewStatusTrigger"
+    assert stored(one).serialize() == (path, kwargs)
+    assert stored(one).watch() == one.watch()
+    assert json.loads(json.dumps(kwargs)) == kwargs
+
+
+def test_every_argument_is_stored() -> None:
+    import inspect
+
+    arguments = set(inspect.signature(CrewStatusTrigger.__init__).parameters) - {"self"}
+    assert set(trigger().serialize()[1]) == arguments
+
+
+def test_no_token_is_stored_or_shown(server: FaultServer) -> None:
+    one = trigger()
+    assert TOKEN not in repr(one) + json.dumps(one.serialize())
+
+
+@pytest.mark.row("A3")
+def test_a3_a_restart_keeps_the_deadline(server: FaultServer, dialect: Dialect) -> None:
+    import time
+
+    server.on(LOOK, dialect.running)
+    one = trigger(deadline=time.time() + 0.5)
+    time.sleep(0.3)
+    began = time.monotonic()
+    assert fire(one)["kind"] == TIMEOUT
+    assert time.monotonic() - began < 0.8
+
+
+def test_a_connection_that_is_missing_ends_the_wait_as_a_failure() -> None:
+    event = fire(trigger(crew_conn_id="crew_nowhere"))
+    assert event["kind"] == GAVE_UP
+    assert "crew_nowhere" in event["message"]
+    assert "may go on at the service" in event["message"]
+
+
+def test_a_trigger_sends_nothing_but_looks(server: FaultServer, dialect: Dialect) -> None:
+    server.on(LOOK, dialect.running, 500, dialect.completed)
+    assert fire(trigger())["kind"] == COMPLETED
+    assert {request.method for request in server.requests} == {"GET"}
+
+
+async def many(count: int) -> list[Any]:
+    triggers = [trigger() for _ in range(count)]
+
+    async def one(each: CrewStatusTrigger) -> Any:
+        try:
+            async for event in each.run():
+                return event.payload
+        finally:
+            await each.cleanup()
+
+    return await asyncio.gather(*(one(each) for each in triggers))
+
+
+def test_a_hundred_triggers_share_one_session_that_is_closed_in_the_end(
+    server: FaultServer, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    real = awaiting.aiohttp.ClientSession
+
+    def counted(*args: Any, **more: Any) -> Any:
+        made.append(real(*args, **more))
+        return made[-1]
+
+    monkeypatch.setattr(awaiting.aiohttp, "ClientSession", counted)
+    server.on(LOOK, *[dialect.running] * 150, dialect.completed)
+    events = asyncio.run(many(100))
+    assert {event["kind"] for event in events} == {COMPLETED}
+    assert len(made) == 1
+    assert made[0].closed
+    assert server.connections <= 100
+
+
+def test_no_session_or_socket_is_left_behind_in_any_loop(server: FaultServer, dialect: Dialect) -> None:
+    async def without_cleanup() -> Any:
+        """As `dag.test` does: the first event, a loop of its own, and no cleanup."""
+        return (await trigger().run().__anext__()).payload
+
+    server.on(LOOK, dialect.running, dialect.completed)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            assert asyncio.run(without_cleanup())["kind"] == COMPLETED
+        asyncio.run(many(5))
+        gc.collect()
+    assert not [each for each in caught if issubclass(each.category, ResourceWarning)]
+    assert not awaiting.sessions._by_loop or all(not here for here in awaiting.sessions._by_loop.values())
+
+
+def test_a_cancelled_trigger_gives_its_session_back_and_the_others_go_on(server: FaultServer, dialect: Dialect) -> None:
+    async def play() -> str:
+        first, second = trigger(), trigger(kickoff_id="k-2")
+        waits = [asyncio.create_task(each.run().__anext__()) for each in (first, second)]
+        await asked(server, 2)
+        waits[0].cancel()
+        await asyncio.gather(waits[0], return_exceptions=True)
+        await first.cleanup()
+        server.on("GET /status/k-2", dialect.completed)
+        return (await waits[1]).payload["kind"]
+
+    server.on(LOOK, dialect.running).on("GET /status/k-2", dialect.running)
+    assert asyncio.run(asyncio.wait_for(play(), 20)) == COMPLETED
+
+
+@pytest.mark.row("N5")
+def test_n5_a_rotated_token_moves_the_shared_session_of_all_triggers(
+    server: FaultServer, connect: Any, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(request: Any) -> Any:
+        if len(server.requests) == 20:
+            connect(server.url, token="the-new-token")
+        if len(server.requests) >= 20 and request.token != "Bearer the-new-token":
+            return Reply(status=401)
+        return Reply(body=dialect.completed if len(server.requests) > 60 else dialect.running)
+
+    monkeypatch.setattr(server, "_decide", answer)
+    assert {event["kind"] for event in asyncio.run(many(10))} == {COMPLETED}
+    assert not any(awaiting.sessions._by_loop.values())
+
+
+async def asked(server: FaultServer, times: int) -> None:
+    while len(server.requests) < times:  # noqa: ASYNC110 - the server lives in other threads
+        await asyncio.sleep(0.01)
+
+
+async def cancelled(one: CrewStatusTrigger, server: FaultServer) -> None:
+    wait = asyncio.create_task(one.run().__anext__())
+    await asked(server, 1)
+    if hasattr(type(one).__mro__[1], "on_kill"):
+        await one.on_kill()
+    wait.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await wait
+    await one.cleanup()
+
+
+@pytest.mark.row("A5")
+@pytest.mark.parametrize("state", ["failed", "success", "skipped"])
+@pytest.mark.parametrize("cancel_on_kill", [False, True])
+def test_a5_a_user_who_ends_the_task_stops_the_execution_if_that_was_asked_for(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch, state: str, cancel_on_kill: bool
+) -> None:
+    server.on(LOOK, NoReply(SILENCE)).on("POST /stop/k-1", {"status": "stopped", "kickoffId": "k-1"})
+    asyncio.run(cancelled(_with_task(trigger(cancel_on_kill=cancel_on_kill), monkeypatch, state), server))
+    assert len(server.sent("POST /stop/k-1")) == int(cancel_on_kill)
+
+
+@pytest.mark.row("A3", "A5")
+@pytest.mark.parametrize("state", ["deferred", "scheduled", "queued", "running", RuntimeError("no answer")])
+def test_a5_a_triggerer_that_shuts_down_stops_nothing(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch, state: Any
+) -> None:
+    server.on(LOOK, NoReply(SILENCE)).on("POST /stop/k-1", {"status": "stopped"})
+    asyncio.run(cancelled(_with_task(trigger(cancel_on_kill=True), monkeypatch, state), server))
+    assert server.sent("POST /stop/k-1") == []
+
+
+def _with_task(one: CrewStatusTrigger, monkeypatch: pytest.MonkeyPatch, state: Any) -> CrewStatusTrigger:
+    """Give the trigger a task whose state Airflow tells so."""
+
+    def tell(ti: Any) -> str:
+        if isinstance(state, Exception):
+            raise state
+        return state
+
+    monkeypatch.setattr(kills, "_state", tell)
+    one.task_instance = SimpleNamespace(dag_id="dag", run_id="run", task_id="wait", map_index=-1)
+    return one

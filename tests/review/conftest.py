@@ -1,0 +1,36 @@
+"""A task's surroundings without an Airflow: what it pushes, what it keeps, and the supervisor that it asks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.execution_time import task_runner
+from surroundings import Store, Supervisor
+
+
+@pytest.fixture
+def supervisor(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
+    supervisor = Supervisor()
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", supervisor, raising=False)
+    return supervisor
+
+
+@pytest.fixture
+def context() -> Iterator[dict[str, Any]]:
+    pushed: dict[str, Any] = {}
+    ti = SimpleNamespace(
+        id=uuid.uuid4(),
+        dag_id="dag",
+        run_id="run",
+        task_id="task",
+        map_index=-1,
+        try_number=1,
+        max_tries=0,
+        pushed=pushed,
+        xcom_push=lambda key, value: pushed.__setitem__(key, value),
+    )
+    return {"ti": ti, "task_instance": ti, "task_state_store": Store()}

@@ -1,0 +1,96 @@
+"""The audit command against a socket: whom it trusts, what it never prints. On a real Airflow: tests/system."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_crew_provider.audit.cli import main
+
+SECRET = "the-token-of-a-person"
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers every path with what the test has put there."""
+
+    def do_GET(self) -> None:
+        self.server.seen.append((self.path, self.headers.get("Authorization")))  # type: ignore[attr-defined]
+        status, headers, body = self.server.answers.get(self.path.partition("?")[0], (404, {}, b"{}"))  # type: ignore[attr-defined]
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    server.seen, server.answers = [], {}  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login other password other\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    monkeypatch.setenv("AIRFLOW_API_URL", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("AIRFLOW_API_TOKEN", SECRET)
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def page(key: str, *rows: Any) -> tuple[int, dict[str, str], bytes]:
+    return 200, {}, json.dumps({key: rows, "total_entries": len(rows)}).encode()
+
+
+def test_a_dag_without_decisions_prints_nothing_and_sends_the_token_in_spite_of_a_netrc(
+    airflow: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    airflow.answers["/api/v2/dags/a%20b/dagRuns"] = page("dag_runs", {"dag_run_id": "run/1"})
+    airflow.answers["/api/v2/dags/a%20b/dagRuns/run%2F1/hitlDetails"] = page("hitl_details")
+    assert main(["a b"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert {header for _, header in airflow.seen} == {f"Bearer {SECRET}"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        ((401, {}, SECRET.encode()), "refuses the credentials"),
+        ((500, {}, SECRET.encode()), "answered 500"),
+        ((200, {}, b"<html>"), "JSONDecodeError"),
+        ((302, {"Location": "http://127.0.0.1:1/"}, b""), "answered 302"),
+        ((404, {}, b"{}"), "knows no dags/tea/dagRuns"),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence_without_a_credential(
+    airflow: Any, capsys: pytest.CaptureFixture[str], answer: Any, sentence: str
+) -> None:
+    airflow.answers["/api/v2/dags/tea/dagRuns"] = answer
+    assert main(["tea"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert sentence in err
+    assert SECRET not in err
+    assert len(err.splitlines()) == 1
+
+
+def test_without_a_url_or_a_credential_it_says_which_variables_to_set(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("AIRFLOW_API_URL", "AIRFLOW_API_TOKEN", "AIRFLOW_API_USER", "AIRFLOW_API_PASSWORD"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["tea"]) == 1
+    assert "AIRFLOW_API_URL" in capsys.readouterr().err
+    assert main(["tea", "--airflow-url", "http://127.0.0.1:1"]) == 1
+    assert "AIRFLOW_API_TOKEN" in capsys.readouterr().err

@@ -1,0 +1,82 @@
+"""The group of kickoff, rounds and result, as the scheduler sees it; on real Airflow: tests/system."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import DAG, BaseNotifier
+from airflow.sdk.exceptions import TaskAwaitingInput
+from surroundings import PENDING, Supervisor
+
+from airflow_crew_provider.hooks.waits import CrewTaskFailed
+from airflow_crew_provider.operators.review import CrewReviewOperator
+from airflow_crew_provider.task_groups.crew import CrewResultOperator, crew_with_review
+
+COMPLETED = {**PENDING, "state": "completed", "crew_task_id": None, "output": "Done."}
+
+
+class Noted(BaseNotifier):
+    """Notes down whom it told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.contexts: list[Any] = []
+
+    def notify(self, context: Any) -> None:
+        self.contexts.append(context)
+
+
+def group(**arguments: Any) -> DAG:
+    with DAG("group", schedule=None) as dag:
+        crew_with_review(group_id="crew", inputs={"topic": "tea"}, **arguments)
+    return dag
+
+
+def test_the_result_is_the_only_end_and_each_round_is_a_group_of_its_own() -> None:
+    dag = group(max_rounds=2)
+    assert [task.task_id for task in dag.leaves] == ["crew.result"]
+    assert set(dag.task_ids) == {
+        *("crew.kickoff", "crew.wait", "crew.result"),
+        *(f"crew.round_{number}.{task}" for number in (1, 2) for task in ("review", "resume", "wait")),
+    }
+
+
+def test_webhooks_are_given_at_the_kickoff_and_again_at_each_resume() -> None:
+    webhooks = {"crew": "https://hooks.example.com/crew"}
+    dag = group(webhooks=webhooks, max_rounds=2)
+    told = [dag.get_task(f"crew.{task}").webhooks for task in ("kickoff", "round_1.resume", "round_2.resume")]
+    assert told == [webhooks] * 3
+
+
+def test_arguments_of_the_review_and_the_connection_reach_every_round() -> None:
+    dag = group(crew_conn_id="other", review={"response_timeout": timedelta(days=1), "on_timeout": "approve"})
+    for number in (1, 2, 3):
+        review = dag.get_task(f"crew.round_{number}.review")
+        assert (review.round_number, review.max_rounds, review.crew_conn_id) == (number, 3, "other")
+        assert (review.response_timeout, review.defaults) == (timedelta(days=1), ["approve"])
+
+
+def test_no_round_at_all_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        group(max_rounds=0)
+
+
+def test_the_result_is_the_record_of_the_last_wait_that_was_needed(context: dict[str, Any]) -> None:
+    result = CrewResultOperator(task_id="result", records=[PENDING, COMPLETED, None])
+    assert result.execute(context) == COMPLETED
+
+
+def test_a_crew_that_asks_once_more_after_the_last_round_fails_with_its_fate(context: dict[str, Any]) -> None:
+    result = CrewResultOperator(task_id="result", records=[PENDING, {**PENDING, "output": "Draft 2."}])
+    with pytest.raises(CrewTaskFailed, match=r"execution-1 waits.*left paused.*raise max_rounds"):
+        result.execute(context)
+
+
+def test_notifiers_are_told_at_each_question(context: dict[str, Any], supervisor: Supervisor) -> None:
+    notifier = Noted()
+    review = CrewReviewOperator(task_id="review", pending=PENDING, notifiers=notifier)
+    with pytest.raises(TaskAwaitingInput):
+        review.execute(context)
+    assert len(notifier.contexts) == 1

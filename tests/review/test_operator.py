@@ -1,0 +1,245 @@
+"""The review operator, from the question to the record, with a stand-in for Airflow's supervisor only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import DAG, AirflowSkipException
+from airflow.sdk.exceptions import TaskAwaitingInput
+from surroundings import PENDING, Supervisor
+
+from airflow_crew_provider.hooks.waits import CrewTaskFailed
+from airflow_crew_provider.operators.review import CrewReviewOperator
+
+Json = dict[str, Any]
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+PROMISED = {
+    "execution_id",
+    "crew_task_id",
+    "is_approve",
+    "human_feedback",
+    "reviewer",
+    "decided_at",
+    "output_sha256",
+}
+
+
+@pytest.fixture(autouse=True)
+def connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"console_url": "https://console.example.com/{execution_id}"}
+    uri = {"conn_type": "crew", "host": "https://crew.example.com", "password": "t", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_CREW_DEFAULT", json.dumps(uri))
+
+
+def review_of(pending: Any = PENDING, **arguments: Any) -> CrewReviewOperator:
+    return CrewReviewOperator(task_id="review", pending=pending, **arguments)
+
+
+def said(option: str = "approve", feedback: Any = "", **more: Any) -> Json:
+    """Return the event with which Airflow resumes the task after a person's answer."""
+    user = {"id": "7", "name": "Ann"}
+    answer = {"chosen_options": [option], "params_input": {"human_feedback": feedback}, "responded_at": NOW}
+    return {**answer, "responded_by_user": user, "timedout": False, **more}
+
+
+def at_deadline(option: str) -> Json:
+    return said(option, responded_by_user=None, timedout=True)
+
+
+def test_the_review_has_the_promised_shape(context: Json) -> None:
+    review = review_of().execute_complete(context, said("revise", "Shorter."))
+    assert set(review) >= PROMISED
+    assert review["execution_id"], review["crew_task_id"] == ("execution-1", "draft_task")
+    assert (review["is_approve"], review["human_feedback"]) == (False, "Shorter.")
+    assert review["reviewer"] == {"id": "7", "name": "Ann"}
+    assert review["decided_at"] == "2026-11-20T12:00:00+00:00"
+    assert review["output_sha256"] == hashlib.sha256(b"Draft 1.").hexdigest()
+    assert json.loads(json.dumps(review)) == review
+
+
+def test_the_hash_of_an_object_is_of_its_json_with_sorted_keys_and_no_spaces(context: Json) -> None:
+    review = review_of({**PENDING, "output": {"b": "é", "a": [1, 2]}}).execute_complete(context, said())
+    assert review["output_sha256"] == hashlib.sha256('{"a":[1,2],"b":"é"}'.encode()).hexdigest()
+
+
+def test_an_approval_needs_no_feedback(context: Json) -> None:
+    assert review_of().execute_complete(context, said("approve"))["is_approve"] is True
+    assert review_of().execute_complete(context, said("approve", params_input={}))["is_approve"] is True
+
+
+def test_a_completed_record_skips_the_review_and_says_so(context: Json) -> None:
+    with pytest.raises(AirflowSkipException, match="Execution execution-1 is completed"):
+        review_of({**PENDING, "state": "completed"}).execute(context)
+
+
+@pytest.mark.parametrize("pending", ["no record", {"state": "pending"}, {**PENDING, "crew_task_id": None}])
+def test_what_is_no_pending_record_asks_nobody(context: Json, supervisor: Supervisor, pending: Any) -> None:
+    with pytest.raises(CrewTaskFailed):
+        review_of(pending).execute(context)
+    assert supervisor.asked == []
+
+
+def test_the_question_has_no_default_answer_and_a_field_for_feedback(context: Json, supervisor: Supervisor) -> None:
+    with pytest.raises(TaskAwaitingInput):
+        review_of().execute(context)
+    asked = supervisor.asked[0]
+    assert (asked.options, asked.defaults, asked.multiple) == (["approve", "revise"], None, False)
+    assert asked.params["human_feedback"]["schema"]["format"] == "multiline"
+    assert context["ti"].pushed == {"crew_execution_url": "https://console.example.com/execution-1"}
+
+
+def test_a_connection_that_is_missing_costs_the_link_only(context: Json, supervisor: Supervisor) -> None:
+    with pytest.raises(TaskAwaitingInput):
+        review_of(crew_conn_id="not_there").execute(context)
+    assert context["ti"].pushed == {}
+
+
+def test_params_of_the_dag_neither_appear_on_the_form_nor_push_the_feedback_out(
+    context: Json, supervisor: Supervisor
+) -> None:
+    with DAG("params", schedule=None, params={"topic": "tea"}):
+        operator = review_of()
+    with pytest.raises(TaskAwaitingInput):
+        operator.execute(context)
+    assert list(supervisor.asked[0].params) == ["human_feedback"]
+
+
+@pytest.mark.row("A9")
+def test_a9_templates_in_a_draft_are_never_rendered(context: Json, supervisor: Supervisor) -> None:
+    draft = "{{ 7*7 }} {% raw %} {{ conn.crew_default.password }}"
+    operator = review_of({**PENDING, "output": "{{ params }}"})
+    operator.pending = "{{ found }}"
+    operator.render_template_fields({"found": {**PENDING, "output": draft}, "params": {}})
+    with pytest.raises(TaskAwaitingInput):
+        operator.execute(context)
+    assert supervisor.asked[0].body.endswith(draft)
+    review = operator.execute_complete(context, said("revise", "{{ 7*7 }}"))
+    assert review["human_feedback"] == "{{ 7*7 }}"
+    assert context["ti"].pushed["crew_decision"]["output"] == draft
+
+
+@pytest.mark.row("A9")
+@pytest.mark.parametrize(
+    "event",
+    [
+        said("revise", ""),
+        said("revise", "  \n"),
+        said("revise", None),
+        said("revise", params_input={}),
+        said("revise", {"a": "dict"}),
+        said("revise", params_input={"human_feedback": "Shorter.", "other": 1}),
+        said("delete"),
+        {"error": "human_feedback: not a string", "error_type": "validation"},
+    ],
+)
+def test_a9_an_answer_that_is_none_is_not_taken_and_asked_for_again(
+    context: Json, supervisor: Supervisor, capsys: pytest.CaptureFixture[str], event: Json
+) -> None:
+    with pytest.raises(TaskAwaitingInput) as parked:
+        review_of().execute_complete(context, event)
+    assert parked.value.method_name == "execute_complete"
+    assert "Asking again" in capsys.readouterr().out
+    assert supervisor.asked
+
+
+@pytest.mark.row("A9")
+def test_a9_feedback_of_100_kb_with_html_is_kept_whole(context: Json, capsys: pytest.CaptureFixture[str]) -> None:
+    feedback = "<script>alert(1)</script> {{ 7*7 }}\n" * 3_000
+    assert review_of().execute_complete(context, said("revise", feedback))["human_feedback"] == feedback
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "Review: " in line]
+    assert len(line) < 1_000
+
+
+def test_a_decision_is_one_line_in_the_log(context: Json, capsys: pytest.CaptureFixture[str]) -> None:
+    review_of(round_number=2).execute_complete(context, said("revise", "Two\nlines"))
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "Review: " in line]
+    for part in ("revision by 7 at 2026-11-20T12:00:00+00:00", "execution-1", "draft_task", "round 2", '"Two\\nlines"'):
+        assert part in line
+
+
+def test_asking_again_gives_no_more_time_than_was_left(context: Json, supervisor: Supervisor) -> None:
+    operator = review_of(response_timeout=timedelta(hours=1))
+    until = datetime.now(UTC) + timedelta(minutes=5)
+    with pytest.raises(TaskAwaitingInput) as parked:
+        operator.execute_complete(context, said("revise", ""), until=until.isoformat())
+    assert timedelta(minutes=4) < parked.value.timeout <= timedelta(minutes=5)
+    assert parked.value.kwargs == {"until": until.isoformat()}
+
+
+def test_nobody_answering_fails_without_retries_and_tells_the_fate(context: Json) -> None:
+    operator = review_of(response_timeout=timedelta(hours=1))
+    with pytest.raises(CrewTaskFailed, match="execution execution-1 stays paused"):
+        operator.execute_complete(context, {"error": "timed out", "error_type": "timeout"})
+
+
+def test_the_deadline_revises_with_the_text_that_was_given(context: Json) -> None:
+    operator = review_of(response_timeout=timedelta(hours=1), on_timeout={"revise": "Say less."})
+    review = operator.execute_complete(context, at_deadline("revise"))
+    assert (review["is_approve"], review["human_feedback"], review["reviewer"]) == (False, "Say less.", None)
+
+
+def test_the_deadline_approves_only_if_told_to(context: Json) -> None:
+    operator = review_of(response_timeout=timedelta(hours=1), on_timeout="approve")
+    review = operator.execute_complete(context, at_deadline("approve"))
+    assert (review["is_approve"], review["reviewer"]) == (True, None)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"defaults": ["approve"]},
+        {"multiple": True},
+        {"options": ["approve"]},
+        {"options": ["yes", "yes"]},
+        {"on_timeout": "approve"},
+        {"on_timeout": "agree", "response_timeout": timedelta(hours=1)},
+        {"on_timeout": {"revise": " "}, "response_timeout": timedelta(hours=1)},
+        {"on_timeout": {"approve": "Fine."}, "response_timeout": timedelta(hours=1)},
+    ],
+)
+def test_nothing_can_approve_by_accident(arguments: Json) -> None:
+    with pytest.raises(ValueError, match=r"on_timeout|options"):
+        review_of(**arguments)
+
+
+def test_an_execution_timeout_is_not_the_time_of_the_person() -> None:
+    operator = review_of(execution_timeout=timedelta(minutes=1))
+    assert (operator.response_timeout, operator.execution_timeout) == (None, timedelta(minutes=1))
+    with DAG("timeouts", schedule=None, default_args={"execution_timeout": timedelta(minutes=1)}):
+        operator = review_of()
+    assert operator.response_timeout is None
+
+
+def test_options_of_ones_own_keep_their_meaning(context: Json) -> None:
+    operator = review_of(options=["Gut", "Nochmal"])
+    assert operator.execute_complete(context, said("Gut"))["is_approve"] is True
+    assert operator.execute_complete(context, said("Nochmal", "Kürzer"))["is_approve"] is False
+
+
+def test_a_revision_in_the_last_round_fails_with_the_fate_and_stays_on_record(context: Json) -> None:
+    operator = review_of(round_number=2, max_rounds=2)
+    with pytest.raises(CrewTaskFailed, match=r"last of 2 rounds.*execution-1 stays paused"):
+        operator.execute_complete(context, said("revise", "Shorter."))
+    assert context["ti"].pushed["return_value"]["human_feedback"] == "Shorter."
+    assert operator.execute_complete(context, said("approve"))["is_approve"] is True
+
+
+def test_a_person_is_never_asked_about_a_draft_that_airflow_does_not_show(
+    context: Json, supervisor: Supervisor
+) -> None:
+    with pytest.raises(TaskAwaitingInput):
+        review_of().execute(context)
+    with pytest.raises(CrewTaskFailed, match="draft of an earlier run"):
+        review_of({**PENDING, "output": "Draft 2."}).execute(context)
+    with pytest.raises(TaskAwaitingInput):
+        review_of().execute(context)
+
+
+def test_a_body_of_ones_own_replaces_the_page(context: Json, supervisor: Supervisor) -> None:
+    with pytest.raises(TaskAwaitingInput):
+        review_of(subject="Look", body="Only this.").execute(context)
+    assert (supervisor.asked[0].subject, supervisor.asked[0].body) == ("Look", "Only this.")

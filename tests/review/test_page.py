@@ -1,0 +1,144 @@
+"""The page that a reviewer reads: everything that was written by others is text."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt
+
+from airflow_crew_provider.models import output_sha256
+from airflow_crew_provider.operators.review_page import SHOWN_CHARACTERS, Question, fenced, inert
+
+READER = MarkdownIt("commonmark").enable("table")
+
+
+def question(output: Any = "Draft 1.", **more: Any) -> Question:
+    pending = {"execution_id": "e-1", "crew_task_id": "draft_task", "output": output, **more.pop("pending", {})}
+    return Question(pending=pending, **more)
+
+
+def kinds(markdown: str) -> set[str]:
+    tokens = READER.parse(markdown)
+    return {each.type for token in tokens for each in (token, *(token.children or ()))}
+
+
+def seen(markdown: str) -> str:
+    """Return the text that a browser would show, code included."""
+    leaves = [each for token in READER.parse(markdown) for each in (token.children or [token])]
+    return "\n".join(each.content for each in leaves if each.content)
+
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "text <img src=x onerror=alert(1)> text",
+    "![beacon](https://evil.example/pixel.png)",
+    "![beacon][1]\n\n[1]: https://evil.example/pixel.png",
+    "<div>\n\n![beacon](https://evil.example/pixel.png)\n\n</div>",
+    "| a |\n|---|\n| `x | ![beacon](https://evil.example/pixel.png)` |",
+    "a [^1]\n\n[^1]: note\n\n    ![beacon](https://evil.example/pixel.png)",
+    "`unclosed ![beacon](https://evil.example/pixel.png)",
+    r"\`![beacon](https://evil.example/pixel.png)\`",
+    "```\nclosed\n```\n<b>after</b>",
+    "    indented\n\n<b>after</b>",
+    "<!-- hidden -->\n<b>shown</b>",
+    "<https://evil.example>",
+    "> <b>quoted</b>\n> ![beacon](https://evil.example/pixel.png)",
+]
+
+
+@pytest.mark.parametrize("draft", HOSTILE)
+def test_nothing_in_a_draft_is_loaded_or_run_by_the_page(draft: str) -> None:
+    assert not kinds(inert(draft)) & {"html_block", "html_inline", "image"}
+
+
+@pytest.mark.parametrize("draft", ["<script>alert(1)</script>", "text <img src=x onerror=alert(1)> text"])
+def test_html_in_a_draft_is_shown_as_it_was_written(draft: str) -> None:
+    assert draft in seen(inert(draft)).replace("\n", "")
+
+
+def test_a_footnote_that_only_github_markdown_knows_hides_no_image() -> None:
+    assert "\n\\[^1]: note" in inert("a [^1]\n\n[^1]: note\n\n    ![beacon](https://evil.example/pixel.png)")
+
+
+def test_code_in_a_draft_is_left_as_it_is() -> None:
+    draft = "Use `a < b` and:\n\n```python\nif a < b: print('![x](y)')\n```\n\n    1 < 2"
+    assert inert(draft) == draft
+
+
+def test_markdown_in_a_draft_reads_well() -> None:
+    draft = "# Tea\n\n* one\n* two\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n[source](https://example.com)"
+    assert inert(draft) == draft
+    assert {"heading_open", "bullet_list_open", "table_open", "link_open"} <= kinds(question(draft).body)
+
+
+@pytest.mark.parametrize("draft", ["```", "````\n```", "`" * 50, "text ``` text"])
+def test_a_fence_is_not_ended_by_what_stands_in_it(draft: str) -> None:
+    fence, *others = READER.parse(fenced(draft))
+    assert (fence.type, fence.content, others) == ("fence", draft + "\n", [])
+
+
+def test_what_the_page_says_stands_before_the_draft_where_nothing_can_hide_it() -> None:
+    body = question("```\nnever closed", round_number=3, max_rounds=3).body
+    assert body.index("last round") < body.index("\n---\n") < body.index("never closed")
+
+
+def test_characters_that_no_database_takes_are_shown_as_unknown() -> None:
+    assert question("a\x00b\ud800c").body.endswith("a\N{REPLACEMENT CHARACTER}b?c")
+
+
+def test_an_object_is_shown_as_indented_json() -> None:
+    assert '```json\n{\n  "title": "Tée"\n}\n```' in question({"title": "Tée"}).body
+
+
+@pytest.mark.parametrize("size", [100_000, 1_000_000])
+def test_a_long_draft_is_cut_on_the_page_and_hashed_whole(size: int) -> None:
+    draft = ("word " * 20 + "\n") * (size // 101)
+    asked = question(draft, whole="the XCom `return_value` of task `wait`")
+    assert len(asked.body) < SHOWN_CHARACTERS + 2_000
+    assert f"first 60,000 of {len(draft):,} characters" in asked.body
+    assert "the XCom `return_value` of task `wait`" in asked.body
+    assert asked.mark == output_sha256(draft)[:16]
+
+
+def test_the_page_names_round_task_agent_execution_and_draft() -> None:
+    asked = question(round_number=1, max_rounds=3, pending={"agent": "Writer"})
+    assert asked.subject == "Review draft_task by Writer (round 1 of 3)"
+    for each in ("Round 1 of 3", "`draft_task`", "`Writer`", "`e-1`", f"`{output_sha256('Draft 1.')[:16]}`"):
+        assert each in asked.body
+
+
+def test_a_task_that_is_only_a_uuid_is_not_shown_as_a_name() -> None:
+    asked = question(pending={"crew_task_id": "0b2e8508-ae72-4f6f-9f4f-cb65eed46f4f"})
+    assert asked.subject == "Review what the crew wrote"
+    assert "0b2e8508" not in asked.body
+
+
+def test_the_next_round_shows_what_was_asked_and_by_whom() -> None:
+    previous = {
+        "is_approve": False,
+        "human_feedback": "Shorter,\n<b>please</b>",
+        "reviewer": {"id": "7", "name": "Ann"},
+    }
+    body = question("Draft 2.", round_number=2, max_rounds=3, previous=previous).body
+    assert "**Asked for in round 1**, by `Ann`:\n\n> Shorter,\n> &lt;b>please&lt;/b>" in body
+
+
+def test_after_an_approved_gate_the_next_one_says_so() -> None:
+    previous = {"is_approve": True, "crew_task_id": "outline_task", "human_feedback": ""}
+    assert "In round 1 the draft of `outline_task` was approved." in question(round_number=2, previous=previous).body
+
+
+@pytest.mark.parametrize(
+    ("policy", "sentence"),
+    [
+        ("fail", "this task fails and the execution stays paused"),
+        ("approve", "**the draft is approved.**"),
+        ({"revise": "Say less."}, "> Say less."),
+    ],
+)
+def test_the_page_says_what_happens_at_the_deadline(policy: Any, sentence: str) -> None:
+    body = question(until=datetime(2026, 11, 20, 12, tzinfo=UTC), on_timeout=policy).body
+    assert "No answer by 2026-11-20 12:00 UTC" in body
+    assert sentence in body

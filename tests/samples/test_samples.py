@@ -1,0 +1,149 @@
+"""What earlier releases stored still loads: serialized triggers, events, records, and what tasks remember.
+
+A release adds a folder: ``python tests/samples/test_samples.py`` writes the samples of the version that is installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_crew_provider import __version__
+from airflow_crew_provider.models import Execution, ExecutionState, TaskResult
+from airflow_crew_provider.operators.answering import record_of
+from airflow_crew_provider.operators.once import Earlier, Ledger
+from airflow_crew_provider.triggers.crew import CrewStatusTrigger
+from airflow_crew_provider.waiting import KINDS, Outcome, Watch
+
+HERE = Path(__file__).parent
+INBOX = {"registration": "r", "kickoff_id": "k-1", "at": 1.0}
+
+
+def samples(name: str) -> list[Any]:
+    return [
+        pytest.param(json.loads(path.read_text()), id=path.parent.name) for path in sorted(HERE.glob(f"*/{name}.json"))
+    ]
+
+
+class Kept:
+    """A memory that holds one record."""
+
+    def __init__(self, record: dict[str, Any]) -> None:
+        self.record = record
+
+    def recall(self) -> dict[str, Any]:
+        return self.record
+
+
+@pytest.mark.row("A8")
+@pytest.mark.parametrize("sample", samples("triggers"))
+def test_a8_a_trigger_that_an_earlier_release_stored_still_waits_for_the_same(sample: list[Any]) -> None:
+    for path, kwargs in sample:
+        module, name = path.rsplit(".", 1)
+        trigger = getattr(importlib.import_module(module), name)(**kwargs)
+        stored_again = trigger.serialize()[1]
+        assert {name: stored_again[name] for name in kwargs} == kwargs
+        assert trigger.watch().deadline == kwargs["deadline"]
+
+
+@pytest.mark.row("A8")
+@pytest.mark.parametrize("sample", samples("events"))
+def test_a8_an_event_that_an_earlier_release_fired_is_still_read(sample: list[Any]) -> None:
+    for event in sample:
+        outcome = Outcome.from_event(event)
+        assert (outcome.kind, outcome.kickoff_id, outcome.crew_task_id) == (
+            event["kind"],
+            event["kickoff_id"],
+            event["crew_task_id"],
+        )
+
+
+@pytest.mark.row("A8")
+@pytest.mark.parametrize("sample", samples("records"))
+def test_a8_a_record_of_an_earlier_release_has_every_key_that_tasks_rely_on(sample: list[Any]) -> None:
+    for record in sample:
+        assert set(record) <= set(_execution(ExecutionState(record["state"])).record())
+        assert record_of(str(record), "pending") == record
+
+
+@pytest.mark.row("A8")
+@pytest.mark.parametrize("sample", samples("memories"))
+def test_a8_what_a_task_of_an_earlier_release_remembers_is_still_understood(sample: dict[str, Any]) -> None:
+    done, unknown = sample["crew_kickoff"]
+    assert Ledger(Kept(done), done["fingerprint"], done["max_tries"]).earlier is Earlier.DONE  # type: ignore[arg-type]
+    assert Ledger(Kept(unknown), unknown["fingerprint"], unknown["max_tries"]).earlier is Earlier.UNKNOWN  # type: ignore[arg-type]
+    watch = Watch(kickoff_id="k-1", started=0.0)
+    for name, value in sample["crew_watch"].items():
+        if name not in ("kickoff_id", "try_number"):
+            assert hasattr(watch, name), name
+            setattr(watch, name, value)
+
+
+@pytest.mark.row("A8")
+@pytest.mark.parametrize("name", ["triggers", "events", "records"])
+def test_a8_whatever_is_stored_now_has_a_sample(name: str) -> None:
+    sampled = {key for parameter in samples(name) for key in _keys(parameter.values[0])}
+    now = set(_keys(json.loads(json.dumps(_now()[name]))))
+    assert now <= sampled, f"add the samples of this release: {sorted(now - sampled)} is in none"
+
+
+@pytest.mark.row("A8")
+def test_a8_every_argument_of_the_trigger_but_the_id_has_a_default() -> None:
+    arguments = list(inspect.signature(CrewStatusTrigger).parameters.values())
+    assert [each.name for each in arguments if each.default is inspect.Parameter.empty] == ["kickoff_id"]
+
+
+def _keys(value: Any, path: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield f"{path}.{name}"
+            yield from _keys(item, f"{path}.{name}")
+    elif isinstance(value, list):
+        for item in value:
+            yield from _keys(item, path)
+
+
+def _execution(state: ExecutionState) -> Execution:
+    task = TaskResult(task_id="draft_task", agent="Writer", output="a draft", execution_time=1.5)
+    if state is ExecutionState.PENDING:
+        return Execution(
+            kickoff_id="k-1", state=state, raw_state="pending", output="a draft", crew_task_id="draft_task"
+        )
+    return Execution(
+        kickoff_id="k-1", state=state, raw_state="completed", output="the end", tasks=(task,), usage={"total_tokens": 5}
+    )
+
+
+def _now() -> dict[str, Any]:
+    full = CrewStatusTrigger("k-1", "crew_default", 5.0, 1.0, 9.0, True, True, True, 60.0, True, inbox=INBOX)
+    bare = CrewStatusTrigger("k-1", started=1.0)
+    intended = {"fingerprint": "f", "max_tries": 2, "idempotency_key": "i", "intended_at": 1.0}
+    watch = {"started": 1.0, "deadline": 9.0, "known": True, "failing_since": None, "failures": 0, "looks": 3}
+    return {
+        "triggers": [full.serialize(), bare.serialize()],
+        "events": [asdict(Outcome(kind, "k-1", "because", "draft_task")) for kind in KINDS],
+        "records": [_execution(ExecutionState.COMPLETED).record(), _execution(ExecutionState.PENDING).record("root")],
+        "memories": {
+            "crew_kickoff": [{**intended, "kickoff_id": "k-1"}, intended],
+            "crew_watch": {**watch, "kickoff_id": "k-1", "try_number": 1},
+        },
+    }
+
+
+def write() -> None:
+    """Write the samples of this version."""
+    folder = HERE / __version__
+    folder.mkdir(exist_ok=True)
+    for name, value in _now().items():
+        (folder / f"{name}.json").write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    write()

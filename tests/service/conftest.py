@@ -1,0 +1,51 @@
+"""The service, in a thread or as the command in a process of its own, always on a free port."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crew_client import GATED, Client, Command, Receiver, Serve
+
+from airflow_crew_provider.service.local import running_service
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Start a service in a thread; it stops at the end of the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(scenario: dict[str, Any] | None = None, **settings: Any) -> Client:
+            settings.setdefault("db", tmp_path / "service.db")
+            if "crew" not in settings:
+                settings["scenario"] = scenario or GATED
+            service = stack.enter_context(running_service(**settings))
+            return Client(service.url, service.token)
+
+        yield start
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    receiver = Receiver()
+    yield receiver
+    receiver.close()
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
+    started: list[Command] = []
+
+    def start(*options: str, **more: Any) -> Command:
+        started.append(Command(tmp_path, *options, **more))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.kill()
+        assert one.process.stdout is not None
+        one.process.stdout.close()

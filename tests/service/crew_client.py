@@ -1,0 +1,164 @@
+"""A client of the crew service over a real socket, the command in a process, and a receiver of webhooks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import requests
+
+GATED = {
+    "inputs": ["topic"],
+    "tasks": [
+        {
+            "id": "research_task",
+            "agent": "Researcher",
+            "description": "Look into {topic}",
+            "output": "Notes on {topic}",
+        },
+        {
+            "id": "draft_task",
+            "agent": "Writer",
+            "human_input": True,
+            "output": "Draft {revision} on {topic}",
+            "revised": "Draft {revision} on {topic}, after: {feedback}",
+        },
+        {"id": "publish_task", "agent": "Editor", "output": '{"title": "All on {topic}"}'},
+    ],
+}
+PLAIN = {"inputs": ["topic"], "tasks": [{"id": "only_task", "agent": "Writer", "output": "All on {topic}"}]}
+SLOW = {"tasks": [{"id": "slow_task", "agent": "Writer", "seconds": 60, "output": "late"}]}
+
+
+def eventually(look: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:
+    """The first true answer of `look`."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"{what} did not happen within {seconds:g} s"
+        time.sleep(0.01)
+    return found
+
+
+class Client:
+    def __init__(self, url: str, token: str) -> None:
+        self.url = url
+        self.token = token
+        self.session = requests.Session()
+        self.session.trust_env = False
+        self.session.headers["Authorization"] = f"Bearer {token}"
+
+    def holding(self, token: str) -> Client:
+        return Client(self.url, token)
+
+    def get(self, path: str, **options: Any) -> requests.Response:
+        return self.session.get(self.url + path, timeout=30, **options)
+
+    def post(self, path: str, body: Any = None, **options: Any) -> requests.Response:
+        return self.session.post(self.url + path, json=body, timeout=30, **options)
+
+    def kickoff(self, topic: str = "AI", **more: Any) -> str:
+        answer = self.post("/kickoff", {"inputs": {"topic": topic}, **more})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["kickoff_id"]
+
+    def status(self, kickoff_id: str) -> dict[str, Any]:
+        return self.get(f"/status/{kickoff_id}").json()
+
+    def until(self, kickoff_id: str, word: str) -> dict[str, Any]:
+        """The first status record with that word."""
+
+        def look() -> dict[str, Any] | None:
+            record = self.status(kickoff_id)
+            return record if word in (record.get("state"), record.get("status")) else None
+
+        return eventually(look, f"{kickoff_id} reading {word}")
+
+    def resume(self, execution_id: str, *, approve: bool = True, feedback: str = "", **more: Any) -> requests.Response:
+        body = {
+            "execution_id": execution_id,
+            "task_id": "draft_task",
+            "human_feedback": feedback,
+            "is_approve": approve,
+        }
+        return self.post("/resume", {**body, **more})
+
+
+Serve = Callable[..., Client]
+
+
+class Command:
+    """`airflow-crew-service serve` in a process of its own."""
+
+    def __init__(self, folder: Path, *options: str, environment: dict[str, str] | None = None) -> None:
+        self.log = folder / f"log-{len(list(folder.glob('log-*')))}"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "airflow_crew_provider.service", "serve", "--port", "0", *options],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=self.log.open("w"),
+            env={**os.environ, **(environment or {})},
+            text=True,
+        )
+        eventually(lambda: "startup complete" in self.log.read_text() or self.process.poll(), "the start", 60)
+        assert self.process.poll() is None, self.log.read_text()
+        self.url = self.log.read_text().split(" at ", 1)[1].split(";", 1)[0]
+
+    def client(self, token: str) -> Client:
+        return Client(self.url, token)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(30)
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(30)
+
+
+class Receiver:
+    """Takes webhooks; `answers` holds what is to be answered first, an int for a code or a header for a redirect."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, dict[str, str], dict[str, Any]]] = []
+        self.answers: list[int | str] = []
+        self.hold = threading.Event()
+        self.hold.set()
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.taken.append((self.path, dict(self.headers), json.loads(body)))
+                answer = receiver.answers.pop(0) if receiver.answers else 200
+                receiver.hold.wait(30)
+                self.send_response(answer if isinstance(answer, int) else 307)
+                if isinstance(answer, str):
+                    self.send_header("Location", answer)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *parts: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def bodies(self, path: str) -> list[dict[str, Any]]:
+        return [body for taken, _, body in self.taken if taken == path]
+
+    def close(self) -> None:
+        self.hold.set()
+        self._server.shutdown()
+        self._server.server_close()

@@ -1,0 +1,84 @@
+"""Plays the engine's part: keeps what is reported as JSON, and gives the next segment nothing else."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from airflow_crew_provider.service.crews import (
+    Cancellation,
+    Completed,
+    Crew,
+    Gate,
+    Job,
+    Progress,
+    Round,
+    TaskDone,
+    Waiting,
+)
+
+CREWS = Path(__file__).parent / "crews"
+
+
+class Play:
+    def __init__(self, crew: Crew, log: Path) -> None:
+        self.crew = crew
+        self.log = log
+        self.inputs = {"topic": "ducks", "log": str(log)}
+        self.cancelled = Cancellation()
+        self.seen: list[Progress] = []
+        self.done: list[Any] = []
+        self.gate: Gate | None = None
+        self.rounds: tuple[Round, ...] = ()
+        self.waiting: Waiting | None = None
+
+    def segment(self) -> Completed | Waiting:
+        """Run one segment from what is stored."""
+        job = Job("an-execution", _stored(self.inputs), _stored(self.done), self.gate, self.cancelled)
+        outcome = self.crew.run(job, self._keep)
+        self.waiting = outcome if isinstance(outcome, Waiting) else None
+        return outcome
+
+    def approve(self) -> Completed | Waiting:
+        return self._decide(True, "Approved.")
+
+    def revise(self, feedback: str) -> Completed | Waiting:
+        return self._decide(False, feedback)
+
+    def calls(self, *, of: str = "call") -> list[Any]:
+        """List what the log has of a kind: the tasks that the model was asked for, or a callback's outputs."""
+        return [entry[of] for entry in self.entries() if of in entry]
+
+    def entries(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
+
+    def finished(self) -> list[str]:
+        return [task["task_id"] for task in self.done]
+
+    def _decide(self, is_approve: bool, feedback: str) -> Completed | Waiting:
+        assert self.waiting
+        earlier = self.rounds if self.gate and self.gate.task_id == self.waiting.task_id else ()
+        self.rounds = (*earlier, Round(self.waiting.output, feedback))
+        state = _stored(self.waiting.state)
+        self.gate = Gate(self.waiting.task_id, is_approve, self.rounds, state)
+        return self.segment()
+
+    def _keep(self, progress: Progress) -> None:
+        self.seen.append(type(progress)(**_stored(asdict(progress))))
+        if isinstance(progress, TaskDone):
+            self.done.append(_stored(progress.task))
+
+
+def _stored(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def alive(pid: int) -> bool:
+    """Say whether the process is there; one that is dead and not yet buried is not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

@@ -1,0 +1,283 @@
+"""Crews of many kinds; the input `log` is the file in which the model and the callbacks leave their marks."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from typing import Any
+
+from crewai import Agent, Crew, Flow, Process, Task
+from crewai.agents.agent_builder.base_agent import BaseAgent
+from crewai.hooks import clear_all_hooks
+from crewai.memory.unified_memory import Memory
+from crewai.tasks.conditional_task import ConditionalTask
+from crewai.tasks.task_output import TaskOutput
+from crewai.tools import tool
+from pydantic import BaseModel
+from scribe import Adder, Scribe, write
+
+
+def agent(role: str = "Writer", **options: Any) -> Agent:
+    return Agent(role=role, goal="g", backstory="b", **{"llm": Scribe(model="scribe"), **options})
+
+
+def task(name: str | None, of: BaseAgent | None, *, kind: type[Task] = Task, **options: Any) -> Task:
+    text = f"Do {name} on {{topic}}. Log: {{log}} ."
+    return kind(name=name, description=text, expected_output="text", agent=of, **options)
+
+
+def two_gates() -> Crew:
+    writer, editor = agent("Writer of {topic}"), agent("Editor")
+    outline = task("outline", writer, human_input=True)
+    draft = task("draft", writer, human_input=True, context=[outline])
+    return Crew(agents=[writer, editor], tasks=[outline, draft, task("final", editor)])
+
+
+def last_gate() -> Crew:
+    writer = agent()
+    return Crew(agents=[writer], tasks=[task("draft", writer), task("final", writer, human_input=True)])
+
+
+class Point(BaseModel):
+    x: int
+    why: str
+
+
+class PointCrew:
+    @staticmethod
+    def tasks(of: Agent) -> list[Task]:
+        return [
+            task("place", of, output_pydantic=Point, human_input=True),
+            task("sure", of, kind=ConditionalTask, condition=lambda output: output.pydantic.x == 3),
+            task("answer", of, output_json=Point),
+        ]
+
+
+def models() -> Crew:
+    answers = {"place": '{"x": 3, "why": "there"}', "answer": '{"x": 4, "why": "here"}'}
+    of = agent(llm=Scribe(model="scribe", answers=answers))
+    return Crew(agents=[of], tasks=PointCrew.tasks(of))
+
+
+def with_callbacks() -> Crew:
+    of, logs = agent(), {}
+
+    def remember(inputs: dict[str, Any]) -> dict[str, Any]:
+        logs["log"] = inputs["log"]
+        return {**inputs, "topic": inputs["topic"].upper()}
+
+    def of_task(output: TaskOutput) -> None:
+        write(logs["log"], {"task callback": output.raw})
+
+    async def of_crew(output: TaskOutput) -> None:
+        write(logs["log"], {"crew callback": output.raw})
+
+    def after(output: Any) -> Any:
+        output.raw = f"<{output.raw}>"
+        return output
+
+    return Crew(
+        agents=[of],
+        tasks=[task("draft", of, human_input=True, callback=of_task, output_file="{log}.txt"), task("final", of)],
+        task_callback=of_crew,
+        before_kickoff_callbacks=[remember],
+        after_kickoff_callbacks=[after],
+    )
+
+
+def asynchronous() -> Crew:
+    of, other = agent(), agent("Other")
+    return Crew(
+        agents=[of, other],
+        tasks=[
+            task("left", of, async_execution=True),
+            task("right", other, async_execution=True),
+            task("joined", of, human_input=True),
+            task("tail", other, async_execution=True),
+        ],
+    )
+
+
+def conditional() -> Crew:
+    of = agent()
+    never = {"kind": ConditionalTask, "condition": lambda _: False}
+    return Crew(
+        agents=[of],
+        tasks=[
+            task("draft", of),
+            task("extra", of, **never),
+            task("gate", of, human_input=True),
+            task("end", of, **never),
+        ],
+    )
+
+
+def hierarchical() -> Crew:
+    return Crew(
+        agents=[agent()],
+        tasks=[task("draft", None, human_input=True), task("final", None)],
+        process=Process.hierarchical,
+        manager_llm=Scribe(model="scribe"),
+    )
+
+
+def guarded() -> Crew:
+    def tidy(output):  # CrewAI refuses annotations that are strings
+        return True, output.raw.upper()
+
+    of = agent()
+    return Crew(agents=[of], tasks=[task("draft", of, human_input=True, guardrail=tidy), task("final", of)])
+
+
+def planned() -> Crew:
+    plans = [{"task_number": number, "task": "t", "plan": f" PLAN{number}"} for number in (1, 2)]
+    planner = Scribe(model="scribe", otherwise=json.dumps({"list_of_plans_per_task": plans}))
+    of = agent()
+    tasks = [task("draft", of, human_input=True), task("final", of)]
+    return Crew(agents=[of], tasks=tasks, planning=True, planning_llm=planner)
+
+
+def reasoning() -> Crew:
+    of = agent(planning=True)
+    return Crew(agents=[of], tasks=[task("draft", of, human_input=True), task("final", of)])
+
+
+def length(texts: list[str]) -> list[list[float]]:
+    return [[float(len(text)), 1.0, 2.0] for text in texts]
+
+
+def with_memory() -> Crew:
+    of = agent()
+    memory = Memory(embedder=length, llm=Scribe(model="scribe"))
+    return Crew(agents=[of], tasks=[task("draft", of, human_input=True), task("final", of)], memory=memory)
+
+
+def watched() -> Crew:
+    tried: list[str] = []
+
+    def refuse(*address: Any, **_: Any) -> Any:
+        tried.append(str(address))
+        raise OSError("no network here")
+
+    socket.getaddrinfo = refuse
+    socket.socket.connect = refuse
+
+    def after(output: Any) -> Any:
+        output.raw = f"tried {tried}"
+        return output
+
+    of = agent(verbose=True)
+    return Crew(agents=[of], tasks=[task("draft", of)], verbose=True, after_kickoff_callbacks=[after])
+
+
+def without_hooks() -> Crew:
+    def clear(inputs: dict[str, Any]) -> dict[str, Any]:
+        clear_all_hooks()
+        return inputs
+
+    of = agent()
+    tasks = [task("draft", of, human_input=True), task("final", of)]
+    return Crew(agents=[of], tasks=tasks, before_kickoff_callbacks=[clear])
+
+
+def nameless() -> Crew:
+    of = agent()
+    return Crew(agents=[of], tasks=[task(None, of), task("same", of), task("same", of)])
+
+
+def json_braces() -> Crew:
+    of = agent()
+    return Crew(agents=[of], tasks=[Task(description='Give {"a": 1} on {topic}', expected_output="t", agent=of)])
+
+
+instance = two_gates()
+
+
+def waits_and_runs_beside() -> Crew:
+    of = agent()
+    return Crew(agents=[of], tasks=[task("draft", of, human_input=True, async_execution=True)])
+
+
+def with_checkpoints() -> Crew:
+    of = agent()
+    return Crew(agents=[of], tasks=[task("draft", of)], checkpoint=True)
+
+
+class Stranger(BaseAgent):
+    """An agent of another framework."""
+
+    def execute_task(self, task: Any, context: Any = None, tools: Any = None) -> str:
+        return "stranger"
+
+    async def aexecute_task(self, task: Any, context: Any = None, tools: Any = None) -> str:
+        return "stranger"
+
+    def create_agent_executor(self, tools: Any = None) -> None: ...
+    def get_delegation_tools(self, agents: Any) -> list[Any]:
+        return []
+
+    def get_platform_tools(self, apps: Any) -> list[Any]:
+        return []
+
+    def get_mcp_tools(self, mcps: Any) -> list[Any]:
+        return []
+
+
+def of_a_stranger() -> Crew:
+    of = Stranger(role="Stranger", goal="g", backstory="b", llm=Scribe(model="scribe"))
+    return Crew(agents=[of], tasks=[task("draft", of, human_input=True)])
+
+
+class SomeFlow(Flow):
+    pass
+
+
+def SomeFlow_instance() -> Any:
+    return SomeFlow()
+
+
+def nothing() -> None: ...
+
+
+def broken() -> Crew:
+    raise ValueError("no key\nin the environment")
+
+
+def leaves() -> Crew:
+    os._exit(3)
+
+
+def nested() -> Crew:
+    of = agent()
+    inner = Crew(agents=[agent("Inner")], tasks=[task("inner", agent("Inner"), human_input=True)])
+
+    def run_inner(output: TaskOutput) -> None:
+        inner.kickoff({"topic": "x", "log": os.devnull})
+
+    return Crew(agents=[of], tasks=[task("outer", of, callback=run_inner)])
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def with_a_tool() -> Crew:
+    logs: dict[str, str] = {}
+
+    def on_step(step: Any) -> None:
+        if getattr(step, "tool", None):
+            write(logs["log"], {"step": step.tool})
+
+    of = agent(llm=Adder(model="adder"), tools=[add])
+    return Crew(
+        agents=[of],
+        tasks=[task("sum", of)],
+        step_callback=on_step,
+        before_kickoff_callbacks=[lambda inputs: logs.update(inputs) or inputs],
+    )
+
+
+number = 3

@@ -1,0 +1,95 @@
+"""A crew that does what its topic says, however bad; the input `log` is where it leaves its process id."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from crewai import Agent, Crew, Task
+from scribe import LOG, Scribe, write
+
+MEGABYTES = 20
+
+
+class Unruly(Scribe):
+    def call(self, messages: Any, *args: Any, from_task: Any = None, **kwargs: Any) -> str:
+        text = str(messages)
+        found = LOG.search(text)
+        assert found
+        if from_task.name == "trouble":
+            topic = text.split("Do: ")[1].split(" .")[0]
+            write(found.group(1), {"pid": os.getpid(), "topic": topic})
+            return DEEDS[topic](Path(found.group(1)))
+        return super().call(messages, *args, from_task=from_task, **kwargs)
+
+
+def well(log: Path) -> str:
+    atexit.register(lambda: write(str(log), {"exit": "in order"}))
+    return f"done well, knowing {os.environ.get('CREW_SERVICE_TOKEN')}"
+
+
+def fail(log: Path) -> str:
+    raise ValueError("bad input")
+
+
+def leave(log: Path) -> str:
+    os._exit(7)
+
+
+def leave_politely(log: Path) -> str:
+    sys.exit("good bye")
+
+
+def die(log: Path) -> str:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return ""
+
+
+def hang(log: Path) -> str:
+    child = subprocess.Popen(["sleep", "3600"])
+    write(str(log), {"pid": child.pid, "topic": "a child of hang"})
+    while True:
+        pass
+
+
+def flood(log: Path) -> str:
+    for _ in range(MEGABYTES * 1024):
+        os.write(1, b"x" * 1023 + b"\n")
+    return "dry again"
+
+
+def ask_the_terminal(log: Path) -> str:
+    return input()
+
+
+def kill_the_parent(log: Path) -> str:
+    os.kill(os.getppid(), signal.SIGKILL)
+    return "alone"
+
+
+def wait(log: Path) -> str:
+    while not log.with_suffix(".go").exists():
+        time.sleep(0.05)
+    return "waited"
+
+
+DEEDS: dict[str, Callable[[Path], str]] = {
+    deed.__name__: deed
+    for deed in (well, fail, leave, leave_politely, die, hang, flood, ask_the_terminal, kill_the_parent, wait)
+}
+
+
+def unruly() -> Crew:
+    of = Agent(role="Hooligan", goal="g", backstory="b", llm=Unruly(model="unruly"), max_retry_limit=0)
+    tasks = [
+        Task(name=name, description="Do: {topic} . Log: {log} .", expected_output="text", agent=of)
+        for name in ("start", "trouble")
+    ]
+    return Crew(agents=[of], tasks=tasks)

@@ -1,0 +1,130 @@
+"""A person decides between two segments, and nothing is done twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from crew_play import Play
+
+from airflow_crew_provider.service.crews import CrewFailed, Gate, Round, TaskStarted
+
+Player = Callable[..., Play]
+
+
+def test_two_gates_with_a_revision_end_with_the_right_output_and_no_model_call_is_repeated(play: Player) -> None:
+    crew = play("two_gates")
+    assert crew.segment().output == "outline v1"
+    assert crew.revise("shorter").output == "outline v2 (shorter)"
+    assert crew.revise("funnier").output == "outline v3 (shorter) (funnier)"
+    assert crew.approve().output == "draft v1"
+    assert crew.finished() == ["outline"]
+    assert crew.done[0]["output"] == "outline v3 (shorter) (funnier)"
+    assert crew.revise("name sources").output == "draft v2 (name sources)"
+    assert crew.approve().output == "final v1"
+    assert crew.finished() == ["outline", "draft", "final"]
+    assert crew.calls() == ["outline"] * 3 + ["draft"] * 2 + ["final"]
+
+
+def test_a_revision_goes_on_from_the_earlier_answers_and_what_was_said_to_them(play: Player) -> None:
+    crew = play("two_gates")
+    crew.segment()
+    crew.revise("shorter")
+    crew.revise("funnier")
+    turns = crew.entries()[-1]["turns"]
+    assert [turn["role"] for turn in turns] == ["system", "user", "assistant", "user", "assistant", "user"]
+    assert turns[2]["content"] == "outline v1"
+    assert "shorter" in turns[3]["content"]
+    assert turns[4]["content"] == "outline v2 (shorter)"
+    assert "funnier" in turns[5]["content"]
+
+
+def test_the_tasks_after_a_gate_get_the_approved_output_as_their_context(play: Player) -> None:
+    crew = play("two_gates")
+    crew.segment()
+    crew.revise("shorter")
+    crew.approve()
+    assert "outline v2 (shorter)" in crew.entries()[-1]["turns"][-1]["content"]
+    crew.approve()
+    final = crew.entries()[-1]["turns"][-1]["content"]
+    assert "outline v2 (shorter)" in final
+    assert "draft v1" in final
+
+
+def test_tokens_are_summed_over_all_segments_and_a_shared_model_counts_once(play: Player) -> None:
+    crew = play("two_gates")
+    crew.segment()
+    crew.revise("shorter")
+    crew.approve()
+    assert crew.approve().usage == {"total_tokens": 44, "prompt_tokens": 40, "completion_tokens": 4}
+
+
+def test_a_gate_on_the_last_task_ends_the_crew_with_the_approved_output(play: Player) -> None:
+    crew = play("last_gate")
+    crew.segment()
+    crew.revise("shorter")
+    assert crew.approve().output == "final v2 (shorter)"
+    assert crew.finished() == ["draft", "final"]
+
+
+def test_callbacks_and_the_file_of_a_gated_task_follow_its_approval(play: Player) -> None:
+    crew = play("with_callbacks")
+    crew.segment()
+    crew.revise("shorter")
+    file = Path(f"{crew.log}.txt")
+    assert not file.exists()
+    assert crew.calls(of="task callback") == []
+    outcome = crew.approve()
+    assert file.read_text() == "draft v2 (shorter)"
+    assert crew.calls(of="task callback") == ["draft v2 (shorter)"]
+    assert crew.calls(of="crew callback") == ["draft v2 (shorter)", "final v1"]
+    assert outcome.output == "<final v1>", "the after-kickoff callback has the last word"
+    assert "DUCKS" in crew.entries()[-2]["turns"][-1]["content"], "the before-kickoff callback has the first"
+
+
+def test_the_decision_may_be_given_again_after_the_approved_task_was_stored(play: Player) -> None:
+    crew = play("two_gates")
+    crew.segment()
+    crew.approve()
+    crew.waiting, crew.rounds = None, ()
+    assert crew.segment().output == "draft v1"
+    assert crew.finished() == ["outline"]
+
+
+def test_an_execution_goes_on_from_its_last_finished_task(play: Player) -> None:
+    crew = play("asynchronous")
+    crew.segment()
+    crew.done.pop()
+    assert crew.segment().output == "joined v1"
+    assert sorted(crew.calls()) == ["joined", "joined", "left", "right", "right"]
+
+
+def test_the_task_at_work_is_reported_with_its_agent_and_inputs_filled_in(play: Player) -> None:
+    crew = play("two_gates")
+    crew.segment()
+    assert crew.seen == [TaskStarted("outline", "Writer of ducks")]
+
+
+def test_a_crew_that_changed_under_its_executions_is_a_clear_failure(play: Player) -> None:
+    crew = play("two_gates")
+    crew.done = [{"task_id": "prologue", "agent": "Writer", "output": "once", "execution_time": 1.0}]
+    with pytest.raises(CrewFailed, match=r"The crew has changed: .* prologue; .* outline"):
+        crew.segment()
+
+
+def test_a_decision_on_a_task_that_the_crew_has_not_is_a_clear_failure(play: Player) -> None:
+    crew = play("two_gates")
+    crew.gate = Gate("epilogue", True, (Round("once", "Approved."),), {})
+    with pytest.raises(CrewFailed, match=r"The crew has changed: a decision on epilogue"):
+        crew.segment()
+
+
+def test_a_crew_inside_a_crew_cannot_ask_a_person_unnoticed(play: Player) -> None:
+    with pytest.raises(CrewFailed, match="asks a person"):
+        play("nested").segment()
+
+
+def test_a_gate_is_never_passed_without_a_person_even_when_the_crew_clears_the_hooks(play: Player) -> None:
+    with pytest.raises(CrewFailed, match="was not stopped"):
+        play("without_hooks").segment()

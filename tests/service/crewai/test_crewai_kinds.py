@@ -1,0 +1,160 @@
+"""The kinds of crews that CrewAI knows, each with a gate in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from crew_play import CREWS, Play
+
+from airflow_crew_provider.service.crewai import load
+from airflow_crew_provider.service.crews import Completed, StepDone, TaskInfo
+from airflow_crew_provider.service.targets import BadTarget
+
+Player = Callable[..., Play]
+
+
+def test_output_models_give_json_and_come_back_as_models(play: Player) -> None:
+    crew = play("models")
+    assert crew.segment().output == '{"x": 3, "why": "there"}'
+    outcome = crew.approve()
+    assert crew.done[0]["output_json"] == {"x": 3, "why": "there"}
+    assert crew.finished() == ["place", "sure", "answer"], "the condition has read the model of a stored output"
+    assert isinstance(outcome, Completed)
+    assert outcome.output_json == {"x": 4, "why": "here"}
+
+
+def test_asynchronous_tasks_run_and_are_stored_in_the_order_of_the_crew(play: Player) -> None:
+    crew = play("asynchronous")
+    assert crew.segment().output == "joined v1"
+    assert crew.finished() == ["left", "right"]
+    assert crew.approve().output == "tail v1"
+    assert crew.finished() == ["left", "right", "joined", "tail"]
+    assert sorted(crew.calls()) == ["joined", "left", "right", "tail"]
+
+
+def test_skipped_conditional_tasks_count_as_finished_and_stay_skipped(play: Player) -> None:
+    crew = play("conditional")
+    assert crew.segment().output == "gate v1"
+    assert [(task["task_id"], task["output"]) for task in crew.done] == [("draft", "draft v1"), ("extra", "")]
+    assert crew.approve().output == "gate v1"
+    assert crew.finished() == ["draft", "extra", "gate", "end"]
+    assert crew.calls() == ["draft", "gate"]
+
+
+def test_the_manager_of_a_hierarchical_crew_hears_what_the_person_said(play: Player) -> None:
+    crew = play("hierarchical")
+    assert crew.segment().output == "draft v1"
+    assert crew.revise("shorter").output == "draft v2 (shorter)"
+    assert crew.approve().output == "final v1"
+    assert crew.calls() == ["draft", "draft", "final"]
+
+
+def test_a_person_decides_on_what_the_guardrails_let_through(play: Player) -> None:
+    crew = play("guarded")
+    assert crew.segment().output == "DRAFT V1"
+    crew.approve()
+    assert crew.done[0]["output"] == "DRAFT V1"
+
+
+def test_the_plan_of_the_crew_is_made_once_and_kept_over_gates(play: Player) -> None:
+    crew = play("planned")
+    crew.segment()
+    crew.revise("shorter")
+    crew.approve()
+    assert crew.calls() == [None, "draft", "draft", "final"], "the planner is asked once"
+    assert "PLAN1" in crew.entries()[2]["turns"][1]["content"]
+    assert "PLAN2" in crew.entries()[3]["turns"][1]["content"]
+
+
+def test_a_crew_with_memory_goes_on_remembering_after_a_gate(play: Player) -> None:
+    crew = play("with_memory")
+    crew.segment()
+    assert crew.approve().output == "final v1"
+    final = next(entry for entry in crew.entries() if entry.get("call") == "final")
+    assert "Result: draft v1" in str(final["turns"]), "what the first segment remembered"
+
+
+def test_steps_are_reported_and_the_user_hears_of_them_too(play: Player) -> None:
+    crew = play("with_a_tool")
+    assert crew.segment().output == "It is 7."
+    steps = [progress for progress in crew.seen if isinstance(progress, StepDone)]
+    assert steps == [StepDone(thought="Thought: I add", tool="add", tool_input='{"a": 3, "b": 4}', result="7")]
+    assert crew.calls(of="step") == ["add"]
+
+
+def test_a_crewbase_class_with_its_yaml_files_is_a_crew(play: Player) -> None:
+    crew = play("Newsroom", "newsroom.py")
+    assert crew.crew.inputs == ["log", "topic"]
+    assert crew.crew.tasks[1] == TaskInfo("check_task", "Checker", "Check it. Log: {log} .\n", human_input=True)
+    assert crew.segment().output == "check_task v1"
+    assert crew.approve().output == "print_task v1"
+
+
+def test_a_crew_at_the_level_of_a_module_is_fresh_in_every_segment(play: Player) -> None:
+    crew = play("instance")
+    crew.segment()
+    assert crew.revise("shorter").output == "outline v2 (shorter)"
+    assert crew.approve().output == "draft v1"
+
+
+def test_tasks_without_a_name_or_with_the_same_get_ids_of_their_own(play: Player) -> None:
+    crew = play("nameless")
+    assert [task.id for task in crew.crew.tasks] == ["task_1", "same", "same_3"]
+    crew.segment()
+    assert crew.finished() == ["task_1", "same", "same_3"]
+
+
+def test_braces_that_crewai_does_not_fill_are_no_inputs(play: Player) -> None:
+    assert play("json_braces").crew.inputs == ["topic"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("waits_and_runs_beside", "cannot be asynchronous"),
+        ("with_checkpoints", "has checkpoint= set"),
+        ("of_a_stranger", "its agent is a Stranger"),
+        ("SomeFlow", "it is a Flow"),
+        ("SomeFlow_instance", "it is a Flow"),
+        ("nothing", "of type NoneType"),
+        ("number", "of type int"),
+        ("missing", "has no 'missing'"),
+        ("broken", "ValueError: no key"),
+        ("leaves", "exited with code 3"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_in_one_sentence_that_names_it(name: str, reason: str) -> None:
+    target = f"{CREWS / 'samples.py'}:{name}"
+    with pytest.raises(BadTarget) as refusal:
+        load(target)
+    assert target in str(refusal.value)
+    assert reason in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("target", ["no_such.py:crew", "no.such.module:crew", "crewai.nowhere:crew"])
+def test_a_module_that_is_not_there_is_named(target: str) -> None:
+    with pytest.raises(BadTarget, match=r"there is no (file|module)") as refusal:
+        load(target)
+    assert target in str(refusal.value)
+
+
+EXAMPLE = Path(__file__).parents[3] / "example_dags/crews/article_crew.py"
+
+
+def test_the_example_crew_carries_the_topic_and_the_feedback_to_its_end(tmp_path: Path) -> None:
+    crew = Play(load(f"{EXAMPLE}:article_crew"), tmp_path / "log")
+    crew.inputs = {"topic": "heat pumps"}
+    assert "heat pumps" in crew.segment().output
+    assert "Name the sources.\nAll of them." in crew.revise("Name the sources.\nAll of them.").output
+    outcome = crew.approve()
+    assert "heat pumps" in outcome.output
+    assert "Name the sources.\nAll of them." in outcome.output
+
+
+def test_the_example_crew_leaves_the_person_out_where_an_input_says_so(tmp_path: Path) -> None:
+    crew = Play(load(f"{EXAMPLE}:article_crew"), tmp_path / "log")
+    crew.inputs = {"topic": "heat pumps", "review": "no"}
+    assert isinstance(crew.segment(), Completed)

@@ -1,0 +1,77 @@
+"""Each segment has a process of its own, which ends when it should and takes nobody with it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+
+import pytest
+from crew_client import eventually
+from crew_play import Play, alive
+
+from airflow_crew_provider.service.crewai.channel import Channel
+from airflow_crew_provider.service.crews import Cancelled
+
+Player = Callable[..., Play]
+
+
+def unruly(play: Player, topic: str) -> Play:
+    crew = play("unruly", "unruly.py")
+    crew.inputs["topic"] = topic
+    return crew
+
+
+def test_a_cancelled_segment_returns_at_once_and_its_processes_are_gone(play: Player) -> None:
+    crew = unruly(play, "hang")
+    threading.Thread(target=cancel_when_it_hangs, args=(crew,)).start()
+    with pytest.raises(Cancelled, match="time is up"):
+        crew.segment()
+    eventually(lambda: not any(map(alive, pids(crew))), "the end of the cancelled crew")
+    assert crew.finished() == ["start"]
+
+
+def test_a_report_that_is_not_wanted_any_more_ends_the_process(play: Player) -> None:
+    crew = unruly(play, "wait")
+    crew._keep = refuse  # type: ignore[method-assign]
+    with pytest.raises(Cancelled):
+        crew.segment()
+    assert pids(crew) == []
+
+
+def test_the_process_of_an_outcome_ends_by_itself_and_in_order(play: Player) -> None:
+    crew = unruly(play, "well")
+    crew.segment()
+    eventually(lambda: crew.calls(of="exit") == ["in order"], "what was registered for the exit")
+    eventually(lambda: not any(map(alive, pids(crew))), "the end of the process")
+
+
+def test_crews_go_on_when_the_process_that_they_are_forked_from_is_killed(play: Player) -> None:
+    assert unruly(play, "kill_the_parent").segment().output == "alone"
+    assert unruly(play, "well").segment().output.startswith("done well")
+
+
+def test_crewai_itself_uses_no_network(play: Player) -> None:
+    assert play("watched").segment().output == "tried []"
+
+
+def test_half_a_message_of_a_killed_process_is_dropped() -> None:
+    mine, theirs = socket.socketpair()
+    theirs.sendall(b'{"type": "TaskD\n{"type": "died", "code": -9}\n[1]\n')
+    theirs.close()
+    channel = Channel(mine)
+    assert channel.receive(1) == {"type": "died", "code": -9}
+    assert channel.receive(1) is None
+
+
+def cancel_when_it_hangs(crew: Play) -> None:
+    eventually(lambda: len(pids(crew)) == 2, "the process and its child", 30)
+    crew.cancelled.set("time is up")
+
+
+def pids(crew: Play) -> list[int]:
+    return crew.calls(of="pid")
+
+
+def refuse(progress: object) -> None:
+    raise Cancelled("stopped")

@@ -1,0 +1,139 @@
+"""Real crews behind the real service, which is killed and whose crews misbehave."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crew_client import Client, Command, eventually
+from crew_play import CREWS, alive
+
+Start = Callable[..., Command]
+TOKEN = "a-token-for-tests-only"
+
+
+class Served:
+    """A service that can be killed and started again on its database."""
+
+    def __init__(self, start: Start, target: str) -> None:
+        self._start = start
+        self._target = target
+        self.begin()
+
+    def begin(self) -> None:
+        places = [str(CREWS), os.environ.get("PYTHONPATH")]
+        environment = {"CREW_SERVICE_TOKEN": TOKEN, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+        self.command = self._start("--crew", self._target, "--workers", "8", environment=environment)
+        self.client: Client = self.command.client(TOKEN)
+
+    def kickoff(self, **inputs: str) -> str:
+        return str(self._posted("/kickoff", {"inputs": inputs})["kickoff_id"])
+
+    def resume(self, execution_id: str, task_id: str, feedback: str, *, approve: bool) -> None:
+        decision = {"task_id": task_id, "human_feedback": feedback, "is_approve": approve}
+        self._posted("/resume", {"execution_id": execution_id, **decision})
+
+    def cancel(self, execution_id: str) -> None:
+        self._posted(f"/stop/{execution_id}")
+
+    def status(self, execution_id: str) -> dict[str, Any]:
+        return self.client.status(execution_id)
+
+    def reached(self, execution_id: str, *states: str) -> dict[str, Any]:
+        """Wait for one of the states and give the status."""
+        eventually(lambda: self.status(execution_id)["status"] in states, f"{execution_id} reading {states}", 60)
+        return self.status(execution_id)
+
+    def log(self) -> str:
+        return self.command.log.read_text()
+
+    def _posted(self, path: str, body: Any = None) -> dict[str, Any]:
+        answer = self.client.post(path, body)
+        assert answer.ok, answer.text
+        return dict(answer.json())
+
+
+@pytest.fixture
+def served(command: Start) -> Callable[[str], Served]:
+    return lambda target: Served(command, target)
+
+
+def entries(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+@pytest.mark.row("S1")
+@pytest.mark.timeout(240)
+def test_s1_a_crew_with_two_gates_survives_kill_9_at_each_gate(served: Callable[[str], Served], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    service = served("samples:two_gates")
+    execution = service.kickoff(topic="ducks", log=str(log))
+    for feedback, approve, waits_for in [
+        ("shorter", False, ("outline", "outline v1")),
+        ("Approved.", True, ("outline", "outline v2 (shorter)")),
+        ("Approved.", True, ("draft", "draft v1")),
+    ]:
+        service.reached(execution, "pending")
+        service.command.kill()
+        service.begin()
+        status = service.status(execution)
+        assert (status["status"], status["task_id"], status["task_output"]) == ("pending", *waits_for)
+        service.resume(execution, waits_for[0], feedback, approve=approve)
+    result = service.reached(execution, "completed", "error")["result"]
+    assert result["output"] == "final v1"
+    assert [task["output"] for task in result["tasks"]] == ["outline v2 (shorter)", "draft v1", "final v1"]
+    calls = entries(log)
+    assert [entry["call"] for entry in calls] == ["outline", "outline", "draft", "final"], "no model call is repeated"
+    assert "outline v2 (shorter)" in calls[-1]["turns"][-1]["content"]
+
+
+@pytest.mark.row("S1")
+@pytest.mark.timeout(120)
+def test_s1_a_crew_at_work_dies_with_the_service_and_goes_on_from_its_last_finished_task(
+    served: Callable[[str], Served], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    service = served("unruly:unruly")
+    execution = service.kickoff(topic="wait", log=str(log))
+    eventually(lambda: any("pid" in entry for entry in entries(log)), "the second task", 60)
+    service.command.kill()
+    eventually(lambda: not alive(entries(log)[-1]["pid"]), "the end of the crew")
+    log.with_suffix(".go").touch()
+    service.begin()
+    result = service.reached(execution, "completed", "error")["result"]
+    assert [task["output"] for task in result["tasks"]] == ["start v1", "waited"]
+    assert [entry.get("call", entry.get("topic")) for entry in entries(log)] == ["start", "wait", "wait"]
+
+
+@pytest.mark.row("S7")
+@pytest.mark.timeout(120)
+def test_s7_crews_that_fail_leave_hang_or_flood_end_as_errors_and_harm_no_other(
+    served: Callable[[str], Served], tmp_path: Path
+) -> None:
+    service = served("unruly:unruly")
+    topics = ["hang", "fail", "leave", "leave_politely", "die", "flood", "ask_the_terminal", "well"]
+    running = {topic: service.kickoff(topic=topic, log=str(tmp_path / topic)) for topic in topics}
+    ended = {topic: service.reached(running[topic], "completed", "error") for topic in topics[1:]}
+    errors = {topic: status["error"] for topic, status in ended.items() if "error" in status}
+    assert errors.pop("fail") == "ValueError: bad input"
+    assert errors.pop("leave") == "The crew's process exited with code 7 before the crew was done."
+    assert errors.pop("die") == "The crew's process was killed by signal 9 before the crew was done."
+    assert errors.pop("leave_politely") == "SystemExit: good bye"
+    assert errors.pop("ask_the_terminal").startswith("EOFError")
+    assert errors == {}
+    assert ended["flood"]["result"]["output"] == "dry again"
+    assert ended["well"]["result"]["output"] == "done well, knowing None", "crews do not see the service's token"
+    assert len(service.log()) < 3_000_000
+    eventually(lambda: "more bytes of output were dropped" in service.log(), "the end of the flood")
+    assert TOKEN not in service.log()
+
+    assert service.status(running["hang"])["status"] == "running"
+    service.cancel(running["hang"])
+    pids = [entry["pid"] for entry in entries(tmp_path / "hang") if "pid" in entry]
+    assert len(pids) == 2, "the crew's process and its child"
+    eventually(lambda: not any(map(alive, pids)), "the end of the stopped crew")
+    assert service.status(running["hang"])["status"] == "error"

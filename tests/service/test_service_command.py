@@ -1,0 +1,161 @@
+"""The command: starting, refusing to start, and a person at the terminal."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import requests
+from crew_client import GATED, Client, Command, Serve
+
+from airflow_crew_provider.service.cli import main
+
+
+def test_a_token_is_made_printed_once_alone_on_its_line_and_works(command: Callable[..., Command]) -> None:
+    service = command()
+    assert service.process.stdout is not None
+    token = service.process.stdout.readline().strip()
+    assert len(token) >= 16
+    assert token.split() == [token]
+    assert Client(service.url, token).get("/inputs").json() == {"inputs": ["topic"]}
+    service.process.send_signal(signal.SIGTERM)
+    assert service.process.wait(30) == 0
+    assert service.process.stdout.read() == ""
+    assert token not in service.log.read_text()
+
+
+def test_a_token_of_the_environment_is_taken_and_not_printed(command: Callable[..., Command]) -> None:
+    service = command("--user-token", "ann=ann-token", environment={"CREW_SERVICE_TOKEN": "from-the-environment"})
+    for token in ("from-the-environment", "ann-token"):
+        assert Client(service.url, token).get("/inputs").status_code == 200
+    assert service.stop() == 0
+    assert service.process.stdout is not None
+    assert service.process.stdout.read() == ""
+
+
+def test_every_log_line_is_json_and_names_the_execution(command: Callable[..., Command], tmp_path: Path) -> None:
+    (tmp_path / "crew.json").write_text(json.dumps(GATED))
+    service = command("--crew", "crew.json", "--token", "a-token")
+    client = service.client("a-token")
+    kickoff_id = client.kickoff()
+    client.until(kickoff_id, "pending")
+    service.stop()
+    lines = [json.loads(line) for line in service.log.read_text().splitlines()[1:]]
+    assert [line["message"] for line in lines if line.get("execution_id") == kickoff_id] == [
+        "kicked off by organization",
+        "running",
+        "waiting",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "content"),
+    [
+        ("nothing", None),
+        ("absent.json", None),
+        ("bad.json", "{"),
+        ("deep.json", "[" * 100_000),
+        ("wrong.json", '{"tasks": []}'),
+        ("twice.json", '{"tasks": [{"id": "a"}, {"id": "a"}]}'),
+        ("unknown.json", '{"tasks": [{"id": "a", "colour": 1}]}'),
+        ("no.such.module:crew", None),
+        ("absent.py:crew", None),
+    ],
+)
+def test_a_bad_target_ends_the_start_with_one_sentence_that_names_it(
+    target: str, content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        Path(target).write_text(content)
+    assert main(["serve", "--port", "0", "--crew", target]) == 2
+    told = capfd.readouterr()
+    assert told.out == ""
+    (sentence,) = told.err.splitlines()
+    assert repr(target) in sentence
+
+
+def test_a_port_or_a_database_that_cannot_be_used_is_told_in_one_sentence(
+    command: Callable[..., Command], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for options, told in (
+            (["--port", port, "--db", "other.db"], f"Cannot listen on 127.0.0.1:{port}"),
+            (["--port", "0"], "'crew-service.db' is in use by another crew service"),
+            (["--port", "0", "--db", "absent/x.db"], "'absent/x.db' cannot be used"),
+            (["--port", "0", "--db", "other.db", "--token", "a b"], "A token must be printable ASCII"),
+        ):
+            assert main(["serve", *options]) == 2
+            (sentence,) = capsys.readouterr().err.splitlines()
+            assert told in sentence
+
+
+def test_a_person_at_the_terminal_lists_looks_and_decides(
+    serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = serve(db=tmp_path / "shared.db")
+    db = ["--db", str(tmp_path / "shared.db")]
+    kickoff_id = client.kickoff("\x1b[2Jthe screen")
+    client.until(kickoff_id, "pending")
+    assert main(["list", *db]) == 0
+    listed = capsys.readouterr().out
+    assert kickoff_id in listed
+    assert "draft_task waits for a person" in listed
+
+    assert main(["status", *db, kickoff_id]) == 0
+    shown = capsys.readouterr().out
+    assert "the screen" in shown
+    assert "\x1b" not in shown
+
+    assert main(["resume", *db, kickoff_id, "--revise", "shorter"]) == 0
+    assert f"poll {kickoff_id}" in capsys.readouterr().out
+    record = client.until(kickoff_id, "pending")
+    while "Draft 2" not in record["task_output"]:
+        record = client.until(kickoff_id, "pending")
+    assert main(["resume", *db, kickoff_id, "--approve"]) == 0
+    client.until(kickoff_id, "completed")
+    capsys.readouterr()
+
+    assert main(["resume", *db, kickoff_id, "--approve"]) == 1
+    assert "Nothing was changed" in capsys.readouterr().err
+    assert main(["status", *db, "no-such-id"]) == 1
+    assert "no execution 'no-such-id'" in capsys.readouterr().err
+
+
+def test_a_decision_at_the_terminal_in_the_live_dialect_names_the_new_id(
+    serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = serve(db=tmp_path / "shared.db", dialect="live")
+    kickoff_id = client.kickoff()
+    client.until(kickoff_id, "NOT FOUND")
+    main(["resume", "--db", str(tmp_path / "shared.db"), kickoff_id, "--approve"])
+    new_id = capsys.readouterr().out.strip().removeprefix("Resumed; poll ").removesuffix(".")
+    assert new_id != kickoff_id
+    client.until(new_id, "SUCCESS")
+
+
+def test_metrics_tell_requests_by_route_executions_by_state_and_the_pool(serve: Serve) -> None:
+    client = serve(workers=3)
+    client.until(client.kickoff(), "pending")
+    text = client.get("/metrics").text
+    assert 'crew_service_executions{state="waiting"} 1.0' in text
+    assert 'crew_service_request_seconds_count{code="200",path="/status/{kickoff_id}"}' in text
+    assert "crew_service_workers 3.0" in text
+    assert requests.get(f"{client.url}/metrics", timeout=30).status_code == 401
+
+
+def test_the_service_needs_neither_airflow_nor_crewai(tmp_path: Path) -> None:
+    code = "import sys, airflow_crew_provider.service.cli; print({'airflow', 'crewai'} & set(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "set()"

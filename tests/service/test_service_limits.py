@@ -1,0 +1,163 @@
+"""Row S7: a crew that misbehaves ends as an error with the reason, and the others go on.
+
+The crews here run inside the service; what a crew in a process of its own can do is tested with the CrewAI crews.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pytest
+from crew_client import Client, Serve, eventually
+
+from airflow_crew_provider.service import runner
+from airflow_crew_provider.service.crews import (
+    Cancelled,
+    Completed,
+    Job,
+    Report,
+    StepDone,
+    TaskDone,
+    TaskInfo,
+    TaskOutput,
+    TaskStarted,
+    Waiting,
+)
+
+
+class Unruly:
+    """Does what its input `behaviour` names."""
+
+    isolation: Literal["inline", "process"] = "inline"
+
+    def __init__(self, **behaviours: Callable[[Job, Report], Any]) -> None:
+        self.behaviours = behaviours
+        self.inputs = ["behaviour"]
+        self.tasks = [TaskInfo("only_task", "Agent")]
+
+    def run(self, job: Job, report: Report) -> Completed | Waiting:
+        report(TaskStarted("only_task", "Agent"))
+        output = self.behaviours[job.inputs["behaviour"]](job, report)
+        report(TaskDone(TaskOutput(task_id="only_task", agent="Agent", output=output, execution_time=0.0)))
+        return Completed(output)
+
+
+def good(job: Job, report: Report) -> str:
+    return "fine"
+
+
+def start(client: Client, behaviour: str) -> str:
+    answer = client.post("/kickoff", {"inputs": {"behaviour": behaviour}})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["kickoff_id"]
+
+
+def the_service_goes_on(client: Client) -> bool:
+    return client.until(start(client, "good"), "completed")["result"]["output"] == "fine"
+
+
+@pytest.mark.row("S7")
+@pytest.mark.parametrize(
+    ("behaviour", "error"),
+    [
+        (lambda job, report: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda job, report: sys.exit(3), "SystemExit: 3"),
+        (lambda job, report: job.inputs["absent"], "KeyError: 'absent'"),
+        (lambda job, report: (_ for _ in ()).throw(KeyboardInterrupt), "KeyboardInterrupt: "),
+        (lambda job, report: (_ for _ in ()).throw(ValueError("\ud800 half a pair")), "ValueError: ? half a pair"),
+    ],
+)
+def test_s7_a_crew_that_raises_or_exits_ends_as_an_error_with_the_reason(
+    serve: Serve, behaviour: Callable[[Job, Report], Any], error: str
+) -> None:
+    client = serve(crew=Unruly(good=good, bad=behaviour), workers=1)
+    record = client.until(start(client, "bad"), "error")
+    assert record["error"] == error
+    assert the_service_goes_on(client)
+
+
+@pytest.mark.row("S7")
+def test_s7_a_crew_that_hangs_ends_at_the_time_limit_and_gives_its_place_back(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "GRACE", 0.2)
+    released = threading.Event()
+    late: list[type] = []
+
+    def hang(job: Job, report: Report) -> str:
+        released.wait(60)  # deaf to its cancellation
+        try:
+            report(StepDone(result="too late"))
+        except Cancelled as error:
+            late.append(type(error))
+            raise
+        return "never"
+
+    client = serve(crew=Unruly(good=good, hang=hang), workers=1, time_limit=0.5)
+    hanging = start(client, "hang")
+    record = client.until(hanging, "error")
+    assert record["error"] == "TimeLimitExceeded: the execution took longer than 0.5 seconds"
+    assert record["execution_time"] >= 0.5
+    assert the_service_goes_on(client)
+    released.set()
+    eventually(lambda: late, "the refusal of the late report")
+    assert client.status(hanging) == record
+
+
+@pytest.mark.row("S7")
+def test_s7_the_time_limit_does_not_count_the_wait_for_a_person(serve: Serve) -> None:
+    scenario = {"tasks": [{"id": "draft_task", "seconds": 0.3, "human_input": True, "output": "x"}]}
+    client = serve(scenario, time_limit=0.9)
+    kickoff_id = client.kickoff()
+    client.until(kickoff_id, "pending")
+    time.sleep(1.0)  # longer than the limit: this is what must not count
+    client.resume(kickoff_id)
+    client.until(kickoff_id, "completed")
+
+
+@pytest.mark.row("S7")
+def test_s7_a_stopped_crew_hears_of_it_at_once(serve: Serve) -> None:
+    began, heard = threading.Event(), threading.Event()
+
+    def patient(job: Job, report: Report) -> str:
+        began.set()
+        job.cancelled.wait(60)
+        heard.set()
+        job.cancelled.raise_if_set()
+        return "never"
+
+    client = serve(crew=Unruly(patient=patient))
+    kickoff_id = start(client, "patient")
+    assert began.wait(15)
+    client.post(f"/stop/{kickoff_id}")
+    assert heard.wait(5)
+    assert client.status(kickoff_id)["error"] == "Stopped on request"
+
+
+@pytest.mark.row("S7")
+def test_s7_megabytes_of_output_and_of_steps_arrive_and_others_go_on(serve: Serve) -> None:
+    def flood(job: Job, report: Report) -> str:
+        for _ in range(50):
+            report(StepDone(result="y" * 100_000))
+            logging.getLogger("a crew").debug("y" * 100_000)
+        return "x" * 5_000_000
+
+    client = serve(crew=Unruly(good=good, flood=flood))
+    flooding = start(client, "flood")
+    assert the_service_goes_on(client)
+    assert len(client.until(flooding, "completed")["result"]["output"]) == 5_000_000
+
+
+def test_values_that_are_no_json_are_told_as_text(serve: Serve) -> None:
+    class Odd(Unruly):
+        def run(self, job: Job, report: Report) -> Completed | Waiting:
+            return Completed("x", {"nan": float("nan"), "set": {1}, "half": "\ud800"}, {"total_tokens": 1})
+
+    client = serve(crew=Odd(), dialect="live")
+    record = client.until(start(client, "x"), "SUCCESS")
+    assert record["result_json"] == {"nan": None, "set": "{1}", "half": "?"}

@@ -1,0 +1,141 @@
+"""The service against its own OpenAPI document, and the document against what the service says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import requests
+from crew_client import GATED, Client, Command, Serve
+
+CONFIG = Path(__file__).parent / "schemathesis.toml"
+TOKEN = "a-token-of-20-letters"
+CODES = {
+    "spec": {
+        "/inputs": {"200", "401"},
+        "/kickoff": {"200", "400", "401", "408", "413", "422"},
+        "/status/{kickoff_id}": {"200", "401", "404"},
+        "/resume": {"200", "400", "401", "404", "408", "413", "422"},
+        "/stop/{kickoff_id}": {"200", "400", "401", "404"},
+        "/healthz": {"200"},
+        "/metrics": {"200", "401"},
+    },
+}
+CODES["live"] = {
+    **CODES["spec"],
+    "/status/{kickoff_id}": {"200", "401"},
+    "/resume": CODES["spec"]["/resume"] - {"404"},
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("dialect", ["spec", "live"])
+def test_schemathesis_finds_no_failure_with_all_checks_on(
+    command: Callable[..., Command], tmp_path: Path, dialect: str
+) -> None:
+    url = command("--token", TOKEN, "--dialect", dialect).url
+    client = Client(url, TOKEN)
+    waiting = client.kickoff()
+    client.until(waiting, {"spec": "pending", "live": "NOT FOUND"}[dialect])
+    run = subprocess.run(
+        [
+            str(Path(sys.executable).with_name("schemathesis")),
+            f"--config-file={CONFIG}",
+            "--no-color",
+            "run",
+            f"{url}/openapi.json",
+            f"--header=Authorization: Bearer {TOKEN}",
+            "--checks=all",
+            "--generation-deterministic",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]
+    assert "No issues found" in run.stdout or "passed" in run.stdout
+    assert requests.get(f"{url}/healthz", timeout=30).status_code == 200
+
+
+@pytest.mark.parametrize("dialect", ["spec", "live"])
+def test_the_document_names_every_path_and_code_of_the_dialect(serve: Serve, dialect: str) -> None:
+    document = serve(dialect=dialect).get("/openapi.json").json()
+    told = {path: set(told["responses"]) for path, methods in document["paths"].items() for told in methods.values()}
+    assert told == CODES[dialect]
+
+
+def test_the_document_asks_for_the_inputs_of_this_crew(serve: Serve) -> None:
+    schema = serve({**GATED, "inputs": ["topic", "audience"]}).get("/openapi.json").json()["components"]["schemas"]
+    body = schema["KickoffBody"]
+    assert body["required"] == ["inputs"]
+    assert body["properties"]["inputs"]["required"] == ["topic", "audience"]
+
+
+def test_every_answer_of_a_whole_run_has_the_documented_shape(serve: Serve) -> None:
+    client = serve()
+    document = client.get("/openapi.json").json()
+
+    def fits(method: str, path: str, answer: requests.Response) -> dict[str, Any]:
+        told = document["paths"][path][method]["responses"][str(answer.status_code)]
+        schema = {**told["content"]["application/json"]["schema"], "components": document["components"]}
+        jsonschema.validate(answer.json(), schema)
+        return answer.json()
+
+    def look(kickoff_id: str) -> str:
+        return fits("get", "/status/{kickoff_id}", client.get(f"/status/{kickoff_id}"))["status"]
+
+    fits("get", "/inputs", client.get("/inputs"))
+    fits("post", "/kickoff", client.post("/kickoff", {}))
+    kickoff_id = fits("post", "/kickoff", client.post("/kickoff", {"inputs": {"topic": "AI"}}))["kickoff_id"]
+    seen = {look(kickoff_id)}
+    for approve, word in ((False, "pending"), (True, "completed")):
+        client.until(kickoff_id, "pending")
+        seen.add(look(kickoff_id))
+        fits("post", "/resume", client.resume(kickoff_id, approve=approve, feedback="x"))
+        fits("post", "/resume", client.resume(kickoff_id, task_id="research_task"))
+        client.until(kickoff_id, word)
+    seen.add(look(kickoff_id))
+    fits("post", "/stop/{kickoff_id}", client.post(f"/stop/{kickoff_id}"))
+    stopped = client.kickoff()
+    fits("post", "/stop/{kickoff_id}", client.post(f"/stop/{stopped}"))
+    assert seen | {look(stopped)} == {"running", "pending", "completed", "error"}
+
+
+@pytest.mark.parametrize("with_meta", [False, True])
+def test_the_live_answers_of_a_whole_run_have_the_documented_shape(serve: Serve, with_meta: bool) -> None:
+    client = serve(dialect="live")
+    document = client.get("/openapi.json").json()
+    answer = document["paths"]["/status/{kickoff_id}"]["get"]["responses"]["200"]["content"]["application/json"]
+    schema = {**answer["schema"], "components": document["components"]}
+    kickoff_id = client.kickoff(meta={"a": 1} if with_meta else None)
+    seen = set()
+    while "NOT FOUND" not in seen:
+        record = client.status(kickoff_id)
+        jsonschema.validate(record, schema)
+        seen.add(record["state"])
+    assert seen <= {"PENDING", "STARTED", "RUNNING", "NOT FOUND"}
+
+
+@pytest.mark.parametrize("dialect", ["spec", "live"])
+def test_every_example_of_the_document_fits_its_schema(serve: Serve, dialect: str) -> None:
+    document = serve(dialect=dialect).get("/openapi.json").json()
+    schemas = document["components"]["schemas"]
+    examples = [(name, example) for name, schema in schemas.items() for example in schema.get("examples", ())]
+    assert len(examples) >= 8
+    for name, example in examples:
+        jsonschema.validate(example, {**schemas[name], "components": document["components"]})
+
+
+def test_the_manual_shows_every_path_with_its_examples_and_loads_nothing_from_elsewhere(serve: Serve) -> None:
+    page = requests.get(f"{serve().url}/docs", timeout=30).text
+    assert all(path in page for path in CODES["spec"])
+    assert "Shorter, and name the sources." in page
+    assert "src=" not in page
+    assert "http://" not in page.replace("http://127.0.0.1", "")

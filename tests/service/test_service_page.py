@@ -1,0 +1,156 @@
+"""The page at /: behind the token, safe against what stands in outputs and against forged forms."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import requests
+from crew_client import PLAIN, Client, Serve, eventually
+
+HTML = {"Accept": "text/html"}
+NASTY = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{ 7 * 7 }}"
+
+
+class Browser:
+    """A session that signs in and sends the forms of the page."""
+
+    def __init__(self, client: Client, token: str | None = None) -> None:
+        self.url = client.url
+        self.session = requests.Session()
+        self.session.headers.update(HTML)
+        self.signed_in = self.session.post(f"{self.url}/login", data={"token": token or client.token}, timeout=30)
+
+    def page(self) -> str:
+        return self.session.get(f"{self.url}/", timeout=30).text
+
+    def form(self) -> dict[str, str]:
+        """The hidden fields of the first review form."""
+        review = self.page().split('action="review"', 1)[1].split("</form>", 1)[0]
+        return dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', review))
+
+    def decide(self, decision: str, feedback: str = "", **changed: str) -> requests.Response:
+        form = {**self.form(), "decision": decision, "feedback": feedback, **changed}
+        return self.session.post(f"{self.url}/review", data=form, timeout=30)
+
+
+@pytest.fixture
+def client(serve: Serve) -> Client:
+    return serve(user_tokens=[("ann", "ann-token")])
+
+
+def test_without_a_session_there_is_only_the_way_in(client: Client) -> None:
+    client.kickoff("a secret topic")
+    answer = requests.get(f"{client.url}/", headers=HTML, timeout=30)
+    assert (answer.status_code, "Token" in answer.text, "secret" in answer.text) == (401, True, False)
+    for path in ("review", "logout"):
+        assert requests.post(f"{client.url}/{path}", data={"form_key": "x"}, timeout=30).status_code == 401
+
+
+def test_a_wrong_token_opens_no_session(client: Client) -> None:
+    browser = Browser(client, "wrong")
+    assert (browser.signed_in.status_code, len(browser.session.cookies)) == (401, 0)
+
+
+def test_the_cookie_is_not_the_token_and_no_script_can_read_it(client: Client) -> None:
+    answer = requests.post(f"{client.url}/login", data={"token": client.token}, timeout=30, allow_redirects=False)
+    cookie = answer.headers["Set-Cookie"]
+    assert client.token not in cookie
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+
+
+def test_the_cookie_opens_nothing_but_the_page(client: Client) -> None:
+    browser = Browser(client)
+    assert "Executions" in browser.page()
+    for method, path in (("GET", "/inputs"), ("POST", "/kickoff"), ("GET", "/metrics")):
+        assert browser.session.request(method, client.url + path, timeout=30).status_code == 401
+
+
+def test_it_shows_state_progress_and_drafts_and_an_approval_goes_on(client: Client) -> None:
+    kickoff_id = client.kickoff()
+    client.until(kickoff_id, "pending")
+    browser = Browser(client)
+    page = browser.page()
+    assert all(text in page for text in (kickoff_id, "waiting", "1/3", "Draft 1 on AI"))
+    assert "the crew goes on" in browser.decide("approve").text
+    client.until(kickoff_id, "completed")
+    assert "3/3" in browser.page()
+
+
+def test_a_revision_needs_feedback_and_runs_the_task_again(client: Client) -> None:
+    kickoff_id = client.kickoff()
+    client.until(kickoff_id, "pending")
+    browser = Browser(client)
+    assert "needs feedback" in browser.decide("revise", "  ").text
+    browser.decide("revise", "shorter")
+    eventually(lambda: client.status(kickoff_id).get("task_output") == "Draft 2 on AI, after: shorter", "draft 2")
+
+
+def test_an_answer_to_an_older_draft_changes_nothing(client: Client) -> None:
+    kickoff_id = client.kickoff()
+    client.until(kickoff_id, "pending")
+    browser = Browser(client)
+    old = browser.form()
+    client.resume(kickoff_id, approve=False, feedback="again")
+    second = eventually(
+        lambda: "Draft 2" in client.status(kickoff_id).get("task_output", "") and client.status(kickoff_id), "draft 2"
+    )
+    assert "Nothing was changed" in browser.decide("approve", round=old["round"]).text
+    assert client.status(kickoff_id) == second
+
+
+def test_a_form_of_another_session_is_refused(client: Client) -> None:
+    kickoff_id = client.kickoff()
+    client.until(kickoff_id, "pending")
+    for forged in ("", Browser(client).form()["form_key"]):
+        assert Browser(client).decide("approve", form_key=forged).status_code == 403
+    assert client.status(kickoff_id)["status"] == "pending"
+
+
+def test_html_in_outputs_is_shown_as_text_and_scripts_are_forbidden_anyway(client: Client) -> None:
+    client.until(client.kickoff(NASTY), "pending")
+    answer = Browser(client).session.get(f"{client.url}/", timeout=30)
+    assert "<script" not in answer.text
+    assert "<img" not in answer.text
+    assert "&lt;script&gt;" in answer.text
+    assert "{{ 7 * 7 }}" in answer.text
+    assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'; style-src 'nonce-")
+
+
+def test_a_user_sees_and_decides_only_what_that_user_started(client: Client) -> None:
+    mine = client.kickoff("mine")
+    anns = client.holding("ann-token").kickoff("anns")
+    for kickoff_id in (mine, anns):
+        client.until(kickoff_id, "pending")
+    ann = Browser(client, "ann-token")
+    page = ann.page()
+    assert (anns in page, mine in page) == (True, False)
+    assert "Nothing was changed" in ann.decide("approve", execution_id=mine).text
+    assert client.status(mine)["status"] == "pending"
+
+
+def test_signing_out_ends_the_session(client: Client) -> None:
+    browser = Browser(client)
+    client.until(client.kickoff(), "pending")
+    cookies = browser.session.cookies.copy()
+    browser.session.post(f"{client.url}/logout", data={"form_key": browser.form()["form_key"]}, timeout=30)
+    assert requests.get(f"{client.url}/", headers=HTML, cookies=cookies, timeout=30).status_code == 401
+
+
+def test_an_old_draft_is_shown_however_many_executions_came_after_it(serve: Serve) -> None:
+    client = serve()
+    old = client.kickoff("the oldest")
+    client.until(old, "pending")
+    stopped = [client.kickoff() for _ in range(101)]
+    for kickoff_id in stopped:
+        client.post(f"/stop/{kickoff_id}")
+    assert "Draft 1 on the oldest" in Browser(client).page()
+
+
+@pytest.mark.parametrize("body", [b"\xff\xfe", b"token=%ff%fe", b"&" * 1000 + b"a=1&" * 50])
+def test_a_form_that_cannot_be_read_is_a_400(serve: Serve, body: bytes) -> None:
+    client = serve(PLAIN)
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = requests.post(f"{client.url}/login", data=body, headers=headers, timeout=30)
+    assert (answer.status_code, "detail" in answer.json()) == (400, True)

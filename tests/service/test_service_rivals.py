@@ -1,0 +1,129 @@
+"""Rows S2 and S4: many at once; and the Idempotency-Key, which makes a repetition harmless."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crew_client import PLAIN, Client, Serve
+
+
+def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
+    """Start all calls at the same moment."""
+    barrier = threading.Barrier(len(calls))
+
+    def run(call: Callable[[], Any]) -> Any:
+        barrier.wait(30)
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(run, calls))
+
+
+@pytest.mark.row("S2")
+def test_s2_of_many_resumes_at_once_one_wins_and_the_others_get_400(serve: Serve) -> None:
+    client = serve()
+    for _ in range(5):
+        kickoff_id = client.kickoff()
+        client.until(kickoff_id, "pending")
+        rivals = [client.holding(client.token) for _ in range(8)]
+        answers = at_once([partial(rival.resume, kickoff_id) for rival in rivals])
+        codes = [answer.status_code for answer in answers]
+        assert Counter(codes) == {200: 1, 400: 7}
+        client.until(kickoff_id, "completed")
+
+
+@pytest.mark.row("S2")
+def test_s2_a_stop_and_a_resume_at_once_leave_one_clear_outcome(serve: Serve) -> None:
+    client = serve()
+    for _ in range(5):
+        kickoff_id = client.kickoff()
+        client.until(kickoff_id, "pending")
+        other = client.holding(client.token)
+        resumed, stopped = at_once([partial(client.resume, kickoff_id), partial(other.post, f"/stop/{kickoff_id}")])
+        word = "completed" if stopped.status_code == 400 else "error"
+        client.until(kickoff_id, word)
+        assert (resumed.status_code, stopped.status_code, word) in [
+            (200, 200, "error"),
+            (400, 200, "error"),
+            (200, 400, "completed"),
+        ]
+
+
+@pytest.mark.row("S4")
+def test_s4_200_kickoffs_at_once_are_all_accepted_and_run_by_a_bounded_pool(serve: Serve) -> None:
+    scenario = {"inputs": ["topic"], "tasks": [{"id": "t", "seconds": 0.05, "output": "All on {topic}"}]}
+    client = serve(scenario, workers=8)
+    clients = [client.holding(client.token) for _ in range(200)]
+    ids = at_once([lambda one=one, n=n: one.kickoff(str(n)) for n, one in enumerate(clients)])
+    busy = client.get("/metrics").text.split("\ncrew_service_workers_busy ", 1)[1].split("\n", 1)[0]
+    assert float(busy) <= 8
+    for number, kickoff_id in enumerate(ids):
+        assert client.until(kickoff_id, "completed")["result"]["output"] == f"All on {number}"
+
+
+KEY = {"Idempotency-Key": "the same"}
+
+
+def started(client: Client) -> float:
+    lines = client.get("/metrics").text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("crew_service_executions{"))
+
+
+def test_the_same_key_and_body_start_one_execution_even_at_once(serve: Serve) -> None:
+    client = serve(PLAIN)
+    rivals = [client.holding(client.token) for _ in range(8)]
+    body = {"inputs": {"topic": "AI"}, "meta": {"a": 1}}
+    answers = at_once([lambda one=one: one.post("/kickoff", body, headers=KEY) for one in rivals])
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({answer.text for answer in answers}) == 1
+    assert started(client) == 1
+
+
+def test_another_body_under_the_same_key_is_a_422_and_starts_nothing(serve: Serve) -> None:
+    client = serve(PLAIN)
+    client.post("/kickoff", {"inputs": {"topic": "AI"}}, headers=KEY)
+    answer = client.post("/kickoff", {"inputs": {"topic": "other"}}, headers=KEY)
+    assert (answer.status_code, "Idempotency-Key" in answer.json()["detail"]) == (422, True)
+    assert started(client) == 1
+
+
+def test_a_refused_request_keeps_no_key(serve: Serve) -> None:
+    client = serve(PLAIN)
+    assert client.post("/kickoff", {"inputs": {}}, headers=KEY).status_code == 422
+    assert client.post("/kickoff", {"inputs": {"topic": "AI"}}, headers=KEY).status_code == 200
+
+
+def test_keys_are_kept_per_token_and_endpoint_and_survive_a_restart(serve: Serve, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"user_tokens": [("ann", "ann-token")], "token": "org-token", "db": tmp_path / "kept.db"}
+    client = serve(**options)
+    body = {"inputs": {"topic": "AI"}}
+    mine = client.post("/kickoff", body, headers=KEY).json()
+    anns = client.holding("ann-token").post("/kickoff", body, headers=KEY).json()
+    assert mine != anns
+    client.until(mine["kickoff_id"], "pending")
+    decision = {
+        "execution_id": mine["kickoff_id"],
+        "task_id": "draft_task",
+        "human_feedback": "",
+        "is_approve": True,
+    }
+    resumed = client.post("/resume", decision, headers=KEY)
+    assert resumed.json()["status"] == "resumed"
+    client.until(mine["kickoff_id"], "completed")
+    again = serve(**options)
+    assert again.post("/resume", decision, headers=KEY).json() == resumed.json()
+    assert again.post("/kickoff", body, headers=KEY).json() == mine
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256])
+def test_a_key_that_cannot_be_kept_is_a_400(serve: Serve, key: str) -> None:
+    client = serve(PLAIN)
+    answer = client.post("/kickoff", {"inputs": {"topic": "AI"}}, headers={"Idempotency-Key": key})
+    assert (answer.status_code, started(client)) == (400, 0)

@@ -1,0 +1,167 @@
+"""What the database keeps, for how long, and what a scenario may say."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crew_client import PLAIN, Serve
+from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
+
+from airflow_crew_provider.service import crews, housekeeping, ledger, runner, states
+from airflow_crew_provider.service.scenario import DEMO, ScriptedCrew
+from airflow_crew_provider.service.store import Store, StoreUnusable
+from airflow_crew_provider.service.tables import executions
+
+MOVES = [states.CLAIM, states.REQUEUE, states.WAIT, states.RESUME, states.COMPLETE, states.FAIL, states.STOP]
+
+
+def test_what_is_over_stays_over_and_every_other_state_has_a_way_on() -> None:
+    left = {source for move in MOVES for source in move.sources}
+    assert left == set(states.State) - states.OVER
+    assert {move.target for move in MOVES} == set(states.State)
+
+
+def test_executions_that_are_over_are_deleted_after_their_days_and_others_stay(serve: Serve, tmp_path: Path) -> None:
+    client = serve()
+    over, waiting = client.kickoff(), client.kickoff()
+    key = {"Idempotency-Key": "k"}
+    kept = client.post("/kickoff", {"inputs": {"topic": "x"}}, headers=key).json()["kickoff_id"]
+    for kickoff_id in (over, waiting, kept):
+        client.until(kickoff_id, "pending")
+    for kickoff_id in (over, kept):
+        client.resume(kickoff_id)
+        client.until(kickoff_id, "completed")
+    store = Store(str(tmp_path / "service.db"))
+    assert housekeeping.forget_old(store, before=time.time() - 60) == 0
+    assert housekeeping.forget_old(store, before=time.time() + 60) == 2
+    store.close()
+    assert client.get(f"/status/{over}").status_code == 404
+    assert client.status(waiting)["status"] == "pending"
+    with sqlite3.connect(tmp_path / "service.db") as connection:
+        counts = [connection.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in ("executions", "answers")]
+        results = connection.execute("SELECT DISTINCT execution_id FROM results").fetchall()
+    assert (counts, results) == ([1, 0], [(waiting,)])
+
+
+def test_the_database_is_in_wal_mode_and_syncs_every_commit(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "x.db"))
+    with store.reading() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar_one() == "wal"
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2
+    store.close()
+
+
+def test_only_its_owner_reads_the_database_since_it_holds_credentials(tmp_path: Path) -> None:
+    Store(str(tmp_path / "x.db")).close()
+    assert (tmp_path / "x.db").stat().st_mode & 0o077 == 0
+
+
+def test_an_error_of_the_database_does_not_show_what_was_to_be_stored(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "x.db"))
+    row: dict[str, Any] = {"id": "a", "kickoff_id": "a", "created_at": 0, "updated_at": 0, "due_at": 0, "inputs": {}}
+    row["webhooks"] = {"human_input": {"authentication": {"token": "hook-secret"}}}
+    with store.writing() as connection:
+        ledger.create(connection, **row)
+    with store.writing() as connection, pytest.raises(IntegrityError) as caught:
+        ledger.create(connection, **row)
+    assert "hook-secret" not in str(caught.value)
+    store.close()
+
+
+def test_a_database_of_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    Store(str(tmp_path / "x.db")).close()
+    with sqlite3.connect(tmp_path / "x.db") as connection:
+        connection.execute("PRAGMA user_version=999")
+    with pytest.raises(StoreUnusable, match="another version"):
+        Store(str(tmp_path / "x.db"))
+
+
+def test_an_execution_that_nobody_runs_is_found_and_goes_on(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "RECOVERY", 0.1)
+    client = serve()
+    kickoff_id = client.kickoff()
+    client.until(kickoff_id, "pending")
+    store = Store(str(tmp_path / "service.db"))
+    with store.writing() as connection:  # as after an end that could not be written
+        connection.exec_driver_sql("UPDATE executions SET state = 'running', gate = NULL")
+    store.close()
+    client.until(kickoff_id, "pending")
+
+
+def test_another_database_url_works_too(serve: Serve, tmp_path: Path) -> None:
+    client = serve(PLAIN, db=f"sqlite+pysqlite:///{tmp_path}/by-url.db")
+    client.until(client.kickoff(), "completed")
+
+
+@pytest.mark.parametrize("database", ["nonsense://x", "postgresql+nodriver://x/y", "/dev/null/x.db"])
+def test_a_database_that_cannot_be_opened_is_named(database: str) -> None:
+    with pytest.raises(StoreUnusable, match=re.escape(database)):
+        Store(database)
+
+
+def run(scenario: dict[str, Any], **job: Any) -> tuple[Any, list[crews.Progress]]:
+    reports: list[crews.Progress] = []
+    return ScriptedCrew(scenario).run(crews.Job("id", **job), reports.append), reports
+
+
+def test_placeholders_are_filled_in_one_pass() -> None:
+    scenario = {"inputs": ["a", "b"], "tasks": [{"id": "t", "output": "{a}|{b}|{c}|{revision}|{feedback}|{}"}]}
+    outcome, _ = run(scenario, inputs={"a": "{b}{revision}", "b": [1, {"x": None}]})
+    assert outcome.output == '{b}{revision}|[1, {"x": null}]|{c}|1||{}'
+
+
+def test_feedback_is_text_that_is_never_filled_again() -> None:
+    scenario = {"tasks": [{"id": "t", "human_input": True, "output": "x", "revised": "{revision}: {feedback}"}]}
+    rounds = (crews.Round("x", "first"), crews.Round("y", "{revision} {feedback}"))
+    gate = crews.Gate("t", is_approve=False, rounds=rounds, state={"seconds": 1.0})
+    outcome, _ = run(scenario, inputs={}, gate=gate)
+    assert outcome.output == "3: {revision} {feedback}"
+
+
+def test_a_scripted_task_reports_its_start_one_step_and_its_end() -> None:
+    _, reports = run({"tasks": [{"id": "a", "output": "x"}, {"id": "b", "output": "y"}]}, inputs={})
+    kinds = [type(report) for report in reports]
+    assert kinds == [crews.TaskStarted, crews.StepDone, crews.TaskDone] * 2
+
+
+def test_the_demo_is_a_scenario_with_one_gate() -> None:
+    crew = ScriptedCrew(DEMO)
+    assert (crew.inputs, [task.human_input for task in crew.tasks]) == (["topic"], [False, False, True])
+
+
+def test_a_gate_can_be_left_out_by_an_input() -> None:
+    scenario = {"tasks": [{"id": "t", "human_input": "review", "output": "x"}]}
+    outcomes = {no: type(run(scenario, inputs={"review": no})[0]) for no in (False, "no", "false", True, "yes")}
+    assert [word for word, kind in outcomes.items() if kind is crews.Waiting] == [True, "yes"]
+    assert isinstance(run(scenario, inputs={})[0], crews.Waiting)
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        (ledger.looking_at(("state",)), "sqlite_autoindex_executions_2"),
+        (ledger.BY_ID, "sqlite_autoindex_executions_1"),
+        (
+            select(executions.c.id).where(executions.c.state == "queued", executions.c.due_at <= 1.0),
+            "executions_by_turn",
+        ),
+        (select(executions.c.id).order_by(executions.c.created_at.desc()).limit(9), "executions_by_age"),
+        (select(executions.c.id).where(executions.c.ended_at < 1.0), "executions_by_end"),
+        (select(executions.c.state, func.count()).group_by(executions.c.state), "executions_by_turn"),
+    ],
+)
+def test_no_question_reads_the_whole_table_however_much_is_stored(tmp_path: Path, query: Any, index: str) -> None:
+    store = Store(str(tmp_path / "x.db"))
+    with store.reading() as connection:
+        text = str(query.compile(connection.engine))
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", (1,) * text.count("?")).all()
+    store.close()
+    assert index in plan[0][-1], plan

@@ -1,0 +1,128 @@
+"""Row S6 and the two kinds of tokens."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import pytest
+import requests
+from crew_client import SLOW, Serve
+
+from airflow_crew_provider.service.callers import BadToken, Caller, Tokens
+
+DENIED = {"detail": "Invalid or missing authentication credentials"}
+TOKEN = "organization-token-0123456789"
+PATHS = [
+    ("GET", "/inputs"),
+    ("POST", "/kickoff"),
+    ("GET", f"/status/{uuid4()}"),
+    ("POST", "/resume"),
+    ("POST", "/stop/x"),
+    ("GET", "/metrics"),
+    ("GET", "/"),
+    ("GET", "/nothing-there"),
+    ("PATCH", "/kickoff"),
+    ("OPTIONS", "/kickoff"),
+]
+
+
+@pytest.mark.row("S6")
+@pytest.mark.parametrize("dialect", ["spec", "live"])
+@pytest.mark.parametrize("shown", [None, "", "Bearer", "Bearer ", "Bearer wrong", f"Basic {TOKEN}", TOKEN, "Bearer ü"])
+def test_s6_without_a_valid_token_every_path_answers_the_same_401(
+    serve: Serve, dialect: str, shown: str | None
+) -> None:
+    client = serve(dialect=dialect, token=TOKEN)
+    headers = {} if shown is None else {"Authorization": shown.encode()}
+    for method, path in PATHS:
+        answer = requests.request(method, client.url + path, headers=headers, timeout=30)
+        assert (answer.status_code, answer.json()) == (401, DENIED), (method, path)
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.row("S6")
+def test_s6_the_scheme_is_read_in_any_case(serve: Serve) -> None:
+    client = serve(token=TOKEN)
+    for scheme in ("bearer", "BEARER", "Bearer"):
+        headers = {"Authorization": f"{scheme} {TOKEN}"}
+        assert requests.get(f"{client.url}/inputs", headers=headers, timeout=30).status_code == 200
+
+
+@pytest.mark.row("S6")
+def test_s6_the_401_comes_before_the_body(serve: Serve) -> None:
+    client = serve()
+    parts = urlsplit(client.url)
+    with socket.create_connection((parts.hostname, parts.port), 30) as half:
+        half.sendall(b"POST /kickoff HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        assert half.recv(4096).startswith(b"HTTP/1.1 401")
+
+
+@pytest.mark.row("S6")
+def test_s6_every_known_token_is_compared_whichever_matches(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_crew_provider.service import callers
+
+    compared: list[int] = []
+    real = callers.hmac.compare_digest
+    monkeypatch.setattr(callers.hmac, "compare_digest", lambda a, b: compared.append(len(a)) or real(a, b))
+    tokens = Tokens("org", [("ann", "a"), ("bob", "b")])
+    assert [tokens.caller(token) for token in ("org", "a", "nobody's")] == [Caller(), Caller("ann"), None]
+    assert compared == [32] * 9, "digests of one length, all of them, each time"
+
+
+@pytest.mark.parametrize(("organization", "user"), [("same", "same"), ("with space", "x"), ("x", "ü"), ("x", "a\nb")])
+def test_tokens_that_cannot_be_told_apart_or_sent_are_refused(organization: str, user: str) -> None:
+    with pytest.raises(BadToken):
+        Tokens(organization, [("ann", user)])
+
+
+def test_without_a_token_health_and_the_documentation_are_there(serve: Serve) -> None:
+    client = serve()
+    assert requests.get(f"{client.url}/healthz", timeout=30).json() == {"status": "ok"}
+    assert requests.get(f"{client.url}/openapi.json", timeout=30).json()["openapi"].startswith("3.1")
+    assert "/kickoff" in requests.get(f"{client.url}/docs", timeout=30).text
+
+
+@pytest.mark.parametrize("dialect", ["spec", "live"])
+def test_a_user_sees_what_that_user_started_and_the_organization_sees_all(serve: Serve, dialect: str) -> None:
+    users = [("ann", "ann-token"), ("bob", "bob-token")]
+    client = serve(SLOW, dialect=dialect, user_tokens=users)
+    ann, bob = client.holding("ann-token"), client.holding("bob-token")
+    anns, mine = ann.kickoff(), client.kickoff()
+    word = {"spec": "running", "live": "RUNNING"}[dialect]
+    ann.until(anns, word)
+    client.until(anns, word)
+    unknown = bob.get(f"/status/{uuid4()}")
+    for caller, kickoff_id in ((bob, anns), (ann, mine)):
+        answer = caller.get(f"/status/{kickoff_id}")
+        assert (answer.status_code, answer.json()) == (unknown.status_code, unknown.json())
+        assert caller.post(f"/stop/{kickoff_id}").status_code == 404
+    assert ann.post(f"/stop/{anns}").status_code == 200
+    assert client.post(f"/stop/{mine}").status_code == 200
+
+
+def test_a_user_cannot_decide_for_another_ones_execution(serve: Serve) -> None:
+    client = serve(user_tokens=[("ann", "ann-token"), ("bob", "bob-token")])
+    ann, bob = client.holding("ann-token"), client.holding("bob-token")
+    kickoff_id = ann.kickoff()
+    ann.until(kickoff_id, "pending")
+    assert bob.resume(kickoff_id).status_code == 404
+    assert client.resume(kickoff_id).status_code == 200
+
+
+def test_no_token_stands_in_the_database_or_the_log(
+    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", logger="airflow_crew_provider")
+    client = serve(token=TOKEN, user_tokens=[("ann", "ann-secret-token")])
+    user = client.holding("ann-secret-token")
+    key: dict[str, Any] = {"headers": {"Idempotency-Key": "k"}}
+    for caller in (client, user, client.holding("wrong-secret-token")):
+        caller.post("/kickoff", {"inputs": {"topic": "AI"}}, **key)
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    for secret in (TOKEN, "ann-secret-token", "wrong-secret-token"):
+        assert secret.encode() not in stored
+        assert secret not in caplog.text

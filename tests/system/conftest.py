@@ -1,0 +1,106 @@
+"""One Airflow and its crew services for all tests here, started once: they cost half a minute."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.stack import AirflowStack, CrewService, ProcessGroup, free_port
+
+HERE = Path(__file__).parent
+EXAMPLES = HERE.parents[1] / "example_dags"
+POSTGRES = os.environ.get("CREW_TESTS_POSTGRES")
+SECONDS = 1.0
+GATED_CREW = {
+    "inputs": ["topic"],
+    "tasks": [
+        # Long enough to be seen at work on a busy machine.
+        {"id": "research", "agent": "Researcher", "seconds": 8.0, "output": "Notes on {topic}."},
+        {
+            "id": "write",
+            "agent": "Writer",
+            "seconds": 4.0,
+            "human_input": "review",  # as the demo crew: unless the input `review` says no
+            "output": "Draft {revision} on {topic}.",
+            "revised": "Draft {revision} on {topic}, after: {feedback}",
+        },
+    ],
+}
+PLAIN_CREW = {
+    "inputs": ["topic"],
+    "tasks": [{"id": "write", "agent": "Writer", "seconds": SECONDS, "output": "A text on {topic}."}],
+}
+FAILING_CREW = {
+    "inputs": ["topic"],
+    "tasks": [{"id": "write", "agent": "Writer", "seconds": SECONDS, "error": "ValueError: no ink left"}],
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.system)
+            item.add_marker(pytest.mark.xdist_group("system"))  # one Airflow serves them all
+            item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> str:
+    """A PostgreSQL server on which a test may make its databases."""
+    if not POSTGRES:
+        pytest.skip("needs PostgreSQL: CREW_TESTS_POSTGRES=postgresql://user@host:port/name")
+    return POSTGRES
+
+
+@pytest.fixture(scope="session")
+def group() -> Iterator[ProcessGroup]:
+    with ProcessGroup() as group:
+        yield group
+
+
+@pytest.fixture(scope="session")
+def gated_crew(group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) -> CrewService:
+    """A crew that asks a person; the example DAGs talk to it."""
+    return _scripted(GATED_CREW, "gated", group, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def plain_crew(group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) -> CrewService:
+    return _scripted(PLAIN_CREW, "plain", group, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def failing_crew(group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) -> CrewService:
+    return _scripted(FAILING_CREW, "failing", group, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def airflow(
+    group: ProcessGroup, gated_crew: CrewService, plain_crew: CrewService, failing_crew: CrewService
+) -> AirflowStack:
+    """The shared Airflow: the example DAGs and those beside these tests, on PostgreSQL where there is one."""
+    return AirflowStack(
+        dags=[EXAMPLES, HERE / "dags"],
+        connections={
+            "crew_default": gated_crew.connection,
+            "crew_plain": plain_crew.connection,
+            "crew_failing": failing_crew.connection,
+            "crew_wrong_token": {**gated_crew.connection, "password": "a-token-that-nobody-knows"},
+            "crew_down": {**gated_crew.connection, "host": f"http://127.0.0.1:{free_port()}"},
+        },
+        users={"admin": "ADMIN", "rita": "USER"},
+        postgres=POSTGRES,
+        group=group,
+    ).start_all()
+
+
+def _scripted(
+    scenario: dict[str, object], name: str, group: ProcessGroup, folders: pytest.TempPathFactory
+) -> CrewService:
+    file = folders.mktemp("crews") / f"{name}.json"
+    file.write_text(json.dumps(scenario))
+    return CrewService(str(file), name=f"crew-service-{name}", group=group).start()

@@ -1,0 +1,15 @@
+"""A held crew in each dialect, shared by the tests here; each test has topics of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from held import Deployment, held_deployment
+
+
+@pytest.fixture(scope="session")
+def deployments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Deployment]]:
+    folder = tmp_path_factory.mktemp("held")
+    with held_deployment("spec", folder / "spec.db") as spec, held_deployment("live", folder / "live.db") as live:
+        yield {"spec": spec, "live": live}

@@ -1,0 +1,80 @@
+"""Airflow's own servers are lost: scheduler, API server, the metadata database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from faults.proxy import FaultProxy
+from held import Deployment, wait_for_looks
+
+from scripts.stack import AirflowStack, DagRun, wait_until
+
+OUTAGE = 30.0
+
+
+@contextmanager
+def waiting(airflow: AirflowStack, deployments: dict[str, Deployment], topic: str) -> Iterator[list[FaultProxy]]:
+    """Hold a wait in the triggerer and one in a worker; at the end both must have the result of one execution."""
+    with ExitStack() as stack:
+        proxies, runs = [], []
+        for dag_id, deployment in (("deferred", deployments["spec"]), ("in_worker", deployments["live"])):
+            proxies.append(stack.enter_context(FaultProxy(deployment.url, seed=0, faults=())))
+            crew = stack.enter_context(deployment.behind(proxies[-1], airflow))
+            runs.append((airflow.api.trigger(dag_id, {"crew": crew, "topic": topic}), deployment))
+        for proxy in proxies:
+            wait_for_looks(proxy, more=4)
+        yield proxies
+        for run, deployment in runs:
+            deployment.crew.let_go(topic)
+            run.wait_for("success", timeout=180)
+            _agrees(run, deployment, topic)
+
+
+def _agrees(run: DagRun, deployment: Deployment, topic: str) -> None:
+    [execution] = deployment.executions(topic)
+    assert execution["state"] == "completed"
+    assert run.xcom("crew")["execution_id"] == execution["id"]
+
+
+def _revive(airflow: AirflowStack) -> None:
+    """Do what Kubernetes does: start what has ended, and end a scheduler that lost its heartbeat.
+
+    With the LocalExecutor a scheduler without a database waits for its running tasks before it ends.
+    """
+    for name, component in list(airflow.group.components.items()):
+        if name == "scheduler":
+            airflow.kill(name)
+        if name == "scheduler" or (name in airflow.components and not component.alive):
+            airflow.start(name)
+    airflow.wait_healthy()
+
+
+@pytest.mark.row("A4")
+def test_a4_scheduler_and_api_server_are_killed_and_started_again_and_every_wait_goes_on(
+    airflow: AirflowStack, deployments: dict[str, Deployment]
+) -> None:
+    with waiting(airflow, deployments, "servers lost") as [deferred, in_worker]:
+        for name in ("scheduler", "api-server"):
+            airflow.kill(name)
+        wait_for_looks(deferred)
+        for name in ("api-server", "scheduler"):
+            airflow.start(name)
+        airflow.wait_healthy()
+        wait_for_looks(in_worker)
+
+
+@pytest.mark.row("A4")
+def test_a4_the_metadata_database_is_gone_for_half_a_minute_and_every_wait_goes_on(
+    postgres: str, airflow: AirflowStack, deployments: dict[str, Deployment]
+) -> None:
+    assert airflow.database
+    with waiting(airflow, deployments, "database lost") as [deferred, in_worker]:
+        ends = time.time() + OUTAGE
+        with airflow.database.gone():
+            wait_until(lambda: time.time() > ends, OUTAGE + 1, "the end of the outage")
+        _revive(airflow)
+        wait_for_looks(deferred)
+        wait_for_looks(in_worker)

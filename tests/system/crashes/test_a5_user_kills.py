@@ -1,0 +1,157 @@
+"""What a user does to a waiting task, and what becomes of the execution at the service."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+from faults.proxy import FaultProxy
+from held import Deployment, wait_for_looks, worker
+
+from scripts.stack import AirflowStack, DagRun, wait_until
+
+STATE = {"deferred": "deferred", "deferred_kept": "deferred", "in_worker": "running", "in_worker_kept": "running"}
+
+
+@dataclass
+class Waiting:
+    """A run whose task waits for an execution."""
+
+    run: DagRun
+    deployment: Deployment
+    topic: str
+    proxy: FaultProxy
+
+    def executions(self) -> list[str]:
+        return [execution["id"] for execution in self.deployment.executions(self.topic)]
+
+    def stopped(self, execution_id: str, within: float = 30) -> bool:
+        return wait_until(lambda: self.deployment.is_stopped(execution_id), within, f"the stop of {execution_id}")
+
+    def says(self, text: str, tries: int = 1) -> bool:
+        return wait_until(lambda: text in self.run.log("crew", try_number=tries), 20, f"{text!r} in the log")
+
+
+Begin = Callable[..., Waiting]
+
+
+@pytest.fixture
+def begin(airflow: AirflowStack, deployments: dict[str, Deployment]) -> Iterator[Begin]:
+    """Start runs of DAGs at once and wait until each waits for its execution."""
+    with ExitStack() as stack:
+
+        def start(dag_id: str, topic: str, dialect: str = "spec") -> Waiting:
+            deployment = deployments[dialect]
+            proxy = stack.enter_context(FaultProxy(deployment.url, seed=0, faults=()))
+            crew = stack.enter_context(deployment.behind(proxy, airflow))
+            run = airflow.api.trigger(dag_id, {"crew": crew, "topic": topic})
+            return Waiting(run, deployment, topic, proxy)
+
+        yield start
+
+
+def waits(*waiting: Waiting) -> None:
+    """Wait until each task waits, and the process that waits looks: no triggerer stops what it never took up."""
+    for each in waiting:
+        each.run.wait_for_task("crew", [STATE[each.run.dag_id]])
+    for each in waiting:
+        wait_for_looks(each.proxy)
+
+
+@pytest.mark.row("A5")
+def test_a5_marking_a_deferred_wait_as_failed_stops_the_execution_unless_told_not_to(begin: Begin) -> None:
+    spec, live = begin("deferred", "failed by hand"), begin("deferred", "failed by hand", "live")
+    kept = begin("deferred_kept", "failed by hand, kept")
+    waits(spec, live, kept)
+    for each in (spec, live, kept):
+        each.run.mark_task("crew", "failed")
+    for each in (spec, live):
+        [execution] = each.executions()
+        assert each.stopped(execution)
+        assert each.says(f"Execution {execution} was stopped")
+    [execution] = kept.executions()
+    assert kept.says(f"Execution {execution} is not stopped and may go on at the service")
+    assert not kept.deployment.is_stopped(execution)
+
+
+@pytest.mark.row("A5")
+def test_a5_marking_the_run_as_failed_stops_the_execution_of_a_deferred_wait(begin: Begin) -> None:
+    each = begin("deferred", "run stopped")
+    waits(each)
+    each.run.mark("failed")
+    [execution] = each.executions()
+    assert each.stopped(execution)
+    assert each.says(f"Execution {execution} was stopped")
+
+
+@pytest.mark.row("A5")
+def test_a5_clearing_a_deferred_wait_starts_anew_and_leaves_no_execution_behind_unnoticed(begin: Begin) -> None:
+    stopped, kept = begin("deferred", "cleared"), begin("deferred_kept", "cleared, kept")
+    waits(stopped, kept)
+    for each in (stopped, kept):
+        each.run.clear("crew")
+    for each in (stopped, kept):
+        wait_until(lambda each=each: len(each.executions()) == 2, 60, "a new execution")
+        each.run.wait_for_task("crew", ["deferred"])
+        assert each.says(f"Started execution {each.executions()[1]}", tries=2)
+        assert each.says("The task was cleared", tries=2)
+        assert each.says(each.executions()[0], tries=2)
+    assert stopped.stopped(stopped.executions()[0])
+    assert not kept.deployment.is_stopped(kept.executions()[0])
+    assert kept.says(f"Execution {kept.executions()[0]} of before is running", tries=2)
+    for each in (stopped, kept):
+        each.deployment.crew.let_go(each.topic)
+        each.run.wait_for("success")
+        assert each.run.xcom("crew")["execution_id"] == each.executions()[1]
+
+
+@pytest.mark.row("A5")
+def test_a5_ending_a_running_wait_stops_the_execution_unless_told_not_to(begin: Begin) -> None:
+    failed, kept = begin("in_worker", "running, failed by hand"), begin("in_worker_kept", "running, kept")
+    run_stopped, cleared = begin("in_worker", "running, run stopped", "live"), begin("in_worker", "running, cleared")
+    waits(failed, kept, run_stopped, cleared)
+    for each in (failed, kept):
+        each.run.mark_task("crew", "failed")
+    run_stopped.run.mark("failed")
+    cleared.run.clear("crew")
+    for each in (failed, run_stopped, cleared):
+        assert each.stopped(each.executions()[0])
+        assert each.says(f"Execution {each.executions()[0]} was stopped")
+    assert kept.says(f"Execution {kept.executions()[0]} is not stopped and may go on at the service")
+    assert not kept.deployment.is_stopped(kept.executions()[0])
+    wait_until(lambda: len(cleared.executions()) == 2, 60, "a new execution")
+    cleared.deployment.crew.let_go(cleared.topic)
+    cleared.run.wait_for("success")
+    assert cleared.run.xcom("crew")["execution_id"] == cleared.executions()[1]
+
+
+@pytest.mark.row("A5")
+def test_a5_a_worker_that_is_told_to_end_stops_nothing(airflow: AirflowStack, begin: Begin) -> None:
+    each = begin("in_worker", "worker told to end")
+    waits(each)
+    _, supervisor = worker(airflow, each.run)
+    supervisor.terminate()
+    [execution] = each.executions()
+    assert each.says(f"Execution {execution} is not stopped and may go on at the service")
+    each.deployment.crew.let_go(each.topic)
+    each.run.wait_for("success")
+    assert each.run.xcom("crew")["execution_id"] == execution
+
+
+@pytest.mark.row("A5")
+def test_a5_a_triggerer_that_is_restarted_stops_nothing(airflow: AirflowStack, begin: Begin) -> None:
+    each = begin("deferred", "triggerer restarted")
+    waits(each)
+    triggerer = airflow.group.components["triggerer"]
+    airflow.kill("triggerer", signal.SIGTERM)
+    wait_until(lambda: not triggerer.alive, 60, "the triggerer's end")
+    airflow.start("triggerer")
+    airflow.wait_healthy()
+    [execution] = each.executions()
+    assert not each.deployment.is_stopped(execution)
+    each.deployment.crew.let_go(each.topic)
+    each.run.wait_for("success")
+    assert each.executions() == [execution]

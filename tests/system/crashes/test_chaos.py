@@ -1,0 +1,63 @@
+"""Everything at once, small in `make test` and large in `make chaos` (CREW_CHAOS_SIZE, CREW_CHAOS_SEED)."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from random import SystemRandom
+
+import pytest
+from chaos import CREW, Killer, check, parts, table, wait_for_all
+from evidence import database_text, files_text
+
+from scripts.stack import AirflowStack, CrewService, wait_until
+
+SIZE = int(os.environ.get("CREW_CHAOS_SIZE", "20"))
+SEED = int(os.environ.get("CREW_CHAOS_SEED") or SystemRandom().randrange(1_000_000))
+RATE = 0.2
+BOUND = 540.0  # seconds, with the start of Airflow about ten minutes
+CALM = 0.7  # of the bound: then nothing is killed or disturbed any more
+
+
+@pytest.mark.timeout(BOUND + 180)
+@pytest.mark.row("A1", "A2", "A3", "N1", "N2", "N3", "N4", "N7", "N11", "N12", "S1")
+def test_chaos_starts_every_execution_once_and_every_run_agrees_with_its_executions_and_no_token_leaks(
+    airflow: AirflowStack, tmp_path: Path
+) -> None:
+    began = time.monotonic()
+    say(f"\nchaos: {SIZE} executions, SEED={SEED}, {'PostgreSQL' if airflow.database else 'SQLite'}")
+    scenario = tmp_path / "crew.json"
+    scenario.write_text(json.dumps(CREW))
+    services = {
+        dialect: CrewService(str(scenario), dialect=dialect, name=f"chaos-{dialect}", group=airflow.group).start()
+        for dialect in ("spec", "live")
+    }
+    with parts(airflow, services, SIZE, SEED, RATE) as started:
+        with Killer(airflow, services, SEED) as killer:
+            written = wait_until(lambda: _with_triggers(airflow), 120, "a trigger row to read")
+            try:
+                wait_for_all(started, CALM * BOUND - (time.monotonic() - began))
+            except AssertionError:
+                say("the time for chaos is over; what is left goes on undisturbed")
+        for part in started:
+            part.proxy.heal()
+        airflow.wait_healthy()
+        wait_for_all(started, BOUND - (time.monotonic() - began))
+        for part in started:
+            check(part)
+        say(table(started, killer))
+    written += database_text(airflow) + files_text(airflow) + "".join(each.log() for each in services.values())
+    assert all(f"chaos {SEED} {number}" in written for number in range(SIZE)), "the evidence is read at all"
+    for service in services.values():
+        assert service.token not in written, written[max(0, written.index(service.token) - 300) :][:700]
+
+
+def say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - `make chaos` shows it
+
+
+def _with_triggers(airflow: AirflowStack) -> str | None:
+    written = database_text(airflow)
+    return written if "trigger arguments:" in written and "crew_chaos" in written else None

@@ -1,0 +1,87 @@
+"""What reviews are tried with: a lone question, deadlines, two gates, a mapped group, and many people at once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pendulum
+from airflow.providers.common.compat.sdk import DAG, Param, task, task_group
+
+from airflow_crew_provider.operators.review import CrewReviewOperator
+from airflow_crew_provider.task_groups.crew import crew_with_review
+
+COMMON = {"schedule": None, "start_date": pendulum.datetime(2026, 1, 1, tz="UTC"), "catchup": False}
+MANY = 50
+
+
+def pending(output: Any, number: int = 0) -> dict[str, Any]:
+    """Return the record of an execution that waits for a person."""
+    return {
+        "state": "pending",
+        "kickoff_id": f"execution-{number}",
+        "execution_id": f"execution-{number}",
+        "crew_task_id": "draft_task",
+        "output": output,
+        "tasks": [],
+    }
+
+
+with DAG("review_one", params={"draft": "A draft.", "by_try": False}, **COMMON):
+
+    @task
+    def wait(params: dict[str, Any] | None = None, ti: Any = None) -> dict[str, Any]:
+        text = (params or {})["draft"]
+        return pending(f"{text} Try {ti.try_number}." if (params or {})["by_try"] else text)
+
+    @task
+    def publish(review: dict[str, Any]) -> dict[str, Any]:
+        return review
+
+    publish(CrewReviewOperator(task_id="review", pending=wait()).output)
+
+with DAG("review_deadline", default_args={"retries": 2, "execution_timeout": timedelta(hours=1)}, **COMMON):
+    for name, policy in {"fail": "fail", "revise": {"revise": "Go on, but say less."}, "approve": "approve"}.items():
+        CrewReviewOperator(
+            task_id=name, pending=pending("A draft."), response_timeout=timedelta(seconds=4), on_timeout=policy
+        )
+
+with DAG("review_assigned", **COMMON):
+    CrewReviewOperator(
+        task_id="review", pending=pending("For Rita alone."), assigned_users=[{"id": "rita", "name": "rita"}]
+    )
+
+with DAG("review_gates", **COMMON):
+    crew_with_review(group_id="crew", inputs={"topic": "tea"}, max_rounds=5, crew_conn_id="crew_gates", poll_interval=1)
+
+with DAG("review_last_round", **COMMON):
+    crew_with_review(
+        group_id="crew", inputs={"topic": "tea"}, max_rounds=1, crew_conn_id="crew_scribe", poll_interval=1
+    )
+
+with DAG("review_mapped", params={"topics": Param(["tea", "coffee"], type="array")}, **COMMON):
+
+    @task
+    def topics(params: dict[str, Any] | None = None) -> list[str]:
+        return (params or {})["topics"]
+
+    @task_group
+    def article(topic: str) -> None:
+        crew_with_review(
+            group_id="crew", inputs={"topic": topic}, max_rounds=2, crew_conn_id="crew_scribe", poll_interval=1
+        )
+
+    article.expand(topic=topics())
+
+with DAG("review_many", **COMMON):
+    CrewReviewOperator.partial(task_id="review", pool="one_slot").expand(
+        pending=[pending(f"Draft {number}.", number) for number in range(MANY)]
+    )
+
+with DAG("review_neighbour", **COMMON):
+
+    @task(pool="one_slot")
+    def work() -> str:
+        return "done"
+
+    work()

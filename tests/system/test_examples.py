@@ -1,0 +1,33 @@
+"""Each example runs as it stands."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.stack import AirflowStack, DagRun
+
+EXAMPLES = ("crew_schedule", "crew_to_table", "crew_taskflow", "crew_per_row")  # crew_review: test_demo_path.py
+
+
+@pytest.fixture(scope="module")
+def runs(airflow: AirflowStack) -> dict[str, DagRun]:
+    return {dag_id: airflow.api.trigger(dag_id) for dag_id in EXAMPLES}
+
+
+def test_every_example_can_be_imported(airflow: AirflowStack, runs: dict[str, DagRun]) -> None:
+    assert airflow.api.import_errors() == []
+
+
+@pytest.mark.parametrize("dag_id", EXAMPLES)
+def test_the_example_runs(dag_id: str, runs: dict[str, DagRun]) -> None:
+    runs[dag_id].wait_for("success")
+
+
+def test_a_later_task_finds_the_output_in_the_table(runs: dict[str, DagRun]) -> None:
+    runs["crew_to_table"].wait_for("success")
+    assert runs["crew_to_table"].xcom("count_words") == {"research": 3, "write": 4}
+
+
+def test_the_outputs_of_mapped_crews_come_in_the_order_of_the_rows(runs: dict[str, DagRun]) -> None:
+    runs["crew_per_row"].wait_for("success")
+    assert runs["crew_per_row"].xcom("collect") == [f"Draft 1 on {topic}." for topic in ("tea", "rice", "salt")]

@@ -1,0 +1,104 @@
+"""Webhooks on real processes: a live deployment's question to a person comes by webhook alone, and wakes the task."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import requests
+
+from scripts.stack import AirflowStack, CrewService, DagRun, ProcessGroup, wait_until
+
+FEEDBACK = "Shorter, and name the sources."
+CREW = {
+    "inputs": ["topic"],
+    "tasks": [
+        {"id": "research", "agent": "Researcher", "seconds": 6.0, "output": "Notes on {topic}."},
+        {
+            "id": "write",
+            "agent": "Writer",
+            "seconds": 6.0,
+            "human_input": True,
+            "output": "Draft {revision} on {topic}.",
+            "revised": "Draft {revision} on {topic}, after: {feedback}",
+        },
+        {"id": "publish", "agent": "Editor", "seconds": 6.0, "output": "A text on {topic}."},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def live_crew(airflow: AirflowStack, group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) -> CrewService:
+    file = tmp_path_factory.mktemp("crews") / "inbox.json"
+    file.write_text(json.dumps(CREW))
+    service = CrewService(str(file), dialect="live", name="crew-service-inbox", group=group).start()
+    inbox = {"inbox_url": f"{airflow.url}/crew-inbox"}
+    airflow.api.add_connection("crew_inbox", **service.connection, extra=json.dumps(inbox))
+    return service
+
+
+def status(service: CrewService, kickoff_id: str) -> str:
+    headers = {"Authorization": f"Bearer {service.token}"}
+    return requests.get(f"{service.url}/status/{kickoff_id}", headers=headers, timeout=10).json()["state"]
+
+
+def settle(airflow: AirflowStack, run: DagRun, review: Mapping[str, Any]) -> None:
+    """Wait until the scheduler has put the half of the task that asked away, as it has long before a person answers."""
+    key = f"task_id='{review['task_instance']['task_id']}', run_id='{run.run_id}'"
+    put_away = re.compile(f"executor event with state success .*{re.escape(key)}")
+    wait_until(lambda: put_away.search(airflow.logs(["scheduler"])), 60, "the scheduler to put the task away")
+
+
+def test_a_live_deployment_is_reviewed_in_rounds_by_webhooks_alone(
+    airflow: AirflowStack, live_crew: CrewService
+) -> None:
+    run = airflow.api.trigger("inbox_review")
+
+    first = run.wait_for_review()
+    pending = run.xcom("crew.wait")
+    assert pending["state"] == "pending"
+    assert status(live_crew, pending["kickoff_id"]) == "NOT FOUND"
+    assert "Draft 1 on tea." in first["body"]
+    settle(airflow, run, first)
+    run.answer(first, "revise", human_feedback=FEEDBACK)
+
+    second = run.wait_for_review()
+    assert f"Draft 2 on tea, after: {FEEDBACK}" in second["body"]
+    again = run.xcom("crew.round_1.wait")
+    assert again["crew_task_id"] != pending["crew_task_id"]
+    assert again["kickoff_id"] != pending["kickoff_id"]
+    assert again["execution_id"] == pending["kickoff_id"]
+    settle(airflow, run, second)
+    run.answer(second, "approve", human_feedback="")
+
+    run.wait_for("success")
+    record = run.xcom("crew.result")
+    assert (record["state"], record["output"]) == ("completed", "A text on tea.")
+
+
+def test_an_execution_whose_wait_a_webhook_ended_is_not_stopped(airflow: AirflowStack, live_crew: CrewService) -> None:
+    run = airflow.api.trigger("inbox_cancel")
+    run.wait_for("success")
+
+    record = run.xcom("wait")
+    assert record["output"] == "Draft 1 on tea."
+    killed = f'Trigger cancelled by user action, invoking on_kill","name":"inbox_cancel/{run.run_id}/wait'
+    wait_until(lambda: killed in airflow.logs(), 30, "Airflow to take the wake for a user's kill")
+    assert status(live_crew, record["kickoff_id"]) == "NOT FOUND", "it waits for a person, and was not stopped"
+
+
+def test_a_question_that_came_before_the_wait_is_found_at_its_first_look(
+    airflow: AirflowStack, live_crew: CrewService
+) -> None:
+    run = airflow.api.trigger("inbox_after_the_fact")
+    run.wait_for_task("kickoff", ["success"])
+    kickoff_id = run.xcom("kickoff")
+    wait_until(lambda: status(live_crew, kickoff_id) == "NOT FOUND", 30, "the question")
+
+    airflow.api.json("POST", "variables", json={"key": "inbox_go", "value": "yes"})
+    run.wait_for("success")
+    assert "deferred" not in run.log("wait").lower()
+    assert run.xcom("wait")["output"] == "Draft 1 on tea."

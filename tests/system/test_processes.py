@@ -1,0 +1,58 @@
+"""The harness itself: whatever ends its owner, nothing that it started is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from scripts.stack import ProcessGroup, wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+OWNER = """
+import os, sys, time
+from scripts.stack import ProcessGroup
+group = ProcessGroup()
+folder = group.temporary_folder("crew-harness-")
+# As Airflow's tasks do: a child in a process group of its own, which a signal to its parent's group would miss.
+command = ["bash", "-c", f"set -m; ({sys.argv[1]}; sleep 300) & wait"]
+component = group.start("bash", command, os.environ, folder / "log")
+while len(component.processes()) < 2:
+    time.sleep(0.05)
+print(folder, *(process.pid for process in component.processes()), flush=True)
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "child"), [(signal.SIGKILL, "trap '' TERM"), (signal.SIGTERM, "true"), (signal.SIGINT, "true")]
+)
+def test_nothing_is_left_behind_when_the_owner_ends_by_a_signal(number: int, child: str) -> None:
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, child], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert owner.stdout
+    folder, *pids = owner.stdout.readline().split()
+    assert len(pids) == 2
+    owner.send_signal(number)
+    owner.wait(timeout=10)
+    wait_until(lambda: not any(psutil.pid_exists(int(pid)) for pid in pids), 15, "the end of all processes")
+    wait_until(lambda: not Path(folder).exists(), 5, "the end of the folder")
+
+
+def test_a_component_that_was_killed_leaves_no_child_and_starts_again() -> None:
+    with ProcessGroup() as group:
+        folder = group.temporary_folder("crew-harness-")
+        command = ["bash", "-c", "set -m; sleep 300 & wait"]
+        first = group.start("one", command, os.environ, folder / "log")
+        wait_until(lambda: len(first.processes()) == 2, 5, "the child")
+        first.kill()
+        assert first.processes() == []
+        assert not first.alive
+        again = group.start("one", command, os.environ, folder / "log")
+        assert again.alive
+    assert not again.alive
+    assert not folder.exists()
