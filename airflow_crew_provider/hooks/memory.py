@@ -120,9 +120,7 @@ def _quietly(access: Callable[[], Any]) -> Any:
     except KeyError:
         return None
     except Exception as error:
-        if re.search(
-            r"VARIABLE_NOT_FOUND|variable\b.*(not found|does not exist)", str(error), re.IGNORECASE | re.DOTALL
-        ):
+        if _MISSING.search(str(error)):
             return None
         raise
 

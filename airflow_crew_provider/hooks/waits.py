@@ -25,6 +25,10 @@ from airflow_crew_provider.waiting import COMPLETED, FORGIVEN, PENDING, SEEN, Ou
 # By how many seconds Airflow's own timeouts come after the deadline of a watch.
 NET = 600.0
 
+# How many seconds a task that has left its worker stays away. One that comes back sooner, while the scheduler still
+# handles the end of its first half, is failed by Airflow as if it had ended without a word (seen on 3.3.2).
+SETTLED_AFTER = 5.0
+
 
 class CrewTaskFailed(AirflowFailException):
     """A task fails without further tries, since trying again cannot help; the message says what happened."""

@@ -16,6 +16,7 @@ from airflow.providers.common.compat.sdk import (
 
 from airflow_crew_provider import api
 from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed
+from airflow_crew_provider.hooks import waits
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.hooks.memory import memory_of
 from airflow_crew_provider.hooks.waits import NET, CrewTaskFailed, deadline_of, fail_task, seconds
@@ -39,7 +40,8 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     :param deferrable: wait in the triggerer, without a worker slot
     :param cancel_on_timeout: stop the execution, best effort, when the sensor times out
     :param cancel_on_kill: stop the execution, best effort, when a user ends the waiting task
-    :param poke_interval: the shortest pause between two looks, in seconds or as a timedelta
+    :param poke_interval: the shortest pause between two looks, in seconds or as a timedelta; with
+        ``mode="reschedule"`` no pause is shorter than 5 s
     """
 
     template_fields: Sequence[str] = ("kickoff_id", "execution_id", "crew_conn_id")
@@ -139,7 +141,8 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     def _get_next_poke_interval(self, started_at: Any, run_duration: Any, poke_count: int) -> float:
         if self._watch is None:
             return super()._get_next_poke_interval(started_at, run_duration, poke_count)
-        return self._watch.pause(now=time.time())
+        pause = self._watch.pause(now=time.time())
+        return max(pause, waits.SETTLED_AFTER) if self.reschedule else pause
 
     def _check_ids(self) -> None:
         try:

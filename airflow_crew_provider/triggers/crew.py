@@ -14,16 +14,12 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError
+from airflow_crew_provider.hooks import waits
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.hooks.inbox import InboxHook, hook_with
-from airflow_crew_provider.hooks.waits import fate_of_stop
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.triggers import kills
 from airflow_crew_provider.waiting import GAVE_UP, Outcome, Watch
-
-# The worker has looked just before it deferred. A task that comes back sooner, while the scheduler still handles the
-# end of its first half, is failed by Airflow as if it had ended without a word (seen on 3.3.2).
-SETTLED_AFTER = 5.0
 
 
 class CrewStatusTrigger(BaseTrigger):
@@ -92,7 +88,7 @@ class CrewStatusTrigger(BaseTrigger):
             max_wait=watch.max_wait,
             cancel_on_kill=cancel_on_kill,
             inbox=inbox,
-            not_before=time.time() + max(watch.poll_interval, SETTLED_AFTER),
+            not_before=time.time() + max(watch.poll_interval, waits.SETTLED_AFTER),
             report_seen=True,
         )
 
@@ -190,7 +186,7 @@ class CrewStatusTrigger(BaseTrigger):
 
     async def _stop_if_killed(self, *, without_task: bool) -> None:
         if await kills.is_by_user(self, without_task=without_task) and not await self._was_woken():
-            fate = fate_of_stop(self.kickoff_id, await self._stop() if self.cancel_on_kill else None)
+            fate = waits.fate_of_stop(self.kickoff_id, await self._stop() if self.cancel_on_kill else None)
             self.log.info("The task was ended by a user. %s", fate)
 
     async def _was_woken(self) -> bool:

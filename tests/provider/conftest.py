@@ -104,10 +104,10 @@ def no_database(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let triggers look at once: here no worker is still leaving."""
-    from airflow_crew_provider.triggers import crew
+    """Let waiting tasks come back at once: here no worker is still leaving."""
+    from airflow_crew_provider.hooks import waits
 
-    monkeypatch.setattr(crew, "SETTLED_AFTER", 0.0)
+    monkeypatch.setattr(waits, "SETTLED_AFTER", 0.0)
 
 
 @pytest.fixture

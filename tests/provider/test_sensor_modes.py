@@ -20,6 +20,7 @@ from faults.dialects import PENDING_SPEC, SPEC, Dialect
 from faults.server import FaultServer
 from faults.wire import Reply
 
+from airflow_crew_provider.hooks import waits
 from airflow_crew_provider.hooks.waits import CrewTaskFailed
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 
@@ -185,6 +186,17 @@ def test_a_rescheduled_sensor_remembers_between_its_looks(server: FaultServer, d
         end_of(operator, task_run)
     with pytest.raises(AirflowRescheduleException):
         run(operator, task_run.retry())
+
+
+def test_a_rescheduled_sensor_stays_away_until_the_scheduler_has_put_its_last_look_away(
+    server: FaultServer, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waits, "SETTLED_AFTER", 5.0)
+    server.on(LOOK, dialect.running)
+    now = time.time()
+    with pytest.raises(AirflowRescheduleException) as away:
+        run(sensor("reschedule"), TaskRun("wait"))
+    assert away.value.reschedule_date.timestamp() >= now + 5.0
 
 
 def test_a_rescheduled_sensor_forgets_what_it_learned_when_it_ends(

@@ -11,7 +11,7 @@ import pytest
 from faults.proxy import FaultProxy
 from held import Deployment
 
-from scripts.stack import AirflowStack, DagRun, wait_until
+from scripts.stack import AirflowStack, DagRun, StackTimeout, wait_until
 
 RUN_TIMEOUTS = [f"run_timeout_{name}" for name in ("deferred", "deferred_kept", "in_worker", "in_worker_kept")]
 SENSORS = [f"sensor_{name}{cancels}" for name in ("poke", "reschedule", "deferred") for cancels in ("", "_cancels")]
@@ -32,7 +32,10 @@ class Late:
 
     def says(self, text: str) -> None:
         """Wait for words in the task's log: what a triggerer writes comes after the task's end."""
-        wait_until(lambda: text in self.run.log(self.task_id), 90, f"{text!r} in the log of {self.run.dag_id}")
+        try:
+            wait_until(lambda: text in self.run.log(self.task_id), 90, f"{text!r} in the log of {self.run.dag_id}")
+        except StackTimeout as late:
+            raise StackTimeout(f"{late}: {self.run.account()}") from None
 
 
 @pytest.fixture(scope="module")
