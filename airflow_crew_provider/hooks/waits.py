@@ -6,7 +6,7 @@ import time
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, conf
 
 from airflow_crew_provider.exceptions import (
     CrewApiError,
@@ -25,9 +25,10 @@ from airflow_crew_provider.waiting import COMPLETED, FORGIVEN, PENDING, SEEN, Ou
 # By how many seconds Airflow's own timeouts come after the deadline of a watch.
 NET = 600.0
 
-# How many seconds a task that has left its worker stays away. One that comes back sooner, while the scheduler still
-# handles the end of its first half, is failed by Airflow as if it had ended without a word (seen on 3.3.2).
-SETTLED_AFTER = 5.0
+# How many seconds a task that has left its worker stays away. One that is queued again before the scheduler has read
+# the end of its last visit is failed by Airflow as if it had ended without a word (seen on 3.3.2). A supervisor may
+# notice the end of its task process as late as its next heartbeat; the rest is for the scheduler's own turn.
+SETTLED_AFTER = conf.getint("workers", "min_heartbeat_interval", fallback=5) + 3.0
 
 
 class CrewTaskFailed(AirflowFailException):

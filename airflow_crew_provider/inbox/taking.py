@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from airflow.configuration import conf
 from starlette.concurrency import run_in_threadpool
 
 from airflow_crew_provider.boxes import CREW, Question, is_of_another
@@ -24,8 +25,9 @@ EventFor = Callable[[Waiting], Json | None]
 log = logging.getLogger(__name__)
 
 WOKEN = "woken by the crew's webhook"
-# Airflow 3.3.2 fails a task that goes on before its scheduler has noticed the deferral (apache/airflow 66374).
-SETTLED = 5.0
+# Airflow 3.3.2 fails a task that goes on before its scheduler has noticed the deferral (apache/airflow 66374). The
+# supervisor may tell it as late as its next heartbeat; the rest is for the scheduler's own turn.
+SETTLED = conf.getint("workers", "min_heartbeat_interval", fallback=5) + 3.0
 
 
 class Result(StrEnum):

@@ -41,7 +41,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     :param cancel_on_timeout: stop the execution, best effort, when the sensor times out
     :param cancel_on_kill: stop the execution, best effort, when a user ends the waiting task
     :param poke_interval: the shortest pause between two looks, in seconds or as a timedelta; with
-        ``mode="reschedule"`` no pause is shorter than 5 s
+        ``mode="reschedule"`` no pause is shorter than 8 s
     """
 
     template_fields: Sequence[str] = ("kickoff_id", "execution_id", "crew_conn_id")

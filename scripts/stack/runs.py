@@ -17,7 +17,7 @@ FINISHED = ("success", "failed")
 WAITING = ("deferred", "awaiting_input")  # without a worker slot
 UNMAPPED = -1
 # Airflow's scheduler fails a task that is answered before it has put away the half that asked, as no person can.
-READING_TIME = 2.0
+READING_TIME = 4.0
 
 
 class DagRun:
