@@ -146,10 +146,13 @@ class Watch:
             slowest = self.max_wait if self.max_wait is not None else float(2**20)
         else:
             wanted = SHARE_OF_TIME_WAITED * (now - self.started)
+        slowest = max(slowest, self.poll_interval)
         wanted = min(max(wanted, self.poll_interval), slowest)
-        jittered = wanted if self._retry_after is not None else wanted * (1 - JITTER + 2 * JITTER * draw)
-        kept = max(min(jittered, slowest), self.poll_interval)
-        return kept if self.deadline is None else max(0.0, min(kept, self.deadline - now))
+        if self._retry_after is None:
+            # Drawn between the limits, not cut off at them: waits that were begun together must drift apart.
+            least, most = max(wanted * (1 - JITTER), self.poll_interval), min(wanted * (1 + JITTER), slowest)
+            wanted = least + (most - least) * draw
+        return wanted if self.deadline is None else max(0.0, min(wanted, self.deadline - now))
 
     def left(self, *, now: float) -> float | None:
         """Return the seconds that a look may take: until the deadline, and time enough for the last one."""

@@ -43,7 +43,7 @@ ROWS = {
     "A7": ("the task is cleared, the run repeated", "a new execution on purpose, and the log says which"),
     "A8": ("deferred by one release, resumed by the next", "what earlier releases stored still loads"),
     "A9": ("an answer late, twice, empty, huge, with templates", "the first valid one counts; text is data"),
-    "A10": ("10,000 waits on one triggerer", "measured in `benchmarks/`; there is no test"),
+    "A10": ("10,000 waits on one triggerer", "no late loop, bounded sockets: see `benchmarks/triggerer_load.md`"),
     "S1": ("service killed in any state", "nothing is lost"),
     "S2": ("two resumes at once, or at the wrong time", "one wins, the others are refused"),
     "S3": ("malformed, huge and slow requests", "4xx with a reason, never 500"),

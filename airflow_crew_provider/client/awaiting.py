@@ -43,7 +43,6 @@ async def _ask(
         URL(url, encoded=True),
         json=call.body,
         headers={**call.headers, **deployment.request_headers()},
-        proxy=deployment.proxy or select_proxy(url, get_environ_proxies(url)),
         timeout=aiohttp.ClientTimeout(total=total, sock_connect=min(total, deployment.timeout)),
         allow_redirects=False,
     ) as response:
@@ -66,7 +65,12 @@ class Sessions:
         shared = here.setdefault(deployment, _Shared())
         if shared.session is None:
             connector = aiohttp.TCPConnector(ssl=_tls(deployment.verify), limit=100, ttl_dns_cache=60)
-            shared.session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+            shared.session = aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                # Once for a session: reading the environment costs more than all else that a look does here.
+                proxy=deployment.proxy or select_proxy(deployment.base_url, get_environ_proxies(deployment.base_url)),
+            )
         shared.users += 1
         return shared.session
 

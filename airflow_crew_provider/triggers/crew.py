@@ -7,6 +7,7 @@ renamed or removed.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -177,8 +178,12 @@ class CrewStatusTrigger(BaseTrigger):
             await asyncio.sleep(watch.pause(now=time.time()))
 
     def _until_first_look(self) -> float:
-        first = self.not_before if self.deadline is None else min(self.not_before or 0.0, self.deadline)
-        return max(0.0, (first or 0.0) - time.time())
+        now = time.time()
+        if self.not_before is None:
+            return 0.0
+        # Taken up late, as after a restart: so are all others, and they shall not all look in the same moment.
+        first = self.not_before if self.not_before > now else now + self.poll_interval * random.random()  # noqa: S311
+        return max(0.0, min(first, self.deadline or first) - now)
 
     def _gave_up(self, problem: str) -> Outcome:
         fate = f"Execution {self.kickoff_id} is not affected and may go on at the service"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import time
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -50,14 +51,32 @@ def test_no_token_is_stored_or_shown(server: FaultServer) -> None:
 
 @pytest.mark.row("A3")
 def test_a3_a_restart_keeps_the_deadline(server: FaultServer, dialect: Dialect) -> None:
-    import time
-
     server.on(LOOK, dialect.running)
     one = trigger(deadline=time.time() + 0.5)
     time.sleep(0.3)
     began = time.monotonic()
     assert fire(one)["kind"] == TIMEOUT
     assert time.monotonic() - began < 0.8
+
+
+@pytest.mark.row("A3")
+def test_a3_waits_that_a_restart_takes_up_together_do_not_all_look_in_the_same_moment(
+    server: FaultServer, dialect: Dialect
+) -> None:
+    server.on(LOOK, dialect.completed)
+
+    async def first_look() -> float:
+        began = time.monotonic()
+        async for event in trigger(poll_interval=1.0, not_before=time.time() - 60).run():
+            assert event.payload["kind"] == COMPLETED
+        return time.monotonic() - began
+
+    async def all_of_them() -> list[float]:
+        return await asyncio.gather(*(first_look() for _ in range(40)))
+
+    looked = sorted(asyncio.run(all_of_them()))
+    assert looked[-1] - looked[0] > 0.3
+    assert looked[-1] < 5
 
 
 def test_a_connection_that_is_missing_ends_the_wait_as_a_failure() -> None:
