@@ -3,17 +3,19 @@ PYTHON ?= python3
 VENV ?= .venv
 CREW ?= demo
 PYTEST_ARGS ?=
-SIZE ?= 200
+SIZE ?= 100
 SEED ?=
+AIRFLOW ?=
 
 PY := $(VENV)/bin/python
+RELEASE := $(if $(AIRFLOW),'apache-airflow==$(AIRFLOW)')
 DEMO_EXTRAS := $(if $(filter crewai,$(CREW)),crewai,service)
 
-.PHONY: help demo up down test chaos lint clean
+.PHONY: help demo up down check quick test bench bench-full chaos cluster-test crewai-matrix lint docs mutants clean
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.has-$(DEMO_EXTRAS) ## the whole pattern on real Airflow, once, with a scripted reviewer (CREW=crewai: a real CrewAI crew)
 	@$(PY) -m scripts.demo --crew $(CREW)
@@ -24,20 +26,44 @@ up: $(VENV)/.has-$(DEMO_EXTRAS) ## Airflow and the crew service, to look around;
 down: ## stop what `make up` started
 	@test ! -x $(PY) || $(PY) -m scripts.down
 
+check: lint quick ## what to run before a commit: lint, and the tests that need no Airflow processes
+
+quick: $(VENV)/.has-dev,crewai
+	@$(PY) -m pytest --numprocesses 2 --dist loadgroup -m "not slow and not system" $(PYTEST_ARGS)
+
 test: $(VENV)/.has-dev,crewai ## all tests (PYTEST_ARGS="-k word" for some)
 	@$(PY) -m pytest --numprocesses 2 --dist loadgroup $(PYTEST_ARGS)
 
-chaos: $(VENV)/.has-dev,crewai ## up to 10 minutes in which all that can fail fails (SIZE=200, SEED=number)
+bench: $(VENV)/.has-dev,bench ## what waits and DAG files cost, beside other providers: small sizes, about two minutes
+	@$(PY) -m benchmarks
+
+bench-full: $(VENV)/.has-dev,bench ## the same with 10,000 waits, more turns and the picture of docs/performance.md
+	@$(PY) -m benchmarks --full
+
+cluster-test: $(VENV)/.has-dev,crewai ## CeleryExecutor and three crew services while everything dies, up to 25 minutes (SIZE=300, SEED=number)
+	@CREW_CLUSTER_SIZE=$(if $(filter-out 200,$(SIZE)),$(SIZE),300) CREW_CLUSTER_SEED=$(SEED) $(PY) -m pytest -s tests/cluster $(PYTEST_ARGS)
+
+chaos: $(VENV)/.has-dev,crewai ## up to 10 minutes in which all that can fail fails (SIZE=100, SEED=number)
 	@CREW_TESTS_POSTGRES=$${CREW_TESTS_POSTGRES-$$($(PY) -m scripts.find_postgres)} CREW_CHAOS_SIZE=$(SIZE) CREW_CHAOS_SEED=$(SEED) \
 		$(PY) -m pytest -s tests/system/crashes/test_chaos.py $(PYTEST_ARGS)
+
+crewai-matrix: $(VENV)/.has-dev,crewai ## the crew service with CrewAI from the oldest version that works to the newest
+	@$(PY) -m scripts.crewai_matrix
 
 lint: $(VENV)/.has-dev,crewai ## ruff and mypy
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 
+docs: $(VENV)/.has-docs ## the pages as a site in .site, with a reference from the docstrings; a warning fails
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
+
+mutants: $(VENV)/.has-mutation,crewai ## break the pure parts line by line, and list what no test notices (docs/mutation.md)
+	@$(PY) -m scripts.mutation_run
+	@$(PY) -m scripts.mutants
+
 clean: down ## remove what make made
-	@rm -rf $(VENV) .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis
+	@rm -rf $(VENV) .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis .site mutants
 
 $(PY):
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or sys.exit("Python 3.11, 3.12 or 3.13 is needed and %s is %d.%d; say which: make PYTHON=python3.12 ..." % (sys.executable, *v))'
@@ -46,6 +72,6 @@ $(PY):
 # A stamp for each set of extras. uv is a fast installer; where it cannot be had or cannot reach an index, pip does it.
 $(VENV)/.has-%: pyproject.toml | $(PY)
 	@echo "Installing the package with [$*] into $(VENV) (once; some minutes unless packages are cached) ..."
-	@{ $(PY) -m pip install --quiet uv && $(VENV)/bin/uv pip install --quiet --python $(PY) --editable '.[$*]'; } \
-		|| $(PY) -m pip install --quiet --editable '.[$*]'
+	@{ $(PY) -m pip install --quiet uv && $(VENV)/bin/uv pip install --quiet --python $(PY) --editable '.[$*]' $(RELEASE); } \
+		|| $(PY) -m pip install --quiet --editable '.[$*]' $(RELEASE)
 	@touch '$@'

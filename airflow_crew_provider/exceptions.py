@@ -14,6 +14,7 @@
     ├── CrewConnectionError     nothing was sent, or a GET got no answer
     ├── CrewOutcomeUnknown      a POST may have arrived
     ├── CrewProtocolError       an answer that cannot be read
+    │   └── CrewWebPage         a web page where the crew's API is expected
     ├── CrewExecutionFailed     the execution ended as failed
     └── CrewTimeout             the wait reached its deadline; the execution may go on
 """
@@ -108,11 +109,12 @@ class CrewConnectionError(CrewError):
     """No answer, and no harm: a request that never left, or a GET that may be asked again.
 
     :param permanent: True if asking again cannot help, as with a certificate that is not trusted
+    :param renewable: True if it was a CA file that did not trust it, which may be replaced at this moment
     """
 
-    def __init__(self, message: str, permanent: bool = False) -> None:
-        super().__init__(message, permanent)
-        self.permanent = permanent
+    def __init__(self, message: str, permanent: bool = False, renewable: bool = False) -> None:
+        super().__init__(message, permanent, renewable)
+        self.permanent, self.renewable = permanent, renewable
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -134,6 +136,10 @@ class CrewOutcomeUnknown(CrewError):
 
 class CrewProtocolError(CrewError):
     """The service answered with something that is not an answer of this API."""
+
+
+class CrewWebPage(CrewProtocolError):
+    """A web page where the crew's API is expected: this is not a crew deployment."""
 
 
 class CrewExecutionFailed(CrewError):

@@ -33,6 +33,7 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": [{"integration-name": "Crew", "python-modules": ["airflow_crew_provider.triggers.crew"]}],
         "task-decorators": [{"class-name": "airflow_crew_provider.decorators.crew.crew_task", "name": "crew"}],
         "extra-links": ["airflow_crew_provider.links.crew.CrewExecutionLink"],
+        "notifications": ["airflow_crew_provider.notifications.crew.CrewReviewNotifier"],
         "connection-types": [_connection_type()],
     }
 
@@ -40,6 +41,24 @@ def get_provider_info() -> dict[str, Any]:
 def legacy_field_behaviour() -> dict[str, Any]:
     """Return the same form in the spelling that hooks give it."""
     return {"hidden_fields": _HIDDEN, "relabeling": _LABELS, "placeholders": _PLACEHOLDERS}
+
+
+def connection_fields() -> dict[str, Any]:
+    """Return the fields of Extra that the connection form has."""
+    return {
+        "timeout": _field("Timeout (s)", "number", "Connecting, reading, and one whole poll", 30),
+        "kickoff_timeout": _field("Kickoff timeout (s)", "number", "Kickoff and resume: allow a cold start", 180),
+        "verify": _field("Verify TLS", "string", "true, false, or the path of a CA file", "true"),
+        "proxy": _field("Proxy", "string", "URL of the proxy; else the environment's is used"),
+        "idempotency_keys": _field(
+            "Honours idempotency keys", "boolean", "The service honours the Idempotency-Key header", False
+        ),
+        "console_url": _field("Console URL", "string", "For links; {kickoff_id} and {execution_id} are filled in"),
+        "inbox_url": _field("Inbox URL", "string", "The inbox of this Airflow, as the service sees it"),
+        "kind": _field("Kind", "string", "crew or flow; leave it empty if unknown"),
+        "flow_webhook_secret": _secret("Flow webhook secret", "By which the console signs the webhooks of a Flow"),
+        "callback_hosts": _field("Callback hosts", "string", "Where answers to a Flow may go too; with commas"),
+    }
 
 
 def _connection_type() -> dict[str, Any]:
@@ -52,18 +71,14 @@ def _connection_type() -> dict[str, Any]:
             "relabeling": _LABELS,
             "placeholders": _PLACEHOLDERS,
         },
-        "conn-fields": {
-            "timeout": _field("Timeout (s)", "number", "Connecting, reading, and the whole of one look", 30),
-            "kickoff_timeout": _field("Kickoff timeout (s)", "number", "Kickoff and resume: allow a cold start", 180),
-            "verify": _field("Verify TLS", "string", "true, false, or the path of a CA file", "true"),
-            "proxy": _field("Proxy", "string", "URL of the proxy; else the environment's is used"),
-            "idempotency_keys": _field(
-                "Honours idempotency keys", "boolean", "The service honours the Idempotency-Key header", False
-            ),
-            "console_url": _field("Console URL", "string", "For links; {kickoff_id} and {execution_id} are filled in"),
-            "inbox_url": _field("Inbox URL", "string", "The inbox of this Airflow, as the service sees it"),
-        },
+        "conn-fields": connection_fields(),
     }
+
+
+def _secret(label: str, description: str) -> dict[str, Any]:
+    field = _field(label, "string", description)
+    field["schema"]["format"] = "password"
+    return field
 
 
 def _field(label: str, kind: str, description: str, default: Any = None) -> dict[str, Any]:

@@ -37,6 +37,8 @@ class Execution:
 
     ``output`` is the text: the result of a completed one, the draft of a pending one. ``output_json`` is the
     object where that text is one. ``execution_time`` is as the service gives it. ``raw`` is the answer itself.
+    Of a pending Flow, ``question`` is what its author asks and ``outcomes`` are the answers that it routes on, none
+    where it takes any text.
     """
 
     kickoff_id: str
@@ -52,7 +54,15 @@ class Execution:
     tasks: tuple[TaskResult, ...] = ()
     execution_time: float | None = None
     usage: Json | None = None
+    question: str | None = None
+    outcomes: list[str] = field(default_factory=list)
+    flow_id: str | None = None
     raw: Json = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the service speaks the live dialect, where a status may lag behind and a task id is new each time."""
+        return speaks_live(self.raw)
 
     @property
     def progress(self) -> str:
@@ -75,12 +85,26 @@ class Execution:
             "tasks": [asdict(task) for task in self.tasks],
             "execution_time": self.execution_time,
             "usage": self.usage,
+            **self._asked,
         }
+
+    @property
+    def _asked(self) -> Json:
+        """What a Flow asks; a crew asks for approval or a revision, and its record says nothing of it."""
+        if self.question is None and not self.outcomes:
+            return {}
+        flow_id = {"flow_id": self.flow_id} if self.flow_id else {}
+        return {"question": self.question, "outcomes": self.outcomes, **flow_id}
+
+
+def speaks_live(status: Json) -> bool:
+    """Whether the body of a status answer is of the live dialect: that one has a ``state``."""
+    return "state" in status
 
 
 @dataclass(frozen=True)
 class HumanInputWebhook:
-    """Where the service reports that a person is waited for, and with which credential (observed dialect).
+    """Where the service asks for a person, and with which credential (observed dialect, POST /kickoff).
 
     Either ``token`` (bearer), or ``username`` and ``password`` (basic), or none. ``conn_id`` names an Airflow
     connection that holds the credential; operators take it in this form only.
@@ -132,6 +156,18 @@ def _refuse_unknown(what: str, value: Json, shape: type) -> None:
         raise ValueError(f"{what} needs a url")
 
 
+@dataclass(frozen=True)
+class CrewInputs:
+    """What a crew asks for at its kickoff.
+
+    :param names: all of them; those of a Flow need not be required
+    :param required: which of them are; None where the service does not say
+    """
+
+    names: list[str]
+    required: list[str] | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kickoff:
     """What ``POST /kickoff`` carries."""
@@ -139,17 +175,19 @@ class Kickoff:
     inputs: Json
     webhooks: Webhooks | None = None
     meta: Json | None = None
+    restore_from: str | None = None
     idempotency_key: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """What ``POST /resume`` carries (specification, section 2.3)."""
+    """What ``POST /resume`` carries (specification, section 2.3; of a Flow also the chosen outcome)."""
 
     execution_id: str
     crew_task_id: str
     human_feedback: str
-    is_approve: bool
+    is_approve: bool | None
+    outcome: str | None = None
     webhooks: Webhooks | None = None
     idempotency_key: str | None = None
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from airflow_crew_provider.service.crews import Job, Report, TaskInfo, TaskStarted, Waiting
+from airflow_crew_provider.service.engine.crew import Job, PendingReview, Report, TaskInfo, TaskStarted
 from airflow_crew_provider.service.local import running_service
 from scripts.stack import AirflowStack, wait_until
 
@@ -39,12 +39,12 @@ class HeldCrew:
     def __init__(self, size: int) -> None:
         self.gates = [threading.Event() for _ in range(size)]
 
-    def run(self, job: Job, report: Report) -> Waiting:
+    def run(self, job: Job, report: Report) -> PendingReview:
         number = int(job.inputs["number"])
         report(TaskStarted("draft", "Writer"))
         while not self.gates[number].wait(1.0):
             job.cancelled.raise_if_set()
-        return Waiting("draft", f"Draft of crew {number}.", "Writer")
+        return PendingReview("draft", f"Draft of crew {number}.", "Writer")
 
 
 class Watcher:

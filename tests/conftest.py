@@ -7,17 +7,35 @@ import shutil
 import tempfile
 
 import pytest
+from hypothesis import settings
 
 pytest_plugins = ["airflow_crew_provider.testing"]
 
 NO_SKIP = os.environ.get("CREW_TESTS_NO_SKIP") == "1"
 AIRFLOW_HOME = tempfile.mkdtemp(prefix="crew-tests-")
 
+# For mutation runs: the same examples each time, and fewer of them.
+settings.register_profile("mutants", derandomize=True, max_examples=30, deadline=None, database=None)
+
 # Before anything imports Airflow: neither the settings nor the database of the person who runs the tests.
 for variable in [name for name in os.environ if name.startswith("AIRFLOW")]:
     del os.environ[variable]
 os.environ["AIRFLOW_HOME"] = AIRFLOW_HOME
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what starts processes; a test that is slow for another reason says it itself.
+
+    Tests on Airflow's processes come first: one worker runs them all, while the other runs the rest.
+    """
+    items.sort(key=lambda item: "system" not in item.path.parts)
+    for item in items:
+        code = getattr(getattr(item, "function", None), "__code__", None)
+        fixtures = {"command", "render"} & set(getattr(item, "fixturenames", ()))
+        starts = "subprocess" in (code.co_names if code else ()) or fixtures
+        if starts or {"crewai", "system"} & set(item.path.parts):
+            item.add_marker("slow")
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -79,9 +80,14 @@ def _perform(
         if answer.status_code == 404:
             return None
         if answer.status_code in (401, 403):
-            raise AuditError(f"Airflow refuses the credentials or the access ({answer.status_code}) at {url}")
+            raise AuditError(f"Airflow refuses the credentials or the access ({answer.status_code}) at {shown(url)}")
         if not answer.ok or answer.is_redirect:
-            raise AuditError(f"Airflow answered {answer.status_code} at {url}")
+            raise AuditError(f"Airflow answered {answer.status_code} at {shown(url)}")
         return answer.json()
-    except requests.RequestException as error:  # the JSON error is one of them too
-        raise AuditError(f"Airflow at {url}: {type(error).__name__}") from None
+    except (requests.RequestException, ValueError) as error:  # the JSON error, or a URL that cannot be parsed
+        raise AuditError(f"Airflow at {shown(url)}: {type(error).__name__}") from None
+
+
+def shown(url: str) -> str:
+    """Return a URL without the user and the password that may stand in it."""
+    return re.sub(r"//.*@", "//", url)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_crew_provider.audit.airflow_api import AirflowApi
+from airflow_crew_provider.core.stored_names import FEEDBACK_FIELD, RESUME_KEY, REVIEW_KEY
 
 Json = dict[str, Any]
-REVIEW, ANSWER = "crew_decision", "crew_resume"
 EVERY = "~"
 
 
@@ -34,18 +34,18 @@ def _of_run(api: AirflowApi, dag_id: str, run_id: str) -> Iterator[Json]:
 
 
 def _is_decided(detail: Json) -> bool:
-    ours = "human_feedback" in (detail.get("params") or {})
+    ours = FEEDBACK_FIELD in (detail.get("params") or {})
     return ours and bool(detail["response_received"])
 
 
 def _answers(api: AirflowApi, path: tuple[str, ...]) -> list[Json]:
     """Read what each resume of the run has sent and was told."""
-    found = api.pages("xcom_entries", *path, "taskInstances", EVERY, "xcomEntries", xcom_key_pattern=ANSWER)
-    entries = [entry for entry in found if entry["key"] == ANSWER]
+    found = api.pages("xcom_entries", *path, "taskInstances", EVERY, "xcomEntries", xcom_key_pattern=RESUME_KEY)
+    entries = [entry for entry in found if entry["key"] == RESUME_KEY]
     return [
         value
         for entry in entries
-        if isinstance(value := _value(api, path, entry["task_id"], ANSWER, entry["map_index"]), dict)
+        if isinstance(value := _value(api, path, entry["task_id"], RESUME_KEY, entry["map_index"]), dict)
     ]
 
 
@@ -58,7 +58,7 @@ def _value(api: AirflowApi, path: tuple[str, ...], task_id: str, key: str, map_i
 
 def _decision(api: AirflowApi, path: tuple[str, ...], detail: Json, answers: list[Json]) -> Json:
     task = detail["task_instance"]
-    review = _value(api, path, task["task_id"], REVIEW, task["map_index"])
+    review = _value(api, path, task["task_id"], REVIEW_KEY, task["map_index"])
     about = {"dag_id": path[1], "run_id": path[3], "task_id": task["task_id"], "map_index": task["map_index"]}
     if not isinstance(review, dict) or "output_sha256" not in review:
         return {**about, "task_state": task["state"], **_not_taken(detail)}
@@ -71,7 +71,7 @@ def _not_taken(detail: Json) -> Json:
     return {
         "taken": False,
         "chosen_options": detail["chosen_options"],
-        "human_feedback": (detail.get("params_input") or {}).get("human_feedback"),
+        "human_feedback": (detail.get("params_input") or {}).get(FEEDBACK_FIELD),
         "reviewer": detail.get("responded_by_user"),
         "decided_at": detail["responded_at"].replace("Z", "+00:00"),
     }

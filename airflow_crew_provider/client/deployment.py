@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_crew_provider import __version__
-from airflow_crew_provider.api import Call
-from airflow_crew_provider.exceptions import CrewInvalidInput, CrewOutcomeUnknown, CrewProtocolError
+from airflow_crew_provider.core.endpoints import Call
+from airflow_crew_provider.core.responses import Mask, masker
+from airflow_crew_provider.exceptions import CrewError, CrewInvalidInput, CrewOutcomeUnknown, CrewProtocolError
 
 LARGEST_BODY = 16 * 1024 * 1024
+# Above this a body is read in a thread, so that other triggers of the same loop go on meanwhile.
+LARGE_BODY = 128 * 1024
 MOST_REDIRECTS = 5
 
 
@@ -29,7 +34,7 @@ class Deployment:
 
     def total_timeout(self, call: Call[Any]) -> float:
         """Return the limit of one exchange: kickoff and resume may meet a cold start."""
-        return self.kickoff_timeout if call.path in ("/kickoff", "/resume") else self.timeout
+        return self.kickoff_timeout if call.path in ("/kickoff", "/resume", "/resume_feedback") else self.timeout
 
     def request_headers(self) -> dict[str, str]:
         """Return the headers of every request; the connection's token wins over its extra headers."""
@@ -40,6 +45,19 @@ class Deployment:
             merged["Authorization"] = f"Bearer {self.token}"
         return merged
 
+    @cached_property
+    def mask(self) -> Mask:
+        """What replaces the secrets in a text; made once, since many waits share a deployment."""
+        return masker(self.secrets)
+
+    @property
+    def ca_file(self) -> str | None:
+        """The file or folder of trusted certificates, if the connection or the environment names one."""
+        if not isinstance(self.verify, bool):
+            return self.verify
+        named = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
+        return named if self.verify else None
+
     @property
     def secrets(self) -> list[str]:
         """What must not be shown: the token, and long values of extra headers, which may be keys."""
@@ -47,13 +65,12 @@ class Deployment:
         return [self.token, *(value for _, value in self.headers if len(value) >= 8), *of_proxy]
 
 
-def refuse_large(call: Call[Any], body: bytearray) -> None:
-    if len(body) <= LARGEST_BODY:
-        return
+def too_large(call: Call[Any]) -> CrewError:
+    """Return the error for a body of more than `LARGEST_BODY` bytes."""
     said = f"{call.method} {call.path} was answered with more than {LARGEST_BODY // 1024 // 1024} MiB"
     if call.starts_something:
-        raise CrewOutcomeUnknown(f"{said}: whether the service acted on it is unknown")
-    raise CrewProtocolError(said)
+        return CrewOutcomeUnknown(f"{said}: whether the service acted on it is unknown")
+    return CrewProtocolError(said)
 
 
 def lower_names(headers: Mapping[str, str]) -> dict[str, str]:

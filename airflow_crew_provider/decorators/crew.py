@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow.providers.common.compat.sdk import (
@@ -49,14 +51,21 @@ class _CrewDecoratedOperator(DecoratedOperator, CrewKickoffOperator):
         """Call the function and run the crew; what it returns is data, and is not rendered as a template."""
         context_merge(context, self.op_kwargs)
         kwargs = determine_kwargs(self.python_callable, self.op_args, context)
-        self.inputs = self.python_callable(*self.op_args, **kwargs)
+        inputs = self.python_callable(*self.op_args, **kwargs)
+        self.inputs = asyncio.run(_result(inputs)) if inspect.isawaitable(inputs) else inputs
         return super().execute(context)
+
+
+async def _result(inputs: Awaitable[Any]) -> Any:
+    """Wait for the inputs of a function that is ``async def``."""
+    return await inputs
 
 
 def crew_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
     """Wrap a function that returns the crew's inputs; takes the arguments of `CrewKickoffOperator`.
 
-    The task starts the crew, waits for its completion and returns the completed record.
+    The function may be an ``async def``. The task starts the crew, waits for its completion and returns the completed
+    record.
     """
     return task_decorator_factory(
         python_callable=python_callable, decorated_operator_class=_CrewDecoratedOperator, **kwargs

@@ -5,23 +5,33 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
 
 from airflow_crew_provider.client import Deployment, check_header
+from airflow_crew_provider.core.addresses import base_url, hosts
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Json
+
+CREW, FLOW = "crew", "flow"
 
 
 @dataclass(frozen=True)
 class CrewConnection:
-    """What a connection says: where the crew is deployed, and what else is known of it."""
+    """What a connection says: where the crew is deployed, and what else is known of it.
+
+    :param kind: `CREW` or `FLOW`; None if unknown
+    :param flow_webhook_secret: by which the console signs the webhooks of a Flow
+    :param callback_hosts: to which, beside the Host, answers to a Flow may be sent
+    """
 
     deployment: Deployment
     idempotency_keys: bool = False
     console_url: str | None = None
     inbox_url: str | None = None
+    kind: str | None = None
+    flow_webhook_secret: str | None = field(default=None, repr=False)
+    callback_hosts: tuple[str, ...] = ()
 
 
 def read_connection(connection: Any) -> CrewConnection:
@@ -53,34 +63,10 @@ def _read(connection: Any) -> CrewConnection:
         idempotency_keys=_boolean("idempotency_keys", extra.get("idempotency_keys", False)),
         console_url=_text(extra, "console_url"),
         inbox_url=_text(extra, "inbox_url"),
+        kind=_kind(extra),
+        flow_webhook_secret=_text(extra, "flow_webhook_secret"),
+        callback_hosts=hosts(extra.get("callback_hosts")),
     )
-
-
-def base_url(host: str | None, port: int | None, schema: str | None) -> str:
-    """Return the base URL without a trailing slash; a missing scheme means https, a path is kept."""
-    if not host or not host.strip():
-        raise ValueError("Host is empty; it takes the base URL of the deployed crew")
-    host = host.strip()
-    if "://" not in host:
-        bare_ipv6 = host.count(":") > 1 and not host.startswith("[")
-        host = f"{schema or 'https'}://{f'[{host}]' if bare_ipv6 else host}"
-    parts = urlsplit(host)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("Host (with Schema) is not an http or https address")
-    if "@" in parts.netloc:
-        raise ValueError("Host carries a credential; the token belongs into Password")
-    if parts.query or parts.fragment:
-        raise ValueError("Host has a query or a fragment; it takes the base URL alone")
-    netloc = parts.netloc if _port(parts) or not port else f"{parts.netloc}:{port}"
-    return urlunsplit((parts.scheme, netloc, quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~"), "", ""))
-
-
-def _port(parts: SplitResult) -> int | None:
-    try:
-        return parts.port
-    except ValueError:  # whose text shows what stands there
-        problem = "Host has a port that is not a number up to 65535"
-    raise ValueError(problem)
 
 
 def _extra(connection: Any) -> Json:
@@ -136,6 +122,13 @@ def _boolean(name: str, value: Any) -> bool:
     if word in ("false", "0", "no", "off", "", "none"):
         return False
     raise ValueError(f"Extra {name!r} is neither true nor false")
+
+
+def _kind(extra: Json) -> str | None:
+    kind = (_text(extra, "kind") or "").lower() or None
+    if kind in (CREW, FLOW, None):
+        return kind
+    raise ValueError(f"Extra 'kind' is neither {CREW} nor {FLOW}")
 
 
 def _verify(value: Any) -> bool | str:

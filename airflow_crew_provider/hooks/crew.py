@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
-from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
-
-from airflow_crew_provider import api
-from airflow_crew_provider.client import Client
-from airflow_crew_provider.exceptions import (
-    CrewApiError,
-    CrewConnectionError,
-    CrewError,
-    CrewInvalidInput,
-)
-from airflow_crew_provider.hooks.connection import CrewConnection, read_connection
-from airflow_crew_provider.hooks.looking import Looking
-from airflow_crew_provider.jsonvalues import plain_object
+from airflow_crew_provider.core import endpoints
+from airflow_crew_provider.core.json_values import plain_object
+from airflow_crew_provider.exceptions import CrewApiError, CrewError, CrewInvalidInput
+from airflow_crew_provider.hooks.held_connection import HeldConnection
+from airflow_crew_provider.hooks.poller import Poller
 from airflow_crew_provider.models import (
+    CrewInputs,
     Execution,
     HumanInputWebhook,
     Json,
@@ -28,10 +21,8 @@ from airflow_crew_provider.models import (
     Webhooks,
 )
 
-T = TypeVar("T")
 
-
-class CrewHook(Looking, BaseHook):
+class CrewHook(HeldConnection, Poller):
     """Start, watch, resume and stop executions of a deployed crew.
 
     :param crew_conn_id: the connection of type ``crew``: base URL as Host, bearer token as Password
@@ -43,10 +34,7 @@ class CrewHook(Looking, BaseHook):
     hook_name = "Crew"
 
     def __init__(self, crew_conn_id: str = default_conn_name, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.crew_conn_id = crew_conn_id
-        self._connection: CrewConnection | None = None
-        self._client: Client | None = None
+        super().__init__(crew_conn_id, **kwargs)
 
     @classmethod
     def get_ui_field_behaviour(cls) -> Json:
@@ -55,28 +43,25 @@ class CrewHook(Looking, BaseHook):
 
         return legacy_field_behaviour()
 
-    @property
-    def connection(self) -> CrewConnection:
-        """The connection, looked up once."""
-        if self._connection is None:
-            self._use(read_connection(self.get_connection(self.crew_conn_id)))
-        assert self._connection is not None
-        return self._connection
+    @classmethod
+    def get_connection_form_widgets(cls) -> Json:
+        """Return the fields of the connection form of Airflow before 3.2."""
+        from airflow_crew_provider.compat.connection_form import widgets
+        from airflow_crew_provider.get_provider_info import connection_fields
 
-    @property
-    def client(self) -> Client:
-        """The client of this connection."""
-        if self._client is None:
-            self._client = Client(self.connection.deployment)
-        return self._client
-
-    def get_conn(self) -> Client:
-        """Return the client, as hooks do."""
-        return self.client
+        return widgets(connection_fields())
 
     def get_inputs(self) -> list[str]:
         """Return the names of the inputs that the crew asks for (specification, section 4.1)."""
-        return self.client.send(api.inputs())
+        return self.inputs().names
+
+    def inputs(self) -> CrewInputs:
+        """Return the inputs that the crew asks for, and which of them are required where the service says so."""
+        return self.client.send(endpoints.inputs())
+
+    def mask(self, text: str) -> str:
+        """Return a text as it may be shown: without the connection's secrets."""
+        return self.client.mask(text)
 
     def kickoff(
         self,
@@ -84,10 +69,12 @@ class CrewHook(Looking, BaseHook):
         *,
         webhooks: Webhooks | Json | None = None,
         meta: Json | None = None,
+        restore_from: str | None = None,
         idempotency_key: str | None = None,
     ) -> str:
         """Start an execution and return its kickoff id (specification, section 4.2). Sent once, never again.
 
+        :param restore_from: of a Flow with ``@persist``: the id of the state that it starts from
         :raises CrewConnectionError: nothing was sent
         :raises CrewOutcomeUnknown: the service may have started it all the same
         """
@@ -96,35 +83,54 @@ class CrewHook(Looking, BaseHook):
             inputs=checked_inputs(inputs),
             webhooks=sent,
             meta=None if meta is None else plain_object(meta, "meta"),
+            restore_from=restore_from,
             idempotency_key=idempotency_key,
         )
-        return self.client.send(api.kickoff(request), secrets=_credentials(sent))
+        return self.client.send(endpoints.kickoff(request), secrets=_credentials(sent))
 
     def get_status(self, kickoff_id: str) -> Execution:
         """Look at an execution (specification, section 4.3)."""
-        return self.client.send(api.status(kickoff_id))
+        return self.client.send(endpoints.status(kickoff_id))
+
+    def list_executions(self, state: str | None = None, limit: int = 20) -> list[Execution]:
+        """Return the newest executions that the token may see, without their outputs.
+
+        :param state: only those in this state: ``running``, ``pending``, ``completed`` or ``error``
+        :param limit: how many at most, up to 100
+        :raises CrewApiError: also where the deployment has no such list, as live deployments
+        """
+        try:
+            return self.client.send(endpoints.executions(state, limit))
+        except CrewApiError as error:
+            refused = error
+        if refused.status_code in (404, 405, 501):
+            refused.detail = "this deployment has no list of executions; the project's own crew service has one"
+        raise refused
 
     async def aget_status(self, kickoff_id: str) -> Execution:
         """Look at an execution without blocking the event loop."""
         await self._aconnect()
-        return await self.client.asend(api.status(kickoff_id))
+        return await self.client.asend(endpoints.status(kickoff_id))
 
     def resume(
         self,
         execution_id: str,
         crew_task_id: str,
         human_feedback: str,
-        is_approve: bool,
+        is_approve: bool | None,
         *,
+        outcome: str | None = None,
         webhooks: Webhooks | Json | None = None,
         idempotency_key: str | None = None,
     ) -> Resumed:
         """Answer an execution that waits for a person (specification, section 4.4). Sent once, never again.
 
         :param execution_id: the id of the first kickoff, never that of a continuation
+        :param outcome: of a Flow: one of its outcomes; then ``is_approve`` may be None
         :raises CrewOutcomeUnknown: the answer may have been taken all the same
         """
-        if not isinstance(is_approve, bool) or not isinstance(human_feedback, str):
+        decided = isinstance(is_approve, bool) or (is_approve is None and outcome)
+        if not isinstance(human_feedback, str) or not decided:
             raise CrewInvalidInput("is_approve must be a bool and human_feedback a text; nothing was sent")
         sent = self.with_credentials(webhooks)
         request = Resume(
@@ -132,15 +138,16 @@ class CrewHook(Looking, BaseHook):
             crew_task_id=crew_task_id,
             human_feedback=human_feedback,
             is_approve=is_approve,
+            outcome=outcome,
             webhooks=sent,
             idempotency_key=idempotency_key,
         )
-        return self.client.send(api.resume(request), secrets=_credentials(sent))
+        return self.client.send(endpoints.resume(request), secrets=_credentials(sent))
 
     def stop(self, kickoff_id: str) -> bool:
-        """Stop an execution; False if the service cannot, or if there is nothing to stop (observed dialect)."""
+        """Stop an execution (observed dialect, POST /stop); False if the service cannot, or has nothing to stop."""
         try:
-            return self.client.send(api.stop(kickoff_id))
+            return self.client.send(endpoints.stop(kickoff_id))
         except CrewApiError as error:
             return _cannot_stop(error)
 
@@ -148,7 +155,7 @@ class CrewHook(Looking, BaseHook):
         """Stop an execution without blocking the event loop."""
         await self._aconnect()
         try:
-            return await self.client.asend(api.stop(kickoff_id))
+            return await self.client.asend(endpoints.stop(kickoff_id))
         except CrewApiError as error:
             return _cannot_stop(error)
 
@@ -156,66 +163,9 @@ class CrewHook(Looking, BaseHook):
         """Ask for the crew's inputs, as the Test button of the connection form does."""
         try:
             names = self.get_inputs()
-        except (CrewError, AirflowNotFoundException) as error:
+        except CrewError as error:
             return False, str(error)
-        return True, f"The crew answers; its inputs: {', '.join(names) or 'none'}"
-
-    # --- the connection ---
-
-    async def hold(self) -> None:
-        """Look the connection up and keep the session that this event loop shares open until `release`."""
-        await self._aconnect()
-        await self.client.hold()
-
-    async def release(self) -> None:
-        """Give back what `hold` took."""
-        if self._client is not None:
-            await self._client.release()
-
-    async def _aconnect(self) -> None:
-        if self._connection is None:
-            self._use(await self._aread())
-
-    async def _aread(self) -> CrewConnection:
-        from airflow.providers.common.compat.connection import get_async_connection
-
-        try:
-            found = await get_async_connection(self.crew_conn_id)
-        except AirflowNotFoundException as error:
-            missing, problem = True, str(error)
-        except Exception as error:
-            missing, problem = False, f"{type(error).__name__}: {error}"
-        else:
-            return read_connection(found)
-        if missing:
-            raise CrewInvalidInput(problem)
-        raise CrewConnectionError(f"Connection {self.crew_conn_id!r} could not be looked up ({problem})")
-
-    def refresh(self) -> bool:
-        """Look the connection up once more; return whether it has changed."""
-        return self._replaced_by(read_connection(self.get_connection(self.crew_conn_id)))
-
-    async def arefresh(self) -> bool:
-        """Do what `refresh` does; the shared session moves along."""
-        before = self.client
-        try:
-            replaced = self._replaced_by(await self._aread())
-        except CrewConnectionError:
-            return False
-        if replaced:
-            # In this order: a cancellation while the old session closes must not leave the new one unheld.
-            await self.client.hold()
-            await before.release()
-        return replaced
-
-    def _replaced_by(self, fresh: CrewConnection) -> bool:
-        changed = fresh.deployment != self.connection.deployment
-        self._use(fresh)
-        return changed
-
-    def _use(self, connection: CrewConnection) -> None:
-        if connection != self._connection:
-            self._connection, self._client = connection, None
+        return True, self.mask(f"The crew answers; its inputs: {', '.join(names) or 'none'}")
 
     def with_credentials(self, webhooks: Webhooks | Json | None) -> Webhooks | None:
         """Return the webhooks with the credential of the connection that they name."""
@@ -231,7 +181,7 @@ class CrewHook(Looking, BaseHook):
 
     def _credential(self, webhook: HumanInputWebhook) -> HumanInputWebhook:
         assert webhook.conn_id
-        held = self.get_connection(webhook.conn_id)
+        held = self.look_up(webhook.conn_id)
         if not held.password:
             raise CrewInvalidInput(f"Connection {webhook.conn_id!r} of the human-input webhook has no password")
         if held.login:
@@ -247,9 +197,10 @@ class HasHook:
     @property
     def hook(self) -> CrewHook:
         """The hook of the rendered connection id."""
-        if self.__dict__.get("_hook") is None:
-            self.__dict__["_hook"] = CrewHook(self.crew_conn_id)
-        return self.__dict__["_hook"]
+        made: CrewHook | None = self.__dict__.get("_hook")
+        if made is None:
+            made = self.__dict__["_hook"] = CrewHook(self.crew_conn_id)
+        return made
 
 
 def checked_inputs(inputs: Any) -> Json:

@@ -1,6 +1,6 @@
-"""The inbox as HTTP. Airflow mounts plugins without authentication, so every request proves itself here.
+"""The inbox as HTTP. Airflow mounts plugins without authentication, so each request is authenticated here.
 
-Who cannot prove anything is refused before the body is read; what was acknowledged is in the database.
+A request without a valid credential is refused before its body is read; what is acknowledged is stored.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ from typing import Annotated, Any, Literal
 
 from fastapi import BackgroundTasks, Depends, FastAPI, Header, HTTPException, Path, Request
 
-from airflow_crew_provider.answers import Answer, json_of
-from airflow_crew_provider.boxes import CREW, Question
+from airflow_crew_provider.compat import database, flow_store
+from airflow_crew_provider.compat.database import RegisteredTask
+from airflow_crew_provider.compat.flow_store import FlowSender
+from airflow_crew_provider.core import flow_webhooks
+from airflow_crew_provider.core.capped_body import BodyTooLarge, acollect
+from airflow_crew_provider.core.inbox_addresses import matches
+from airflow_crew_provider.core.inbox_messages import CREW, HumanInputRequest
+from airflow_crew_provider.core.responses import HttpResponse, json_of
 from airflow_crew_provider.exceptions import CrewProtocolError
-from airflow_crew_provider.inbox import airflow_db
-from airflow_crew_provider.inbox.airflow_db import Address
-from airflow_crew_provider.inbox.taking import Result, asked, succeeded, take_progress, take_question, wake
-from airflow_crew_provider.registrations import matches
+from airflow_crew_provider.inbox import flow
+from airflow_crew_provider.inbox.receiving import Result, asked, succeeded, take_progress, take_question, wake
 
 LARGEST_BODY = 1024 * 1024  # bytes
 BODY_SECONDS = 30.0
@@ -26,6 +30,8 @@ ANSWERS = {
     Result.LATE: (200, "too late, nothing changes"),
     Result.RETIRED: (401, "this address is no longer valid"),
     Result.FOREIGN: (422, "this is about another execution"),
+    Result.FOREIGN_HOST: (422, "the callback_url is at a host that the connection does not allow"),
+    Result.NO_QUESTION: (200, "this asks nothing, nothing changes"),
 }
 
 app = FastAPI(title="Crew inbox", docs_url=None, redoc_url=None, openapi_url=None)
@@ -33,35 +39,55 @@ app = FastAPI(title="Crew inbox", docs_url=None, redoc_url=None, openapi_url=Non
 Id = Annotated[str, Path(pattern="^[A-Za-z0-9_-]{20,64}$")]
 
 
-def asker(registration_id: Id, authorization: Annotated[str, Header()] = "") -> Address:
-    """Return the address of who shows the bearer token of a registration."""
-    address = airflow_db.find(registration_id)
+def asker(registration_id: Id, authorization: Annotated[str, Header()] = "") -> RegisteredTask:
+    """Return the task of the registration whose bearer token the request carries."""
+    address = database.find(registration_id)
     scheme, _, token = authorization.partition(" ")
     proven = scheme.lower() == "bearer" and matches(token.strip(), address.registration.human_input if address else "")
     return _proven(address, proven)
 
 
-def teller(registration_id: Id, capability: Annotated[str, Path(max_length=100)]) -> Address:
-    """Return the address of who knows the progress URL of a registration."""
-    address = airflow_db.find(registration_id)
+def teller(registration_id: Id, capability: Annotated[str, Path(max_length=100)]) -> RegisteredTask:
+    """Return the task of the registration whose progress URL the request uses."""
+    address = database.find(registration_id)
     return _proven(address, matches(capability, address.registration.progress if address else ""))
 
 
-def _proven(address: Address | None, proven: bool) -> Address:
+def _proven(address: RegisteredTask | None, proven: bool) -> RegisteredTask:
     if address is None or not proven:
         raise HTTPException(401, "Unknown address, or the credential is not its own", {"WWW-Authenticate": "Bearer"})
     return address
 
 
-async def body_of(request: Request) -> Any:
-    """Read the body as JSON, up to a size and within a time."""
+def flow_sender(connection: Annotated[str, Path(max_length=250)]) -> FlowSender:
+    """Return the deployment of the connection, if its webhooks are taken."""
+    sender = flow_store.sender(connection)
+    if sender is None:
+        raise _unproven()
+    return sender
+
+
+def _unproven() -> HTTPException:
+    return HTTPException(401, "Unknown address, or the signature is not valid or too old")
+
+
+async def raw_body(request: Request) -> bytes:
+    """Read the body, up to a size and within a time."""
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            body = await _capped(request)
+            return await _capped(request)
     except TimeoutError:
         raise HTTPException(408, f"The body did not arrive within {BODY_SECONDS:.0f} s") from None
+
+
+async def body_of(request: Request) -> Any:
+    """Read the body as JSON."""
+    return _json(await raw_body(request))
+
+
+def _json(body: bytes) -> Any:
     try:
-        return json_of(Answer(200, {}, body), "The webhook")
+        return json_of(HttpResponse(200, {}, body), "The webhook")
     except CrewProtocolError:
         raise HTTPException(422, "The body is not JSON") from None
 
@@ -71,22 +97,22 @@ async def _capped(request: Request) -> bytes:
     too_large = HTTPException(413, f"The body is larger than {LARGEST_BODY} bytes", {"Connection": "close"})
     if length.isdecimal() and int(length[:20]) > LARGEST_BODY:
         raise too_large
-    read = bytearray()
-    async for chunk in request.stream():
-        read += chunk
-        if len(read) > LARGEST_BODY:
-            raise too_large
-    return bytes(read)
+    try:
+        return await acollect(request.stream(), LARGEST_BODY)
+    except BodyTooLarge:
+        raise too_large from None
 
 
 Body = Annotated[Any, Depends(body_of)]
 
 
 @app.post("/human-input/{registration_id}")
-def human_input(address: Annotated[Address, Depends(asker)], body: Body, afterwards: BackgroundTasks) -> dict[str, str]:
+def human_input(
+    address: Annotated[RegisteredTask, Depends(asker)], body: Body, afterwards: BackgroundTasks
+) -> dict[str, str]:
     """A task of the crew waits for a person."""
     try:
-        question = Question.read(body)
+        question = HumanInputRequest.read(body)
     except CrewProtocolError as error:
         raise HTTPException(422, str(error)) from None
     result = take_question(address, question)
@@ -97,7 +123,7 @@ def human_input(address: Annotated[Address, Depends(asker)], body: Body, afterwa
 
 @app.post("/progress/{registration_id}/{capability}/{kind}")
 def progress(
-    address: Annotated[Address, Depends(teller)],
+    address: Annotated[RegisteredTask, Depends(teller)],
     kind: Literal["task", "step", "crew"],
     body: Body,
     afterwards: BackgroundTasks,
@@ -108,6 +134,28 @@ def progress(
     result = take_progress(address, kind, body)
     if result is Result.TAKEN and kind == CREW:
         afterwards.add_task(wake, address, body["kickoff_id"], succeeded(body["kickoff_id"]))
+    return _answered(result)
+
+
+@app.post("/flow/{connection}")
+def flow_question(
+    sender: Annotated[FlowSender, Depends(flow_sender)],
+    raw: Annotated[bytes, Depends(raw_body)],
+    request: Request,
+    afterwards: BackgroundTasks,
+) -> dict[str, str]:
+    """A Flow waits for a person: the webhook that the console signs."""
+    if not flow.is_proven(sender, request.headers, raw):
+        raise _unproven()
+    try:
+        asked = flow_webhooks.read(_json(raw))
+    except CrewProtocolError as error:
+        raise HTTPException(422, str(error)) from None
+    if asked is None:
+        return _answered(Result.NO_QUESTION)
+    result = flow.take(sender, *asked)
+    if result is Result.TAKEN:
+        afterwards.add_task(flow.wake, sender, asked[0])
     return _answered(result)
 
 

@@ -1,4 +1,4 @@
-"""The plugin through which Airflow 3's API server serves the inbox. Airflow 2 loads it and has no use for it.
+"""The plugin through which Airflow 3's API server serves the inbox. Airflow 2 loads it and does not use it.
 
 Every Airflow process loads plugins, so nothing heavy is imported before the first webhook arrives.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowPlugin
+
+from airflow_crew_provider.compat.asked_again import explain_refusals
 
 URL_PREFIX = "/crew-inbox"
 
@@ -27,7 +29,12 @@ class Inbox:
 
 
 class CrewInboxPlugin(AirflowPlugin):
-    """Takes the crew service's webhooks in."""
+    """Receives the webhooks of the crew service, and lets a review say why it did not take an answer."""
 
     name = "crew_inbox"
     fastapi_apps = [{"app": Inbox(), "url_prefix": URL_PREFIX, "name": "Crew inbox"}]  # noqa: RUF012 - as declared
+
+    @classmethod
+    def on_load(cls, *args: Any, **kwargs: Any) -> None:
+        """Let reviews say why an answer was not taken, in a process that keeps their questions."""
+        explain_refusals()

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
 
-XCOM_KEY = "crew_execution_url"
+from airflow_crew_provider.core.stored_names import LINK_KEY
 
 
 class CrewExecutionLink(BaseOperatorLink):
@@ -18,11 +18,11 @@ class CrewExecutionLink(BaseOperatorLink):
     @property
     def xcom_key(self) -> str:
         """XCom key under which Airflow 3 finds the link."""
-        return XCOM_KEY
+        return LINK_KEY
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Return the URL that the task pushed."""
-        return XCom.get_value(key=XCOM_KEY, ti_key=ti_key) or ""
+        return XCom.get_value(key=LINK_KEY, ti_key=ti_key) or ""
 
 
 def push_link(context: Any, console_url: str | None, kickoff_id: str, execution_id: str | None = None) -> None:
@@ -34,4 +34,4 @@ def push_link(context: Any, console_url: str | None, kickoff_id: str, execution_
     url = console_url or ""
     for placeholder, identifier in named.items():
         url = url.replace(placeholder, quote(identifier, safe=""))
-    context["ti"].xcom_push(key=XCOM_KEY, value=url)
+    context["ti"].xcom_push(key=LINK_KEY, value=url)

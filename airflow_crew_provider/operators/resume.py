@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException, BaseOperator, XComArg
 
-from airflow_crew_provider import api
+from airflow_crew_provider.compat.attempt import Attempt
+from airflow_crew_provider.compat.task_state import task_state_of
+from airflow_crew_provider.core.feedback import reads_like_approval, record_of
+from airflow_crew_provider.core.flow_webhooks import AnswerAddress
+from airflow_crew_provider.core.outcome import COMPLETED
+from airflow_crew_provider.core.request_parts import path_segment
+from airflow_crew_provider.core.review import FIELDS, ReviewAnswer
+from airflow_crew_provider.core.stored_names import EXECUTION_ID_KEY, RESUME_KEY, RESUME_STATE
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewInvalidInput, CrewOutcomeUnknown
 from airflow_crew_provider.hooks.crew import CrewHook, HasHook
-from airflow_crew_provider.hooks.memory import memory_of
-from airflow_crew_provider.hooks.waits import CrewTaskFailed, fail_task
 from airflow_crew_provider.links.crew import CrewExecutionLink, push_link
-from airflow_crew_provider.models import Execution, ExecutionState, Json, Resumed, Webhooks, output_sha256
-from airflow_crew_provider.operators.answering import (
-    feedback_to_send,
-    reads_like_approval,
-    record_of,
-    strict_bool,
-)
-from airflow_crew_provider.operators.once import Ledger, fingerprint
-from airflow_crew_provider.operators.webhooks import (
+from airflow_crew_provider.models import Json, Resumed, Webhooks
+from airflow_crew_provider.tasks import flow_answer
+from airflow_crew_provider.tasks.draft_check import DraftCheck
+from airflow_crew_provider.tasks.outcomes import fail_task
+from airflow_crew_provider.tasks.post_record import PostRecord, fingerprint
+from airflow_crew_provider.tasks.sender import Sender
+from airflow_crew_provider.tasks.webhooks import (
     checked_webhooks,
     refuse_literal_credentials,
     tell_inbox,
@@ -31,34 +33,22 @@ from airflow_crew_provider.operators.webhooks import (
     with_credentials,
 )
 
-MEMORY = "crew_resume"
-# The XCom that holds what was sent and what the service said to it, for the audit.
-ANSWER = "crew_resume"
-EXECUTION_ID = "execution_id"
-FIELDS = ("execution_id", "crew_task_id", "human_feedback", "is_approve")
-# How long the old pause may still show after a resume, in seconds.
-SETTLING = 15.0
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A person's answer as it is sent."""
-
-    execution_id: str
-    crew_task_id: str
-    human_feedback: str
-    is_approve: bool
-    output_sha256: str | None = None
+# For how many seconds a resume waits at most until its draft no longer waits.
+SETTLING = 30.0
 
 
 class CrewResumeOperator(HasHook, BaseOperator):
     """Hand a person's answer to an execution that waits for it, once; return the kickoff id to poll next.
 
-    :param review: the review of `CrewReviewOperator`; instead of the four fields below (templated)
+    Given a completed record it sends nothing and returns the record's kickoff id.
+
+    :param review: the review of `CrewReviewOperator`, or the completed record that it passed on; instead of the four
+        fields below (templated)
     :param execution_id: the id of the first kickoff (templated)
     :param crew_task_id: the service's id of the task that waits (templated)
     :param human_feedback: what the person says; a rejection needs it (templated)
     :param is_approve: a bool, or the words true or false; anything else is refused (templated)
+    :param outcome: of a Flow: the chosen outcome; then ``is_approve`` may be left out (templated)
     :param webhooks: the kickoff's webhooks again, or the word ``inbox``; with None notifications stop (templated)
     :param crew_conn_id: the connection of type ``crew`` (templated)
     """
@@ -76,6 +66,7 @@ class CrewResumeOperator(HasHook, BaseOperator):
         crew_task_id: str | XComArg | None = None,
         human_feedback: str | XComArg | None = None,
         is_approve: bool | str | XComArg | None = None,
+        outcome: str | XComArg | None = None,
         webhooks: Webhooks | Json | str | XComArg | None = None,
         crew_conn_id: str = CrewHook.default_conn_name,
         **kwargs: Any,
@@ -87,132 +78,133 @@ class CrewResumeOperator(HasHook, BaseOperator):
         self.crew_task_id = crew_task_id
         self.human_feedback = human_feedback
         self.is_approve = is_approve
+        self.outcome = outcome
         self.webhooks = webhooks.as_dict() if isinstance(webhooks, Webhooks) else webhooks
         self.crew_conn_id = crew_conn_id
-        self._given: Answer | None = None
+        self._given: ReviewAnswer | None = None
         self._resumed: Resumed | None = None
 
     def execute(self, context: Any) -> str:
         """Send the answer, or find what an earlier run of this task has sent."""
         try:
+            completed = self._completed()
+            if completed is not None:
+                return self._pass_on(context, completed)
             kickoff_id = self._resume(context)
             told = self._told(kickoff_id)
-            context["ti"].xcom_push(key=ANSWER, value=told)
-            context["ti"].xcom_push(key=EXECUTION_ID, value=told["execution_id"])
+            context["ti"].xcom_push(key=RESUME_KEY, value=told)
+            context["ti"].xcom_push(key=EXECUTION_ID_KEY, value=told["execution_id"])
             push_link(context, self.hook.connection.console_url, kickoff_id, told["execution_id"])
         except CrewError as error:
             fail_task(error)
         return kickoff_id
 
+    def _completed(self) -> Json | None:
+        """Return the completed record that a review has passed on; None for an answer of a person."""
+        if self.review is None:
+            return None
+        given = record_of(self.review, "review")
+        return given if given.get("state") == COMPLETED else None
+
+    def _pass_on(self, context: Any, completed: Json) -> str:
+        kickoff_id, execution_id = completed.get("kickoff_id") or "", completed.get("execution_id") or ""
+        for each in (kickoff_id, execution_id):
+            path_segment(each)
+        self.log.info("Execution %s is completed; there is nothing to answer and nothing is sent", execution_id)
+        context["ti"].xcom_push(key=EXECUTION_ID_KEY, value=execution_id)
+        push_link(context, self.hook.connection.console_url, kickoff_id, execution_id)
+        return kickoff_id
+
     def _resume(self, context: Any) -> str:
         answer = self._given = self._answer()
         webhooks = checked_webhooks(self.webhooks)
-        # An answer is taken once, also by a task that was cleared: so no max_tries tells the two apart here.
-        ledger = Ledger(memory_of(context, MEMORY), fingerprint(vars(answer)), max_tries=0)
-        if ledger.same_request and ledger.kickoff_id:
-            self.log.info("This answer was sent before; execution %s goes on", ledger.kickoff_id)
-            tell_inbox(context, ledger, again=True)
-            return ledger.kickoff_id
-        sent_before = ledger.same_request
-        if sent_before and not self.hook.connection.idempotency_keys:
-            self._settle_unknown(answer, ledger)
-            if ledger.kickoff_id:
-                tell_inbox(context, ledger, again=True)
-                return ledger.kickoff_id
-        elif not sent_before and answer.output_sha256:
-            self._check_draft(answer)
-        return self._send(context, answer, webhooks, ledger)
+        # An answer is taken once, also by a task that was cleared.
+        attempt = Attempt.of(context, self).with_clears_as_retries()
+        record = PostRecord(task_state_of(context, RESUME_STATE), attempt, fingerprint(answer.request))
+        check = self._check = DraftCheck(self.hook, answer, record, SETTLING)
+        if record.same_request and record.kickoff_id:
+            flow_answer.used_up(self.hook, answer)
+            return self._go_on(context, record, "This answer was sent before")
+        address = flow_answer.address_of(self.hook, answer)
+        if address is not None:
+            return self._answer_flow(context, answer, address, record)
+        webhooks = with_credentials(webhooks, self.hook)
+        if check.is_taken(Sender.of(self.hook.connection, webhooks)):
+            return self._go_on(context, record, "An earlier try has sent this answer")
+        return self._send(context, answer, webhooks, record)
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> ReviewAnswer:
         given = [name for name in FIELDS if getattr(self, name) is not None]
         if self.review is not None and given:
             raise CrewInvalidInput(
                 f"Give either review or the four fields, not both ({', '.join(given)}); nothing was sent"
             )
         source = record_of(self.review, "review") if self.review is not None else {n: getattr(self, n) for n in FIELDS}
-        missing = [name for name in ("execution_id", "crew_task_id", "is_approve") if source.get(name) is None]
-        if missing:
-            raise CrewInvalidInput(f"The answer lacks {', '.join(missing)}; nothing was sent")
-        is_approve = strict_bool(source["is_approve"])
-        feedback = source.get("human_feedback") or ""
-        if not isinstance(feedback, str):
-            raise CrewInvalidInput("human_feedback is not a text; nothing was sent")
-        self._warn_of_text(is_approve, feedback)
-        for name in ("execution_id", "crew_task_id"):
-            api.path_segment(source[name])
-        return Answer(
-            source["execution_id"],
-            source["crew_task_id"],
-            feedback_to_send(is_approve, feedback),
-            is_approve,
-            source.get("output_sha256"),
-        )
-
-    def _warn_of_text(self, is_approve: bool, feedback: str) -> None:
-        if is_approve and feedback.strip() and not reads_like_approval(feedback):
+        answer = ReviewAnswer.of(source)
+        if answer.outcome is None and answer.is_approve and not reads_like_approval(answer.human_feedback):
             self.log.warning(
                 "The approval carries a text. A live deployment decides by the text alone and may run the task again"
             )
+        return answer
 
-    def _check_draft(self, answer: Answer) -> None:
-        """Compare the draft that waits with the one that was answered, where the service shows it."""
-        seen = self.hook.look_patiently(answer.execution_id)
-        if seen is None or seen.state is ExecutionState.NOT_FOUND or _is_live(seen):
-            return
-        if seen.state is not ExecutionState.PENDING:
-            raise CrewTaskFailed(
-                f"Execution {answer.execution_id} does not wait for an answer, it is {seen.state}: somebody else has "
-                "answered it, or it was stopped. This answer was not sent"
-            )
-        if not _is_of(answer, seen):
-            raise CrewTaskFailed(
-                f"Execution {answer.execution_id} waits with another draft than the one that was answered (task "
-                f"{seen.crew_task_id} now, {answer.crew_task_id} then). This answer was not sent and changed nothing; "
-                "review the new draft"
-            )
-
-    def _settle_unknown(self, answer: Answer, ledger: Ledger) -> None:
-        """An earlier try may have sent this answer; find out by what the execution does now."""
-        seen = self._settled(answer, ledger.record.get("intended_at", 0) + SETTLING)
-        if seen is None or _is_live(seen):
-            raise CrewTaskFailed(
-                f"An earlier try sent this answer to execution {answer.execution_id} and its outcome is unknown: the "
-                "service does not tell. Sending it again could apply it twice. If the crew still waits, answer by hand"
-            )
-        if _waits_for(answer, seen):
-            self.log.info(
-                "An earlier try did not get this answer through: the same draft still waits. Sending it again"
-            )
-            return
-        self.log.info("An earlier try has sent this answer: execution %s is %s now", answer.execution_id, seen.state)
-        ledger.done(answer.execution_id)
-
-    def _send(self, context: Any, answer: Answer, webhooks: Webhooks | str | None, ledger: Ledger) -> str:
-        webhooks = with_credentials(webhooks, self.hook)
-        key = ledger.intend()
+    def _send(self, context: Any, answer: ReviewAnswer, webhooks: Webhooks | str | None, record: PostRecord) -> str:
+        if record.same_request:
+            keyed = self.hook.connection.idempotency_keys
+            because = "the idempotency key stays the same" if keyed else "the same draft still waits"
+            self.log.info("What came of the answer of an earlier try is not known, and %s. Sending it again", because)
+        key = record.intend(Sender.of(self.hook.connection, webhooks), draft_sha256=self._check.draft.output_sha256)
         try:
             resumed = self.hook.resume(
                 answer.execution_id,
                 answer.crew_task_id,
                 answer.human_feedback,
                 answer.is_approve,
-                webhooks=webhooks_to_send(webhooks, context, self.hook, ledger, answer.execution_id),
+                outcome=answer.outcome,
+                webhooks=webhooks_to_send(webhooks, context, self.hook, record, answer.execution_id),
                 idempotency_key=key if self.hook.connection.idempotency_keys else None,
             )
         except CrewError as error:
-            self._not_resumed(answer, ledger, error)
-        ledger.done(resumed.kickoff_id)
-        tell_inbox(context, ledger)
+            if self._check.was_taken_after_all(error):
+                return self._go_on(context, record, "An earlier try has sent this answer; it waits no more")
+            self._not_resumed(record, error)
+        record.note(kickoff_id=resumed.kickoff_id, resumed_at=time.time())
+        tell_inbox(context, record)
         self._resumed = resumed
         self._tell(answer, resumed)
-        if resumed.kickoff_id == answer.execution_id:
-            self._let_settle(answer)
+        self._let_settle(resumed.kickoff_id)
         return resumed.kickoff_id
 
-    def _not_resumed(self, answer: Answer, ledger: Ledger, error: CrewError) -> NoReturn:
-        if ledger.failed(error):
+    def _answer_flow(self, context: Any, answer: ReviewAnswer, address: AnswerAddress, record: PostRecord) -> str:
+        """Answer by the way the question came; the id to poll stays the same."""
+        flow_answer.check(self.hook, address)
+        sender = Sender.of(self.hook.connection)
+        if address.callback_url is None and self._check.is_taken(sender):
+            return self._go_on(context, record, "An earlier try has sent this answer")
+        record.intend(sender, draft_sha256=self._check.draft.output_sha256)
+        try:
+            resumed = self._resumed = flow_answer.send(self.hook, answer, address)
+        except CrewError as error:
+            self._not_resumed(record, error)
+        record.note(kickoff_id=resumed.kickoff_id, resumed_at=time.time())
+        flow_answer.used_up(self.hook, answer)
+        self._tell(answer, resumed)
+        return resumed.kickoff_id
+
+    def _go_on(self, context: Any, record: PostRecord, why: str) -> str:
+        """Return the id by which an earlier try of this task is to be followed."""
+        kickoff_id = record.kickoff_id or self._check.draft.execution_id
+        self.log.info("%s; execution %s goes on", why, kickoff_id)
+        if not record.kickoff_id:
+            record.done(kickoff_id)
+        tell_inbox(context, record, again=True)
+        self._let_settle(kickoff_id)
+        return kickoff_id
+
+    def _not_resumed(self, record: PostRecord, error: CrewError) -> NoReturn:
+        if record.failed(error):
             who = ": it was answered by somebody else, or is over" if isinstance(error, CrewBadRequest) else ""
             fail_task(error, f"This answer was not taken{who}")
+        record.note(lost_at=time.time())
         if isinstance(error, CrewOutcomeUnknown):
             fail_task(error, "A retry of this task finds out whether the answer was taken before it sends it again")
         raise AirflowException(str(error)) from error
@@ -222,46 +214,21 @@ class CrewResumeOperator(HasHook, BaseOperator):
         assert self._given
         said = self._resumed or Resumed(kickoff_id, "sent before")
         decided_at = record_of(self.review, "review").get("decided_at") if self.review is not None else None
-        return {**vars(self._given), "decided_at": decided_at, **vars(said)}
+        draft = {"draft_sha256": self._check.draft.output_sha256, "resumed_at": self._check.resumed_at}
+        return {**self._given.request, "decided_at": decided_at, **vars(said), **draft}
 
-    def _tell(self, answer: Answer, resumed: Resumed) -> None:
+    def _tell(self, answer: ReviewAnswer, resumed: Resumed) -> None:
         self.log.info(
             "Sent the answer (%s) to task %s of execution %s: %s; poll %s from now on",
-            "approved" if answer.is_approve else "revise",
+            answer.outcome or ("approved" if answer.is_approve else "revise"),
             answer.crew_task_id,
             answer.execution_id,
             resumed.message or resumed.status or "taken",
             resumed.kickoff_id,
         )
 
-    def _let_settle(self, answer: Answer) -> None:
-        """Wait until the old pause is gone, so that the next task does not take it for a new one."""
-        until = time.time() + SETTLING
-        while time.time() < until:
-            seen = self.hook.look(answer.execution_id, SETTLING)
-            if isinstance(seen, Execution) and not _waits_for(answer, seen):
-                return
-            time.sleep(0.2)
-        self.log.warning("Execution %s was not seen to go on yet", answer.execution_id)
-
-    def _settled(self, answer: Answer, until: float) -> Execution | None:
-        """Look until the draft that was answered is gone, or the time is; return what was seen last."""
-        while _waits_for(answer, seen := self.hook.look_patiently(answer.execution_id)) and time.time() < until:
-            time.sleep(0.5)
-        return seen
-
-
-def _is_live(seen: Execution) -> bool:
-    """Whether the service speaks the live dialect, where a task id is new at every gate."""
-    return isinstance(seen.raw.get("state"), str)
-
-
-def _waits_for(answer: Answer, seen: Execution | None) -> bool:
-    return seen is not None and seen.state is ExecutionState.PENDING and _is_of(answer, seen)
-
-
-def _is_of(answer: Answer, seen: Execution) -> bool:
-    """Whether an answer was given to the draft that is seen waiting."""
-    shown = seen.output if seen.output_json is None else seen.output_json
-    same_text = answer.output_sha256 is None or answer.output_sha256 == output_sha256(shown)
-    return same_text and seen.crew_task_id in (None, answer.crew_task_id)
+    def _let_settle(self, kickoff_id: str) -> None:
+        """Wait until the old pause is gone, so that the next task does not take it for a new question."""
+        draft = self._check.draft
+        if kickoff_id == draft.execution_id and not self._check.goes_on():
+            self.log.info("Execution %s is still shown with the draft that was answered", kickoff_id)

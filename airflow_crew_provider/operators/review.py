@@ -2,41 +2,54 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, NoReturn
 
-from airflow.providers.common.compat.sdk import AirflowSkipException, TaskDeferred, XComArg
+from airflow.providers.common.compat.sdk import AirflowSkipException, XComArg
 
-try:
-    from airflow.providers.standard.operators.hitl import HITLOperator
-    from airflow.sdk import Param
-    from airflow.sdk.definitions.param import ParamsDict
-except Exception as error:  # each version of Airflow before 3.1 fails here in its own way
-    raise ImportError(
-        "CrewReviewOperator needs Airflow 3.1 or newer, which has human-in-the-loop tasks; "
-        "on older versions let a person answer elsewhere and pass the four fields to CrewResumeOperator"
-    ) from error
-
-from airflow_crew_provider.exceptions import CrewInvalidInput
+from airflow_crew_provider.compat import human_in_the_loop
+from airflow_crew_provider.compat.attempt import Attempt
+from airflow_crew_provider.compat.human_in_the_loop import HITLOperator, form_params
+from airflow_crew_provider.compat.task_state import task_state_of
+from airflow_crew_provider.core.feedback import record_of, record_or_none
+from airflow_crew_provider.core.outcome import COMPLETED, PENDING
+from airflow_crew_provider.core.refused_answer import code, notice, problem_with
+from airflow_crew_provider.core.review_policy import (
+    deadline_after,
+    deadline_policy,
+    refuse_foreign,
+    response_time,
+    reviewers,
+)
+from airflow_crew_provider.core.stored_names import FEEDBACK_FIELD, REVIEW_KEY, REVIEW_STATE
+from airflow_crew_provider.exceptions import CrewError, CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
-from airflow_crew_provider.hooks.waits import CrewTaskFailed, fail_task
-from airflow_crew_provider.links.crew import CrewExecutionLink, push_link
-from airflow_crew_provider.models import Json, output_sha256
-from airflow_crew_provider.operators import asking
-from airflow_crew_provider.operators.answering import deadline_policy, record_of
-from airflow_crew_provider.operators.review_page import Question
+from airflow_crew_provider.links.crew import CrewExecutionLink
+from airflow_crew_provider.models import Json
+from airflow_crew_provider.operators.console_link import link_to_console
+from airflow_crew_provider.operators.flow_question import at_deadline, chosen, outcomes_of
+from airflow_crew_provider.operators.review_answer import (
+    identity_of,
+    in_one_line,
+    no_answer,
+    no_round_left,
+    review_of,
+    shown_draft,
+    whole_draft,
+)
+from airflow_crew_provider.operators.review_form import ReviewForm
+from airflow_crew_provider.tasks.outcomes import CrewTaskFailed, fail_task
+from airflow_crew_provider.tasks.question_record import QuestionRecord
 
 APPROVE, REVISE = "approve", "revise"
-FEEDBACK = "human_feedback"
-# XCom: the review, with the draft that it is about and its round.
-DECISION = "crew_decision"
 
 
 class CrewReviewOperator(HITLOperator):
     """Show a draft to a person in Airflow and return the review; no worker slot is held meanwhile.
+
+    A completed record needs no review: the task returns it, and `CrewResumeOperator` passes it on.
 
     The arguments of `HITLOperator` hold too: ``notifiers``, ``assigned_users``. ``execution_timeout`` is for this
     task's own work and never for the person.
@@ -47,9 +60,11 @@ class CrewReviewOperator(HITLOperator):
     :param previous: the review of the round before, which is shown too (templated)
     :param round_number: the number of this round, from 1
     :param max_rounds: how many there are; in the last one a revision fails the task
-    :param response_timeout: how long to wait for the person, a timedelta; None for no end
+    :param response_timeout: how long to wait for the person, in seconds or as a timedelta; None for no end
+    :param assigned_users: who may answer: ids of users, or dicts with ``id`` and ``name``; None for everybody
     :param on_timeout: at that deadline: ``fail``, ``{"revise": "text"}``, or ``approve``
-    :param options: the words to approve and to revise, in this order
+    :param options: the words to approve and to revise, in this order; a Flow's outcomes take their place
+    :param skip_completed: with a completed record, skip this task and those after it instead of passing it on
     :param crew_conn_id: the connection of type ``crew``, for the link to the console (templated)
     """
 
@@ -67,16 +82,19 @@ class CrewReviewOperator(HITLOperator):
         previous: Json | str | XComArg | None = None,
         round_number: int | None = None,
         max_rounds: int | None = None,
-        response_timeout: timedelta | None = None,
+        response_timeout: float | timedelta | None = None,
+        assigned_users: str | Json | Sequence[str | Json] | None = None,
         on_timeout: str | Json = "fail",
         options: Sequence[str] = (APPROVE, REVISE),
+        skip_completed: bool = False,
         crew_conn_id: str = CrewHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         if kwargs.get("defaults") in (options[0], [options[0]]):  # in HITLOperator's own words
             on_timeout = kwargs.pop("defaults") and APPROVE
+        response_timeout = response_time(response_timeout)
         policy = deadline_policy(on_timeout, response_timeout)
-        _refuse_foreign(options, kwargs)
+        refuse_foreign(options, kwargs)
         # A retry asks again after a crash; what a person has decided, or left undecided, ends the task for good.
         kwargs.setdefault("retries", 2)
         kwargs.setdefault("retry_delay", timedelta(seconds=10))
@@ -88,91 +106,122 @@ class CrewReviewOperator(HITLOperator):
                 options=list(options),
                 defaults=[options[0] if policy == APPROVE else options[1]] if policy != "fail" else None,
                 response_timeout=response_timeout,
+                assigned_users=reviewers(assigned_users),  # type: ignore[arg-type]
                 **kwargs,
             )
         if response_timeout is None and self.response_timeout is not None:
             self.execution_timeout, self.response_timeout = self.response_timeout, None
         # Set here, since Airflow hands the DAG's own params to `params` where the DAG has some.
-        self.params = ParamsDict({**_own(self.params), FEEDBACK: _feedback_field()})
+        self.params = form_params(self, **{FEEDBACK_FIELD: human_in_the_loop.feedback_field()})
+        self.words = list(options)
         self.pending: Any = pending
         self.previous: Any = previous
         self.round_number = round_number
         self.max_rounds = max_rounds
         self.on_timeout = policy
+        self.skip_completed = skip_completed
         self.crew_conn_id = crew_conn_id
 
     def execute(self, context: Any) -> Any:
-        """Ask the person; a record that is completed already needs no review."""
+        """Ask the person; a completed record needs no review and is returned."""
         pending = self._record()
-        self._link(context, pending)
-        self._ask(context, datetime.now(UTC) + self.response_timeout if self.response_timeout else None)
+        if pending["state"] == COMPLETED:
+            return self._pass_on(pending)
+        link_to_console(context, self.crew_conn_id, pending, self.log)
+        shown, question = shown_draft(pending), self._question(context)
+        self._offer(shown)
+        until = question.until or deadline_after(self.response_timeout)
+        if not question.is_open_for(identity_of(shown)):
+            self._ask(context, shown, until)
+        self.log.info("An earlier try has shown this draft; an answer that was given since then counts")
+        question.asked(identity_of(shown), until)
+        self._wait(context, question, shown, until)
 
-    def execute_complete(self, context: Any, event: Json, until: str | None = None) -> Json:
+    def execute_complete(self, context: Any, event: Json, until: str | None = None, shown: Json | None = None) -> Json:
         """Return the review; an answer that cannot be one is not taken, and the person is asked again."""
-        pending = self._record()
+        # Release 0.1 parked without what was shown.
+        shown = shown or shown_draft(self._record())
+        self._offer(shown)
         if event.get("error_type") == "timeout":
-            self._fail_at_deadline(pending)
-        try:
-            if event.get("error_type") == "validation":
-                raise ValueError(event["error"])
-            answer = super().execute_complete(context, event)
-            review = self._review(pending, answer, at_deadline=asking.timed_out(event))
-        except (ValueError, CrewInvalidInput, asking.ParamValidationError) as error:
-            self.log.warning("The answer of %s is not taken: %s. Asking again", asking.name_of(event), error)
-            self._ask(context, datetime.fromisoformat(until) if until else None)
-        self._write_down(context, pending, review)
-        if not review["is_approve"] and self._question(pending, None).is_last:
+            self._fail_at_deadline(context, shown)
+        if event.get("error_type") == "unknown":
+            self.process_trigger_event_error(event)
+        in_time = self.on_timeout == "fail" or not human_in_the_loop.timed_out(event)
+        problem = self._problem(context, event, shown) if in_time else None
+        if problem:
+            who = human_in_the_loop.name_of(event)
+            self.log.warning("The answer of %s is not taken, because %s. Asking again", who, problem)
+            self._ask(context, shown, until, notice(who, problem))
+        review = self._review(shown, event, in_time=in_time)
+        self._write_down(context, shown, review)
+        self._end(context)
+        if review["is_approve"] is False and self._form(shown, None).is_last:
             self._fail_without_round(context, review)
         return review
 
     # --- asking ---
 
-    def _ask(self, context: Any, until: datetime | None) -> NoReturn:
-        """Put the question and give the worker slot back."""
-        question = self._question(self._record(), until)
-        self.subject = self.subject or question.subject
-        given = self.body
-        self.body = given or question.body
-        asking.refuse_stale(self, context, [self.body] if given else [question.mark, question.pending["execution_id"]])
-        if until:
-            self.response_timeout = max(until - datetime.now(UTC), timedelta(seconds=1))
+    def _offer(self, shown: Json) -> None:
+        """Let the person choose from the Flow's outcomes, or approve and revise."""
+        self.options = outcomes_of(shown) or self.words
         try:
-            super().execute(context)
-        except (asking.TaskAwaitingInput, TaskDeferred) as parked:
-            parked.kwargs = {"until": until.isoformat() if until else None}
-            raise
-        raise AssertionError("a question to a person ends in a wait")
+            self.defaults = at_deadline(shown, self.words, self.on_timeout)
+        except CrewInvalidInput as error:
+            fail_task(error)
 
-    def _question(self, pending: Json, until: datetime | None) -> Question:
+    def _ask(self, context: Any, shown: Json, until: str | None, refused: str = "") -> NoReturn:
+        """Put the question and give the worker slot back."""
+        form = self._form(shown, until, refused)
+        self.subject = self.subject or form.subject
+        given = self.body
+        self.body = "\n\n".join(part for part in (form.notice, given) if part) if given else form.body
+        signs = [given] if given else [form.mark, shown["execution_id"]]
+        if human_in_the_loop.shows_another_draft(self, context, signs):
+            raise CrewTaskFailed(
+                "Airflow still holds the draft of an earlier run of this task and cannot show the new one, so nobody "
+                "was asked and nothing was sent. The execution stays paused at the service; start a new DAG run "
+                "instead of clearing this one, or answer with CrewResumeOperator"
+            )
+        (question := self._question(context)).asked(identity_of(shown), until, again=bool(refused))
+        self._wait(context, question, shown, until)
+
+    def _wait(self, context: Any, question: QuestionRecord, shown: Json, until: str | None) -> NoReturn:
+        question.notify(self.notifiers, context)
+        left = max(datetime.fromisoformat(until) - datetime.now(UTC), timedelta(seconds=1)) if until else None
+        human_in_the_loop.park(self, context, left, {"until": until, "shown": shown})
+
+    def _question(self, context: Any) -> QuestionRecord:
+        try:
+            return QuestionRecord(task_state_of(context, REVIEW_STATE), Attempt.of(context, self))
+        except CrewError as error:
+            fail_task(error, "Nobody was asked now; an answer that was given is kept")
+
+    def _end(self, context: Any) -> None:
+        try:
+            self._question(context).over()
+        except CrewError as error:
+            fail_task(error, "The answer is kept; a retry of this task takes it")
+
+    def _form(self, shown: Json, until: str | None, refused: str = "") -> ReviewForm:
         upstream = sorted(self.upstream_task_ids)
-        return Question(
-            pending=pending,
-            approve=self.options[0],
-            revise=self.options[1],
+        return ReviewForm(
+            pending=shown,
+            approve=self.words[0],
+            revise=self.words[1],
             round_number=self.round_number,
             max_rounds=self.max_rounds,
-            previous=record_of(self.previous, "previous") if self.previous else None,
-            until=until,
+            previous=record_or_none(self.previous),
+            until=datetime.fromisoformat(until) if until else None,
             on_timeout=self.on_timeout,
+            refused=refused,
             **({"whole": f"the XCom `return_value` of task `{upstream[0]}`"} if len(upstream) == 1 else {}),
         )
 
-    def _link(self, context: Any, pending: Json) -> None:
-        """Link to the console; a connection that is not there or cannot be read costs the link only."""
-        try:
-            console = CrewHook(self.crew_conn_id).connection.console_url
-        except Exception as error:  # each version of Airflow has its own for a connection that is not there
-            self.log.info("No link to the execution: %s", error)
-            return
-        push_link(context, console, pending.get("kickoff_id") or pending["execution_id"], pending["execution_id"])
-
     def _record(self) -> Json:
         try:
-            pending = record_of(self.pending, "pending")
-            if pending.get("state") == "completed":
-                raise AirflowSkipException(
-                    f"Execution {pending.get('execution_id')} is completed; there is nothing to review"
-                )
+            pending = {"state": PENDING, **record_of(self.pending, "pending")}
+            if pending["state"] == COMPLETED:
+                return pending
             missing = [name for name in ("execution_id", "crew_task_id", "output") if pending.get(name) is None]
             if missing:
                 raise CrewInvalidInput(f"The pending record lacks {', '.join(missing)}; nobody was asked")
@@ -180,82 +229,51 @@ class CrewReviewOperator(HITLOperator):
             fail_task(error)
         return pending
 
+    def _pass_on(self, completed: Json) -> Json:
+        said = f"Execution {completed.get('execution_id')} is completed; there is nothing to review"
+        if self.skip_completed:
+            raise AirflowSkipException(said)
+        self.log.info("%s. Its record is passed on", said)
+        return completed
+
     # --- deciding ---
 
-    def _review(self, pending: Json, answer: Any, *, at_deadline: bool) -> Json:
-        is_approve = answer["chosen_options"] == [self.options[0]]
-        feedback = (answer["params_input"] or {}).get(FEEDBACK) or ""
-        if at_deadline and isinstance(self.on_timeout, dict):
-            feedback = self.on_timeout["revise"]
-        if not is_approve and not feedback.strip():
-            raise CrewInvalidInput("a revision was asked for without saying what to change")
-        user = answer.get("responded_by_user")
-        return {
-            "execution_id": pending["execution_id"],
-            "crew_task_id": pending["crew_task_id"],
-            "is_approve": is_approve,
-            "human_feedback": feedback,
-            "reviewer": {"id": user["id"], "name": user["name"]} if user and not at_deadline else None,
-            "decided_at": answer["responded_at"].isoformat(),
-            "output_sha256": output_sha256(pending["output"]),
-        }
+    def _problem(self, context: Any, event: Json, shown: Json) -> str | None:
+        """Say why an event is no answer; None if it is one."""
+        revise = None if outcomes_of(shown) else self.words[1]
+        problem = problem_with(event, self.options, list(self.params), revise)
+        if problem:
+            return problem
+        try:
+            super().execute_complete(context, event)
+        except (ValueError, human_in_the_loop.ParamValidationError) as error:
+            return f"it does not fit the form: {code(error)}"
+        return None
 
-    def _write_down(self, context: Any, pending: Json, review: Json) -> None:
+    def _review(self, shown: Json, event: Json, *, in_time: bool) -> Json:
+        feedback = (event.get("params_input") or {}).get(FEEDBACK_FIELD) or ""
+        if not in_time and isinstance(self.on_timeout, dict):
+            feedback = self.on_timeout["revise"]
+        return review_of(
+            shown,
+            event,
+            choice=chosen(shown, event["chosen_options"][0], self.words),
+            feedback=feedback,
+            reviewer=event.get("responded_by_user") if in_time else None,
+        )
+
+    def _write_down(self, context: Any, shown: Json, review: Json) -> None:
         """Keep the decision with the draft that it was made on, and tell it in one line."""
         rounds = {"round": self.round_number, "max_rounds": self.max_rounds}
-        context["ti"].xcom_push(key=DECISION, value={**review, **rounds, "output": pending["output"]})
-        said = review["human_feedback"]
-        self.log.info(
-            "Review: %s by %s at %s, execution %s, task %s, round %s, draft sha256 %s, feedback %s",
-            "approved" if review["is_approve"] else "revision",
-            (review["reviewer"] or {}).get("id") or "the deadline",
-            review["decided_at"],
-            review["execution_id"],
-            review["crew_task_id"],
-            self.round_number or "-",
-            review["output_sha256"],
-            json.dumps(said if len(said) <= 500 else f"{said[:500]} … ({len(said)} characters)", ensure_ascii=False),
-        )
+        decision = {**review, **rounds, "output": whole_draft(record_or_none(self.pending), shown)}
+        context["ti"].xcom_push(key=REVIEW_KEY, value=decision)
+        self.log.info(in_one_line(decision))
 
-    def _fail_at_deadline(self, pending: Json) -> NoReturn:
-        raise CrewTaskFailed(
-            f"Nobody answered within {self.response_timeout}. Nothing was sent: execution {pending['execution_id']} "
-            "stays paused at the service. Clear this task to ask again, or answer with CrewResumeOperator"
-        )
+    def _fail_at_deadline(self, context: Any, shown: Json) -> NoReturn:
+        self._end(context)
+        raise CrewTaskFailed(no_answer(shown, self.response_timeout))
 
     def _fail_without_round(self, context: Any, review: Json) -> NoReturn:
         """End a last round that wants another one; the decision stays on record."""
         context["ti"].xcom_push(key="return_value", value=review)
-        raise CrewTaskFailed(
-            f"A revision was asked for in the last of {self.max_rounds} rounds. It was not sent: execution "
-            f"{review['execution_id']} stays paused at the service, at task {review['crew_task_id']}. Answer it with "
-            "CrewResumeOperator, or raise max_rounds and start a new run"
-        )
-
-
-def _refuse_foreign(options: Sequence[str], kwargs: Json) -> None:
-    """Refuse what would approve by accident."""
-    if len(options) != 2 or options[0] == options[1]:
-        raise ValueError("options are two different words: to approve, and to revise")
-    for name in ("defaults", "multiple"):
-        if kwargs.pop(name, None):
-            raise ValueError(f"{name} cannot be given: say with on_timeout what happens at the deadline")
-
-
-def _own(params: Any) -> dict[str, Any]:
-    """Return the params of this task without those of its DAG."""
-    return {
-        name: params.get_param(name) for name in params if getattr(params.get_param(name), "source", None) == "task"
-    }
-
-
-def _feedback_field() -> Any:
-    field = Param(
-        "",
-        type=["string", "null"],
-        format="multiline",
-        title="Feedback",
-        description="What to change; needed for a revision",
-    )
-    field.source = "task"
-    return field
+        raise CrewTaskFailed(no_round_left(review, self.max_rounds))

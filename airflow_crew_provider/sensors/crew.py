@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, NoReturn
 
 from airflow.providers.common.compat.sdk import (
@@ -14,18 +15,18 @@ from airflow.providers.common.compat.sdk import (
     conf,
 )
 
-from airflow_crew_provider import api
+from airflow_crew_provider.compat import deferral
+from airflow_crew_provider.compat.task_state import task_state_of
+from airflow_crew_provider.core.polling import Watch
+from airflow_crew_provider.core.request_parts import path_segment
+from airflow_crew_provider.core.stored_names import WATCH_STATE
 from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed
-from airflow_crew_provider.hooks import waits
 from airflow_crew_provider.hooks.crew import CrewHook
-from airflow_crew_provider.hooks.memory import memory_of
-from airflow_crew_provider.hooks.waits import NET, CrewTaskFailed, deadline_of, fail_task, seconds
-from airflow_crew_provider.links.crew import CrewExecutionLink, push_link
+from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Execution, Json
+from airflow_crew_provider.tasks.earlier_resume import answered_before, resume_before
+from airflow_crew_provider.tasks.outcomes import NET, CrewTaskFailed, deadline_of, fail_task, seconds
 from airflow_crew_provider.triggers.waiting_task import WaitingTask
-from airflow_crew_provider.waiting import Watch
-
-MEMORY = "crew_watch"
 
 
 class CrewStatusSensor(WaitingTask, BaseSensorOperator):
@@ -44,7 +45,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         ``mode="reschedule"`` no pause is shorter than 8 s
     """
 
-    template_fields: Sequence[str] = ("kickoff_id", "execution_id", "crew_conn_id")
+    template_fields: Sequence[str] = ("kickoff_id", "execution_id", "crew_conn_id", "output_to")
     operator_extra_links = (CrewExecutionLink(),)
     ui_color = "#e8e4f8"
 
@@ -75,10 +76,11 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         """Wait in the way that was asked for."""
         self._ti = context["ti"]
         self._check_ids()
+        self.output_rules.refuse_unusable()
         if not self.wait_past_pending:
             self.open_inbox(context, self.kickoff_id)
         try:
-            push_link(context, self.hook.connection.console_url, self.kickoff_id, self.execution_id)
+            self.push_link(context, self.kickoff_id, self.execution_id)
         except CrewError as error:
             fail_task(error)
         if self.deferrable:
@@ -100,7 +102,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         """Look once."""
         if self._watch is None:
             self._watch = self._recalled(context)
-        outcome = self.hook.look_once(self._watch)
+        outcome = self.hook.poll_once(self._watch)
         if outcome is None:
             self._remember(context)
             return False
@@ -115,23 +117,35 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         return Watch(
             kickoff_id=self.kickoff_id,
             started=time.time(),
-            deadline=deadline_of(context, self.timeout, self.execution_timeout),
+            deadline=deadline_of(context, self.timeout, self._limit_of_all_polls()),
             poll_interval=self.poke_interval or 1.0,
             wait_past_pending=self.wait_past_pending,
+            answered=None if self.wait_past_pending else answered_before(context, self, self.kickoff_id),
             exponential_backoff=self.exponential_backoff,
             max_wait=seconds(self.max_wait),
         )
 
+    def _limit_of_all_polls(self) -> timedelta | None:
+        """Return `execution_timeout`; a task that is rescheduled between polls has it for each poll anew."""
+        return None if self.reschedule and not self.deferrable else self.execution_timeout
+
     def completed(self, context: Any, execution: Execution) -> Json:
         """Return the record."""
         if self.reschedule:
-            memory_of(context, MEMORY).over()
+            task_state_of(context, WATCH_STATE).over({})
         return execution.record(self.execution_id)
 
     def failed(self, watch: Watch, error: str) -> NoReturn:
-        """Fail for good."""
+        """Fail for good; after a resume, say that the answer was taken and what came after it failed."""
         failure = CrewExecutionFailed(watch.kickoff_id, error)
-        raise CrewTaskFailed(f"{failure}. Waiting again cannot help; clear the kickoff to start a new one") from failure
+        continuation = f"{self._resumed(watch)}Waiting again cannot help; clear the kickoff to start a new one"
+        raise CrewTaskFailed(f"{failure}. {continuation}") from failure
+
+    def _resumed(self, watch: Watch) -> str:
+        root = self.execution_id or self.kickoff_id
+        if root == watch.kickoff_id and resume_before({"ti": self._ti}, self, watch.kickoff_id) is None:
+            return ""
+        return f"The resume of execution {root} was accepted; what failed is its continuation. "
 
     def timed_out(self, watch: Watch, message: str) -> NoReturn:
         """Fail as sensors do at their timeout, and stop the execution if that was asked for."""
@@ -142,12 +156,12 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         if self._watch is None:
             return super()._get_next_poke_interval(started_at, run_duration, poke_count)
         pause = self._watch.pause(now=time.time())
-        return max(pause, waits.SETTLED_AFTER) if self.reschedule else pause
+        return max(pause, deferral.NOTICED_AFTER) if self.reschedule else pause
 
     def _check_ids(self) -> None:
         try:
             for identifier in (self.kickoff_id, self.execution_id or self.kickoff_id):
-                api.path_segment(identifier)
+                path_segment(identifier)
         except CrewError as error:
             fail_task(error)
 
@@ -155,18 +169,13 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
 
     def _recalled(self, context: Any) -> Watch:
         watch = self.watch_again(context)
-        kept = memory_of(context, MEMORY).recall() if self.reschedule else {}
+        kept = task_state_of(context, WATCH_STATE).recall() if self.reschedule else {}
         if kept.get("kickoff_id") == self.kickoff_id and kept.get("try_number") == context["ti"].try_number:
-            for name in _KEPT:
-                setattr(watch, name, kept.get(name, getattr(watch, name)))
+            watch.recall(kept)
         return watch
 
     def _remember(self, context: Any) -> None:
         if not self.reschedule or self._watch is None:
             return
-        learned = {name: getattr(self._watch, name) for name in _KEPT}
         about = {"kickoff_id": self.kickoff_id, "try_number": context["ti"].try_number}
-        memory_of(context, MEMORY).keep({**learned, **about})
-
-
-_KEPT = ("started", "deadline", "known", "failing_since", "failures", "looks")
+        task_state_of(context, WATCH_STATE).keep({**self._watch.learned(), **about})

@@ -1,7 +1,21 @@
+"""The command's entry: without the extra it needs, it says so in one sentence."""
+
 from __future__ import annotations
 
 import sys
 
-from .cli import main
 
-sys.exit(main())
+def main() -> int:
+    try:
+        from airflow_crew_provider.service.cli import main as run
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("airflow_crew_provider"):
+            raise
+        sentence = f"The crew service needs {error.name!r}: pip install 'airflow-crew-provider[service]'."
+        print(sentence, file=sys.stderr)  # noqa: T201
+        return 2
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

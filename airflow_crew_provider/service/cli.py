@@ -1,41 +1,55 @@
-"""`airflow-crew-service`: serve a crew, and look at its executions from a terminal."""
+"""`airflow-crew-service`: serve a crew, and list, show and resume its executions at a terminal."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import secrets
 import signal
 import sys
+import threading
 from typing import Any
 
-from . import lock, logs, terminal
-from .callers import BadToken
-from .dialects import DIALECTS
-from .server import bind, server
-from .settings import Settings
-from .store import StoreUnusable
-from .targets import BadTarget, load
+from airflow_crew_provider import __version__
+from airflow_crew_provider.service import logs, options, terminal
+from airflow_crew_provider.service.engine import paths
+from airflow_crew_provider.service.engine.container import Process
+from airflow_crew_provider.service.engine.crew import BadTarget
+from airflow_crew_provider.service.engine.principals import BadToken
+from airflow_crew_provider.service.http.dialects import DIALECTS
+from airflow_crew_provider.service.http.server import bind, server
+from airflow_crew_provider.service.settings import Settings
+from airflow_crew_provider.service.storage import file_lock
+from airflow_crew_provider.service.storage.availability import DatabaseUnavailable
+from airflow_crew_provider.service.storage.database import DatabaseUnusable
+
+DATABASE_VARIABLE = "CREW_SERVICE_DB"  # a URL may hold a password, which must not stand on a command line
 
 
 def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
-        return arguments.run(arguments)
-    except (BadTarget, BadToken, StoreUnusable, lock.AlreadyServed) as error:
+        code: int = arguments.run(arguments)
+        return code
+    except (BadTarget, BadToken, DatabaseUnusable, DatabaseUnavailable, file_lock.AlreadyServed) as error:
         return _refuse(str(error))
-    except BrokenPipeError:  # the reader of a list has seen enough
+    except BrokenPipeError:  # the reader of the output has left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="airflow-crew-service", description="A crew behind the Crew Execution API.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     database = argparse.ArgumentParser(add_help=False)
     database.add_argument(
-        "--db", default="crew-service.db", metavar="FILE", help="SQLite file, or a SQLAlchemy URL (%(default)s)"
+        "--db",
+        default=os.environ.get(DATABASE_VARIABLE) or Settings.database,
+        metavar="FILE",
+        help=f"SQLite file, or a SQLAlchemy URL; also as {DATABASE_VARIABLE} ({Settings.database})",
     )
     _add_serve(commands, database)
     terminal.add_to(commands, database)
@@ -43,84 +57,72 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_serve(commands: Any, database: argparse.ArgumentParser) -> None:
-    serve = commands.add_parser("serve", parents=[database], help="serve one crew over HTTP")
-    option = serve.add_argument
-    option("--host", default="127.0.0.1")
-    option("--port", type=int, default=8300)
-    option(
-        "--crew",
-        default="demo",
-        metavar="TARGET",
-        help="demo, a scenario (*.json), package.module:NAME or file.py:NAME (%(default)s)",
-    )
-    option("--dialect", choices=sorted(DIALECTS), default="spec", help="(%(default)s)")
-    option("--token", help="of the organization; also as CREW_SERVICE_TOKEN; by default one is made and printed")
-    option("--user-token", action="append", default=[], metavar="NAME=TOKEN", type=_user_token)
-    option("--workers", type=_positive(int), metavar="N", help="executions that run at once (32; CrewAI crews: 4)")
-    option("--time-limit", type=_positive(float), default=3600.0, metavar="SECONDS", help="(%(default)g)")
-    option("--max-body", type=_positive(int), default=1024 * 1024, metavar="BYTES", help="(%(default)d)")
-    option("--keep-days", type=_positive(float), default=30.0, metavar="DAYS", help="(%(default)g)")
+    serve = commands.add_parser("serve", parents=[database], help="serve crews over HTTP, and run them")
+    options.add_crews(serve)
+    options.add_http(serve)
     serve.set_defaults(run=_serve)
-
-
-def _positive(kind: type) -> Any:
-    def positive(text: str) -> Any:
-        value = kind(text)
-        if not value > 0:
-            raise argparse.ArgumentTypeError("must be greater than 0")
-        return value
-
-    return positive
-
-
-def _user_token(text: str) -> tuple[str, str]:
-    name, _, token = text.partition("=")
-    if not (name and token):
-        raise argparse.ArgumentTypeError("expected NAME=TOKEN")
-    return name, token
+    work = commands.add_parser("work", parents=[database], help="only run the crews of services on one PostgreSQL")
+    options.add_crews(work)
+    work.set_defaults(run=_work)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    crew = load(arguments.crew)
-    given = arguments.token or os.environ.get("CREW_SERVICE_TOKEN")
-    settings = Settings(
-        token=given or secrets.token_urlsafe(32),
-        user_tokens=arguments.user_token,
-        dialect=arguments.dialect,
-        database=arguments.db,
-        workers=arguments.workers,
-        time_limit=arguments.time_limit,
-        max_body=arguments.max_body,
-        keep_days=arguments.keep_days,
-    )
+    crews = options.crews_of(arguments)
+    given = options.token_of(arguments)
+    settings = options.settings_of(arguments, given or secrets.token_urlsafe(32))
+    if settings.flow_webhook and not settings.flow_webhook_secret:
+        return _refuse("--flow-webhook needs --flow-webhook-secret: its receiver must be able to tell who calls.")
     with contextlib.ExitStack() as stack:
         try:
             listener = stack.enter_context(bind(arguments.host, arguments.port))
         except OSError as error:
             return _refuse(f"Cannot listen on {arguments.host}:{arguments.port}: {error.strerror}.")
-        serving = server(settings, crew)
-        if "://" not in settings.database:
-            stack.enter_context(lock.held(settings.database))
+        place = arguments.base_url or _place(arguments.host, listener.getsockname()[1])
+        serving = server(dataclasses.replace(settings, base_url=place.rstrip("/")), crews)
         if not given:
             print(settings.token, flush=True)  # noqa: T201
-        _greet(arguments, listener.getsockname()[1])
-        logs.configure()
+        _greet(arguments, list(crews), listener.getsockname()[1])
+        logs.configure(arguments.log_format, arguments.log_level)
         signal.signal(signal.SIGTERM, _leave)
         with contextlib.suppress(KeyboardInterrupt):
             serving.run(sockets=[listener])
         return 0 if serving.started else 1
 
 
+def _work(arguments: argparse.Namespace) -> int:
+    """Run crews until a signal comes. Nobody can call this process, so it needs no token that anybody knows."""
+    settings = options.settings_of(arguments, secrets.token_urlsafe(32), delivers=False)
+    process = Process(settings, options.crews_of(arguments), DIALECTS[arguments.dialect]())
+    if process.database.is_sqlite:
+        process.database.close()
+        return _refuse("`work` shares the work of services on one PostgreSQL; a SQLite file is held by one service.")
+    logs.configure(arguments.log_format, arguments.log_level)
+    leave = threading.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda *_: leave.set())
+    process.start()
+    print("Running crews; this process serves no requests.", file=sys.stderr, flush=True)  # noqa: T201
+    leave.wait()
+    process.stop()
+    return 0
+
+
 def _leave(signum: int, frame: Any) -> None:
-    """The server stops by itself at a signal and raises it again afterwards: then all is done."""
+    """Exit at the signal that the server raises again after it has shut down."""
     raise SystemExit(0)
 
 
-def _greet(arguments: argparse.Namespace, port: int) -> None:
-    host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-    place = f"http://{host}:{port}"
-    text = f"Serving {arguments.crew} ({arguments.dialect} dialect) at {place}; manual: {place}/docs"
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
+def _place(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _greet(arguments: argparse.Namespace, names: list[str], port: int) -> None:
+    place = _place(arguments.host, port)
+    for name in names:
+        base = place + paths.of_crew(name)
+        what = name or (arguments.crew or ["demo"])[0]
+        text = f"Serving {what} ({arguments.dialect} dialect) at {base}; API documentation: {base}/docs"
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _refuse(text: str) -> int:

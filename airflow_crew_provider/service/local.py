@@ -1,4 +1,4 @@
-"""The real service on a free port, for tests: `with running_service(scenario=...) as service: ...`"""
+"""The service on a free port, for tests: `with running_service(scenario=...) as service: ...`"""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any
 
-from .crews import Crew
-from .scenario import DEMO, ScriptedCrew
-from .server import bind, server
-from .settings import Settings
+from airflow_crew_provider.service.engine.crew import Crew
+from airflow_crew_provider.service.engine.paths import ROOT
+from airflow_crew_provider.service.http.server import bind, server
+from airflow_crew_provider.service.scripted_crew import DEMO, ScriptedCrew
+from airflow_crew_provider.service.settings import Settings
 
 START_SECONDS = 30.0
 
@@ -44,7 +45,8 @@ def running_service(
         chosen = Settings(token=token, dialect=dialect, database=str(db), **settings)
         listener = stack.enter_context(bind("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        serving = server(chosen, crew or ScriptedCrew(scenario or DEMO))
+        chosen = replace(chosen, base_url=f"http://127.0.0.1:{port}")
+        serving = server(chosen, {ROOT: crew or ScriptedCrew(scenario or DEMO)})
         thread = threading.Thread(target=serving.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         stack.callback(thread.join, 30)

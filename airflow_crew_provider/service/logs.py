@@ -1,4 +1,8 @@
-"""Logs are JSON lines with the execution's id where there is one. What is logged never holds a token or a body."""
+"""Log JSON lines or text, with the id of the execution where there is one. No token and no body is ever logged.
+
+Of what a call attaches to its record only the fields below are written: a library that writes all of them, as those for
+JSON logs do, would also write what other packages attach.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,20 @@ class JsonLines(logging.Formatter):
         return json.dumps(line)
 
 
-def configure() -> None:
+class TextLines(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        fields = "".join(f" {name}={getattr(record, name)}" for name in FIELDS if hasattr(record, name))
+        return super().formatMessage(record) + fields
+
+
+FORMATS: dict[str, type[logging.Formatter]] = {"json": JsonLines, "text": TextLines}
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def configure(style: str = "json", level: str = "info") -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    handler.setFormatter(FORMATS[style]())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

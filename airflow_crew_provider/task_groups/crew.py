@@ -8,12 +8,13 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import BaseOperator, TaskGroup, XComArg
 
+from airflow_crew_provider.core.outcome import COMPLETED
+from airflow_crew_provider.core.stored_names import EXECUTION_ID_KEY
 from airflow_crew_provider.hooks.crew import CrewHook
-from airflow_crew_provider.hooks.waits import CrewTaskFailed
 from airflow_crew_provider.models import Json, Webhooks
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
-from airflow_crew_provider.operators.resume import EXECUTION_ID
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
+from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 
 # Looking again costs nothing, and an execution that failed is not looked at again. Airflow now and then fails a task
 # that is resumed in the moment in which it is put away (apache/airflow issues 66374 and 67287).
@@ -21,24 +22,36 @@ AGAIN: Json = {"retries": 2, "retry_delay": timedelta(seconds=5)}
 
 
 class CrewResultOperator(BaseOperator):
-    """Return the completed record, which the last of the waits that were needed has found.
+    """Return the completed record of one execution.
+
+    A wait that is skipped keeps its XCom of before a clear, so records of another execution do not count.
 
     :param records: the records of all waits, those of skipped ones None (templated)
+    :param execution_id: the id that the kickoff returned; by default that of the first record (templated)
     """
 
-    template_fields: Sequence[str] = ("records",)
+    template_fields: Sequence[str] = ("records", "execution_id")
     ui_color = "#d4f0d4"
 
-    def __init__(self, *, records: list[Any], **kwargs: Any) -> None:
+    def __init__(self, *, records: list[Any], execution_id: str | XComArg | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.records = records
+        self.execution_id: Any = execution_id
 
     def execute(self, context: Any) -> Json:
         """Return the record; an execution that waits for a person again, with no round left, fails the task."""
         found = [record for record in self.records if isinstance(record, dict)]
-        if found and found[-1]["state"] == "completed":
-            return found[-1]
-        raise CrewTaskFailed(_no_round_left(found[-1] if found else {}))
+        execution_id = self.execution_id or (found[0].get("execution_id") if found else None)
+        mine = [record for record in found if record.get("execution_id") == execution_id]
+        if not mine:
+            raise CrewTaskFailed(
+                f"No wait has a record of execution {execution_id}; clear the kickoff and all after it"
+            )
+        # Of an execution that completes there is one such record; others are of earlier rounds.
+        completed = [record for record in mine if record["state"] == COMPLETED]
+        if not completed:
+            raise CrewTaskFailed(_no_round_left(mine[-1]))
+        return completed[-1]
 
 
 def _no_round_left(record: Json) -> str:
@@ -54,7 +67,9 @@ class CrewReviewGroup(TaskGroup):
     @property
     def output(self) -> XComArg:
         """The completed record, to be handed to the next task."""
-        return self.children[self.child_id("result")].output  # type: ignore[attr-defined]
+        result: Any = self.get_child_by_label("result")
+        output: XComArg = result.output
+        return output
 
 
 def crew_with_review(
@@ -70,6 +85,9 @@ def crew_with_review(
     timeout: float | None = None,
     cancel_on_kill: bool = True,
     review: Json | None = None,
+    output_schema: Json | str | type | None = None,
+    max_total_tokens: int | None = None,
+    output_to: str | None = None,
 ) -> CrewReviewGroup:
     """Return a task group that runs a crew with up to ``max_rounds`` rounds of review by a person.
 
@@ -85,28 +103,37 @@ def crew_with_review(
     :param timeout: how long one wait for the crew may take, in seconds
     :param cancel_on_kill: stop the execution, best effort, when a user ends the kickoff or a wait
     :param review: arguments of `CrewReviewOperator`: ``assigned_users``, ``notifiers``, ``response_timeout``, ...
+    :param output_schema: what the completed output must match, as in `CrewStatusSensor`; drafts are not compared
+    :param max_total_tokens: fail if the completed execution has used more tokens
+    :param output_to: where the completed output is written instead of into the XCom (templated)
     """
     if max_rounds < 1:
         raise ValueError("max_rounds is at least 1")
     shared: Json = {"crew_conn_id": crew_conn_id}
     owned: Json = {**shared, "cancel_on_kill": cancel_on_kill}
-    wait: Json = {**owned, **AGAIN, "deferrable": deferrable, "poke_interval": poll_interval}
+    rules: Json = {"output_schema": output_schema, "max_total_tokens": max_total_tokens, "output_to": output_to}
+    wait: Json = {**owned, **AGAIN, **rules, "deferrable": deferrable, "poke_interval": poll_interval}
     if timeout is not None:
         wait["timeout"] = timeout
     with CrewReviewGroup(group_id=group_id) as group:
         kickoff = CrewKickoffOperator(task_id="kickoff", inputs=inputs, webhooks=webhooks, meta=meta, **owned)
         waits = [CrewStatusSensor(task_id="wait", kickoff_id=kickoff.output, **wait)]
-        asked: Json = {**shared, **(review or {}), "max_rounds": max_rounds}
+        asked: Json = {**shared, "skip_completed": True, **(review or {}), "max_rounds": max_rounds}
         for number in range(1, max_rounds + 1):
             with TaskGroup(group_id=f"round_{number}", tooltip="Skipped if the crew is completed before"):
                 decided = _review(round_number=number, pending=waits[-1].output, **asked)
                 asked["previous"] = decided.output
-                resume = CrewResumeOperator(task_id="resume", review=decided.output, webhooks=webhooks, **shared)
+                resume = CrewResumeOperator(
+                    task_id="resume", review=decided.output, webhooks=webhooks, **shared, **AGAIN
+                )
                 # From the resume, not from the kickoff: the same id, and a graph with fewer lines.
-                root = resume.output[EXECUTION_ID]  # type: ignore[index]
+                root = resume.output[EXECUTION_ID_KEY]  # type: ignore[index]
                 waits.append(CrewStatusSensor(task_id="wait", kickoff_id=resume.output, execution_id=root, **wait))
         CrewResultOperator(
-            task_id="result", records=[each.output for each in waits], trigger_rule="none_failed_min_one_success"
+            task_id="result",
+            records=[each.output for each in waits],
+            execution_id=kickoff.output,
+            trigger_rule="none_failed_min_one_success",
         )
     return group  # type: ignore[return-value]
 

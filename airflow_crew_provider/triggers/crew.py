@@ -10,17 +10,20 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator
+from inspect import signature
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_crew_provider.compat import deferral
+from airflow_crew_provider.core.outcome import GAVE_UP, Outcome
+from airflow_crew_provider.core.polling import Watch
+from airflow_crew_provider.core.stored_names import TRIGGER_CLASS_PATH
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError
-from airflow_crew_provider.hooks import waits
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.hooks.inbox import InboxHook, hook_with
 from airflow_crew_provider.models import Json
-from airflow_crew_provider.triggers import kills
-from airflow_crew_provider.waiting import GAVE_UP, Outcome, Watch
+from airflow_crew_provider.tasks import cancellation, outcomes
 
 
 class CrewStatusTrigger(BaseTrigger):
@@ -57,7 +60,7 @@ class CrewStatusTrigger(BaseTrigger):
         not_before: float | None = None,
         report_seen: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.kickoff_id = kickoff_id
         self.crew_conn_id = crew_conn_id
         self.poll_interval = poll_interval
@@ -78,68 +81,34 @@ class CrewStatusTrigger(BaseTrigger):
     def of(cls, watch: Watch, crew_conn_id: str, cancel_on_kill: bool, inbox: Json | None = None) -> CrewStatusTrigger:
         """Go on with a watch that a worker began."""
         return cls(
-            kickoff_id=watch.kickoff_id,
+            **{name: getattr(watch, name) for name in WATCHED if name != "report_seen"},
             crew_conn_id=crew_conn_id,
-            poll_interval=watch.poll_interval,
-            started=watch.started,
-            deadline=watch.deadline,
-            wait_past_pending=watch.wait_past_pending,
-            known=watch.known,
-            exponential_backoff=watch.exponential_backoff,
-            max_wait=watch.max_wait,
             cancel_on_kill=cancel_on_kill,
             inbox=inbox,
-            not_before=time.time() + max(watch.poll_interval, waits.SETTLED_AFTER),
+            not_before=time.time() + max(watch.poll_interval, deferral.NOTICED_AFTER),
             report_seen=True,
         )
 
     def watch(self) -> Watch:
         """Return the wait that the arguments describe."""
-        return Watch(
-            kickoff_id=self.kickoff_id,
-            started=self.started,
-            deadline=self.deadline,
-            poll_interval=self.poll_interval,
-            wait_past_pending=self.wait_past_pending,
-            known=self.known,
-            report_seen=self.report_seen,
-            exponential_backoff=self.exponential_backoff,
-            max_wait=self.max_wait,
-        )
+        return Watch(**{name: getattr(self, name) for name in WATCHED})
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and all arguments."""
-        return (
-            "airflow_crew_provider.triggers.crew.CrewStatusTrigger",
-            {
-                "kickoff_id": self.kickoff_id,
-                "crew_conn_id": self.crew_conn_id,
-                "poll_interval": self.poll_interval,
-                "started": self.started,
-                "deadline": self.deadline,
-                "wait_past_pending": self.wait_past_pending,
-                "known": self.known,
-                "exponential_backoff": self.exponential_backoff,
-                "max_wait": self.max_wait,
-                "cancel_on_kill": self.cancel_on_kill,
-                "inbox": self.inbox,
-                "not_before": self.not_before,
-                "report_seen": self.report_seen,
-            },
-        )
+        return TRIGGER_CLASS_PATH, {name: getattr(self, name) for name in ARGUMENTS}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and fire the outcome; whatever goes wrong is an outcome too."""
         try:
             yield TriggerEvent((await self._outcome()).to_event())
         except asyncio.CancelledError:
-            if kills.must_be_told_apart(self):
-                await kills.to_its_end(self._stop_if_killed(without_task=False))
+            if cancellation.must_be_told_apart():
+                await cancellation.to_its_end(self._stop_if_killed(without_task=False))
             raise
 
     async def on_kill(self) -> None:
         """Stop the execution, if that was asked for, when a user ends the waiting task (Airflow 3.3)."""
-        await kills.to_its_end(self._stop_if_killed(without_task=True))
+        await cancellation.to_its_end(self._stop_if_killed(without_task=True))
 
     async def cleanup(self) -> None:
         """Give the shared session back; called on every exit, so nothing is stopped here."""
@@ -152,7 +121,7 @@ class CrewStatusTrigger(BaseTrigger):
             watch = self.watch()
             outcome = await self._hold(watch)
             if outcome is None:
-                await asyncio.sleep(self._until_first_look())
+                await asyncio.sleep(self._until_first_poll())
                 outcome = await self._hook.await_outcome(watch)
             return outcome
         except CrewError as error:
@@ -164,12 +133,13 @@ class CrewStatusTrigger(BaseTrigger):
             await self.cleanup()  # `dag.test` calls it not
 
     async def _hold(self, watch: Watch) -> Outcome | None:
-        """Look the connection up; an Airflow that cannot tell it for a moment is forgiven as a failed look is."""
+        """Look the connection up; one that is not to be had for a moment is forgiven as a failed poll is."""
         while True:
             try:
                 await self._hook.hold()
             except CrewConnectionError as error:
                 outcome = watch.failed(error, now=time.time())
+                self.log.warning("Execution %s cannot be polled: %s", self.kickoff_id, error)
             else:
                 self._held = True
                 return None
@@ -177,7 +147,7 @@ class CrewStatusTrigger(BaseTrigger):
                 return outcome
             await asyncio.sleep(watch.pause(now=time.time()))
 
-    def _until_first_look(self) -> float:
+    def _until_first_poll(self) -> float:
         now = time.time()
         if self.not_before is None:
             return 0.0
@@ -190,8 +160,8 @@ class CrewStatusTrigger(BaseTrigger):
         return Outcome(GAVE_UP, self.kickoff_id, f"{problem}. {fate}")
 
     async def _stop_if_killed(self, *, without_task: bool) -> None:
-        if await kills.is_by_user(self, without_task=without_task) and not await self._was_woken():
-            fate = waits.fate_of_stop(self.kickoff_id, await self._stop() if self.cancel_on_kill else None)
+        if await cancellation.is_by_user(self, without_task=without_task) and not await self._was_woken():
+            fate = outcomes.fate_of_stop(self.kickoff_id, await self._stop() if self.cancel_on_kill else None)
             self.log.info("The task was ended by a user. %s", fate)
 
     async def _was_woken(self) -> bool:
@@ -203,3 +173,7 @@ class CrewStatusTrigger(BaseTrigger):
             return await self._hook.astop(self.kickoff_id)
         except CrewError as error:
             return error
+
+
+ARGUMENTS = tuple(signature(CrewStatusTrigger).parameters)
+WATCHED = tuple(name for name in ARGUMENTS if name in signature(Watch).parameters)  # what describes the wait itself

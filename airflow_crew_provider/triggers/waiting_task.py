@@ -4,24 +4,53 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
+from airflow.providers.common.compat.sdk import AirflowException, BaseOperator, TaskDeferred
 
-from airflow_crew_provider.exceptions import CrewError
+from airflow_crew_provider.core.outcome import COMPLETED, FAILED, GAVE_UP, PENDING, SEEN, TIMEOUT, Outcome
+from airflow_crew_provider.core.polling import Watch
+from airflow_crew_provider.exceptions import CrewConnectionError, CrewError
 from airflow_crew_provider.hooks.crew import HasHook
 from airflow_crew_provider.hooks.inbox import address_of, hook_with
-from airflow_crew_provider.hooks.waits import ended, fail_task, fate_of_stop, net_beneath
-from airflow_crew_provider.models import Execution, Json
-from airflow_crew_provider.triggers import kills
+from airflow_crew_provider.links.crew import push_link
+from airflow_crew_provider.models import Execution, ExecutionState, Json
+from airflow_crew_provider.tasks import cancellation
+from airflow_crew_provider.tasks.outcomes import ended, fail_task, fate_of_stop, net_beneath
+from airflow_crew_provider.tasks.output_rules import OutputRules
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
-from airflow_crew_provider.waiting import COMPLETED, FAILED, GAVE_UP, PENDING, SEEN, TIMEOUT, Outcome, Watch
 
 
-class WaitingTask(HasHook):
-    """A mixin of operators and sensors. They say which watch to keep, and what an execution's end means to them."""
+class WaitingTask(HasHook, BaseOperator):
+    """The base of operators and sensors that wait. They say what to poll, and what an execution's end means to them.
+
+    :param output_schema: what a completed output must match: a JSON Schema (a dict), or a pydantic model or its import
+        path, ``package.module:Model``
+    :param max_total_tokens: fail the task if the completed execution has used more tokens; None for any number
+    :param output_to: a path of Airflow's object storage to write the completed output to, instead of the XCom; the
+        record then has ``output: null`` and ``output_path`` (templated)
+    """
 
     cancel_on_kill: bool
     log: Any
     _ti: Any = None
+
+    def __init__(
+        self,
+        *,
+        output_schema: Json | str | type | None = None,
+        max_total_tokens: int | None = None,
+        output_to: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.output_schema = output_schema
+        self.max_total_tokens = max_total_tokens
+        self.output_to = output_to
+        self.output_rules  # noqa: B018  refuses a bad rule when the DAG file is parsed
+
+    @property
+    def output_rules(self) -> OutputRules:
+        """What this task demands of a completed execution."""
+        return OutputRules(self.output_schema, self.max_total_tokens, self.output_to)
 
     @property
     def inbox(self) -> Json | None:
@@ -32,12 +61,21 @@ class WaitingTask(HasHook):
         """Let all looks know what the inbox is told, if the execution was started with it."""
         self.__dict__["_hook"] = hook_with(self.crew_conn_id, address_of(context, self, kickoff_id))
 
+    def push_link(self, context: Any, kickoff_id: str, execution_id: str | None = None) -> None:
+        """Push the link to the console; a connection that cannot be looked up at the moment costs the link only."""
+        try:
+            console_url = self.hook.connection.console_url
+        except CrewConnectionError as error:
+            self.log.warning("No link to the console: %s", error)
+            console_url = None
+        push_link(context, console_url, kickoff_id, execution_id)
+
     def watch_again(self, context: Any) -> Watch:
         """Return the watch of this task as its arguments describe it; the deadline counts from now."""
         raise NotImplementedError
 
-    def completed(self, context: Any, execution: Execution) -> Any:
-        """Return what the task returns."""
+    def completed(self, context: Any, execution: Execution) -> Json:
+        """Return the record."""
         raise NotImplementedError
 
     def failed(self, watch: Watch, error: str) -> NoReturn:
@@ -50,7 +88,7 @@ class WaitingTask(HasHook):
 
     def begin_in_triggerer(self, context: Any, watch: Watch) -> Any:
         """Look once, and leave the rest to the triggerer; what is over already needs none."""
-        outcome = self.hook.look_once(watch)
+        outcome = self.hook.poll_once(watch)
         if outcome is None:
             self.go_on(watch)
         return self.end(context, watch, outcome)
@@ -106,10 +144,15 @@ class WaitingTask(HasHook):
         except CrewError as error:
             fail_task(error)
         if execution is None:
-            self.log.info("Execution %s goes on, somebody else answered it; waiting on", watch.kickoff_id)
+            self.log.info(
+                "Execution %s goes on, somebody else answered it or the pause was an old one; waiting on",
+                watch.kickoff_id,
+            )
             watch.known = True
             self.go_on(watch)
-        return self.completed(context, execution)
+        # Before the task notes its end, so that a retry finds the execution again.
+        changed = self.output_rules.applied(execution, self.log) if execution.state is ExecutionState.COMPLETED else {}
+        return {**self.completed(context, execution), **changed}
 
     def stop_execution(self, kickoff_id: str) -> str:
         """Stop an execution, best effort; return a sentence that tells its fate."""
@@ -120,6 +163,6 @@ class WaitingTask(HasHook):
 
     def stop_if_asked(self, kickoff_id: str) -> None:
         """Stop the execution of a task that is ended for good, if `cancel_on_kill` says so; log its fate anyway."""
-        asked = self.cancel_on_kill and kills.is_for_good(self._ti)
+        asked = self.cancel_on_kill and cancellation.is_for_good(self._ti)
         fate = self.stop_execution(kickoff_id) if asked else fate_of_stop(kickoff_id, None)
         self.log.info("The task was killed. %s", fate)

@@ -30,8 +30,9 @@ class AirflowStack:
     :param connections: Airflow connections by id, each as a dict (conn_type, host, password, ...)
     :param parallelism: worker slots
     :param triggerers: how many; the first is named ``triggerer``, the second ``triggerer-2``
+    :param schedulers: how many, named likewise
     :param postgres: URL of a server on which a throw-away database is made; None means SQLite
-    :param celery: run tasks on a Celery worker, with a Redis of its own, instead of in the scheduler
+    :param celery: how many Celery workers run the tasks, with a Redis of their own; 0 runs them in the scheduler
     :param env: further environment variables, which win over all others
     :param users: roles by name; each gets a random password
     """
@@ -43,8 +44,9 @@ class AirflowStack:
         connections: Mapping[str, Mapping[str, Any]] | None = None,
         parallelism: int = 4,
         triggerers: int = 1,
+        schedulers: int = 1,
         postgres: str | None = None,
-        celery: bool = False,
+        celery: int = 0,
         env: Mapping[str, str] | None = None,
         users: Mapping[str, str] | None = None,
         group: ProcessGroup | None = None,
@@ -56,8 +58,9 @@ class AirflowStack:
         self.passwords = {name: secrets.token_urlsafe(12) for name in users or {"admin": "ADMIN"}}
         self.api = AirflowApi(self.url, *next(iter(self.passwords.items())))
         self._redis_port = free_port() if celery else None
-        self._celery = celery
-        self._triggerers = ["triggerer", *(f"triggerer-{n}" for n in range(2, triggerers + 1))]
+        self._workers = _names("worker", celery)
+        self._triggerers = _names("triggerer", triggerers)
+        self._schedulers = _names("scheduler", schedulers)
         self.env = {
             **self._environment(parallelism, users or {"admin": "ADMIN"}),
             **settings.bundles(dags),
@@ -97,21 +100,24 @@ class AirflowStack:
         """Name every component with the command that runs it."""
         commands = {
             "api-server": ["api-server"],
-            "scheduler": ["scheduler", "--skip-serve-logs"],
+            **{name: ["scheduler", "--skip-serve-logs"] for name in self._schedulers},
             "dag-processor": ["dag-processor"],
             **{name: ["triggerer", "--skip-serve-logs"] for name in self._triggerers},
+            **{name: self._worker_command(name) for name in self._workers},
         }
-        if self._celery:
-            commands["worker"] = ["celery", "worker", "--skip-serve-logs"]
         airflow = str(Path(sys.executable).with_name("airflow"))
         return {name: [airflow, *arguments] for name, arguments in commands.items()}
+
+    def _worker_command(self, name: str) -> list[str]:
+        pidfile = str(self.home / f"{name}.pid")  # what a killed worker leaves behind keeps its successor from starting
+        return ["celery", "worker", "--skip-serve-logs", "--celery-hostname", f"{name}@%h", "--pid", pidfile]
 
     def start_all(self) -> Self:
         """Migrate the database, start every component, return when all are healthy."""
         (self.home / "passwords.json").write_text(json.dumps(self.passwords))
         self._migrate()
         if self._redis_port:
-            self._start_redis()
+            self.start_redis()
         for name in self.components:
             self.start(name)
         self.wait_healthy()
@@ -119,6 +125,7 @@ class AirflowStack:
 
     def start(self, name: str) -> Component:
         """Start one component, for the first time or after a kill."""
+        (self.home / f"{name}.pid").unlink(missing_ok=True)
         return self.group.start(name, self.components[name], self._full_env(), self.home / f"{name}.log")
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
@@ -151,8 +158,10 @@ class AirflowStack:
         with (self.home / "migrate.log").open("wb") as log:
             subprocess.run(command, env=self._full_env(), check=True, stdout=log, stderr=subprocess.STDOUT, timeout=180)
 
-    def _start_redis(self) -> None:
-        command = ["redis-server", "--port", str(self._redis_port), "--save", "", "--dir", str(self.home)]
+    def start_redis(self) -> None:
+        """Start the broker, for the first time or after a kill; what it held stands in its log file."""
+        folder = ["--dir", str(self.home), "--save", "", "--appendonly", "yes"]
+        command = ["redis-server", "--port", str(self._redis_port), *folder]
         self.group.start("redis", command, os.environ, self.home / "redis.log")
 
     def _check_alive(self) -> bool:
@@ -175,3 +184,7 @@ class AirflowStack:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _names(component: str, number: int) -> list[str]:
+    return [component, *(f"{component}-{n}" for n in range(2, number + 1))] if number else []

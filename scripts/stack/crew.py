@@ -21,20 +21,24 @@ from scripts.stack.waiting import wait_until
 class CrewService:
     """A running crew service, from ``start`` (or ``with``) to ``stop``.
 
-    :param crew: what ``--crew`` takes: ``demo``, a scenario file, ``package.module:NAME``
+    :param crew: what ``--crew`` takes: ``demo``, a scenario file, ``package.module:NAME``; None if ``options`` say it
     :param dialect: ``spec`` or ``live``
     :param name: of the component, where one group has several services
     :param options: further arguments of ``airflow-crew-service serve``
+    :param database: a SQLAlchemy URL; None means a SQLite file of its own
+    :param token: of the organization; by default one is made
     :param group: whose watchdog ends it; by default its own
     """
 
     def __init__(
         self,
-        crew: str = "demo",
+        crew: str | None = "demo",
         *,
         dialect: str = "spec",
         name: str = "crew-service",
         options: Sequence[str] = (),
+        database: str | None = None,
+        token: str | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
         self.name = name
@@ -42,11 +46,12 @@ class CrewService:
         self.folder = self.group.temporary_folder("crew-service-")
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.token = secrets.token_urlsafe(24)
+        self.token = token or secrets.token_urlsafe(24)
         command = Path(sys.executable).with_name("airflow-crew-service")
         self._command = [
-            *(str(command), "serve", "--port", str(self.port), "--crew", crew, "--dialect", dialect),
-            *("--db", str(self.folder / "service.db")),
+            *(str(command), "serve", "--port", str(self.port), "--dialect", dialect),
+            *(("--crew", crew) if crew else ()),
+            *("--db", database or str(self.folder / "service.db")),
             *options,
         ]
 

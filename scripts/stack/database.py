@@ -31,6 +31,9 @@ class ThrowAwayDatabase:
         finally:
             self._execute(f'ALTER DATABASE "{self.name}" ALLOW_CONNECTIONS true')
 
+    def drop(self) -> None:
+        self._execute(f'DROP DATABASE IF EXISTS "{self.name}" WITH (FORCE)')
+
     def _execute(self, statement: str) -> None:
         import psycopg2  # a machine that runs on SQLite alone need not have it
 

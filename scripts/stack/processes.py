@@ -25,13 +25,14 @@ class Component:
     def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
         self.name = name
         self.command = list(command)
+        self.env = dict(env)
         self.log = log
         self.started = time.time()
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 self.command,
                 cwd=log.parent,
-                env=dict(env),
+                env=self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

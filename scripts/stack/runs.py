@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from scripts.stack.waiting import StackTimeout, wait_until
-
-if TYPE_CHECKING:
-    from scripts.stack.rest import AirflowApi
 
 FINISHED = ("success", "failed")
 WAITING = ("deferred", "awaiting_input")  # without a worker slot
@@ -20,10 +17,20 @@ UNMAPPED = -1
 READING_TIME = 4.0
 
 
+class Api(Protocol):
+    """What a run needs of `AirflowApi`."""
+
+    def call(self, method: str, path: str, **arguments: Any) -> Any: ...
+
+    def json(self, method: str, path: str, **arguments: Any) -> Any: ...
+
+    def pages(self, path: str, key: str, **params: Any) -> Iterator[dict[str, Any]]: ...
+
+
 class DagRun:
     """A run, from its trigger to its end."""
 
-    def __init__(self, api: AirflowApi, dag_id: str, run_id: str) -> None:
+    def __init__(self, api: Api, dag_id: str, run_id: str) -> None:
         self.api = api
         self.dag_id = dag_id
         self.run_id = run_id

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+CLUSTER_FILE = Path(__file__).parents[2] / "deploy" / "cluster.env"
+
 
 @dataclass(frozen=True)
 class Deployment:
@@ -62,6 +64,12 @@ QUICK = {
     "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
     "SCARF_ANALYTICS": "false",
 }
+
+
+def cluster() -> dict[str, str]:
+    """Read how a cluster notices what has died; docker-compose.yaml reads the same file."""
+    lines = CLUSTER_FILE.read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
 def bundles(folders: Sequence[Path]) -> dict[str, str]:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from scripts.stack import CrewService, ProcessGroup
-from scripts.stack.settings import Deployment
+from scripts.stack.settings import CLUSTER_FILE, Deployment, cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads(Path(__file__).with_name("compose-spec.json").read_text())
@@ -45,7 +45,18 @@ def test_every_component_of_airflow_and_its_neighbours_is_there() -> None:
         *("postgres", "redis", "crew-service", "init"),
         *("api-server", "scheduler", "dag-processor", "worker", "triggerer"),
     }
-    assert SERVICES["triggerer"]["deploy"]["replicas"] == 2
+    replicas = {name: each["deploy"]["replicas"] for name, each in SERVICES.items() if "deploy" in each}
+    assert replicas == {"scheduler": 2, "worker": 2, "triggerer": 2, "crew-service": 3}
+
+
+def test_the_cluster_is_told_by_the_file_that_the_cluster_test_reads() -> None:
+    assert {service["env_file"] for service in AIRFLOW.values()} == {"deploy/cluster.env"}
+    assert ROOT / "deploy" / "cluster.env" == CLUSTER_FILE
+
+
+def test_the_values_of_the_helm_chart_hold_the_same_settings() -> None:
+    values = yaml.safe_load((ROOT / "deploy" / "helm-values.yaml").read_text())
+    assert {each["name"]: each["value"] for each in values["env"]} == cluster()
 
 
 @pytest.mark.parametrize("name", sorted(LASTING))
@@ -103,18 +114,22 @@ def test_the_connection_is_the_one_that_the_tests_use() -> None:
 def test_every_setting_is_one_that_airflow_knows() -> None:
     from airflow.configuration import conf
     from airflow.providers.celery.get_provider_info import get_provider_info
+    from kombu.transport.redis import Channel
 
     known = {**conf.configuration_description, **get_provider_info()["config"]}
-    for variable in AIRFLOW["scheduler"]["environment"]:
+    options = {section: set(described["options"]) for section, described in known.items()}
+    options["celery_broker_transport_options"] = set(Channel.from_transport_options)
+    options["scheduler"].add("num_stuck_in_queued_retries")  # read by the scheduler, described nowhere
+    for variable in (*AIRFLOW["scheduler"]["environment"], *cluster()):
         if variable.startswith("AIRFLOW__"):
             _, section, option = variable.lower().split("__")
-            assert option in known[section]["options"], variable
+            assert option in options[section], variable
 
 
 def test_a_secret_comes_from_the_environment_and_has_no_default() -> None:
     for found in VARIABLE.finditer(TEXT):
         name, rule = found.groups()
-        assert (rule or "").startswith(":-" if name.endswith("_PORT") else ":?"), name
+        assert (rule or "").startswith(":-" if name.endswith(("_PORT", "_PORTS")) else ":?"), name
 
 
 def test_the_example_of_the_environment_names_exactly_what_is_asked_for() -> None:

@@ -21,6 +21,7 @@ from faults.wire import RESET, SILENCE, Answer, NoReply, Reply, Request
 LOOK, KICKOFF, RESUME, STOP, OTHER = "look", "kickoff", "resume", "stop", "other"
 Forward = Callable[[], Reply]
 NOT_FORWARDED = ("host", "connection", "content-length", "transfer-encoding")
+LATE = (1.0, 8.0)  # seconds
 A_GATEWAY = "<html><head><title>502</title></head><body><h1>502 Bad Gateway</h1></body></html>"
 
 
@@ -42,7 +43,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Injected:
-    """A fault as it happened; ``reached`` says whether the service got the request all the same."""
+    """A fault as it happened; ``reached`` says whether the service had got the request by the time of the answer."""
 
     at: float
     row: str
@@ -82,6 +83,14 @@ def _slow(forward: Forward, random: Random) -> Answer:
     return Reply(status=whole.status, body=whole.body, headers=whole.headers, delay=random.uniform(0.5, 2.0))
 
 
+def _late(forward: Forward, random: Random) -> Answer:
+    """Give up as a gateway does, and let the request arrive later."""
+    later = threading.Timer(random.uniform(*LATE), forward)
+    later.daemon = True
+    later.start()
+    return _refusal(504)
+
+
 def _refusal(status: int, **headers: str) -> Reply:
     named = {name.replace("_", "-"): text for name, text in headers.items()}
     return Reply(status=status, body={"detail": f"a fault: {status}"}, headers=named)
@@ -118,6 +127,8 @@ LOST_POSTS = tuple(
         ("never arrived: gateway", _instead(_refusal(503))),
     )
 )
+# The gateway gives up, and the service acts later; for clients whose `kickoff_timeout` is longer than that.
+LATE_POSTS = (Fault("N20", "gateway gives up, the service acts later", RESUME, _late, 3.0),)
 ALL_FAULTS = (*LOOK_FAULTS, *REFUSED_POSTS, *LOST_POSTS)
 
 
@@ -213,5 +224,5 @@ def call_of(request: Request) -> str:
     """Return which call of the API a request is."""
     path = urlsplit(request.target).path
     if request.method == "GET":
-        return LOOK if "/status/" in path else OTHER
+        return LOOK if "/status/" in path or path.endswith("/statuses") else OTHER
     return next((call for call in (KICKOFF, RESUME, STOP) if f"/{call}" in path), OTHER)

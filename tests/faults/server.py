@@ -37,11 +37,12 @@ class FaultServer:
         self._tls = _server_context(certificate) if certificate else None
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._scripts: dict[str, list[Answer]] = defaultdict(list)
+        self._scripts: dict[str, list[Any]] = defaultdict(list)
         self._open: set[socket.socket] = set()
         self.requests: list[Request] = []
         self.connections = 0
         self.reset_at_connect = 0
+        self.handshakes_failed = 0
         self._listener = socket.socket(family, socket.SOCK_STREAM)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._listener.bind(("::1" if family == socket.AF_INET6 else "127.0.0.1", 0))
@@ -54,6 +55,10 @@ class FaultServer:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self._tls else 'http'}://{host}:{self.port}"
 
+    def use_certificate(self, certificate: Path) -> None:
+        """Show another certificate to connections from now on."""
+        self._tls = _server_context(certificate)
+
     def listen(self) -> None:
         """Accept connections from now on."""
         self._listener.listen(512)
@@ -62,8 +67,8 @@ class FaultServer:
     def on(self, request: str, *answers: Answer | int | Any) -> FaultServer:
         """Answer a request such as ``GET /inputs`` so, one after the other; the last one again and again.
 
-        An int is an answer of that status, a `Reply` is itself, and anything else the JSON of a 200. A path that
-        ends in ``*`` stands for all that begin so.
+        A function is called with the request. An int is an answer of that status, a `Reply` is itself, and anything
+        else the JSON of a 200. A path that ends in ``*`` stands for all that begin so.
         """
         with self._lock:
             self._scripts[request] = [_answer(each) for each in answers]
@@ -96,8 +101,14 @@ class FaultServer:
         with self._lock:
             for name, answers in self._scripts.items():
                 if _matches(name, request) and answers:
-                    return answers.pop(0) if len(answers) > 1 else answers[0]
-        return Reply(status=404, body={"detail": f"nothing is scripted for {request.method} {request.target}"})
+                    answer = answers.pop(0) if len(answers) > 1 else answers[0]
+                    break
+            else:
+                answer = Reply(
+                    status=404, body={"detail": f"nothing is scripted for {request.method} {request.target}"}
+                )
+        # Outside of the lock, so that a function may script the next answers.
+        return _answer(answer(request)) if callable(answer) else answer
 
     def _accept(self) -> None:
         while not self._stopped.is_set():
@@ -121,12 +132,19 @@ class FaultServer:
                 stack.enter_context(connection)
                 plain = connection
                 if self._tls:
-                    connection = stack.enter_context(self._tls.wrap_socket(connection, server_side=True))
+                    connection = stack.enter_context(self._shake_hands(self._tls, connection))
                 self._converse(connection)
                 plain.close()
         finally:
             with self._lock:
                 self._open.discard(connection)
+
+    def _shake_hands(self, tls: ssl.SSLContext, connection: socket.socket) -> ssl.SSLSocket:
+        try:
+            return tls.wrap_socket(connection, server_side=True)
+        except ssl.SSLError:
+            self.handshakes_failed += 1
+            raise
 
     def _converse(self, connection: socket.socket) -> None:
         with connection.makefile("rb") as stream:
@@ -144,8 +162,8 @@ def _matches(name: str, request: Request) -> bool:
     return request.target.startswith(path[:-1]) if path.endswith("*") else request.target == path
 
 
-def _answer(value: Any) -> Answer:
-    if isinstance(value, Answer):
+def _answer(value: Any) -> Any:
+    if isinstance(value, Answer) or callable(value):
         return value
     return Reply(status=value) if type(value) is int else Reply(body=value)
 

@@ -8,7 +8,8 @@ import pytest
 import requests
 
 from airflow_crew_provider.service.local import running_service
-from faults.proxy import KICKOFF, LOOK, Fault, FaultProxy, call_of
+from faults.lagging import LaggingProxy
+from faults.proxy import KICKOFF, LATE_POSTS, LOOK, Fault, FaultProxy, call_of
 from faults.server import FaultServer
 from faults.wire import RESET, SILENCE, NoReply, Reply, Request
 
@@ -89,6 +90,7 @@ def test_the_proxy_forwards_and_loses_answers_as_it_was_told_and_tells_what_it_d
     ("method", "target", "call"),
     [
         ("GET", "/base/status/x", "look"),
+        ("GET", "/base/statuses?ids=x,y", "look"),
         ("POST", "/kickoff", "kickoff"),
         ("POST", "/stop/x", "stop"),
         ("GET", "/inputs", "other"),
@@ -96,3 +98,39 @@ def test_the_proxy_forwards_and_loses_answers_as_it_was_told_and_tells_what_it_d
 )
 def test_calls_are_told_apart(method: str, target: str, call: str) -> None:
     assert call_of(Request(method, target, {}, b"", 0.0)) == call
+
+
+def test_a_late_post_is_answered_by_a_504_and_arrives_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("faults.proxy.LATE", (0.2, 0.2))
+    with FaultServer() as service, FaultProxy(service.url, seed=1, rate=1, faults=LATE_POSTS) as proxy:
+        service.on("POST /resume", {"kickoff_id": "k-1"})
+        assert requests.post(f"{proxy.url}/resume", json={}, timeout=5).status_code == 504
+        assert service.sent("POST /resume") == []
+        deadline = time.monotonic() + 5
+        while not service.sent("POST /resume") and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert len(service.sent("POST /resume")) == 1
+
+
+def test_a_status_lags_behind_a_resume_and_a_waiting_draft_is_unknown_at_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("faults.lagging.LAG", (1.0, 1.0))
+    monkeypatch.setattr("faults.lagging.SHARE", 1.0)
+    with FaultServer() as service, LaggingProxy(service.url, seed=1, rate=0.5, faults=()) as proxy:
+        service.on("GET /status/e-1", {"status": "pending"})
+        service.on("POST /resume", {"kickoff_id": "e-1"})
+        seen = [requests.get(f"{proxy.url}/status/e-1", timeout=5).status_code for _ in range(20)]
+        assert set(seen) == {200, 404}
+        assert requests.post(f"{proxy.url}/resume", json={"execution_id": "e-1"}, timeout=5).ok
+        service.on("GET /status/e-1", {"status": "running"})
+        proxy.heal()
+        shown = requests.get(f"{proxy.url}/status/e-1", timeout=5)
+        assert shown.json() == {"status": "pending"}
+        found = {name: {"code": 200, "body": {"status": "running"}} for name in ("e-1", "e-2")}
+        service.on("GET /statuses?ids=e-1,e-2", {"statuses": found})
+        of_many = requests.get(f"{proxy.url}/statuses?ids=e-1,e-2", timeout=5).json()["statuses"]
+        assert {name: each["body"]["status"] for name, each in of_many.items()} == {"e-1": "pending", "e-2": "running"}
+        deadline = time.monotonic() + 5
+        while shown.json() != {"status": "running"} and time.monotonic() < deadline:
+            shown = requests.get(f"{proxy.url}/status/e-1", timeout=5)
+        assert shown.json() == {"status": "running"}
+    assert {each.row for each in proxy.injected} == {"N21", "N23"}

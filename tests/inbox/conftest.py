@@ -6,13 +6,11 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 import requests
 import uvicorn
-from inbox_desk import Desk
+from inbox_desk import Desk, Inbox
 from starlette.applications import Starlette
 
 from airflow_crew_provider.inbox.plugin import URL_PREFIX, CrewInboxPlugin
@@ -27,7 +25,7 @@ def database() -> None:
 
 
 @pytest.fixture(scope="session")
-def inbox_url(database: None) -> Iterator[str]:
+def inbox(database: None) -> Iterator[Inbox]:
     [mounted] = CrewInboxPlugin.fastapi_apps
     app = Starlette()
     app.mount(mounted["url_prefix"], mounted["app"])
@@ -38,18 +36,14 @@ def inbox_url(database: None) -> Iterator[str]:
         while not server.started:
             assert thread.is_alive()
             time.sleep(0.01)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}{URL_PREFIX}"
+        yield Inbox(f"http://127.0.0.1:{listener.getsockname()[1]}{URL_PREFIX}", server)
         server.should_exit = True
         thread.join(10)
 
 
 @pytest.fixture
-def desk(inbox_url: str, request: pytest.FixtureRequest) -> Iterator[Desk]:
+def desk(inbox: Inbox) -> Iterator[Desk]:
     """A DAG run whose kickoff has registered, seen from the service's side and from the database's."""
     with requests.Session() as session:
         session.trust_env = False
-        yield Desk(inbox_url, session, long_ago())
-
-
-def long_ago() -> Any:
-    return datetime.now(UTC) - timedelta(minutes=1)
+        yield Desk(inbox, session)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import requests
+import uvicorn
 from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
@@ -19,10 +20,12 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import insert, select, update
 
-from airflow_crew_provider.boxes import Box
+from airflow_crew_provider.core.inbox_addresses import Registration, registered
+from airflow_crew_provider.core.inbox_messages import InboxMessages
+from airflow_crew_provider.core.stored_names import MESSAGES_KEY, POSTED_KEY
 from airflow_crew_provider.models import Json, Webhooks
-from airflow_crew_provider.registrations import BOX_KEY, POSTED_KEY, Registration, registered
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
+from scripts.stack import wait_until
 
 BUNDLE = "tests"
 
@@ -47,11 +50,23 @@ class Given:
         return self.webhooks.human_input.token
 
 
+@dataclass
+class Inbox:
+    """The plugin's application on a real socket."""
+
+    url: str
+    server: uvicorn.Server
+
+    def is_idle(self) -> bool:
+        """Whether all requests are done, with what they were to do after their answer."""
+        return not self.server.server_state.tasks
+
+
 class Desk:
     """One DAG run with a kickoff that registered; further tasks can be added."""
 
-    def __init__(self, inbox_url: str, session: requests.Session, since: datetime) -> None:
-        self.inbox_url, self.http, self.since = inbox_url, session, since
+    def __init__(self, inbox: Inbox, session: requests.Session) -> None:
+        self.inbox, self.inbox_url, self.http = inbox, inbox.url, session
         self.dag_id, self.run_id = f"dag-{uuid4().hex[:8]}", "manual__2026-11-20T12:00:00+00:00"
         self._add_run()
         self.execution_id = str(uuid4())
@@ -85,12 +100,15 @@ class Desk:
         """Do what it does once the POST was answered."""
         self.put(given.task_id, POSTED_KEY, {"registration": given.registration.id, "kickoff_id": kickoff_id})
 
-    def wait(self, given: Given, kickoff_id: str, **more: Any) -> int:
-        """Defer a task that waits for the execution; return its trigger's id."""
+    def wait(self, given: Given, kickoff_id: str, since: datetime | None = None, **more: Any) -> int:
+        """Defer a task that waits for the execution, since a minute ago by default; return its trigger's id."""
         inbox = {"registration": given.registration.id}
         path, kwargs = CrewStatusTrigger(kickoff_id, inbox=inbox, **more).serialize()
+        since = since or datetime.now(UTC) - timedelta(minutes=1)
         with create_session(scoped=False) as session:
-            trigger = Trigger(classpath=path, kwargs=kwargs, created_date=self.since)
+            trigger = Trigger(
+                classpath=path, kwargs=kwargs, created_date=since or datetime.now(UTC) - timedelta(minutes=1)
+            )
             session.add(trigger)
             session.flush()
             trigger_id = trigger.id
@@ -128,9 +146,14 @@ class Desk:
         with create_session(scoped=False) as session:
             session.execute(update(DagRun).where(DagRun.id == self.dag_run_id).values(state="success"))
 
-    def box(self, given: Given | None = None) -> Box:
+    def box(self, given: Given | None = None) -> InboxMessages:
         given = given or self.kickoff
-        return Box.of(self.xcom(given.task_id, BOX_KEY), given.registration.id)
+        return InboxMessages.of(self.xcom(given.task_id, MESSAGES_KEY), given.registration.id)
+
+    def still_waits(self, trigger_id: int) -> bool:
+        """Whether a task still waits when the inbox has nothing left to do."""
+        wait_until(self.inbox.is_idle, 20, "the inbox to be idle")
+        return self.waiting(trigger_id) == ("deferred", None)
 
     def waiting(self, trigger_id: int) -> tuple[str, Any]:
         """Return the state of the task that waited, and the event that it goes on with."""

@@ -12,16 +12,18 @@ import airflow
 import pytest
 from inbox_desk import Desk, Task
 
+from airflow_crew_provider.compat import xcoms
+from airflow_crew_provider.core.inbox_addresses import repeatable
+from airflow_crew_provider.core.stored_names import POSTED_KEY
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.hooks import inbox
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.hooks.inbox import InboxHook, hook_with
-from airflow_crew_provider.hooks.waits import CrewTaskFailed
 from airflow_crew_provider.models import Execution, ExecutionState
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
-from airflow_crew_provider.registrations import POSTED_KEY, repeatable
 from airflow_crew_provider.service.local import LocalService, running_service
-from airflow_crew_provider.triggers import kills
+from airflow_crew_provider.tasks import cancellation
+from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from scripts.stack import wait_until
 
@@ -52,8 +54,8 @@ def connect(live: LocalService, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> 
     async def aget_one(**where: Any) -> Any:
         return get_one(**where)
 
-    monkeypatch.setattr(inbox.XCom, "get_one", get_one)
-    monkeypatch.setattr(inbox.XCom, "aget_one", aget_one, raising=False)
+    monkeypatch.setattr(xcoms.XCom, "get_one", get_one)
+    monkeypatch.setattr(xcoms.XCom, "aget_one", aget_one, raising=False)
     connect(inbox_url=desk.inbox_url)
     return connect
 
@@ -74,7 +76,7 @@ def asked(hook: InboxHook, kickoff_id: str) -> Execution:
     """Wait until a look shows that a person is waited for."""
 
     def look() -> Execution | None:
-        seen = hook.look(kickoff_id)
+        seen = hook.poll(kickoff_id)
         return seen if isinstance(seen, Execution) and seen.state is ExecutionState.PENDING else None
 
     found = wait_until(look, 20, "a question")
@@ -112,7 +114,7 @@ def test_a_look_in_the_triggerer_knows_the_same(desk: Desk, connect: Any) -> Non
         hook = hook_of(start)
         await hook.hold()
         try:
-            return await hook._alook(kickoff_id, None), await hook.was_asked(kickoff_id)
+            return await hook._apoll(kickoff_id, None), await hook.was_asked(kickoff_id)
         finally:
             await hook.release()
 
@@ -138,7 +140,7 @@ def test_a_question_that_came_between_two_tries_is_not_lost(desk: Desk, connect:
 
     assert start.run(kickoff()) == kickoff_id
 
-    after = hook_of(start).look(kickoff_id)
+    after = hook_of(start).poll(kickoff_id)
     assert isinstance(after, Execution)
     assert after.record() == before.record()
 
@@ -210,8 +212,8 @@ def test_an_inbox_that_cannot_be_read_leaves_the_wait_to_polling(
     def broken(**where: Any) -> None:
         raise RuntimeError("no database")
 
-    monkeypatch.setattr(inbox.XCom, "get_one", broken)
-    seen = hook_of(start).look(kickoff_id)
+    monkeypatch.setattr(xcoms.XCom, "get_one", broken)
+    seen = hook_of(start).poll(kickoff_id)
     assert isinstance(seen, Execution)
     assert seen.state is ExecutionState.NOT_FOUND
 
@@ -235,7 +237,7 @@ def test_a_task_that_was_woken_and_quick_is_not_taken_for_one_that_a_user_ended(
     else:
         desk.clear("start")
     # What Airflow says of the task by now: it has succeeded, as after a user's mark.
-    monkeypatch.setattr(kills, "is_by_user", AsyncMock(return_value=True))
+    monkeypatch.setattr(cancellation, "is_by_user", AsyncMock(return_value=True))
     trigger = CrewStatusTrigger(kickoff_id, "crew_live", cancel_on_kill=True, inbox=start.pushed[POSTED_KEY])
 
     asyncio.run(trigger.on_kill())

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from airflow.providers.common.compat.sdk import conf
 from airflow.settings import engine
 from inbox_desk import Desk
 
+from airflow_crew_provider.compat import deferral
+from airflow_crew_provider.core.inbox_addresses import digest
+from airflow_crew_provider.core.outcome import Outcome
 from airflow_crew_provider.inbox import app
-from airflow_crew_provider.registrations import digest
-from airflow_crew_provider.waiting import Outcome
 from scripts.stack import wait_until
 
 pytestmark = pytest.mark.row("N17")
@@ -38,8 +41,28 @@ def test_n17_a_question_wakes_the_task_that_waits_for_it_and_decides_nothing(des
     wait_until(lambda: desk.waiting(trigger)[0] == "scheduled", 10, "the task to be woken")
     outcome = Outcome.from_event(desk.waiting(trigger)[1])
     assert (outcome.kind, outcome.kickoff_id, outcome.crew_task_id) == ("pending", desk.execution_id, "e5a3")
-    assert desk.waiting(other)[0] == "deferred"
+    assert desk.still_waits(other)
     assert "pprove" not in json.dumps(desk.box().as_dict())
+
+
+def test_n17_a_task_that_was_deferred_a_moment_ago_is_woken_once_airflow_has_noticed_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deferral, "NOTICED_AFTER", 2.0)
+    desk.posted(desk.kickoff, desk.execution_id)
+    deferred_at = datetime.now(UTC)
+    fresh = desk.wait(desk.kickoff, desk.execution_id, since=deferred_at)
+    old = desk.wait(desk.kickoff, desk.execution_id)
+
+    assert desk.ask().status_code == 200
+
+    wait_until(lambda: desk.waiting(old)[0] == "scheduled", 10, "the task that was deferred long ago to be woken")
+    wait_until(lambda: desk.waiting(fresh)[0] == "scheduled", 10, "the other one to be woken")
+    assert datetime.now(UTC) - deferred_at >= timedelta(seconds=2)
+
+
+def test_the_time_in_which_airflow_notices_a_deferral_is_longer_than_a_heartbeat() -> None:
+    assert conf.getint("workers", "min_heartbeat_interval") < deferral.NOTICED_AFTER
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "Bearer", "x" * 5000, "%00", "é"])
@@ -155,7 +178,7 @@ def test_n17_a_duplicate_is_acknowledged_and_taken_once(desk: Desk) -> None:
 
     assert (again.status_code, again.json()) == (200, {"status": "known already"})
     assert desk.box().newest.output == "Draft 1."  # type: ignore[union-attr]
-    assert desk.waiting(after)[0] == "deferred"
+    assert desk.still_waits(after)
 
 
 def test_n17_many_at_once_are_all_kept_and_the_same_one_is_taken_once(desk: Desk) -> None:
@@ -189,7 +212,7 @@ def test_n17_a_question_of_before_the_resume_does_not_wake_the_wait_after_it(des
     assert desk.ask().status_code == 401
     assert desk.ask(resume).status_code == 200, "the service told of the root execution alone"
     desk.tell(resume.webhooks.step, kickoff_id="continuation")
-    assert desk.waiting(trigger)[0] == "deferred"
+    assert desk.still_waits(trigger)
     assert desk.ask(resume, task_id="f00d", kickoff_id="continuation").status_code == 200
     wait_until(lambda: desk.waiting(trigger)[0] == "scheduled", 10, "the wait to be woken")
 
@@ -211,7 +234,7 @@ def test_n17_progress_never_becomes_a_question(desk: Desk) -> None:
     assert desk.tell(hooks.task, kickoff_id="another").status_code == 422
     box = desk.box()
     assert (box.newest, box.tasks, box.steps) == (None, 1, 1)
-    assert desk.waiting(trigger)[0] == "deferred"
+    assert desk.still_waits(trigger)
     assert desk.ask(token=(hooks.task or "").split("/")[-2]).status_code == 401, "the capability is no bearer token"
 
 
@@ -223,7 +246,7 @@ def test_n17_the_crews_success_makes_a_worker_look_once_and_is_no_result(desk: D
     assert Outcome.from_event(desk.waiting(trigger)[1]).kind == "seen"
     again = desk.wait(desk.kickoff, desk.execution_id)
     assert desk.tell(desk.kickoff.webhooks.crew).json() == {"status": "too late, nothing changes"}
-    assert desk.waiting(again)[0] == "deferred"
+    assert desk.still_waits(again)
     assert "forged" not in json.dumps(desk.box().as_dict())
 
 

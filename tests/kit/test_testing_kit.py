@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_crew_provider.core.polling import Watch
 from airflow_crew_provider.exceptions import CrewExecutionFailed
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import Execution
 from airflow_crew_provider.testing import recorded, scenario
-from airflow_crew_provider.waiting import Watch
 
 
 def finished(hook: CrewHook, kickoff_id: str) -> Execution:

@@ -18,10 +18,11 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
 
+from airflow_crew_provider.core.outcome import COMPLETED, FAILED, GAVE_UP, PENDING, SEEN, TIMEOUT, Outcome
+from airflow_crew_provider.core.polling import Watch
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
-from airflow_crew_provider.waiting import COMPLETED, FAILED, GAVE_UP, PENDING, SEEN, TIMEOUT, Outcome, Watch
 
 TOKEN = "a-token-that-nobody-may-see"
 Connect = Callable[..., None]
@@ -55,7 +56,9 @@ class TaskRun:
     retries: int = 2
     store: StateStore = field(default_factory=StateStore)
     try_number: int = 1
+    clears: int = 0
     xcom: dict[str, Any] = field(default_factory=dict)
+    upstream: dict[str, TaskRun] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.max_tries = self.retries
@@ -65,8 +68,10 @@ class TaskRun:
         self.xcom = {}
         return self
 
-    def clear(self) -> TaskRun:
+    def clear(self, *, counted: bool = True) -> TaskRun:
+        """Clear the task; ``counted`` is False for Airflow before 3.2 while the DAG run goes on."""
         self.max_tries = self.try_number + self.retries
+        self.clears += counted
         return self.retry()
 
     def context(self) -> dict[str, Any]:
@@ -79,10 +84,17 @@ class TaskRun:
             max_tries=self.max_tries,
             start_date=datetime.now(UTC),
             xcom_push=lambda key, value: self.xcom.__setitem__(key, json.loads(json.dumps(value))),
-            xcom_pull=lambda *args, **more: None,
+            xcom_pull=self._pull,
             get_first_reschedule_date=lambda context: None,
         )
-        return {"ti": ti, "task_instance": ti, "task_state_store": self.store}
+        dag_run = SimpleNamespace(clear_number=self.clears)
+        return {"ti": ti, "task_instance": ti, "dag_run": dag_run, "task_state_store": self.store}
+
+    def _pull(self, task_ids: list[str] | str | None = None, key: str = "return_value", **more: Any) -> Any:
+        """Return what tasks upstream have pushed, as Airflow does for several task ids; None without such a task."""
+        if not isinstance(task_ids, list):
+            return None
+        return [self.upstream[each].xcom.get(key) if each in self.upstream else None for each in task_ids]
 
 
 def run(operator: Any, task_run: TaskRun | None = None) -> Any:

@@ -12,7 +12,7 @@ from airflow_play import TOKEN, Connect
 from faults.dialects import DIALECTS, Dialect
 from faults.server import FaultServer
 
-from airflow_crew_provider.hooks import memory
+from airflow_crew_provider.compat import deferral, task_state
 
 
 @pytest.fixture
@@ -52,14 +52,18 @@ class Variables:
 
     def __init__(self) -> None:
         self.kept: dict[str, str] = {}
+        self.unreadable = 0  # how many reads fail from now on; Airflow answers them as if nothing were there
+        self.writable = True  # Airflow logs that it could not store a Variable, and goes on
 
     def get(self, key: str, deserialize_json: bool = False) -> Any:
-        if key not in self.kept:
+        self.unreadable -= 1
+        if key not in self.kept or self.unreadable >= 0:
             raise KeyError(f"Variable {key} does not exist")
         return json.loads(self.kept[key])
 
     def set(self, key: str, value: Any, serialize_json: bool = False) -> None:
-        self.kept[key] = json.dumps(value)
+        if self.writable:
+            self.kept[key] = json.dumps(value)
 
     def delete(self, key: str) -> None:
         self.kept.pop(key, None)
@@ -69,15 +73,15 @@ class Variables:
 def variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
     """Keep what tasks remember in Variables, as before Airflow 3.3."""
     kept = Variables()
-    monkeypatch.setattr(memory, "NEVER_EXPIRE", None)
-    monkeypatch.setattr(memory, "Variable", kept)
+    monkeypatch.setattr(task_state, "NEVER_EXPIRE", None)
+    monkeypatch.setattr(task_state, "Variable", kept)
     return kept
 
 
 @pytest.fixture(autouse=True)
 def a_memory(request: pytest.FixtureRequest) -> None:
     """On versions without a state store the Variables serve in every test."""
-    if memory.NEVER_EXPIRE is None:
+    if task_state.NEVER_EXPIRE is None:
         request.getfixturevalue("variables")
 
 
@@ -105,15 +109,13 @@ def no_database(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let waiting tasks come back at once: here no worker is still leaving."""
-    from airflow_crew_provider.hooks import waits
-
-    monkeypatch.setattr(waits, "SETTLED_AFTER", 0.0)
+    monkeypatch.setattr(deferral, "NOTICED_AFTER", 0.0)
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forgive for half a second what is forgiven for five minutes."""
-    from airflow_crew_provider import waiting
+    from airflow_crew_provider.core import polling
 
-    monkeypatch.setattr(waiting, "FORGIVEN", 0.6)
-    monkeypatch.setattr(waiting, "GRACE_FOR_UNKNOWN_ID", 0.6)
+    monkeypatch.setattr(polling, "FORGIVEN", 0.6)
+    monkeypatch.setattr(polling, "GRACE_FOR_UNKNOWN_ID", 0.6)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, dag, task
 
+from airflow_crew_provider.core.status_parser import execution
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import ExecutionState
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
-from airflow_crew_provider.statuses import execution
 from airflow_crew_provider.testing import scenario
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 
@@ -133,13 +133,15 @@ def test_a4_a_trigger_forgives_an_airflow_that_cannot_tell_the_connection(script
     assert asyncio.run(first())["kind"] == "completed"
 
 
-def test_a_trigger_ends_at_once_where_the_connection_does_not_exist():
+@pytest.mark.row("N18")
+def test_n18_a_trigger_gives_a_connection_up_that_is_not_found_for_long(impatient: None):
     async def first() -> Any:
-        return (await CrewStatusTrigger("k-1", "crew_of_nobody").run().__anext__()).payload
+        return (await CrewStatusTrigger("k-1", "crew_of_nobody", poll_interval=0.05).run().__anext__()).payload
 
     event = asyncio.run(first())
     assert event["kind"] == "gave_up"
     assert "crew_of_nobody" in event["message"]
+    assert "has failed" in event["message"]
 
 
 def test_json_in_a_result_text_holds_nothing_that_a_database_refuses():
@@ -150,3 +152,27 @@ def test_json_in_a_result_text_holds_nothing_that_a_database_refuses():
 def test_an_unknown_connection_is_airflows_own_error():
     with pytest.raises(AirflowNotFoundException):
         CrewHook("crew_of_nobody").get_inputs()
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_decorated_function_may_be_awaitable(scripted_crew, context, kind):
+    scripted_crew(scenario("On {topic}"))
+
+    def inputs(topic: str):
+        return {"topic": topic}
+
+    async def awaited_inputs(topic: str):
+        await asyncio.sleep(0)
+        return {"topic": topic}
+
+    made = task.crew(inputs if kind == "def" else awaited_inputs, poll_interval=0.05)("tea")
+    assert made.operator.execute(context)["output"] == "On tea"
+
+
+def test_a_decorated_generator_is_refused(context):
+    async def inputs():
+        yield {"topic": "tea"}
+
+    made = task.crew(inputs)()
+    with pytest.raises(Exception, match="inputs: must be an object"):
+        made.operator.execute(context)

@@ -12,10 +12,10 @@ from faults.dialects import PENDING_SPEC, SPEC, UNKNOWN_LIVE, Dialect
 from faults.server import FaultServer
 from faults.wire import RESET, SILENCE, NoReply, Reply
 
-from airflow_crew_provider.hooks.waits import CrewTaskFailed
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks, output_sha256
 from airflow_crew_provider.operators import resume as module
 from airflow_crew_provider.operators.crew import CrewResumeOperator
+from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 
 POST = "POST /resume"
 LOOK = "GET /status/k-1"
@@ -155,6 +155,26 @@ def test_n8_the_old_pause_is_gone_before_the_next_task_looks(server: FaultServer
     assert [request.method for request in server.requests] == ["GET", "POST", "GET", "GET"]
 
 
+# --- a crew that is completed -------------------------------------------------------------------------------
+
+COMPLETED = {"state": "completed", "kickoff_id": "k-2", "execution_id": "k-1", "crew_task_id": None, "output": "All."}
+
+
+@pytest.mark.row("A18")
+@pytest.mark.parametrize("bring", [dict, str], ids=["XCom", "template"])
+def test_a18_a_completed_record_is_passed_on_and_nothing_is_sent(server: FaultServer, bring: Any) -> None:
+    task_run = TaskRun("resume")
+    assert run(resume(review=bring(COMPLETED)), task_run) == "k-2"
+    assert server.requests == []
+    assert task_run.xcom["execution_id"] == "k-1"
+
+
+@pytest.mark.row("A18")
+def test_a18_a_completed_record_without_an_id_is_refused(server: FaultServer) -> None:
+    with pytest.raises(CrewTaskFailed, match="nothing was sent"):
+        run(resume(review={**COMPLETED, "kickoff_id": None}))
+
+
 # --- not by somebody else, not to another draft -------------------------------------------------------------
 
 
@@ -197,6 +217,7 @@ def test_a_refused_answer_was_not_taken_and_may_be_sent_later(server: FaultServe
 # --- the answer ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("N25")
 @pytest.mark.parametrize(
     ("is_approve", "feedback", "sent"),
     [
@@ -208,12 +229,18 @@ def test_a_refused_answer_was_not_taken_and_may_be_sent_later(server: FaultServe
         (False, "Approved!", "Please revise: Approved!"),
         (False, "LGTM", "Please revise: LGTM"),
         (False, "looks good", "Please revise: looks good"),
+        (False, "OK?", "Please revise: OK?"),
+        (False, "yes :)", "Please revise: yes :)"),
+        (False, "\uff4c\uff47\uff54\uff4d 👍", "Please revise: \uff4c\uff47\uff54\uff4d 👍"),
         (False, "{{ params.x }} <b>&amp;</b>", "{{ params.x }} <b>&amp;</b>"),
     ],
 )
-def test_the_text_says_what_the_flag_says(server: FaultServer, is_approve: bool, feedback: str, sent: str) -> None:
+@pytest.mark.parametrize("bring", [dict, str], ids=["review", "template"])
+def test_the_text_says_what_the_flag_says(
+    server: FaultServer, bring: Any, is_approve: bool, feedback: str, sent: str
+) -> None:
     server.on(LOOK, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
-    run(resume(review={**REVIEW, "is_approve": is_approve, "human_feedback": feedback}))
+    run(resume(review=bring({**REVIEW, "is_approve": is_approve, "human_feedback": feedback})))
     body = server.sent(POST)[0].json
     assert (body["human_feedback"], body["is_approve"]) == (sent, is_approve)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -20,9 +21,10 @@ from faults.dialects import PENDING_SPEC, SPEC, Dialect
 from faults.server import FaultServer
 from faults.wire import Reply
 
-from airflow_crew_provider.hooks import waits
-from airflow_crew_provider.hooks.waits import CrewTaskFailed
+from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
+from airflow_crew_provider.tasks import outcomes
+from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 
 try:
     from airflow.sdk.exceptions import AirflowRescheduleException
@@ -167,15 +169,23 @@ def test_a6_a_stop_that_the_service_cannot_do_is_said(
 
 
 @pytest.mark.row("A6")
-@modes
+@pytest.mark.parametrize("mode", ["poke", "deferrable"])
 def test_a6_the_execution_timeout_of_the_task_ends_the_wait_too(
     server: FaultServer, dialect: Dialect, mode: str
 ) -> None:
-    from datetime import timedelta
-
     server.on(LOOK, dialect.running)
     with pytest.raises(AirflowSensorTimeout, match="The time to wait is over"):
         end_of(sensor(mode, execution_timeout=timedelta(seconds=0.4)))
+
+
+@pytest.mark.row("A6")
+def test_a6_a_rescheduled_sensor_has_its_execution_timeout_for_each_poll_anew(
+    server: FaultServer, dialect: Dialect
+) -> None:
+    server.on(LOOK, *[dialect.running] * 12, dialect.completed)
+    operator, started = sensor("reschedule", execution_timeout=timedelta(seconds=0.4)), time.monotonic()
+    assert end_of(operator)["state"] == "completed"
+    assert time.monotonic() - started > 0.4  # all polls together
 
 
 def test_a_rescheduled_sensor_remembers_between_its_looks(server: FaultServer, dialect: Dialect) -> None:
@@ -191,7 +201,7 @@ def test_a_rescheduled_sensor_remembers_between_its_looks(server: FaultServer, d
 def test_a_rescheduled_sensor_stays_away_until_the_scheduler_has_put_its_last_look_away(
     server: FaultServer, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waits, "SETTLED_AFTER", 5.0)
+    monkeypatch.setattr(deferral, "NOTICED_AFTER", 5.0)
     server.on(LOOK, dialect.running)
     now = time.time()
     with pytest.raises(AirflowRescheduleException) as away:
@@ -228,9 +238,7 @@ def test_n8_a_pending_execution_that_somebody_else_answered_meanwhile_is_waited_
 def test_n8_a_completed_execution_whose_result_is_gone_fails_with_a_message(
     server: FaultServer, dialect: Dialect, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_crew_provider.hooks import waits
-
-    monkeypatch.setattr(waits, "FORGIVEN", 0.5)
+    monkeypatch.setattr(outcomes, "FORGIVEN", 0.5)
     server.on(LOOK, dialect.running, dialect.completed, dialect.failed)
     with pytest.raises(AirflowException, match="was seen completed, but its result could not be fetched"):
         end_of(sensor("deferrable"))

@@ -7,6 +7,7 @@ import gc
 import json
 import time
 import warnings
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,10 +17,12 @@ from faults.dialects import Dialect
 from faults.server import FaultServer
 from faults.wire import SILENCE, NoReply, Reply
 
-from airflow_crew_provider.client import awaiting
-from airflow_crew_provider.triggers import kills
+from airflow_crew_provider.client import async_exchange
+from airflow_crew_provider.compat.connections import aget_connection
+from airflow_crew_provider.core.outcome import COMPLETED, GAVE_UP, TIMEOUT
+from airflow_crew_provider.hooks import held_connection
+from airflow_crew_provider.tasks import cancellation
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
-from airflow_crew_provider.waiting import COMPLETED, GAVE_UP, TIMEOUT
 
 LOOK = "GET /status/k-1"
 
@@ -44,19 +47,32 @@ def test_every_argument_is_stored() -> None:
     assert set(trigger().serialize()[1]) == arguments
 
 
-def test_no_token_is_stored_or_shown(server: FaultServer) -> None:
-    one = trigger()
-    assert TOKEN not in repr(one) + json.dumps(one.serialize())
+def test_no_token_is_stored_or_shown_by_a_trigger_that_holds_one(
+    server: FaultServer, dialect: Dialect, told: Callable[[], str]
+) -> None:
+    async def while_it_waits() -> str:
+        one = trigger()
+        wait = asyncio.create_task(one.run().__anext__())
+        await asked(server, 1)
+        shown = repr(one) + repr(one._hook.connection) + json.dumps(one.serialize())
+        server.on(LOOK, dialect.completed)
+        return shown + json.dumps((await wait).payload)
+
+    server.on(LOOK, dialect.running)
+    shown = asyncio.run(while_it_waits())
+    assert {request.token for request in server.requests} == {f"Bearer {TOKEN}"}
+    assert "Execution k-1 is running" in (logged := told())
+    assert TOKEN not in shown + logged
 
 
 @pytest.mark.row("A3")
 def test_a3_a_restart_keeps_the_deadline(server: FaultServer, dialect: Dialect) -> None:
     server.on(LOOK, dialect.running)
-    one = trigger(deadline=time.time() + 0.5)
-    time.sleep(0.3)
-    began = time.monotonic()
-    assert fire(one)["kind"] == TIMEOUT
-    assert time.monotonic() - began < 0.8
+    began = time.time()
+    event = fire(trigger(started=began - 60, deadline=began + 0.5))
+    assert event["kind"] == TIMEOUT
+    assert "after 1 min" in event["message"]
+    assert 0.5 <= time.time() - began < 10
 
 
 @pytest.mark.row("A3")
@@ -79,7 +95,8 @@ def test_a3_waits_that_a_restart_takes_up_together_do_not_all_look_in_the_same_m
     assert looked[-1] < 5
 
 
-def test_a_connection_that_is_missing_ends_the_wait_as_a_failure() -> None:
+@pytest.mark.row("N18")
+def test_n18_a_connection_that_stays_missing_ends_the_wait_as_a_failure(impatient: None) -> None:
     event = fire(trigger(crew_conn_id="crew_nowhere"))
     assert event["kind"] == GAVE_UP
     assert "crew_nowhere" in event["message"]
@@ -109,13 +126,13 @@ def test_a_hundred_triggers_share_one_session_that_is_closed_in_the_end(
     server: FaultServer, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
-    real = awaiting.aiohttp.ClientSession
+    real = async_exchange.aiohttp.ClientSession
 
     def counted(*args: Any, **more: Any) -> Any:
         made.append(real(*args, **more))
         return made[-1]
 
-    monkeypatch.setattr(awaiting.aiohttp, "ClientSession", counted)
+    monkeypatch.setattr(async_exchange.aiohttp, "ClientSession", counted)
     server.on(LOOK, *[dialect.running] * 150, dialect.completed)
     events = asyncio.run(many(100))
     assert {event["kind"] for event in events} == {COMPLETED}
@@ -137,7 +154,7 @@ def test_no_session_or_socket_is_left_behind_in_any_loop(server: FaultServer, di
         asyncio.run(many(5))
         gc.collect()
     assert not [each for each in caught if issubclass(each.category, ResourceWarning)]
-    assert not awaiting.sessions._by_loop or all(not here for here in awaiting.sessions._by_loop.values())
+    assert not async_exchange.sessions._by_loop or all(not here for here in async_exchange.sessions._by_loop.values())
 
 
 def test_a_cancelled_trigger_gives_its_session_back_and_the_others_go_on(server: FaultServer, dialect: Dialect) -> None:
@@ -168,7 +185,30 @@ def test_n5_a_rotated_token_moves_the_shared_session_of_all_triggers(
 
     monkeypatch.setattr(server, "_decide", answer)
     assert {event["kind"] for event in asyncio.run(many(10))} == {COMPLETED}
-    assert not any(awaiting.sessions._by_loop.values())
+    assert not any(async_exchange.sessions._by_loop.values())
+
+
+@pytest.mark.row("N5")
+def test_n5_waits_share_the_look_up_of_their_connection_and_of_its_refresh(
+    server: FaultServer, connect: Any, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[str] = []
+
+    async def counted(conn_id: str) -> Any:
+        looked_up.append(conn_id)
+        return await aget_connection(conn_id)
+
+    def answer(request: Any) -> Any:
+        if len(server.requests) == 20:
+            connect(server.url, token="the-new-token")
+        if len(server.requests) >= 20 and request.token != "Bearer the-new-token":
+            return Reply(status=401)
+        return Reply(body=dialect.completed if len(server.requests) > 60 else dialect.running)
+
+    monkeypatch.setattr(held_connection, "aget_connection", counted)
+    monkeypatch.setattr(server, "_decide", answer)
+    assert {event["kind"] for event in asyncio.run(many(10))} == {COMPLETED}
+    assert looked_up == ["crew_default"] * 2
 
 
 async def asked(server: FaultServer, times: int) -> None:
@@ -216,6 +256,6 @@ def _with_task(one: CrewStatusTrigger, monkeypatch: pytest.MonkeyPatch, state: A
             raise state
         return state
 
-    monkeypatch.setattr(kills, "_state", tell)
+    monkeypatch.setattr(cancellation, "task_state", tell)
     one.task_instance = SimpleNamespace(dag_id="dag", run_id="run", task_id="wait", map_index=-1)
     return one

@@ -10,8 +10,8 @@ from airflow_play import Connect, TaskRun, run
 from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
 
-from airflow_crew_provider.hooks.waits import CrewTaskFailed
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
+from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 
 POST = "POST /kickoff"
 

@@ -12,8 +12,8 @@ from faults.dialects import LIVE, PENDING_SPEC, SPEC, Dialect
 from faults.server import FaultServer
 from faults.wire import RESET, SILENCE, NoReply, Reply
 
+from airflow_crew_provider.core.outcome import COMPLETED, FAILED, GAVE_UP, PENDING, TIMEOUT
 from airflow_crew_provider.hooks.crew import CrewHook
-from airflow_crew_provider.waiting import COMPLETED, FAILED, GAVE_UP, PENDING, TIMEOUT
 
 LOOK = "GET /status/k-1"
 GATEWAY = "<html><head><title>502 Bad Gateway</title></head><body><h1>Sorry</h1></body></html>"

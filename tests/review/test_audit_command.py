@@ -94,3 +94,31 @@ def test_without_a_url_or_a_credential_it_says_which_variables_to_set(
     assert "AIRFLOW_API_URL" in capsys.readouterr().err
     assert main(["tea", "--airflow-url", "http://127.0.0.1:1"]) == 1
     assert "AIRFLOW_API_TOKEN" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("status", [401, 500, None])
+def test_a_password_in_the_url_is_never_printed(
+    airflow: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: int | None
+) -> None:
+    airflow.answers["/api/v2/dags/d/dagRuns"] = (status or 200, {}, b"no JSON")
+    monkeypatch.setenv("AIRFLOW_API_URL", f"http://rita:pa55-w0rd@127.0.0.1:{airflow.server_port}")
+    assert main(["d"]) == 1
+    printed = "".join(capsys.readouterr())
+    assert "127.0.0.1" in printed
+    assert "pa55-w0rd" not in printed
+    assert "rita" not in printed
+    assert {header for _, header in airflow.seen} == {f"Bearer {SECRET}"}
+
+
+@pytest.mark.parametrize(
+    "url", ["http://rita:pa/55@127.0.0.1:1", "http://rita:pa55@[::1", "http://rita:pa55@127.0.0.1:no"]
+)
+def test_a_url_that_cannot_be_read_is_not_printed_with_its_password(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_API_URL", url)
+    monkeypatch.setenv("AIRFLOW_API_TOKEN", SECRET)
+    assert main(["d"]) == 1
+    printed = "".join(capsys.readouterr())
+    assert "Airflow at http://" in printed
+    assert "pa" not in printed.replace("parse", "")

@@ -6,15 +6,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import DAG, BaseNotifier
+from airflow.providers.common.compat.sdk import DAG, AirflowSkipException, BaseNotifier
 from airflow.sdk.exceptions import TaskAwaitingInput
 from surroundings import PENDING, Supervisor
 
-from airflow_crew_provider.hooks.waits import CrewTaskFailed
 from airflow_crew_provider.operators.review import CrewReviewOperator
 from airflow_crew_provider.task_groups.crew import CrewResultOperator, crew_with_review
+from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 
 COMPLETED = {**PENDING, "state": "completed", "crew_task_id": None, "output": "Done."}
+OLD = {**COMPLETED, "kickoff_id": "execution-0", "execution_id": "execution-0", "output": "Of before the clear."}
 
 
 class Noted(BaseNotifier):
@@ -66,6 +67,37 @@ def test_no_round_at_all_is_refused() -> None:
 def test_the_result_is_the_record_of_the_last_wait_that_was_needed(context: dict[str, Any]) -> None:
     result = CrewResultOperator(task_id="result", records=[PENDING, COMPLETED, None])
     assert result.execute(context) == COMPLETED
+
+
+@pytest.mark.row("A12")
+@pytest.mark.parametrize("fewer", [[COMPLETED, PENDING, OLD], [PENDING, COMPLETED, OLD], [COMPLETED, None, OLD]])
+def test_a12_records_that_an_earlier_execution_left_behind_do_not_count(
+    context: dict[str, Any], fewer: list[Any]
+) -> None:
+    result = CrewResultOperator(task_id="result", execution_id="execution-1", records=fewer)
+    assert result.execute(context) == COMPLETED
+
+
+@pytest.mark.row("A12")
+def test_a12_without_a_record_of_the_new_execution_there_is_no_result(context: dict[str, Any]) -> None:
+    result = CrewResultOperator(task_id="result", execution_id="execution-1", records=[OLD, OLD])
+    with pytest.raises(CrewTaskFailed, match="No wait has a record of execution execution-1"):
+        result.execute(context)
+
+
+@pytest.mark.row("A12")
+def test_a12_the_result_is_bound_to_the_id_that_the_kickoff_returned() -> None:
+    dag = group(max_rounds=2)
+    assert dag.get_task("crew.result").execution_id.operator is dag.get_task("crew.kickoff")
+
+
+@pytest.mark.row("A18")
+def test_a18_rounds_that_are_not_needed_are_skipped(context: dict[str, Any]) -> None:
+    for number in (1, 2, 3):
+        review = group().get_task(f"crew.round_{number}.review")
+        review.pending = COMPLETED
+        with pytest.raises(AirflowSkipException):
+            review.execute(context)
 
 
 def test_a_crew_that_asks_once_more_after_the_last_round_fails_with_its_fate(context: dict[str, Any]) -> None:

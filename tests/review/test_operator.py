@@ -12,8 +12,8 @@ from airflow.providers.common.compat.sdk import DAG, AirflowSkipException
 from airflow.sdk.exceptions import TaskAwaitingInput
 from surroundings import PENDING, Supervisor
 
-from airflow_crew_provider.hooks.waits import CrewTaskFailed
 from airflow_crew_provider.operators.review import CrewReviewOperator
+from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 
 Json = dict[str, Any]
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -53,7 +53,7 @@ def at_deadline(option: str) -> Json:
 def test_the_review_has_the_promised_shape(context: Json) -> None:
     review = review_of().execute_complete(context, said("revise", "Shorter."))
     assert set(review) >= PROMISED
-    assert review["execution_id"], review["crew_task_id"] == ("execution-1", "draft_task")
+    assert (review["execution_id"], review["crew_task_id"]) == ("execution-1", "draft_task")
     assert (review["is_approve"], review["human_feedback"]) == (False, "Shorter.")
     assert review["reviewer"] == {"id": "7", "name": "Ann"}
     assert review["decided_at"] == "2026-11-20T12:00:00+00:00"
@@ -71,9 +71,58 @@ def test_an_approval_needs_no_feedback(context: Json) -> None:
     assert review_of().execute_complete(context, said("approve", params_input={}))["is_approve"] is True
 
 
-def test_a_completed_record_skips_the_review_and_says_so(context: Json) -> None:
+COMPLETED = {**PENDING, "state": "completed", "crew_task_id": None, "output": {"text": "Done."}}
+
+
+@pytest.mark.row("A18")
+@pytest.mark.parametrize("given", [COMPLETED, str(COMPLETED)], ids=["XCom", "template"])
+def test_a18_a_completed_record_is_passed_on_and_nobody_is_asked(
+    context: Json, supervisor: Supervisor, given: Any
+) -> None:
+    assert review_of(given).execute(context) == COMPLETED
+    assert supervisor.asked == []
+
+
+@pytest.mark.row("A18")
+def test_a18_a_round_that_is_not_needed_is_skipped_where_that_is_asked_for(
+    context: Json, supervisor: Supervisor
+) -> None:
     with pytest.raises(AirflowSkipException, match="Execution execution-1 is completed"):
-        review_of({**PENDING, "state": "completed"}).execute(context)
+        review_of(COMPLETED, skip_completed=True).execute(context)
+    assert supervisor.asked == []
+
+
+@pytest.mark.row("A19")
+@pytest.mark.parametrize("hour", [3600, 3600.0, "3600", timedelta(hours=1)])
+def test_a19_a_response_timeout_in_seconds_is_read_as_meant(context: Json, supervisor: Supervisor, hour: Any) -> None:
+    with pytest.raises(TaskAwaitingInput) as parked:
+        review_of(response_timeout=hour).execute(context)
+    assert timedelta(minutes=59) < parked.value.timeout <= timedelta(hours=1)
+
+
+@pytest.mark.row("A19")
+@pytest.mark.parametrize("given", [0, -1, "soon", True, [], float("nan"), timedelta(0), 1e300])
+def test_a19_what_is_no_response_timeout_is_refused_in_the_dag_file(given: Any) -> None:
+    with pytest.raises(ValueError, match="response_timeout is a timedelta or a number of seconds"):
+        review_of(response_timeout=given)
+
+
+RITA = {"id": "rita", "name": "rita"}
+
+
+@pytest.mark.row("A19")
+@pytest.mark.parametrize("given", ["rita", ["rita"], ("rita",), {"id": "rita"}, [RITA]])
+def test_a19_assigned_users_may_be_ids(context: Json, supervisor: Supervisor, given: Any) -> None:
+    with pytest.raises(TaskAwaitingInput):
+        review_of(assigned_users=given).execute(context)
+    assert [user.model_dump() for user in supervisor.asked[0].assigned_users] == [RITA]
+
+
+@pytest.mark.row("A19")
+@pytest.mark.parametrize("given", [7, [7], [""], [None], {"name": "rita"}, [{"id": "rita", "mail": "r@x"}]])
+def test_a19_who_cannot_be_a_user_is_refused_in_the_dag_file(given: Any) -> None:
+    with pytest.raises(ValueError, match="assigned_users are ids of users"):
+        review_of(assigned_users=given)
 
 
 @pytest.mark.parametrize("pending", ["no record", {"state": "pending"}, {**PENDING, "crew_task_id": None}])
@@ -167,7 +216,7 @@ def test_asking_again_gives_no_more_time_than_was_left(context: Json, supervisor
     with pytest.raises(TaskAwaitingInput) as parked:
         operator.execute_complete(context, said("revise", ""), until=until.isoformat())
     assert timedelta(minutes=4) < parked.value.timeout <= timedelta(minutes=5)
-    assert parked.value.kwargs == {"until": until.isoformat()}
+    assert parked.value.kwargs["until"] == until.isoformat()
 
 
 def test_nobody_answering_fails_without_retries_and_tells_the_fate(context: Json) -> None:

@@ -9,14 +9,14 @@ import pytest
 from markdown_it import MarkdownIt
 
 from airflow_crew_provider.models import output_sha256
-from airflow_crew_provider.operators.review_page import SHOWN_CHARACTERS, Question, fenced, inert
+from airflow_crew_provider.operators.review_form import SHOWN_CHARACTERS, ReviewForm, fenced, inert
 
 READER = MarkdownIt("commonmark").enable("table")
 
 
-def question(output: Any = "Draft 1.", **more: Any) -> Question:
+def question(output: Any = "Draft 1.", **more: Any) -> ReviewForm:
     pending = {"execution_id": "e-1", "crew_task_id": "draft_task", "output": output, **more.pop("pending", {})}
-    return Question(pending=pending, **more)
+    return ReviewForm(pending=pending, **more)
 
 
 def kinds(markdown: str) -> set[str]:

@@ -9,10 +9,10 @@ import pytest
 import requests
 
 from airflow_crew_provider.exceptions import CrewError
-from airflow_crew_provider.hooks.waits import CrewTaskFailed
 from airflow_crew_provider.models import output_sha256
 from airflow_crew_provider.operators.crew import CrewResumeOperator
 from airflow_crew_provider.service.local import LocalService, running_service
+from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 from scripts.stack import wait_until
 
 CREW = {

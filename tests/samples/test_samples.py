@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 
 from airflow_crew_provider import __version__
+from airflow_crew_provider.compat.attempt import Attempt
+from airflow_crew_provider.core.feedback import record_of
+from airflow_crew_provider.core.outcome import KINDS, Outcome
+from airflow_crew_provider.core.polling import Watch
 from airflow_crew_provider.models import Execution, ExecutionState, TaskResult
-from airflow_crew_provider.operators.answering import record_of
-from airflow_crew_provider.operators.once import Earlier, Ledger
+from airflow_crew_provider.tasks.post_record import Earlier, PostRecord
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
-from airflow_crew_provider.waiting import KINDS, Outcome, Watch
 
 HERE = Path(__file__).parent
 INBOX = {"registration": "r", "kickoff_id": "k-1", "at": 1.0}
@@ -77,13 +79,19 @@ def test_a8_a_record_of_an_earlier_release_has_every_key_that_tasks_rely_on(samp
 @pytest.mark.parametrize("sample", samples("memories"))
 def test_a8_what_a_task_of_an_earlier_release_remembers_is_still_understood(sample: dict[str, Any]) -> None:
     done, unknown = sample["crew_kickoff"]
-    assert Ledger(Kept(done), done["fingerprint"], done["max_tries"]).earlier is Earlier.DONE  # type: ignore[arg-type]
-    assert Ledger(Kept(unknown), unknown["fingerprint"], unknown["max_tries"]).earlier is Earlier.UNKNOWN  # type: ignore[arg-type]
+    for record, earlier in ((done, Earlier.DONE), (unknown, Earlier.UNKNOWN)):
+        retry = Attempt(2, record["max_tries"], retries=2)
+        assert PostRecord(Kept(record), retry, record["fingerprint"]).earlier is earlier  # type: ignore[arg-type]
     watch = Watch(kickoff_id="k-1", started=0.0)
-    for name, value in sample["crew_watch"].items():
-        if name not in ("kickoff_id", "try_number"):
-            assert hasattr(watch, name), name
-            setattr(watch, name, value)
+    watch.recall(sample["crew_watch"])
+    assert watch.learned() == {
+        "started": 1.0,
+        "deadline": 9.0,
+        "known": True,
+        "failing_since": None,
+        "failures": 0,
+        "polls": 3,
+    }
 
 
 @pytest.mark.row("A8")
@@ -125,7 +133,7 @@ def _now() -> dict[str, Any]:
     full = CrewStatusTrigger("k-1", "crew_default", 5.0, 1.0, 9.0, True, True, True, 60.0, True, inbox=INBOX)
     bare = CrewStatusTrigger("k-1", started=1.0)
     intended = {"fingerprint": "f", "max_tries": 2, "idempotency_key": "i", "intended_at": 1.0}
-    watch = {"started": 1.0, "deadline": 9.0, "known": True, "failing_since": None, "failures": 0, "looks": 3}
+    watch = {"started": 1.0, "deadline": 9.0, "known": True, "failing_since": None, "failures": 0, "polls": 3}
     return {
         "triggers": [full.serialize(), bare.serialize()],
         "events": [asdict(Outcome(kind, "k-1", "because", "draft_task")) for kind in KINDS],

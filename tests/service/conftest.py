@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 from crew_client import GATED, Client, Command, Receiver, Serve
+from databases import on_postgresql
 
+from airflow_crew_provider.service.cli import main
 from airflow_crew_provider.service.local import running_service
+from scripts.stack.database import ThrowAwayDatabase
 
 
 @pytest.fixture
@@ -26,6 +29,19 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
             return Client(service.url, service.token)
 
         yield start
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command on the database of `serve`, and return what it prints."""
+
+    def run(*words: str, code: int = 0) -> str:
+        capsys.readouterr()
+        assert main([*words, "--db", str(tmp_path / "service.db")]) == code
+        printed = capsys.readouterr()
+        return printed.out + printed.err
+
+    return run
 
 
 @pytest.fixture
@@ -49,3 +65,16 @@ def command(tmp_path: Path) -> Iterator[Callable[..., Command]]:
             one.kill()
         assert one.process.stdout is not None
         one.process.stdout.close()
+
+
+@pytest.fixture
+def throw_away() -> Iterator[ThrowAwayDatabase]:
+    """An empty database on PostgreSQL."""
+    with on_postgresql() as database:
+        yield database
+
+
+@pytest.fixture
+def postgresql(throw_away: ThrowAwayDatabase) -> str:
+    """Its URL."""
+    return throw_away.url

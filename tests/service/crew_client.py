@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -39,10 +40,10 @@ PLAIN = {"inputs": ["topic"], "tasks": [{"id": "only_task", "agent": "Writer", "
 SLOW = {"tasks": [{"id": "slow_task", "agent": "Writer", "seconds": 60, "output": "late"}]}
 
 
-def eventually(look: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:
-    """The first true answer of `look`."""
+def eventually(status_row: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:
+    """The first true answer of `status_row`."""
     deadline = time.monotonic() + seconds
-    while not (found := look()):
+    while not (found := status_row()):
         assert time.monotonic() < deadline, f"{what} did not happen within {seconds:g} s"
         time.sleep(0.01)
     return found
@@ -76,11 +77,11 @@ class Client:
     def until(self, kickoff_id: str, word: str) -> dict[str, Any]:
         """The first status record with that word."""
 
-        def look() -> dict[str, Any] | None:
+        def status_row() -> dict[str, Any] | None:
             record = self.status(kickoff_id)
             return record if word in (record.get("state"), record.get("status")) else None
 
-        return eventually(look, f"{kickoff_id} reading {word}")
+        return eventually(status_row, f"{kickoff_id} reading {word}")
 
     def resume(self, execution_id: str, *, approve: bool = True, feedback: str = "", **more: Any) -> requests.Response:
         body = {
@@ -98,7 +99,9 @@ Serve = Callable[..., Client]
 class Command:
     """`airflow-crew-service serve` in a process of its own."""
 
-    def __init__(self, folder: Path, *options: str, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *options: str, environment: dict[str, str] | None = None, files: int | None = None
+    ) -> None:
         self.log = folder / f"log-{len(list(folder.glob('log-*')))}"
         self.process = subprocess.Popen(
             [sys.executable, "-m", "airflow_crew_provider.service", "serve", "--port", "0", *options],
@@ -106,14 +109,21 @@ class Command:
             stdout=subprocess.PIPE,
             stderr=self.log.open("w"),
             env={**os.environ, **(environment or {})},
+            preexec_fn=files and (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))),
             text=True,
         )
-        eventually(lambda: "startup complete" in self.log.read_text() or self.process.poll(), "the start", 60)
+        eventually(lambda: "startup complete" in self.log.read_text() or self.process.poll(), "the start", 180)
         assert self.process.poll() is None, self.log.read_text()
         self.url = self.log.read_text().split(" at ", 1)[1].split(";", 1)[0]
 
     def client(self, token: str) -> Client:
         return Client(self.url, token)
+
+    @staticmethod
+    def refused(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+        """A start that is expected to end at once."""
+        command = [sys.executable, "-m", "airflow_crew_provider.service", "serve", "--port", "0", *options]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
@@ -129,6 +139,7 @@ class Receiver:
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, dict[str, str], dict[str, Any]]] = []
+        self.raw: list[bytes] = []
         self.answers: list[int | str] = []
         self.hold = threading.Event()
         self.hold.set()
@@ -137,6 +148,7 @@ class Receiver:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.raw.append(body)
                 receiver.taken.append((self.path, dict(self.headers), json.loads(body)))
                 answer = receiver.answers.pop(0) if receiver.answers else 200
                 receiver.hold.wait(30)

@@ -23,7 +23,7 @@ def test_a_token_is_made_printed_once_alone_on_its_line_and_works(command: Calla
     token = service.process.stdout.readline().strip()
     assert len(token) >= 16
     assert token.split() == [token]
-    assert Client(service.url, token).get("/inputs").json() == {"inputs": ["topic"]}
+    assert Client(service.url, token).get("/inputs").json() == {"inputs": ["topic"], "required": ["topic"]}
     service.process.send_signal(signal.SIGTERM)
     assert service.process.wait(30) == 0
     assert service.process.stdout.read() == ""
@@ -79,6 +79,42 @@ def test_a_bad_target_ends_the_start_with_one_sentence_that_names_it(
     assert told.out == ""
     (sentence,) = told.err.splitlines()
     assert repr(target) in sentence
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--port", "99999"), "argument --port: must be from 0 to 65535"),
+        (("--port", "-1"), "argument --port: must be from 0 to 65535"),
+        (("--db", ":memory:"), "The database ':memory:' is in memory and keeps nothing; name a file."),
+        (("--db", "sqlite://"), "The database 'sqlite://' is in memory and keeps nothing; name a file."),
+        (("--db", "mysql+nothing://h/x"), "'mysql+nothing://h/x'"),
+        (("--db", "oracle+cx_oracle://h/x"), "its driver cx_Oracle is not installed"),
+    ],
+)
+def test_an_option_that_cannot_be_used_ends_the_start_in_one_sentence(
+    options: tuple[str, ...], sentence: str, tmp_path: Path
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "airflow_crew_provider.service", "serve", "--port", "0", *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 2
+    assert sentence in ran.stderr.splitlines()[-1]
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("package", ["fastapi", "sqlalchemy", "uvicorn", "jinja2", "prometheus_client"])
+def test_without_its_extra_the_command_says_in_one_sentence_what_to_install(package: str) -> None:
+    without = f"import sys; sys.modules[{package!r}] = None; from airflow_crew_provider.service.__main__ import main"
+    ran = subprocess.run(
+        [sys.executable, "-c", f"{without}; sys.exit(main())"], capture_output=True, text=True, timeout=60
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == f"The crew service needs {package!r}: pip install 'airflow-crew-provider[service]'.\n"
 
 
 def test_a_port_or_a_database_that_cannot_be_used_is_told_in_one_sentence(
@@ -159,3 +195,38 @@ def test_the_service_needs_neither_airflow_nor_crewai(tmp_path: Path) -> None:
     code = "import sys, airflow_crew_provider.service.cli; print({'airflow', 'crewai'} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "set()"
+
+
+def test_every_command_takes_the_database_of_the_environment(
+    folder_with_db: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder_with_db)
+    monkeypatch.setenv("CREW_SERVICE_DB", "given.db")
+    assert main(["list"]) == 0
+    assert "waiting" in capsys.readouterr().out
+    assert main(["webhooks", "list"]) == 0
+    assert main(["work"]) == 2
+    assert "given.db" in capsys.readouterr().err, "it is served already"
+    assert [path.name for path in folder_with_db.glob("*.db")] == ["given.db"]
+    assert "CREW_SERVICE_DB" in help_of("serve", capsys)
+    assert "given.db" not in help_of("serve", capsys), "a URL may hold a password"
+
+
+def test_a_service_takes_the_database_of_the_environment(command: Callable[..., Command], tmp_path: Path) -> None:
+    client = command(environment={"CREW_SERVICE_DB": "given.db", "CREW_SERVICE_TOKEN": "a-token"}).client("a-token")
+    assert client.get("/executions").json() == {"executions": []}
+    assert [path.name for path in tmp_path.glob("*.db")] == ["given.db"]
+
+
+def help_of(name: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    return capsys.readouterr().out
+
+
+@pytest.fixture
+def folder_with_db(serve: Serve, tmp_path: Path) -> Path:
+    """A folder whose only database holds one execution that waits."""
+    client = serve(db=tmp_path / "given.db")
+    client.until(client.kickoff(), "pending")
+    return tmp_path

@@ -15,32 +15,33 @@ from typing import Any, Literal
 import pytest
 from crew_client import Client, Serve, eventually
 
-from airflow_crew_provider.service import runner
-from airflow_crew_provider.service.crews import (
+from airflow_crew_provider.service.engine import runner
+from airflow_crew_provider.service.engine.crew import (
     Cancelled,
     Completed,
     Job,
+    PendingReview,
     Report,
     StepDone,
     TaskDone,
     TaskInfo,
     TaskOutput,
     TaskStarted,
-    Waiting,
 )
 
 
 class Unruly:
     """Does what its input `behaviour` names."""
 
+    kind: Literal["crew", "flow"] = "crew"
     isolation: Literal["inline", "process"] = "inline"
 
     def __init__(self, **behaviours: Callable[[Job, Report], Any]) -> None:
         self.behaviours = behaviours
-        self.inputs = ["behaviour"]
+        self.inputs = self.required = ["behaviour"]
         self.tasks = [TaskInfo("only_task", "Agent")]
 
-    def run(self, job: Job, report: Report) -> Completed | Waiting:
+    def run(self, job: Job, report: Report) -> Completed | PendingReview:
         report(TaskStarted("only_task", "Agent"))
         output = self.behaviours[job.inputs["behaviour"]](job, report)
         report(TaskDone(TaskOutput(task_id="only_task", agent="Agent", output=output, execution_time=0.0)))
@@ -155,7 +156,7 @@ def test_s7_megabytes_of_output_and_of_steps_arrive_and_others_go_on(serve: Serv
 
 def test_values_that_are_no_json_are_told_as_text(serve: Serve) -> None:
     class Odd(Unruly):
-        def run(self, job: Job, report: Report) -> Completed | Waiting:
+        def run(self, job: Job, report: Report) -> Completed | PendingReview:
             return Completed("x", {"nan": float("nan"), "set": {1}, "half": "\ud800"}, {"total_tokens": 1})
 
     client = serve(crew=Odd(), dialect="live")

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crew_client import PLAIN, Client, Serve
+from crew_client import GATED, PLAIN, Client, Serve
+
+from airflow_crew_provider.service.local import running_service
 
 
 def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
@@ -56,6 +58,7 @@ def test_s2_a_stop_and_a_resume_at_once_leave_one_clear_outcome(serve: Serve) ->
         ]
 
 
+@pytest.mark.slow  # 200 executions
 @pytest.mark.row("S4")
 def test_s4_200_kickoffs_at_once_are_all_accepted_and_run_by_a_bounded_pool(serve: Serve) -> None:
     scenario = {"inputs": ["topic"], "tasks": [{"id": "t", "seconds": 0.05, "output": "All on {topic}"}]}
@@ -100,26 +103,28 @@ def test_a_refused_request_keeps_no_key(serve: Serve) -> None:
     assert client.post("/kickoff", {"inputs": {"topic": "AI"}}, headers=KEY).status_code == 200
 
 
-def test_keys_are_kept_per_token_and_endpoint_and_survive_a_restart(serve: Serve, tmp_path: Path) -> None:
+def test_keys_are_kept_per_token_and_endpoint_and_survive_a_restart(tmp_path: Path) -> None:
     options: dict[str, Any] = {"user_tokens": [("ann", "ann-token")], "token": "org-token", "db": tmp_path / "kept.db"}
-    client = serve(**options)
     body = {"inputs": {"topic": "AI"}}
-    mine = client.post("/kickoff", body, headers=KEY).json()
-    anns = client.holding("ann-token").post("/kickoff", body, headers=KEY).json()
-    assert mine != anns
-    client.until(mine["kickoff_id"], "pending")
-    decision = {
-        "execution_id": mine["kickoff_id"],
-        "task_id": "draft_task",
-        "human_feedback": "",
-        "is_approve": True,
-    }
-    resumed = client.post("/resume", decision, headers=KEY)
-    assert resumed.json()["status"] == "resumed"
-    client.until(mine["kickoff_id"], "completed")
-    again = serve(**options)
-    assert again.post("/resume", decision, headers=KEY).json() == resumed.json()
-    assert again.post("/kickoff", body, headers=KEY).json() == mine
+    with running_service(scenario=GATED, **options) as service:
+        client = Client(service.url, service.token)
+        mine = client.post("/kickoff", body, headers=KEY).json()
+        anns = client.holding("ann-token").post("/kickoff", body, headers=KEY).json()
+        assert mine != anns
+        client.until(mine["kickoff_id"], "pending")
+        decision = {
+            "execution_id": mine["kickoff_id"],
+            "task_id": "draft_task",
+            "human_feedback": "",
+            "is_approve": True,
+        }
+        resumed = client.post("/resume", decision, headers=KEY)
+        assert resumed.json()["status"] == "resumed"
+        client.until(mine["kickoff_id"], "completed")
+    with running_service(scenario=GATED, **options) as service:
+        again = Client(service.url, service.token)
+        assert again.post("/resume", decision, headers=KEY).json() == resumed.json()
+        assert again.post("/kickoff", body, headers=KEY).json() == mine
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256])

@@ -13,10 +13,11 @@ from crew_client import PLAIN, Serve
 from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 
-from airflow_crew_provider.service import crews, housekeeping, ledger, runner, states
-from airflow_crew_provider.service.scenario import DEMO, ScriptedCrew
-from airflow_crew_provider.service.store import Store, StoreUnusable
-from airflow_crew_provider.service.tables import executions
+from airflow_crew_provider.service.engine import crew, retention, runner
+from airflow_crew_provider.service.scripted_crew import DEMO, ScriptedCrew
+from airflow_crew_provider.service.storage import queries, states
+from airflow_crew_provider.service.storage.database import Database, DatabaseUnusable
+from airflow_crew_provider.service.storage.tables import executions
 
 MOVES = [states.CLAIM, states.REQUEUE, states.WAIT, states.RESUME, states.COMPLETE, states.FAIL, states.STOP]
 
@@ -37,10 +38,10 @@ def test_executions_that_are_over_are_deleted_after_their_days_and_others_stay(s
     for kickoff_id in (over, kept):
         client.resume(kickoff_id)
         client.until(kickoff_id, "completed")
-    store = Store(str(tmp_path / "service.db"))
-    assert housekeeping.forget_old(store, before=time.time() - 60) == 0
-    assert housekeeping.forget_old(store, before=time.time() + 60) == 2
-    store.close()
+    database = Database(str(tmp_path / "service.db"))
+    assert retention.forget_old(database, before=time.time() - 60) == 0
+    assert retention.forget_old(database, before=time.time() + 60) == 2
+    database.close()
     assert client.get(f"/status/{over}").status_code == 404
     assert client.status(waiting)["status"] == "pending"
     with sqlite3.connect(tmp_path / "service.db") as connection:
@@ -50,36 +51,36 @@ def test_executions_that_are_over_are_deleted_after_their_days_and_others_stay(s
 
 
 def test_the_database_is_in_wal_mode_and_syncs_every_commit(tmp_path: Path) -> None:
-    store = Store(str(tmp_path / "x.db"))
-    with store.reading() as connection:
+    database = Database(str(tmp_path / "x.db"))
+    with database.reading() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar_one() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2
-    store.close()
+    database.close()
 
 
 def test_only_its_owner_reads_the_database_since_it_holds_credentials(tmp_path: Path) -> None:
-    Store(str(tmp_path / "x.db")).close()
+    Database(str(tmp_path / "x.db")).close()
     assert (tmp_path / "x.db").stat().st_mode & 0o077 == 0
 
 
 def test_an_error_of_the_database_does_not_show_what_was_to_be_stored(tmp_path: Path) -> None:
-    store = Store(str(tmp_path / "x.db"))
+    database = Database(str(tmp_path / "x.db"))
     row: dict[str, Any] = {"id": "a", "kickoff_id": "a", "created_at": 0, "updated_at": 0, "due_at": 0, "inputs": {}}
     row["webhooks"] = {"human_input": {"authentication": {"token": "hook-secret"}}}
-    with store.writing() as connection:
-        ledger.create(connection, **row)
-    with store.writing() as connection, pytest.raises(IntegrityError) as caught:
-        ledger.create(connection, **row)
+    with database.writing() as connection:
+        queries.create(connection, **row)
+    with database.writing() as connection, pytest.raises(IntegrityError) as caught:
+        queries.create(connection, **row)
     assert "hook-secret" not in str(caught.value)
-    store.close()
+    database.close()
 
 
 def test_a_database_of_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:
-    Store(str(tmp_path / "x.db")).close()
+    Database(str(tmp_path / "x.db")).close()
     with sqlite3.connect(tmp_path / "x.db") as connection:
         connection.execute("PRAGMA user_version=999")
-    with pytest.raises(StoreUnusable, match="another version"):
-        Store(str(tmp_path / "x.db"))
+    with pytest.raises(DatabaseUnusable, match="another version"):
+        Database(str(tmp_path / "x.db"))
 
 
 def test_an_execution_that_nobody_runs_is_found_and_goes_on(
@@ -89,10 +90,10 @@ def test_an_execution_that_nobody_runs_is_found_and_goes_on(
     client = serve()
     kickoff_id = client.kickoff()
     client.until(kickoff_id, "pending")
-    store = Store(str(tmp_path / "service.db"))
-    with store.writing() as connection:  # as after an end that could not be written
+    database = Database(str(tmp_path / "service.db"))
+    with database.writing() as connection:  # as after an end that could not be written
         connection.exec_driver_sql("UPDATE executions SET state = 'running', gate = NULL")
-    store.close()
+    database.close()
     client.until(kickoff_id, "pending")
 
 
@@ -103,13 +104,13 @@ def test_another_database_url_works_too(serve: Serve, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("database", ["nonsense://x", "postgresql+nodriver://x/y", "/dev/null/x.db"])
 def test_a_database_that_cannot_be_opened_is_named(database: str) -> None:
-    with pytest.raises(StoreUnusable, match=re.escape(database)):
-        Store(database)
+    with pytest.raises(DatabaseUnusable, match=re.escape(database)):
+        Database(database)
 
 
-def run(scenario: dict[str, Any], **job: Any) -> tuple[Any, list[crews.Progress]]:
-    reports: list[crews.Progress] = []
-    return ScriptedCrew(scenario).run(crews.Job("id", **job), reports.append), reports
+def run(scenario: dict[str, Any], **job: Any) -> tuple[Any, list[crew.Progress]]:
+    reports: list[crew.Progress] = []
+    return ScriptedCrew(scenario).run(crew.Job("id", **job), reports.append), reports
 
 
 def test_placeholders_are_filled_in_one_pass() -> None:
@@ -120,8 +121,8 @@ def test_placeholders_are_filled_in_one_pass() -> None:
 
 def test_feedback_is_text_that_is_never_filled_again() -> None:
     scenario = {"tasks": [{"id": "t", "human_input": True, "output": "x", "revised": "{revision}: {feedback}"}]}
-    rounds = (crews.Round("x", "first"), crews.Round("y", "{revision} {feedback}"))
-    gate = crews.Gate("t", is_approve=False, rounds=rounds, state={"seconds": 1.0})
+    rounds = (crew.Round("x", "first"), crew.Round("y", "{revision} {feedback}"))
+    gate = crew.ReviewDecision("t", is_approve=False, rounds=rounds, state={"seconds": 1.0})
     outcome, _ = run(scenario, inputs={}, gate=gate)
     assert outcome.output == "3: {revision} {feedback}"
 
@@ -129,7 +130,7 @@ def test_feedback_is_text_that_is_never_filled_again() -> None:
 def test_a_scripted_task_reports_its_start_one_step_and_its_end() -> None:
     _, reports = run({"tasks": [{"id": "a", "output": "x"}, {"id": "b", "output": "y"}]}, inputs={})
     kinds = [type(report) for report in reports]
-    assert kinds == [crews.TaskStarted, crews.StepDone, crews.TaskDone] * 2
+    assert kinds == [crew.TaskStarted, crew.StepDone, crew.TaskDone] * 2
 
 
 def test_the_demo_is_a_scenario_with_one_gate() -> None:
@@ -140,28 +141,47 @@ def test_the_demo_is_a_scenario_with_one_gate() -> None:
 def test_a_gate_can_be_left_out_by_an_input() -> None:
     scenario = {"tasks": [{"id": "t", "human_input": "review", "output": "x"}]}
     outcomes = {no: type(run(scenario, inputs={"review": no})[0]) for no in (False, "no", "false", True, "yes")}
-    assert [word for word, kind in outcomes.items() if kind is crews.Waiting] == [True, "yes"]
-    assert isinstance(run(scenario, inputs={})[0], crews.Waiting)
+    assert [word for word, kind in outcomes.items() if kind is crew.PendingReview] == [True, "yes"]
+    assert isinstance(run(scenario, inputs={})[0], crew.PendingReview)
 
 
 @pytest.mark.parametrize(
     ("query", "index"),
     [
-        (ledger.looking_at(("state",)), "sqlite_autoindex_executions_2"),
-        (ledger.BY_ID, "sqlite_autoindex_executions_1"),
+        (queries.status_query(("state",)), "sqlite_autoindex_executions_2"),
+        (queries.BY_ID, "sqlite_autoindex_executions_1"),
         (
             select(executions.c.id).where(executions.c.state == "queued", executions.c.due_at <= 1.0),
             "executions_by_turn",
         ),
         (select(executions.c.id).order_by(executions.c.created_at.desc()).limit(9), "executions_by_age"),
+        (
+            select(executions.c.id)
+            .where(executions.c.crew == "", executions.c.state == "queued", executions.c.due_at <= 1.0)
+            .order_by(executions.c.due_at),
+            "executions_by_turn",
+        ),
+        (
+            select(executions.c.id).where(executions.c.crew == "").order_by(executions.c.created_at.desc()).limit(9),
+            "executions_by_crew",
+        ),
+        (
+            select(executions.c.id)
+            .where(executions.c.crew == "", executions.c.state == "waiting")
+            .order_by(executions.c.created_at.desc())
+            .limit(9),
+            "executions_by_state",
+        ),
+        (select(executions.c.id).where(executions.c.claimed_by == "x"), "executions_by_process"),
         (select(executions.c.id).where(executions.c.ended_at < 1.0), "executions_by_end"),
         (select(executions.c.state, func.count()).group_by(executions.c.state), "executions_by_turn"),
     ],
 )
 def test_no_question_reads_the_whole_table_however_much_is_stored(tmp_path: Path, query: Any, index: str) -> None:
-    store = Store(str(tmp_path / "x.db"))
-    with store.reading() as connection:
+    database = Database(str(tmp_path / "x.db"))
+    with database.reading() as connection:
         text = str(query.compile(connection.engine))
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", (1,) * text.count("?")).all()
-    store.close()
+    database.close()
     assert index in plan[0][-1], plan
+    assert not [step for step in plan if "TEMP B-TREE" in step[-1]], plan

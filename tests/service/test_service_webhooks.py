@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from crew_client import GATED, PLAIN, Client, Receiver, Serve, eventually
 
-from airflow_crew_provider.service import outbox
+from airflow_crew_provider.service.engine import outbox
 from airflow_crew_provider.service.local import running_service
 
 SECRET = "hook-secret-0123456789"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .crew import CrewAICrew
+    from airflow_crew_provider.service.crewai.crew import CrewAICrew
 
 __all__ = ["load"]
 
 
 def load(target: str) -> CrewAICrew:
     """Describe the crew that TARGET names; `BadTarget` says in one sentence why it cannot be served."""
-    from .crew import CrewAICrew
+    from airflow_crew_provider.service.crewai.crew import CrewAICrew
 
     return CrewAICrew(target)

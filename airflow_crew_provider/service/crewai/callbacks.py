@@ -10,7 +10,7 @@ from typing import Any
 from crewai import Agent, Crew, Task
 from crewai.agents.parser import AgentAction, AgentFinish
 
-from airflow_crew_provider.service.crews import Progress, StepDone
+from airflow_crew_provider.service.engine.crew import Progress, StepDone
 
 Callback = Callable[[Any], Any]
 LONGEST = 10_000  # characters of one field of a step; a tool may return a book

@@ -6,25 +6,24 @@ import threading
 from collections.abc import Iterator
 from typing import Literal
 
-from airflow_crew_provider.service.crews import (
+from airflow_crew_provider.service.crewai import serialization
+from airflow_crew_provider.service.crewai.channel import Message
+from airflow_crew_provider.service.crewai.process_pool import CrewProcess, ProcessPool, ProcessPoolClosed
+from airflow_crew_provider.service.engine.crew import (
+    BadTarget,
     Cancellation,
     Cancelled,
     Completed,
     CrewFailed,
     Job,
+    PendingReview,
     Report,
     TaskDone,
     TaskInfo,
-    Waiting,
 )
-from airflow_crew_provider.service.targets import BadTarget
 
-from . import wire
-from .channel import Message
-from .nursery import Nursery, NurseryClosed, Worker
-
-NURSERY = Nursery()  # one for all crews of the service: it knows none of them
-LOOK = 0.2  # seconds between looks at a job's cancellation
+PROCESSES = ProcessPool()  # one for all crews of the service: it knows none of them
+BATCH = 0.2  # seconds between looks at a job's cancellation
 LOADING = 120.0  # seconds for the modules of a target to be imported when the service starts
 LONGEST = 1_000  # characters of what is wrong with a target; a validation can say a lot
 
@@ -35,15 +34,17 @@ class CrewAICrew:
     def __init__(self, target: str) -> None:
         self._target = target
         description = _description(target)
+        self.kind: Literal["crew", "flow"] = description["kind"]
         self.inputs: list[str] = description["inputs"]
+        self.required: list[str] = description["required"]
         self.tasks = [TaskInfo(**task) for task in description["tasks"]]
 
-    def run(self, job: Job, report: Report) -> Completed | Waiting:
-        with NURSERY.worker(job.execution_id) as worker:
-            worker.send({"target": self._target, "job": wire.job_message(job)})
+    def run(self, job: Job, report: Report) -> Completed | PendingReview:
+        with PROCESSES.worker(job.execution_id) as worker:
+            worker.send({"target": self._target, "job": serialization.job_message(job)})
             for message in _messages(worker, job.cancelled):
-                record = wire.unpacked(message)
-                if isinstance(record, Completed | Waiting):
+                record = serialization.unpacked(message)
+                if isinstance(record, Completed | PendingReview):
                     worker.dismiss()
                     return record
                 if record is not None:
@@ -60,7 +61,7 @@ def _description(target: str) -> Message:
     timer.daemon = True
     timer.start()
     try:
-        with NURSERY.worker() as worker:
+        with PROCESSES.worker() as worker:
             worker.send({"target": target})
             for message in _messages(worker, limit):
                 if message["type"] == "refused":
@@ -69,18 +70,18 @@ def _description(target: str) -> Message:
                     worker.dismiss()
                     return message
         raise CrewFailed("its process ended.")
-    except (Cancelled, CrewFailed, NurseryClosed) as error:
+    except (Cancelled, CrewFailed, ProcessPoolClosed) as error:
         raise BadTarget(f"The crew {target!r} cannot be loaded: {' '.join(str(error).split())[:LONGEST]}") from None
     finally:
         timer.cancel()
 
 
-def _messages(worker: Worker, cancelled: Cancellation) -> Iterator[Message]:
+def _messages(worker: CrewProcess, cancelled: Cancellation) -> Iterator[Message]:
     """Give what the process says to its end; the crew's failure and a sudden end are errors."""
     while True:
         cancelled.raise_if_set()
         try:
-            message = worker.receive(LOOK)
+            message = worker.receive(BATCH)
         except TimeoutError:
             continue
         if message is None:

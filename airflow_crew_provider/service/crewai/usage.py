@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from crewai import Crew
+from crewai.flow.flow import Flow
 from crewai.llms.base_llm import BaseLLM
 
 Usage = dict[str, int]
@@ -18,6 +20,12 @@ def of_process(crew: Crew) -> Usage:
         for name in COUNTED:
             total[name] += getattr(used, name)
     return total
+
+
+def of_flow(flow: Flow[Any]) -> Usage:
+    """Give the tokens of every model that the Flow, its agents and its crews have called in this process."""
+    used = flow.usage_metrics
+    return {name: getattr(used, name) for name in COUNTED}
 
 
 def added(one: Usage, other: Usage) -> Usage:

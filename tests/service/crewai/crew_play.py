@@ -7,16 +7,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from airflow_crew_provider.service.crews import (
+from airflow_crew_provider.service.engine.crew import (
     Cancellation,
     Completed,
     Crew,
-    Gate,
     Job,
+    PendingReview,
     Progress,
+    ReviewDecision,
     Round,
     TaskDone,
-    Waiting,
 )
 
 CREWS = Path(__file__).parent / "crews"
@@ -30,22 +30,37 @@ class Play:
         self.cancelled = Cancellation()
         self.seen: list[Progress] = []
         self.done: list[Any] = []
-        self.gate: Gate | None = None
+        self.gate: ReviewDecision | None = None
         self.rounds: tuple[Round, ...] = ()
-        self.waiting: Waiting | None = None
+        self.waiting: PendingReview | None = None
+        self.execution_id = "an-execution"
+        self.restore_from: str | None = None
 
-    def segment(self) -> Completed | Waiting:
+    def segment(self) -> Completed | PendingReview:
         """Run one segment from what is stored."""
-        job = Job("an-execution", _stored(self.inputs), _stored(self.done), self.gate, self.cancelled)
+        job = Job(
+            self.execution_id,
+            _stored(self.inputs),
+            _stored(self.done),
+            self.gate,
+            self.cancelled,
+            restore_from=self.restore_from,
+        )
         outcome = self.crew.run(job, self._keep)
-        self.waiting = outcome if isinstance(outcome, Waiting) else None
+        self.waiting = outcome if isinstance(outcome, PendingReview) else None
         return outcome
 
-    def approve(self) -> Completed | Waiting:
+    def approve(self) -> Completed | PendingReview:
         return self._decide(True, "Approved.")
 
-    def revise(self, feedback: str) -> Completed | Waiting:
+    def revise(self, feedback: str) -> Completed | PendingReview:
         return self._decide(False, feedback)
+
+    def choose(self, outcome: str, feedback: str = "") -> Completed | PendingReview:
+        return self._decide(True, feedback, outcome)
+
+    def answer(self, text: str) -> Completed | PendingReview:
+        return self._decide(True, text)
 
     def calls(self, *, of: str = "call") -> list[Any]:
         """List what the log has of a kind: the tasks that the model was asked for, or a callback's outputs."""
@@ -57,12 +72,12 @@ class Play:
     def finished(self) -> list[str]:
         return [task["task_id"] for task in self.done]
 
-    def _decide(self, is_approve: bool, feedback: str) -> Completed | Waiting:
+    def _decide(self, is_approve: bool, feedback: str, outcome: str | None = None) -> Completed | PendingReview:
         assert self.waiting
         earlier = self.rounds if self.gate and self.gate.task_id == self.waiting.task_id else ()
         self.rounds = (*earlier, Round(self.waiting.output, feedback))
         state = _stored(self.waiting.state)
-        self.gate = Gate(self.waiting.task_id, is_approve, self.rounds, state)
+        self.gate = ReviewDecision(self.waiting.task_id, is_approve, self.rounds, state, outcome)
         return self.segment()
 
     def _keep(self, progress: Progress) -> None:

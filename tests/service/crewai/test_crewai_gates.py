@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from crew_play import Play
 
-from airflow_crew_provider.service.crews import CrewFailed, Gate, Round, TaskStarted
+from airflow_crew_provider.service.engine.crew import CrewFailed, ReviewDecision, Round, TaskStarted
 
 Player = Callable[..., Play]
 
@@ -115,7 +115,7 @@ def test_a_crew_that_changed_under_its_executions_is_a_clear_failure(play: Playe
 
 def test_a_decision_on_a_task_that_the_crew_has_not_is_a_clear_failure(play: Player) -> None:
     crew = play("two_gates")
-    crew.gate = Gate("epilogue", True, (Round("once", "Approved."),), {})
+    crew.gate = ReviewDecision("epilogue", True, (Round("once", "Approved."),), {})
     with pytest.raises(CrewFailed, match=r"The crew has changed: a decision on epilogue"):
         crew.segment()
 

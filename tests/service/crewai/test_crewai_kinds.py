@@ -9,7 +9,7 @@ import pytest
 from crew_play import CREWS, Play
 
 from airflow_crew_provider.service.crewai import load
-from airflow_crew_provider.service.crews import Completed, StepDone, TaskInfo
+from airflow_crew_provider.service.engine.crew import Completed, StepDone, TaskInfo
 from airflow_crew_provider.service.targets import BadTarget
 
 Player = Callable[..., Play]
@@ -116,8 +116,8 @@ def test_braces_that_crewai_does_not_fill_are_no_inputs(play: Player) -> None:
         ("waits_and_runs_beside", "cannot be asynchronous"),
         ("with_checkpoints", "has checkpoint= set"),
         ("of_a_stranger", "its agent is a Stranger"),
-        ("SomeFlow", "it is a Flow"),
-        ("SomeFlow_instance", "it is a Flow"),
+        ("SomeFlow", "a Flow without methods"),
+        ("SomeFlow_instance", "a Flow without methods"),
         ("nothing", "of type NoneType"),
         ("number", "of type int"),
         ("missing", "has no 'missing'"),

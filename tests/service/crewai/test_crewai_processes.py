@@ -11,7 +11,7 @@ from crew_client import eventually
 from crew_play import Play, alive
 
 from airflow_crew_provider.service.crewai.channel import Channel
-from airflow_crew_provider.service.crews import Cancelled
+from airflow_crew_provider.service.engine.crew import Cancelled, Completed, CrewFailed
 
 Player = Callable[..., Play]
 
@@ -51,6 +51,28 @@ def test_crews_go_on_when_the_process_that_they_are_forked_from_is_killed(play: 
     assert unruly(play, "well").segment().output.startswith("done well")
 
 
+@pytest.mark.row("S16")
+def test_s16_the_threads_of_a_finished_crew_are_waited_for_and_its_processes_are_ended(play: Player) -> None:
+    crew = unruly(play, "leave_all_behind")
+    assert isinstance(crew.segment(), Completed)
+    assert crew.calls(of="thread") == ["in time"]
+    eventually(lambda: not any(map(alive, pids(crew))), "the end of all that the crew left behind")
+    assert len(pids(crew)) == 3
+
+
+@pytest.mark.row("S16")
+def test_s16_what_a_crew_hid_ends_when_the_crew_is_killed_or_stopped(play: Player) -> None:
+    crew = unruly(play, "hide_and_die")
+    with pytest.raises(CrewFailed, match="killed by signal 9"):
+        crew.segment()
+    eventually(lambda: not any(map(alive, pids(crew))), "the end of what the killed crew hid")
+    crew = unruly(play, "hide_and_hang")
+    threading.Thread(target=cancel_when_it_hangs, args=(crew, len(pids(crew)) + 3)).start()
+    with pytest.raises(Cancelled):
+        crew.segment()
+    eventually(lambda: not any(map(alive, pids(crew))), "the end of what the stopped crew hid")
+
+
 def test_crewai_itself_uses_no_network(play: Player) -> None:
     assert play("watched").segment().output == "tried []"
 
@@ -64,8 +86,8 @@ def test_half_a_message_of_a_killed_process_is_dropped() -> None:
     assert channel.receive(1) is None
 
 
-def cancel_when_it_hangs(crew: Play) -> None:
-    eventually(lambda: len(pids(crew)) == 2, "the process and its child", 30)
+def cancel_when_it_hangs(crew: Play, processes: int = 2) -> None:
+    eventually(lambda: len(pids(crew)) == processes, "the process and its children", 30)
     crew.cancelled.set("time is up")
 
 

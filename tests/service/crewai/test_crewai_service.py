@@ -26,7 +26,9 @@ class Served:
 
     def begin(self) -> None:
         places = [str(CREWS), os.environ.get("PYTHONPATH")]
-        environment = {"CREW_SERVICE_TOKEN": TOKEN, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+        names = {"CREW_SERVICE_USER_TOKENS": "ann=a-token-of-ann", "CREW_SERVICE_WEBHOOK_SECRET": "a-secret"}
+        keys = {"CREW_SERVICE_TOKEN": TOKEN, "CREW_SERVICE_DB": "crew-service.db", **names}
+        environment = {**keys, "PYTHONPATH": os.pathsep.join(filter(None, places))}
         self.command = self._start("--crew", self._target, "--workers", "8", environment=environment)
         self.client: Client = self.command.client(TOKEN)
 
@@ -109,6 +111,22 @@ def test_s1_a_crew_at_work_dies_with_the_service_and_goes_on_from_its_last_finis
     assert [entry.get("call", entry.get("topic")) for entry in entries(log)] == ["start", "wait", "wait"]
 
 
+@pytest.mark.row("S16")
+@pytest.mark.timeout(120)
+def test_s16_nothing_of_a_crew_outlives_a_service_that_is_killed(
+    served: Callable[[str], Served], tmp_path: Path
+) -> None:
+    service = served("unruly:unruly")
+    service.kickoff(topic="hide_and_hang", log=str(tmp_path / "log"))
+
+    def pids() -> list[int]:
+        return [entry["pid"] for entry in entries(tmp_path / "log") if "pid" in entry]
+
+    eventually(lambda: len(pids()) == 3, "the crew, its child and what it hid", 60)
+    service.command.kill()
+    eventually(lambda: not any(map(alive, pids())), "the end of the crew and of all that it started")
+
+
 @pytest.mark.row("S7")
 @pytest.mark.timeout(120)
 def test_s7_crews_that_fail_leave_hang_or_flood_end_as_errors_and_harm_no_other(
@@ -126,7 +144,7 @@ def test_s7_crews_that_fail_leave_hang_or_flood_end_as_errors_and_harm_no_other(
     assert errors.pop("ask_the_terminal").startswith("EOFError")
     assert errors == {}
     assert ended["flood"]["result"]["output"] == "dry again"
-    assert ended["well"]["result"]["output"] == "done well, knowing None", "crews do not see the service's token"
+    assert ended["well"]["result"]["output"] == "done well, knowing []", "crews see none of the service's keys"
     assert len(service.log()) < 3_000_000
     eventually(lambda: "more bytes of output were dropped" in service.log(), "the end of the flood")
     assert TOKEN not in service.log()

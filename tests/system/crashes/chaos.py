@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
-import psutil
-from faults.proxy import FaultProxy
+from faults.lagging import LaggingProxy
+from faults.proxy import ALL_FAULTS, LATE_POSTS
 from held import looks
+from review_verdict import Verdict, answered
+from reviewer import Question
 
-from scripts.stack import AirflowStack, CrewService, DagRun, wait_until
+from scripts.stack import AirflowApi, AirflowStack, CrewService, DagRun, wait_until
 
 FINISHED = ("success", "failed")
 UNKNOWN = "A second kickoff could run the crew twice, so none is sent"
@@ -27,19 +27,28 @@ CREW = {
     "inputs": ["topic"],
     "tasks": [
         {"id": "research", "agent": "Researcher", "seconds": 3.0, "output": "Notes on {topic}."},
-        {"id": "write", "agent": "Writer", "seconds": 3.0, "output": "A text on {topic}."},
+        {
+            "id": "write",
+            "agent": "Writer",
+            "seconds": 3.0,
+            "human_input": "review",  # unless the input `review` says no
+            "output": "Draft {revision} on {topic}",
+            "revised": "Draft {revision} on {topic}, {feedback}",
+        },
     ],
 }
 # How the executions are shared out: the DAG, the dialect, whether the service honours idempotency keys, the share.
 SHARES = (
-    ("chaos_deferred", "spec", True, 0.35),
-    ("chaos_deferred", "live", True, 0.25),
-    ("chaos_deferred", "live", False, 0.25),
-    ("chaos_worker", "spec", True, 0.15),
+    ("chaos_deferred", "spec", True, 0.2),
+    ("chaos_deferred", "live", True, 0.2),
+    ("chaos_deferred", "live", False, 0.2),
+    ("chaos_worker", "spec", True, 0.1),
+    ("chaos_review", "spec", True, 0.2),
+    ("chaos_review", "spec", False, 0.1),
 )
-PAUSE_BETWEEN_KILLS = (6.0, 14.0)
-KILLS = {"A1/A2 worker killed": 6, "A3 triggerer killed": 2, "S1 service killed": 1}
-
+GROUP = "article.crew."  # of the DAG with reviews
+# Short, since a retry waits as long again for a POST that was lost.
+TIMEOUTS = {"timeout": 5, "kickoff_timeout": 10}
 
 Services = dict[str, CrewService]  # by dialect
 
@@ -53,80 +62,28 @@ class Part:
     service: CrewService
     dialect: str
     with_keys: bool
-    proxy: FaultProxy
+    proxy: LaggingProxy
+    conn_id: str
+    connection: dict[str, Any]
     outcomes: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def reviewed(self) -> bool:
+        return self.run.dag_id == "chaos_review"
+
+    @property
+    def kickoff(self) -> str:
+        """The task that starts the executions."""
+        return f"{GROUP}kickoff" if self.reviewed else "crew"
+
+    @property
+    def last(self) -> str:
+        """The task that returns the completed record."""
+        return f"{GROUP}result" if self.reviewed else "crew"
 
     @property
     def name(self) -> str:
         return f"{self.run.dag_id}, {self.dialect} dialect, {'with' if self.with_keys else 'without'} idempotency keys"
-
-
-class Killer:
-    """Kills at random, and starts again what does not start by itself, until it is told to stop."""
-
-    def __init__(self, airflow: AirflowStack, services: Services, seed: int) -> None:
-        self.kills: Counter[str] = Counter()
-        self._airflow, self._services, self._random = airflow, list(services.values()), Random(seed)
-        self._error: Exception | None = None
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._work, daemon=True)
-
-    def __enter__(self) -> Killer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        self._thread.join(120)
-        if self._error:
-            raise self._error
-
-    def _work(self) -> None:
-        try:
-            self._kill_until_over()
-        except Exception as error:
-            self._error = error
-
-    def _kill_until_over(self) -> None:
-        first = self._random.sample(list(KILLS), len(KILLS))  # a short run sees each kind too
-        while not self._over.wait(self._random.uniform(*PAUSE_BETWEEN_KILLS)):
-            what = first.pop() if first else self._random.choices(list(KILLS), list(KILLS.values()))[0]
-            if self._kill(what):
-                self.kills[what] += 1
-
-    def _kill(self, what: str) -> bool:
-        if "triggerer" in what:
-            self._airflow.kill("triggerer")
-            self._airflow.start("triggerer")
-        elif "service" in what:
-            service = self._random.choice(self._services)
-            service.kill()
-            service.start()
-        else:
-            return self._kill_worker()
-        return True
-
-    def _kill_worker(self) -> bool:
-        running = [each for each in self._airflow.group.components["scheduler"].processes() if _is_task(each)]
-        if not running:
-            return False
-        task = self._random.choice(running)
-        try:
-            supervisor = task.parent()
-            task.kill()
-            if supervisor:
-                supervisor.kill()
-        except psutil.NoSuchProcess:
-            return False
-        return True
-
-
-def _is_task(process: psutil.Process) -> bool:
-    """Whether this runs a task: such a process is named after it, and its parent is the worker that supervises it."""
-    try:
-        return " ".join(process.cmdline()).startswith("airflow worker -- 0")
-    except psutil.Error:
-        return False
 
 
 @contextmanager
@@ -136,52 +93,83 @@ def parts(airflow: AirflowStack, services: Services, size: int, seed: int, rate:
         started, topics = [], [f"chaos {seed} {number}" for number in range(size)]
         for number, (dag_id, dialect, with_keys, share) in enumerate(SHARES):
             service = services[dialect]
-            proxy = stack.enter_context(FaultProxy(service.url, seed=seed + number, rate=rate))
+            proxy = stack.enter_context(
+                LaggingProxy(service.url, seed=seed + number, rate=rate, faults=(*ALL_FAULTS, *LATE_POSTS))
+            )
             conn_id = f"crew_chaos_{seed}_{number}"
-            extra = {"timeout": 5, "kickoff_timeout": 30, "idempotency_keys": with_keys}
-            connection = {**service.connection, "host": proxy.url, "extra": json.dumps(extra)}
+            extra = json.dumps({**TIMEOUTS, "idempotency_keys": with_keys})
+            connection = {**service.connection, "host": proxy.url, "extra": extra}
             airflow.api.add_connection(conn_id, **connection)
             last = number == len(SHARES) - 1
             mine = [topics.pop() for _ in range(len(topics) if last else round(size * share))]
             run = airflow.api.trigger(dag_id, {"crew": conn_id, "topics": mine})
-            started.append(Part(run, mine, service, dialect, with_keys, proxy))
+            started.append(Part(run, mine, service, dialect, with_keys, proxy, conn_id, connection))
         yield started
 
 
 def executions(service: CrewService) -> list[dict[str, Any]]:
     """Return the service's own list."""
     with sqlite3.connect(service.folder / "service.db") as database:
-        rows = database.execute("SELECT id, state, inputs, meta FROM executions").fetchall()
-    return [{"id": i, "state": s, "topic": json.loads(n)["topic"], "meta": json.loads(m)} for i, s, n, m in rows]
+        rows = database.execute("SELECT id, state, inputs, meta, output FROM executions").fetchall()
+    return [
+        {"id": i, "state": s, "topic": json.loads(n)["topic"], "meta": json.loads(m), "output": json.loads(o or "null")}
+        for i, s, n, m, o in rows
+    ]
 
 
-def check(part: Part) -> None:
+def own_api(airflow: AirflowStack) -> AirflowApi:
+    """Return a client for another thread."""
+    return AirflowApi(airflow.url, *next(iter(airflow.passwords.items())))
+
+
+def check(part: Part, verdict: Verdict) -> None:
     """Compare every task of a run with the service's list: once with keys, never twice without, and both agree."""
     listed = [each for each in executions(part.service) if each["meta"]["airflow"]["run_id"] == part.run.run_id]
-    for index, task in _crews(part.run).items():
+    details = answered(part.run) if part.reviewed else {}
+    kickoffs, ends = _tasks(part.run, part.kickoff), _tasks(part.run, part.last)
+    for index, kickoff in kickoffs.items():
         mine = [each for each in listed if each["meta"]["airflow"]["map_index"] == index]
-        who = f"{part.name}, map index {index}, {task['state']}"
-        assert len(mine) <= 1, f"{who}: started {len(mine)} times"
-        if task["state"] == "success":
-            _agree(part, index, mine[0])
+        who = f"{part.name}, map index {index}, {ends[index]['state']}"
+        if len(mine) > 1:
+            verdict.doubled.append(f"{who}: started {len(mine)} times")
+        elif ends[index]["state"] == "success":
+            _agree(part, index, mine[0], details, verdict)
             part.outcomes["success"] += 1
-            continue
-        assert not part.with_keys, f"{who}: {part.run.log('crew', task['try_number'], index)[-3000:]}"
-        assert UNKNOWN in part.run.log("crew", task["try_number"], index), who
-        part.outcomes[f"outcome unknown, executions: {len(mine)}"] += 1
-    assert part.outcomes.total() == len(part.topics)
+        elif not part.with_keys and UNKNOWN in part.run.log(part.kickoff, kickoff["try_number"], index):
+            part.outcomes[f"outcome unknown, executions: {len(mine)}"] += 1
+        else:
+            verdict.lost.append(f"{who}: {_last_words(part, index)}")
+    assert part.outcomes.total() + len(verdict.lost) + len(verdict.doubled) >= len(part.topics)
 
 
-def _crews(run: DagRun) -> dict[int, dict[str, Any]]:
-    return {task["map_index"]: task for task in run.tasks() if task["task_id"] == "crew"}
+def _tasks(run: DagRun, task_id: str) -> dict[int, dict[str, Any]]:
+    return {task["map_index"]: task for task in run.tasks() if task["task_id"] == task_id}
 
 
-def _agree(part: Part, index: int, execution: dict[str, Any]) -> None:
-    record = part.run.xcom("crew", map_index=index)
+def _last_words(part: Part, index: int) -> str:
+    failed = [each for each in part.run.tasks() if each["map_index"] == index and each["state"] == "failed"]
+    logs = [(each["task_id"], part.run.log(each["task_id"], each["try_number"], index)[-3000:]) for each in failed]
+    return f"{logs or part.run.states()}"
+
+
+def _agree(
+    part: Part,
+    index: int,
+    execution: dict[str, Any],
+    details: Mapping[Question, Mapping[str, Any]],
+    verdict: Verdict,
+) -> None:
+    record, topic = part.run.xcom(part.last, map_index=index), execution["topic"]
     assert execution["state"] == "completed"
     assert record["execution_id"] == execution["id"]
-    assert record["output"] == f"A text on {execution['topic']}."
-    assert execution["topic"] == part.topics[index]
+    assert topic == part.topics[index]
+    if not part.reviewed:
+        assert record["output"] == f"Draft 1 on {topic}"
+        return
+    assert record["output"] == execution["output"]
+    assert f" on {topic}" in record["output"]
+    mine = [detail for (_, _, map_index), detail in details.items() if map_index == index]
+    verdict.judge_execution(f"{part.name}, map index {index}", mine, record["output"])
 
 
 def wait_for_all(started: list[Part], seconds: float) -> None:
@@ -191,13 +179,16 @@ def wait_for_all(started: list[Part], seconds: float) -> None:
     wait_until(over, seconds, "the end of all runs", pause=2)
 
 
-def table(started: list[Part], killer: Killer) -> str:
+def table(started: list[Part], kills: Counter[str], moments: Counter[str], verdict: Verdict) -> str:
     """Return what was injected and what came of it, as Markdown."""
     faults = Counter((each.row, each.call, each.name) for part in started for each in part.proxy.injected)
     lines = ["| fault | times |", "|---|---|"]
     lines += [f"| {row} {call}: {name} | {times} |" for (row, call, name), times in sorted(faults.items())]
-    lines += [f"| {what} | {times} |" for what, times in sorted(killer.kills.items())]
+    lines += [f"| {what} | {times} |" for what, times in sorted(kills.items())]
     lines += ["", f"{sum(looks(part.proxy) for part in started)} looks at the status", ""]
     lines += ["| run | outcome | tasks |", "|---|---|---|"]
     lines += [f"| {part.name} | {what} | {n} |" for part in started for what, n in sorted(part.outcomes.items())]
-    return "\n".join(lines)
+    lines += ["", "| state of the task when it was answered | answers |", "|---|---|"]
+    lines += [f"| {state} | {times} |" for state, times in sorted(moments.items())]
+    lines += ["", "| answers | lost | doubled | to a draft that was not shown | wiped |", "|---|---|---|---|---|"]
+    return "\n".join([*lines, f"| {verdict.row()} |"])

@@ -16,7 +16,15 @@ import requests
 from faults.proxy import KICKOFF, LOOK, Fault, FaultProxy, Forward, call_of
 from faults.wire import Reply
 
-from airflow_crew_provider.service.crews import Completed, Job, Report, TaskDone, TaskInfo, TaskOutput, TaskStarted
+from airflow_crew_provider.service.engine.crew import (
+    Completed,
+    Job,
+    Report,
+    TaskDone,
+    TaskInfo,
+    TaskOutput,
+    TaskStarted,
+)
 from airflow_crew_provider.service.local import running_service
 from scripts.stack import AirflowStack, DagRun, wait_until
 
@@ -27,7 +35,9 @@ class HeldCrew:
     """Executions run until their topic is let go."""
 
     isolation: Literal["inline", "process"] = "inline"
+    kind: Literal["crew", "flow"] = "crew"
     inputs = ["topic"]  # noqa: RUF012 - the protocol of a crew
+    required = ["topic"]  # noqa: RUF012
     tasks = [TaskInfo("write", "Writer")]  # noqa: RUF012
 
     def __init__(self) -> None:

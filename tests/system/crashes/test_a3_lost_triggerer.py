@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import datetime
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from faults.proxy import FaultProxy
@@ -59,8 +60,10 @@ def _count(run: DagRun, state: str) -> int:
 
 
 def _looked_at(proxy: FaultProxy, since: float) -> set[str]:
-    """Return the ids of executions that were looked at since."""
-    return {request.target.rpartition("/")[2] for request in proxy.requests if request.at > since}
+    """Return the ids of executions that were polled since, each by itself or many in one request."""
+    targets = [urlsplit(request.target) for request in proxy.requests if request.at > since]
+    together = (parse_qs(target.query).get("ids", [""])[0].split(",") for target in targets)
+    return {target.path.rpartition("/")[2] for target in targets} | {each for ids in together for each in ids}
 
 
 def _end(task: dict[str, Any]) -> float:

@@ -6,25 +6,26 @@ from datetime import timedelta
 from typing import Any
 
 import pendulum
-from airflow.providers.common.compat.sdk import DAG, Param, task
+from airflow.providers.common.compat.sdk import DAG, Param, task, task_group
 
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
+from airflow_crew_provider.task_groups.crew import crew_with_review
 
 WAYS = {"deferred": True, "worker": False}
+COMMON: dict[str, Any] = {
+    "schedule": None,
+    "start_date": pendulum.datetime(2026, 1, 1, tz="UTC"),
+    "catchup": False,
+    "max_active_tasks": 64,
+    "params": {"crew": Param("crew_default", type="string"), "topics": Param([], type="array")},
+}
 
 for name, deferrable in WAYS.items():
-    with DAG(
-        dag_id=f"chaos_{name}",
-        schedule=None,
-        start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
-        catchup=False,
-        max_active_tasks=64,
-        params={"crew": Param("crew_default", type="string"), "topics": Param([], type="array")},
-    ):
+    with DAG(dag_id=f"chaos_{name}", **COMMON):
 
         @task(retries=9, retry_delay=timedelta(seconds=1))
         def rows(params: dict[str, Any] | None = None) -> list[dict[str, str]]:
-            return [{"topic": topic} for topic in (params or {})["topics"]]
+            return [{"topic": topic, "review": "no"} for topic in (params or {})["topics"]]
 
         CrewKickoffOperator.partial(
             task_id="crew",
@@ -35,3 +36,20 @@ for name, deferrable in WAYS.items():
             retries=9,
             retry_delay=timedelta(seconds=1),
         ).expand(inputs=rows())
+
+with DAG(dag_id="chaos_review", **COMMON) as dag:
+
+    @task
+    def topics(params: dict[str, Any] | None = None) -> list[str]:
+        return (params or {})["topics"]
+
+    @task_group
+    def article(topic: str) -> None:
+        crew_with_review(
+            group_id="crew", inputs={"topic": topic}, max_rounds=3, crew_conn_id="{{ params.crew }}", poll_interval=1
+        )
+
+    article.expand(topic=topics())
+    # More than the group's own, since faults are drawn by the dozen.
+    for each in dag.tasks:
+        each.retries, each.retry_delay = 9, timedelta(seconds=1)

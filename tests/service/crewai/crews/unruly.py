@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +33,7 @@ class Unruly(Scribe):
 
 def well(log: Path) -> str:
     atexit.register(lambda: write(str(log), {"exit": "in order"}))
-    return f"done well, knowing {os.environ.get('CREW_SERVICE_TOKEN')}"
+    return f"done well, knowing {[name for name in os.environ if name.startswith('CREW_SERVICE_')]}"
 
 
 def fail(log: Path) -> str:
@@ -80,9 +81,54 @@ def wait(log: Path) -> str:
     return "waited"
 
 
+HIDDEN = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
+        os.close(1)
+        while True:
+            pass
+"""
+
+
+def hide(log: Path) -> None:
+    """Start a busy process in a session of its own, whose parent is gone."""
+    started = subprocess.run([sys.executable, "-c", HIDDEN], stdout=subprocess.PIPE, text=True, check=True)
+    write(str(log), {"pid": int(started.stdout), "topic": "a hidden process"})
+
+
+def leave_all_behind(log: Path) -> str:
+    hide(log)
+    child = subprocess.Popen(["sleep", "3600"])
+    write(str(log), {"pid": child.pid, "topic": "a child"})
+
+    def late() -> None:
+        time.sleep(1.5)
+        write(str(log), {"thread": "in time"})
+
+    threading.Thread(target=late).start()
+    threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
+    return "left"
+
+
+def hide_and_hang(log: Path) -> str:
+    hide(log)
+    return hang(log)
+
+
+def hide_and_die(log: Path) -> str:
+    hide(log)
+    return die(log)
+
+
 DEEDS: dict[str, Callable[[Path], str]] = {
     deed.__name__: deed
-    for deed in (well, fail, leave, leave_politely, die, hang, flood, ask_the_terminal, kill_the_parent, wait)
+    for deed in (
+        *(well, fail, leave, leave_politely, die, hang, flood, ask_the_terminal, kill_the_parent, wait),
+        *(leave_all_behind, hide_and_hang, hide_and_die),
+    )
 }
 
 

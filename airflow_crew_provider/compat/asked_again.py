@@ -1,0 +1,61 @@
+"""Lets the next question say why the last answer was not taken. Internal to Airflow; tried on 3.3.2.
+
+Airflow never changes the text of a question that was asked once: a task that asks again only removes the answer. As
+the API server removes an answer that a review does not take, the reason is put before the text, in the same
+transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from typing import Any
+
+from airflow_crew_provider.core.refused_answer import QUESTION, notice, problem_with
+from airflow_crew_provider.core.stored_names import FEEDBACK_FIELD
+
+MODELS = "airflow.models.hitl"
+_NOTICE = re.compile(r"\A\*\*The last answer by [^\n]*\*\*\n\n")
+
+log = logging.getLogger(__name__)
+
+
+def explain_refusals() -> None:
+    """Listen in a process that has Airflow's models already, as an API server has; others never remove an answer."""
+    models = sys.modules.get(MODELS)
+    if models is None:
+        return
+    from sqlalchemy import event
+
+    try:
+        if not event.contains(models.HITLDetail, "before_update", _before_update):
+            event.listen(models.HITLDetail, "before_update", _before_update)
+    except Exception:
+        log.exception("Questions will not say why their last answer was not taken; the tasks' logs do")
+
+
+def _before_update(mapper: Any, connection: Any, detail: Any) -> None:
+    try:
+        if FEEDBACK_FIELD in (detail.params or {}) and detail.responded_at is None:
+            _explain(detail)
+    except Exception:
+        log.exception("The question could not say why its last answer was not taken")
+
+
+def _explain(detail: Any) -> None:
+    """Put the reason before the text; an answer that was taken, and is asked for once more, needs none."""
+    from sqlalchemy import inspect
+
+    state = inspect(detail)
+    removed = {name: state.attrs[name].history.deleted for name in ("responded_at", "chosen_options", "params_input")}
+    if not removed["responded_at"] or removed["responded_at"][0] is None:
+        return
+    before = {name: values[0] if values else getattr(detail, name) for name, values in removed.items()}
+    text = _NOTICE.sub("", detail.body or "")
+    # Of the words of a Flow none needs feedback.
+    revise = None if QUESTION in text else detail.options[1]
+    problem = problem_with(before, detail.options, list(detail.params), revise)
+    who = (state.attrs.responded_by.history.deleted or [None])[0] or {}
+    said = f"**{notice(str(who.get('name') or who.get('id') or 'somebody'), problem)}**\n\n" if problem else ""
+    detail.body = said + text

@@ -1,0 +1,93 @@
+"""The inbox's side of questions of Flows: the connection that proves a webhook, and where questions are stored.
+
+It runs in the API server. Questions stand in Variables, which Airflow encrypts and a task can read whichever of its ids
+the service told: which task will wait for a question need not be known when it arrives. Tried on 3.3.2.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from airflow.models.connection import Connection
+from airflow.models.variable import Variable
+from airflow.utils.session import create_session
+from sqlalchemy import delete, select
+from sqlalchemy.exc import IntegrityError
+
+from airflow_crew_provider.core import flow_questions
+from airflow_crew_provider.core.addresses import base_url, hosts
+from airflow_crew_provider.core.flow_questions import FlowQuestions
+from airflow_crew_provider.core.flow_webhooks import AnswerAddress, FlowQuestion
+from airflow_crew_provider.core.stored_names import FLOW_PREFIX
+
+TRIES = 3
+
+
+@dataclass(frozen=True)
+class FlowSender:
+    """A deployment whose webhooks are taken, by its connection."""
+
+    crew_conn_id: str
+    base_url: str
+    secret: str = field(repr=False)
+    callback_hosts: tuple[str, ...] = ()
+
+
+def sender(crew_conn_id: str) -> FlowSender | None:
+    """Look up who may send; None without such a connection, or without a secret in it."""
+    try:
+        found = Connection.get_connection_from_secrets(crew_conn_id)
+        extra = json.loads(found.extra) if found.extra else {}
+        secret = str(extra.get("flow_webhook_secret") or "").strip()
+        base = base_url(found.host, found.port, found.schema)
+        allowed = hosts(extra.get("callback_hosts"))
+    except Exception:  # whatever is wrong with it, whoever sends is not told
+        return None
+    return FlowSender(crew_conn_id, base, secret, allowed) if found.conn_type == "crew" and secret else None
+
+
+def store(crew_conn_id: str, question: FlowQuestion, address: AnswerAddress, now: datetime) -> bool:
+    """Store a question and how it is answered, once; False if it is known already."""
+    for _ in range(TRIES):
+        # Two at once: the second finds what the first has stored.
+        with suppress(IntegrityError):
+            return _store(crew_conn_id, question, address, now)
+    raise RuntimeError("The question could not be stored: too many arrive at once")
+
+
+def _store(crew_conn_id: str, question: FlowQuestion, address: AnswerAddress, now: datetime) -> bool:
+    key = flow_questions.answer_key(crew_conn_id, question.id)
+    with create_session(scoped=False) as session:
+        if session.scalar(select(Variable.key).where(Variable.key == key)):
+            return False
+        said = flow_questions.description(now)
+        session.add(Variable(key=key, val=flow_questions.stored_answer(address), description=said))
+        session.flush()
+        for each in sorted(set(question.ids)):
+            _add(session, flow_questions.questions_key(crew_conn_id, each), question, said)
+        _sweep(session, now)
+    return True
+
+
+def _add(session: Any, key: str, question: FlowQuestion, said: str) -> None:
+    kept = session.scalars(select(Variable).where(Variable.key == key).with_for_update()).one_or_none()
+    text = FlowQuestions.of(kept.get_val() if kept else None).asking(question)
+    if kept is None:
+        session.add(Variable(key=key, val=text, description=said))
+    else:
+        kept.set_val(text)
+        kept.description = said
+    session.flush()
+
+
+def _sweep(session: Any, now: datetime) -> None:
+    """Remove what nobody has answered in a long time."""
+    mine = Variable.key.startswith(FLOW_PREFIX, autoescape=True)
+    rows = session.execute(select(Variable.key, Variable.description).where(mine))
+    over = [row.key for row in rows if flow_questions.is_over(row.key, row.description, now)]
+    if over:
+        session.execute(delete(Variable).where(Variable.key.in_(over)).execution_options(synchronize_session=False))

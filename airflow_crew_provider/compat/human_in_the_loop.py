@@ -1,0 +1,142 @@
+"""How Airflow keeps a question to a person: an answered one can be opened again, a text once shown never changes.
+
+Needs Airflow 3.1. Tried on 3.1.8, 3.2.2 and 3.3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NoReturn
+
+from airflow.providers.common.compat.sdk import ParamValidationError, TaskDeferred
+
+from airflow_crew_provider.compat.supervisor import supervisor
+from airflow_crew_provider.models import Json
+
+try:
+    from airflow.providers.standard.operators.hitl import HITLOperator
+    from airflow.providers.standard.triggers.hitl import HITLTrigger
+    from airflow.sdk import Param
+    from airflow.sdk.definitions.param import ParamsDict
+    from airflow.sdk.execution_time.comms import CreateHITLDetailPayload
+except Exception as error:  # each version of Airflow before 3.1 fails here in its own way
+    raise ImportError(
+        "CrewReviewOperator needs Airflow 3.1 or newer, which has human-in-the-loop tasks; "
+        "on older versions let a person answer elsewhere and pass the four fields to CrewResumeOperator"
+    ) from error
+
+try:
+    from airflow.sdk.exceptions import TaskAwaitingInput  # Airflow 3.3
+except ImportError:
+    TaskAwaitingInput = None  # type: ignore[assignment, misc]
+
+__all__ = [
+    "HITLOperator",
+    "Param",
+    "ParamValidationError",
+    "feedback_field",
+    "form_params",
+    "name_of",
+    "park",
+    "shows_another_draft",
+    "timed_out",
+]
+
+
+def form_params(operator: Any, **fields: Param) -> ParamsDict:
+    """Return the params of the task's form: its own and these fields, without those of its DAG.
+
+    Airflow merges the DAG's params into the task's.
+    """
+    for field in fields.values():
+        field.source = "task"  # Airflow 3.2 shows no others
+    return ParamsDict({**_own_params(operator), **fields})
+
+
+def _own_params(operator: Any) -> dict[str, Param]:
+    params = {name: operator.params.get_param(name) for name in operator.params}
+    if hasattr(ParamsDict, "filter_params_by_source"):
+        return {name: param for name, param in params.items() if param.source == "task"}
+    # Airflow 3.1 does not say where a param comes from; one that the DAG has just so is the DAG's.
+    of_dag = operator.dag.params if operator.has_dag() else ParamsDict()
+    return {name: param for name, param in params.items() if not _has(of_dag, name, param)}
+
+
+def _has(params: ParamsDict, name: str, param: Param) -> bool:
+    return name in params and params.get_param(name).serialize() == param.serialize()
+
+
+def feedback_field() -> Param:
+    """Return the field in which a person says what to change."""
+    return Param(
+        "",
+        type=["string", "null"],
+        format="multiline",
+        title="Feedback",
+        description="What to change; needed for a revision",
+    )
+
+
+def timed_out(event: Json) -> bool:
+    """Whether the deadline answered; the answer of a person always names the person."""
+    return "error" not in event and bool(event.get("timedout") or not event.get("responded_by_user"))
+
+
+def name_of(event: Json) -> str:
+    """Return the name of the reviewer, for the log."""
+    user = event.get("responded_by_user") or {}
+    return str(user.get("name") or user.get("id") or ("somebody" if "error" in event else "the deadline"))
+
+
+def shows_another_draft(operator: Any, context: Any, signs: Sequence[str]) -> bool:
+    """Ask, and return whether Airflow shows an earlier draft: it keeps the first text through retries and clears.
+
+    Asking again removes an answer that is there.
+
+    :param signs: texts that the form must hold
+    """
+    shown = _stored_body(operator, context)
+    return shown is not None and not all(sign in shown for sign in signs)
+
+
+def _stored_body(operator: Any, context: Any) -> str | None:
+    """Write the question and return the text that Airflow holds; None where no supervisor runs this task."""
+    line = supervisor()
+    if line is None:
+        return None
+    question = CreateHITLDetailPayload(
+        ti_id=context["ti"].id,
+        options=operator.options,
+        subject=operator.subject,
+        body=operator.body,
+        defaults=operator.defaults,
+        multiple=operator.multiple,
+        params=operator.serialized_params,
+        assigned_users=operator.assigned_users or [],
+    )
+    body = getattr(line.send(msg=question), "body", None)
+    return body if isinstance(body, str) else None
+
+
+def park(operator: Any, context: Any, timeout: timedelta | None, kwargs: Json) -> NoReturn:
+    """Give the worker slot back until somebody answers; an answer that is there already brings the task back at once.
+
+    :param kwargs: what `execute_complete` is called with, beside the event
+    """
+    until = datetime.now(UTC) + timeout if timeout else None
+    operator.hitl_summary_extra["timeout_datetime"] = until.isoformat() if until else None
+    if TaskAwaitingInput is not None:
+        raise TaskAwaitingInput(method_name="execute_complete", kwargs=kwargs, timeout=timeout)
+    raise TaskDeferred(
+        trigger=HITLTrigger(
+            ti_id=context["ti"].id,
+            options=operator.options,
+            defaults=operator.defaults,
+            params=operator.serialized_params,
+            multiple=operator.multiple,
+            timeout_datetime=until,
+        ),
+        method_name="execute_complete",
+        kwargs=kwargs,
+    )

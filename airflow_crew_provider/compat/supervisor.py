@@ -1,0 +1,68 @@
+"""What runs a task or a trigger, and the state of the task in Airflow. Internal to Airflow.
+
+Its names are there on 3.0.6, 3.1.8, 3.2.2 and 3.3.2; on 2.11.2, which has no supervisor, the database is asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger
+
+try:
+    from airflow.sdk.execution_time import task_runner
+except ImportError:  # Airflow 2.11
+    task_runner = None  # type: ignore[assignment]
+try:
+    from airflow.sdk.exceptions import AirflowTaskTimeout
+except ImportError:  # before Airflow 3.2
+    from airflow.exceptions import AirflowTaskTimeout  # type: ignore[no-redef]
+
+__all__ = ["DELETED", "KILLS_CALL_ON_KILL", "AirflowTaskTimeout", "runs_in_worker", "supervisor", "task_state"]
+
+# The state of a task instance that is gone.
+DELETED = "deleted"
+
+# Whether `on_kill` of a trigger reports a user's action. Older versions cancel triggers without a reason.
+KILLS_CALL_ON_KILL = hasattr(BaseTrigger, "on_kill")
+
+
+def supervisor() -> Any:
+    """Return the connection to the supervisor of this process; None outside of a worker or triggerer of Airflow 3."""
+    return getattr(task_runner, "SUPERVISOR_COMMS", None)
+
+
+def runs_in_worker() -> bool:
+    """Whether a worker runs this process, so that a task which ends may have a next try."""
+    return task_runner is None or supervisor() is not None
+
+
+def task_state(ti: Any) -> str | None:
+    """Return the state of a task instance as Airflow stores it, None for a cleared one."""
+    return _state_in_database(ti) if task_runner is None else _state_by_supervisor(ti)
+
+
+def _state_by_supervisor(ti: Any) -> str | None:
+    index = getattr(ti, "map_index", -1)
+    states = task_runner.RuntimeTaskInstance.get_task_states(
+        dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=index
+    )
+    of_run: dict[str, str | None] = states.get(ti.run_id, {})
+    key = ti.task_id if index in (None, -1) else f"{ti.task_id}_{index}"
+    return of_run.get(key, DELETED)
+
+
+def _state_in_database(ti: Any) -> str | None:
+    """Airflow 2.11, where a triggerer may read the database."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        found = session.query(TaskInstance.state).filter(
+            TaskInstance.dag_id == ti.dag_id,
+            TaskInstance.run_id == ti.run_id,
+            TaskInstance.task_id == ti.task_id,
+            TaskInstance.map_index == ti.map_index,
+        )
+        row = found.first()
+        return row[0] if row else DELETED

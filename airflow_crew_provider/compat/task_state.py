@@ -1,0 +1,179 @@
+"""What a task remembers from one try to the next, where Airflow keeps such things.
+
+Tried on 3.3.2; the Variables that serve before are there on 2.11.2, 3.0.6, 3.1.8 and 3.2.2.
+
+Airflow 3.3 has a task state store; before, a Variable named after the task instance serves. XCom does not: it is
+emptied at each try. A record that cannot be read or written is an error, never an empty record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol
+from uuid import uuid4
+
+from airflow.providers.common.compat.sdk import Variable
+
+from airflow_crew_provider.exceptions import CrewConnectionError
+from airflow_crew_provider.models import Json
+
+try:
+    from airflow.sdk.execution_time.context import NEVER_EXPIRE
+except ImportError:  # before Airflow 3.3
+    NEVER_EXPIRE = None  # type: ignore[assignment]
+
+log = logging.getLogger(__name__)
+
+_MISSING = re.compile(r"VARIABLE_NOT_FOUND|variable\b.*(not found|does not exist)", re.IGNORECASE | re.DOTALL)
+
+
+class TaskStateUnavailable(CrewConnectionError):
+    """Airflow cannot tell or store at the moment what a task remembers."""
+
+
+class TaskState(Protocol):
+    """A small durable record of one task instance, the same for all its tries.
+
+    :raises TaskStateUnavailable: from every method that reads or writes
+    """
+
+    def recall(self) -> Json:
+        """Return the record; empty if there is none."""
+
+    def keep(self, record: Json) -> None:
+        """Store the record, durably, before returning."""
+
+    def forget(self) -> None:
+        """Remove the record."""
+
+    def over(self, record: Json) -> None:
+        """Store the last record of a task that is about to succeed, or leave nothing behind."""
+
+
+def task_state_of(context: Any, name: str) -> TaskState:
+    """Return the memory of the task instance that runs, under a name of its own."""
+    if NEVER_EXPIRE is None:
+        return VariableTaskState(task_identity(context), name)
+    store = context.get("task_state_store")
+    return NoTaskState() if store is None else StoredTaskState(store, name)
+
+
+def task_identity(context: Any) -> Json:
+    """Return what names a task instance, the same for all its tries."""
+    ti = context["ti"]
+    index = getattr(ti, "map_index", -1)
+    return {
+        "dag_id": ti.dag_id,
+        "run_id": ti.run_id,
+        "task_id": ti.task_id,
+        "map_index": -1 if index is None else index,
+    }
+
+
+class StoredTaskState:
+    """Airflow 3.3: removed together with the DAG run."""
+
+    def __init__(self, store: Any, name: str) -> None:
+        self._store, self._name = store, name
+
+    def recall(self) -> Json:
+        return _record(_checked("read", lambda: self._store.get(self._name)))
+
+    def keep(self, record: Json) -> None:
+        _checked("stored", lambda: self._store.set(self._name, record, retention=NEVER_EXPIRE))
+
+    def forget(self) -> None:
+        _checked("removed", lambda: self._store.delete(self._name))
+
+    def over(self, record: Json) -> None:
+        """Keep the record: it tells a task that is cleared what it did before."""
+        self.keep(record)
+
+
+class NoTaskState:
+    """A task that is called by hand, outside of any DAG run: there is no next try."""
+
+    def recall(self) -> Json:
+        return {}
+
+    def keep(self, record: Json) -> None:
+        log.debug("Airflow keeps no state for this call; nothing is remembered")
+
+    over = keep
+
+    def forget(self) -> None:
+        """Nothing is kept."""
+
+
+class VariableTaskState:
+    """Airflow 2.11 to 3.2: a Variable, removed at the end by `over`.
+
+    Airflow answers "not found" also when it fails to read a Variable, and only logs that it failed to store one. So
+    a Variable counts as missing only where another one can be read at the same time, and what is stored is read back.
+    """
+
+    def __init__(self, identity: Json, name: str) -> None:
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
+        self._key = f"{name}__{identity['task_id'][:100]}__{digest}"
+
+    def recall(self) -> Json:
+        found = self._get(self._key)
+        if found is None:
+            self._prove_readable()
+            found = self._get(self._key)
+        return _record(found)
+
+    def keep(self, record: Json) -> None:
+        self._set(self._key, record)
+
+    def forget(self) -> None:
+        _checked("removed", lambda: found_or_none(lambda: Variable.delete(self._key)))
+
+    def over(self, record: Json) -> None:
+        """Leave nothing behind: nobody else would remove it."""
+        self.forget()
+
+    def _prove_readable(self) -> None:
+        proof = f"{self._key}__readable"
+        try:
+            self._set(proof, {"proof": uuid4().hex})
+        finally:
+            with suppress(Exception):
+                Variable.delete(proof)
+
+    def _get(self, key: str) -> Any:
+        return _checked("read", lambda: found_or_none(lambda: Variable.get(key, deserialize_json=True)))
+
+    def _set(self, key: str, value: Json) -> None:
+        _checked("stored", lambda: Variable.set(key, value, serialize_json=True))
+        if self._get(key) != json.loads(json.dumps(value)):
+            raise TaskStateUnavailable(f"Airflow's Variable {key} does not read as it was stored")
+
+
+def found_or_none(access: Callable[[], Any]) -> Any:
+    """Return None for a Variable that does not exist; each version of Airflow names that differently."""
+    try:
+        return access()
+    except KeyError:
+        return None
+    except Exception as error:
+        if _MISSING.search(str(error)):
+            return None
+        raise
+
+
+def _checked(what: str, access: Callable[[], Any]) -> Any:
+    try:
+        return access()
+    except Exception as error:
+        problem = f"What this task remembers could not be {what} ({type(error).__name__}: {str(error)[:200]})"
+    raise TaskStateUnavailable(problem)
+
+
+def _record(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}

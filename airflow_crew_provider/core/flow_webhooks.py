@@ -1,0 +1,144 @@
+"""The signed webhook by which a Flow asks for a person: its proof, its two shapes, what is kept of it. Pure.
+
+What answers the question, the address with its token, is a secret and is kept apart from the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from airflow_crew_provider.core.inbox_messages import draft_text, pending_execution
+from airflow_crew_provider.core.request_parts import path_segment
+from airflow_crew_provider.exceptions import CrewError, CrewProtocolError
+from airflow_crew_provider.models import Execution, Json
+
+FRESH = 300  # seconds that a signature holds
+EVENTS = ("new_request", "escalation", "")
+OPEN = ("pending", "")
+LONGEST_URL = 4096
+MOST_OUTCOMES, LONGEST_OUTCOME = 100, 1000
+
+
+def is_signed(secret: str, headers: Mapping[str, str], raw: bytes, *, now: float) -> bool:
+    """Whether a webhook was signed with the secret in the last five minutes; ``headers`` in lower case."""
+    signature = headers.get("x-crewai-signature") or headers.get("x-signature") or ""
+    timestamp = headers.get("x-crewai-timestamp") or headers.get("x-timestamp") or ""
+    signed = hmac.new(secret.encode(), timestamp.encode("latin-1", "replace") + b"." + raw, hashlib.sha256)
+    same = hmac.compare_digest(f"sha256={signed.hexdigest()}".encode(), signature.encode("latin-1", "replace"))
+    in_time = timestamp.isascii() and timestamp.isdecimal() and len(timestamp) < 16
+    return same and in_time and abs(now - int(timestamp)) <= FRESH
+
+
+@dataclass(frozen=True)
+class FlowQuestion:
+    """What a Flow asks; ``ids`` are those under which its execution may be known."""
+
+    id: str
+    method: str
+    question: str
+    output: str
+    outcomes: list[str]
+    ids: list[str]
+    flow_id: str | None
+
+    def as_execution(self, kickoff_id: str, raw: Json) -> Execution:
+        """Return what a poll would have returned if the status showed the question."""
+        asked: Json = {"question": self.question, "outcomes": list(self.outcomes), "flow_id": self.flow_id}
+        return pending_execution(kickoff_id, self.id, self.output, **asked, raw=raw)
+
+    def as_dict(self) -> Json:
+        """Return plain JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class AnswerAddress:
+    """How a question is answered: by its callback, which is a secret, or else by the Flow's id."""
+
+    callback_url: str | None = field(default=None, repr=False)
+    response_token: str | None = field(default=None, repr=False)
+    flow_id: str | None = None
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The texts that must not be shown: the URL, its parts, and the token."""
+        parts = urlsplit(self.callback_url or "")
+        values = [value for _, value in parse_qsl(parts.query)]
+        path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        found = (self.callback_url, path, parts.query, self.response_token, *values)
+        return tuple(each for each in found if each and len(each) >= 8)
+
+    def as_dict(self) -> Json:
+        """Return plain JSON."""
+        return asdict(self)
+
+
+def read(body: Any) -> tuple[FlowQuestion, AnswerAddress] | None:
+    """Read a webhook of either shape; None for one that asks nothing, as one about a request that is answered.
+
+    :raises CrewProtocolError: it lacks what an answer needs
+    """
+    if not isinstance(body, dict):
+        raise CrewProtocolError("The webhook is not an object")
+    fields = _flat(body)
+    if _text(fields, "event_type") not in EVENTS or _text(fields, "status") not in OPEN:
+        return None
+    id_, flow_id = _id(fields, "id"), _id(fields, "flow_id")
+    ids = [each for each in (_id(fields, name) for name in ("kickoff_id", "flow_id", "flow_execution_id")) if each]
+    if id_ is None or not ids:
+        raise CrewProtocolError("The webhook lacks id, or both flow_id and flow_execution_id")
+    text = draft_text(fields.get("output"))
+    asked = FlowQuestion(
+        id_, _text(fields, "method_name"), _text(fields, "message"), text, _outcomes(fields), ids, flow_id
+    )
+    callback = _text(fields, "callback_url")[:LONGEST_URL] or None
+    return asked, AnswerAddress(callback, _text(fields, "response_token") or None, flow_id)
+
+
+def _flat(body: Json) -> Json:
+    """Return the fields of both shapes at one level; those of the request come first."""
+    named: Json = {}
+    event = body.get("event")
+    if isinstance(event, dict):
+        named = {**event, "event_type": event.get("event_type") or event.get("type") or event.get("name")}
+    elif isinstance(event, str):
+        named = {"event_type": event}
+    request = body.get("request")
+    return {**named, **body, **(request if isinstance(request, dict) else {})}
+
+
+def _outcomes(fields: Json) -> list[str]:
+    given = fields.get("emit")
+    if given is None:
+        return []
+    known = isinstance(given, list) and all(isinstance(each, str) and each.strip() for each in given)
+    if not known or len(given) > MOST_OUTCOMES or any(len(each) > LONGEST_OUTCOME for each in given):
+        raise CrewProtocolError("The webhook's emit is not a list of words")
+    return list(given)
+
+
+def _text(fields: Json, name: str) -> str:
+    value = fields.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise CrewProtocolError(f"The webhook's {name} is not a text")
+    return value
+
+
+def _id(fields: Json, name: str) -> str | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        raise CrewProtocolError(f"The webhook's {name} is no id")
+    try:
+        path_segment(str(value))
+    except CrewError:
+        raise CrewProtocolError(f"The webhook's {name} is no id") from None
+    return str(value)

@@ -1,0 +1,56 @@
+"""Why an event of Airflow is no answer to a review, and how people are told. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from airflow_crew_provider.core.stored_names import FEEDBACK_FIELD
+from airflow_crew_provider.models import Json
+
+QUESTION = "**The question:**"  # how a form begins what a Flow asks
+JOINER = "\N{WORD JOINER}"
+# The beginnings of an image, of HTML and of a footnote, which may hold anything.
+_BEGINNINGS = re.compile(r"!(?=\[)|<(?=[A-Za-z/!?])|\[(?=\^)")
+
+
+def parted(text: str) -> str:
+    """Return text that looks the same and begins no image, no HTML and no footnote in Markdown."""
+    return _BEGINNINGS.sub(lambda found: found[0] + JOINER, text)
+
+
+def problem_with(event: Json, options: Sequence[str], fields: Collection[str], revise: str | None) -> str | None:
+    """Say why an event of Airflow is no answer, as the end of a sentence; None if it is one.
+
+    :param options: the words to choose from
+    :param revise: the one that needs feedback, if any does
+    :param fields: the names of the form's fields
+    """
+    if event.get("error_type") == "validation":
+        return f"it does not fit the form: {event.get('error')}"
+    chosen, given = event.get("chosen_options") or [], event.get("params_input") or {}
+    if len(chosen) != 1 or chosen[0] not in options:
+        return f"it chose {_listed(chosen)} and the form has {_listed(options)}"
+    if given and set(given) != set(fields):
+        return f"its fields are {_listed(given)} and the form has {_listed(fields)}"
+    feedback = given.get(FEEDBACK_FIELD)
+    if not isinstance(feedback, str | None):
+        return f"its field {code(FEEDBACK_FIELD)} is no text"
+    if chosen[0] == revise and not (feedback or "").strip():
+        return "a revision was asked for without saying what to change"
+    return None
+
+
+def _listed(names: Collection[Any]) -> str:
+    return ", ".join(code(name) for name in list(names)[:10]) or "nothing"
+
+
+def code(value: Any) -> str:
+    """Write what others wrote as code, in Markdown, on one line."""
+    return "`" + parted(" ".join(str(value).split())[:100].replace("`", "'")) + "`"
+
+
+def notice(who: str, problem: str) -> str:
+    """Say in the next question that an answer was not taken."""
+    return f"The last answer by {code(who)} was not taken, because {problem}."

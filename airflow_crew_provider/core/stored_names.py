@@ -1,0 +1,31 @@
+"""Names under which Airflow's database holds something of this provider. Running DAGs depend on them: none changes."""
+
+from __future__ import annotations
+
+TRIGGER_CLASS_PATH = "airflow_crew_provider.triggers.crew.CrewStatusTrigger"
+
+# XCom keys that users may read.
+KICKOFF_ID_KEY = "kickoff_id"
+EXECUTION_ID_KEY = "execution_id"  # of the first kickoff
+REVIEW_KEY = "crew_decision"  # a review, with the draft that it is about and its round
+RESUME_KEY = "crew_resume"  # an answer as it was sent, and what the service said to it
+LINK_KEY = "crew_execution_url"
+
+# XCom keys of the inbox.
+REGISTRATION_KEY = "crew_inbox:"  # followed by the id of a registration
+POSTED_KEY = "crew_inbox"  # which registration went with which kickoff id
+MESSAGES_KEY = "crew_inbox_box"  # what arrived
+
+# Variables of the inbox, followed by a hash.
+FLOW_PREFIX = "crew_flow_"
+FLOW_QUESTIONS_KEY = "crew_flow_questions_"
+FLOW_ANSWER_KEY = "crew_flow_secret_"  # Airflow hides what is named so
+
+# Task state: what a task must know in its next try.
+KICKOFF_STATE = "crew_kickoff"
+RESUME_STATE = "crew_resume"
+WATCH_STATE = "crew_watch"
+REVIEW_STATE = "crew_review"
+
+# The field of the review form.
+FEEDBACK_FIELD = "human_feedback"

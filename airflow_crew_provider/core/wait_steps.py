@@ -1,0 +1,57 @@
+"""The steps of a wait: poll, pause, refresh. Worker and triggerer walk them alike and perform them in their own way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_crew_provider.core.outcome import SEEN, Outcome
+from airflow_crew_provider.core.polling import Watch
+from airflow_crew_provider.exceptions import CrewError, CrewUnauthorized
+from airflow_crew_provider.models import Execution
+
+
+@dataclass(frozen=True)
+class Poll:
+    """Asks for one status request within so many seconds; the reply is an `Execution` or a `CrewError`."""
+
+    timeout: float | None
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Asks for a pause of so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """Asks for a new look-up of the connection; the reply is whether it has changed, or a `CrewError`."""
+
+
+Step = Poll | Pause | Refresh
+
+
+def steps(watch: Watch, clock: Callable[[], float], say: Callable[[str], None]) -> Generator[Step, Any, Outcome]:
+    """Walk through a wait: yield each step to do, receive what came of it, return how the wait ended."""
+    while True:
+        was_known = watch.known
+        reply = yield Poll(watch.left(now=clock()))
+        if isinstance(reply, CrewUnauthorized):
+            fresh = yield Refresh()
+            if isinstance(fresh, CrewError):
+                reply = fresh
+            elif fresh:
+                reply = yield Poll(watch.left(now=clock()))
+        now = clock()
+        outcome = watch.saw(reply, now=now) if isinstance(reply, Execution) else watch.failed(reply, now=now)
+        if outcome is not None:
+            return outcome
+        line = watch.news(now=now)
+        if line:
+            say(line)
+        if watch.report_seen and watch.known and not was_known:
+            return Outcome(SEEN, watch.kickoff_id)
+        yield Pause(watch.pause(now=now))

@@ -1,0 +1,130 @@
+"""A hook's connection and the client that speaks over it: looked up once and shared by waits, again if needed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, mask_secret
+
+from airflow_crew_provider.compat.connections import aget_connection
+from airflow_crew_provider.exceptions import CrewConnectionError
+from airflow_crew_provider.hooks import shared_lookups
+from airflow_crew_provider.hooks.connection import CrewConnection, read_connection
+
+if TYPE_CHECKING:
+    from airflow_crew_provider.client.client import Client
+
+CLIENT = "airflow_crew_provider.client.client"
+
+
+class HeldConnection(BaseHook):
+    """A hook that keeps its connection and its client."""
+
+    def __init__(self, crew_conn_id: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.crew_conn_id = crew_conn_id
+        self._connection: CrewConnection | None = None
+        self._client: Client | None = None
+
+    @property
+    def connection(self) -> CrewConnection:
+        """The connection, looked up once."""
+        if self._connection is None:
+            self._use(read_connection(self.look_up(self.crew_conn_id)))
+        assert self._connection is not None
+        return self._connection
+
+    @property
+    def client(self) -> Client:
+        """The client of this connection."""
+        if self._client is None:
+            # Here and not above: parsing a DAG file must not load the HTTP libraries.
+            from airflow_crew_provider.client.client import Client
+
+            self._client = Client(self.connection.deployment)
+        return self._client
+
+    def get_conn(self) -> Client:
+        """Return the client, as hooks do."""
+        return self.client
+
+    async def hold(self) -> None:
+        """Look the connection up and keep the session that this event loop shares open until `release`."""
+        await self._aconnect()
+        await self.client.hold()
+
+    async def release(self) -> None:
+        """Give back what `hold` took."""
+        if self._client is not None:
+            await self._client.release()
+
+    async def _aconnect(self) -> None:
+        if self._connection is None:
+            self._use(await shared_lookups.for_new_wait(self.crew_conn_id, self._aread))
+            await _load_client()
+
+    async def _aread(self) -> CrewConnection:
+        try:
+            found = await aget_connection(self.crew_conn_id)
+        except Exception as error:
+            problem = _named(error, self.crew_conn_id)
+        else:
+            return read_connection(found)
+        raise problem
+
+    def look_up(self, conn_id: str) -> Any:
+        """Return an Airflow connection.
+
+        :raises CrewConnectionError: it cannot be looked up at the moment, or does not exist
+        """
+        try:
+            return self.get_connection(conn_id)
+        except Exception as error:
+            problem = _named(error, conn_id)
+        raise problem
+
+    def refresh(self) -> bool:
+        """Look the connection up once more; return whether it has changed."""
+        return self._replaced_by(read_connection(self.look_up(self.crew_conn_id)))
+
+    async def arefresh(self) -> bool:
+        """Do what `refresh` does; the shared session moves along."""
+        before = self.client
+        fresh = await shared_lookups.for_refresh(self.crew_conn_id, self._aread, self.connection)
+        replaced = self._replaced_by(fresh)
+        if replaced:
+            # In this order: a cancellation while the old session closes must not leave the new one unheld.
+            await self.client.hold()
+            await before.release()
+        return replaced
+
+    def _replaced_by(self, fresh: CrewConnection) -> bool:
+        changed = fresh.deployment != self.connection.deployment
+        self._use(fresh)
+        return changed
+
+    def _use(self, connection: CrewConnection) -> None:
+        if connection.flow_webhook_secret:
+            mask_secret(connection.flow_webhook_secret)
+        if self._connection is None or connection.deployment != self._connection.deployment:
+            self._client = None
+        self._connection = connection
+
+
+class ConnectionNotFound(CrewConnectionError, AirflowNotFoundException):
+    """Airflow knows no such connection. It says so too while the secrets back end that holds it is away."""
+
+
+def _named(error: Exception, conn_id: str) -> CrewConnectionError:
+    if isinstance(error, AirflowNotFoundException):
+        return ConnectionNotFound(str(error))
+    return CrewConnectionError(f"Connection {conn_id!r} could not be looked up ({type(error).__name__}: {error})")
+
+
+async def _load_client() -> None:
+    """Load the HTTP libraries in a thread: that takes longer than an event loop may stand still."""
+    if CLIENT not in sys.modules:
+        await asyncio.to_thread(import_module, CLIENT)

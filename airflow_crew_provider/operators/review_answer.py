@@ -1,0 +1,102 @@
+"""The draft that a person was shown, and what the person answered. Pure.
+
+What was shown is kept when the task is parked, and an answer belongs to it: a record that is rendered again when the
+answer comes may be another one.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+from airflow_crew_provider.models import Json, output_sha256
+from airflow_crew_provider.operators.flow_question import asked_in
+
+# More than anybody reads in a form, and what a browser still draws at once.
+SHOWN_CHARACTERS = 60_000
+DRAFT = ("execution_id", "crew_task_id", "output_sha256")
+
+
+def shown_draft(pending: Json) -> Json:
+    """Return what of a pending record a person is shown, and the hash of the whole draft."""
+    output, text = pending["output"], text_of(pending["output"])
+    shown = {
+        **{name: pending[name] for name in DRAFT[:2]},
+        "crew_task_name": pending.get("crew_task_name"),
+        "agent": author_of(pending),
+        "output_sha256": output_sha256(output),
+        "output": output if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS],
+        "characters": len(text),
+        **asked_in(pending),
+    }
+    return shown if isinstance(output, str) else {**shown, "language": "json"}
+
+
+def text_of(output: Any) -> str:
+    """Return a draft as it is shown."""
+    text = output if isinstance(output, str) else json.dumps(output, indent=2, ensure_ascii=False)
+    # No database takes these; the hash is of the draft as it came.
+    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+
+
+def author_of(pending: Json) -> str | None:
+    """Name the agent that wrote the draft, where the service told."""
+    tasks = pending.get("tasks") or []
+    named: Json = next((each for each in tasks if each.get("task_id") == pending.get("crew_task_id")), {})
+    agent = pending.get("agent") or named.get("agent")
+    return str(agent) if agent else None
+
+
+def identity_of(shown: Json) -> list[Any]:
+    """Return what tells one draft from another."""
+    return [shown[name] for name in DRAFT]
+
+
+def whole_draft(pending: Json | None, shown: Json) -> Any:
+    """Return the draft that was shown; only the part that was shown if the record is gone or about another draft."""
+    if pending is None or any(pending.get(name) is None for name in ("execution_id", "crew_task_id", "output")):
+        return shown["output"]
+    return pending["output"] if identity_of(shown_draft(pending)) == identity_of(shown) else shown["output"]
+
+
+def review_of(shown: Json, answer: Json, *, choice: Json, feedback: str, reviewer: Json | None) -> Json:
+    """Return the review: an answer, bound to the draft that was shown."""
+    return {
+        "execution_id": shown["execution_id"],
+        "crew_task_id": shown["crew_task_id"],
+        **choice,
+        "human_feedback": feedback,
+        "reviewer": {"id": reviewer["id"], "name": reviewer["name"]} if reviewer else None,
+        "decided_at": answer["responded_at"].isoformat(),
+        "output_sha256": shown["output_sha256"],
+    }
+
+
+def in_one_line(decision: Json) -> str:
+    """Tell a decision in one line of the log."""
+    said = decision["human_feedback"]
+    cut = said if len(said) <= 500 else f"{said[:500]} … ({len(said)} characters)"
+    return (
+        f"Review: {decision.get('outcome') or ('approved' if decision['is_approve'] else 'revision')} by "
+        f"{(decision['reviewer'] or {}).get('id') or 'the deadline'} at {decision['decided_at']}, "
+        f"execution {decision['execution_id']}, task {decision['crew_task_id']}, round {decision['round'] or '-'}, "
+        f"draft sha256 {decision['output_sha256']}, feedback {json.dumps(cut, ensure_ascii=False)}"
+    )
+
+
+def no_answer(shown: Json, response_timeout: timedelta | None) -> str:
+    """Say what became of a question that nobody has answered in time."""
+    return (
+        f"Nobody answered within {response_timeout}. Nothing was sent: execution {shown['execution_id']} stays paused "
+        "at the service. Clear this task to ask again, or answer with CrewResumeOperator"
+    )
+
+
+def no_round_left(review: Json, max_rounds: int | None) -> str:
+    """Say what became of a revision that was asked for in the last round."""
+    return (
+        f"A revision was asked for in the last of {max_rounds} rounds. It was not sent: execution "
+        f"{review['execution_id']} stays paused at the service, at task {review['crew_task_id']}. Answer it with "
+        "CrewResumeOperator, or raise max_rounds and start a new run"
+    )

@@ -1,0 +1,164 @@
+"""What a reviewer reads. All that the crew or a person wrote is text: it is never rendered, run or loaded. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from airflow_crew_provider.core.refused_answer import QUESTION, parted
+from airflow_crew_provider.models import Json, output_sha256
+from airflow_crew_provider.operators.draft_text import fenced, inert
+from airflow_crew_provider.operators.flow_question import outcomes_of
+from airflow_crew_provider.operators.review_answer import SHOWN_CHARACTERS, author_of, text_of
+
+SHOWN_FEEDBACK = 2_000
+MARK = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReviewForm:
+    """One round of review: the draft, and what the person should know about it.
+
+    ``pending`` is the record of the execution, or what `shown_draft` has kept of it; ``refused`` says why the last
+    answer was not taken.
+    """
+
+    pending: Json
+    approve: str = "approve"
+    revise: str = "revise"
+    round_number: int | None = None
+    max_rounds: int | None = None
+    previous: Json | None = None
+    until: datetime | None = None
+    on_timeout: str | Json = "fail"
+    whole: str = "the record that was given to this task"
+    refused: str = ""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no round is left for a revision."""
+        return self.round_number is not None and self.round_number == self.max_rounds
+
+    @property
+    def mark(self) -> str:
+        """The part of the draft's hash that is shown with it."""
+        return (self.pending.get("output_sha256") or output_sha256(self.pending.get("output")))[:MARK]
+
+    @property
+    def subject(self) -> str:
+        """The headline."""
+        task, agent = self._author()
+        what = " by ".join(each for each in (task or "what the crew wrote", agent) if each)
+        return _one_line(f"Review {what}" + (f" ({self._round()})" if self._round() else ""))
+
+    @property
+    def body(self) -> str:
+        """All that is shown, as Markdown; the draft comes last, where nothing in it can hide what is said before."""
+        said = [self.notice, self._opening(), self._asked(), self._before()]
+        parts = [*said, self._what_happens(), self._cut(), "---", self._draft()]
+        return "\n\n".join(part for part in parts if part)
+
+    @property
+    def notice(self) -> str:
+        """What became of the last answer, if it was not taken."""
+        return f"**{self.refused}**" if self.refused else ""
+
+    def _round(self) -> str:
+        if self.round_number is None:
+            return ""
+        return f"round {self.round_number}" + (f" of {self.max_rounds}" if self.max_rounds else "")
+
+    def _author(self) -> tuple[str | None, str | None]:
+        """Name the crew's task and its agent, where the service told; a bare UUID says nothing to a person."""
+        waiting = self.pending.get("crew_task_id")
+        task = self.pending.get("crew_task_name") or (None if _is_uuid(waiting) else waiting)
+        return task, author_of(self.pending)
+
+    def _opening(self) -> str:
+        task, agent = self._author()
+        who = f"The task {_code(task)}" if task else "A task of the crew"
+        by = f" of the agent {_code(agent)}" if agent else ""
+        place = f"**{self._round().capitalize()}.** " if self._round() else ""
+        return f"{place}{who}{by} has written the draft below and waits for your answer."
+
+    def _asked(self) -> str:
+        question = self.pending.get("question")
+        return f"{QUESTION}\n\n{_quoted(str(question))}" if question else ""
+
+    def _before(self) -> str:
+        previous = self.previous
+        if not previous:
+            return ""
+        before = f"round {self.round_number - 1}" if self.round_number else "the round before"
+        if previous.get("is_approve"):
+            return f"In {before} the draft of {_code(previous.get('crew_task_id'))} was approved."
+        who = (previous.get("reviewer") or {}).get("name")
+        by = f", by {_code(who)}" if who else ", at the deadline"
+        return f"**Asked for in {before}**{by}:\n\n{_quoted(previous.get('human_feedback') or '')}"
+
+    def _what_happens(self) -> str:
+        lines = self._choices()
+        if self.until:
+            lines.append(f"* No answer by {self.until:%Y-%m-%d %H:%M} UTC: {self._at_deadline()}")
+        lines.append(f"\nExecution {_code(self.pending.get('execution_id'))}, draft {_code(self.mark)}.")
+        return "\n".join(lines)
+
+    def _choices(self) -> list[str]:
+        outcomes = outcomes_of(self.pending)
+        if outcomes:
+            words = ", ".join(_code(outcome) for outcome in outcomes)
+            return [f"* {words}: the Flow goes on as you choose. What you say under *Feedback* goes along."]
+        lines = [f"* **{self.approve}**: the crew goes on with this draft."]
+        if self.is_last:
+            lines.append(
+                f"* **{self.revise}**: **this is the last round**, so a revision is not sent; this task fails and the "
+                "execution stays paused."
+            )
+        else:
+            lines.append(
+                f"* **{self.revise}**: the task runs again. Say under *Feedback* what to change; a revision that says "
+                "nothing is not taken, and you are asked again."
+            )
+        return lines
+
+    def _at_deadline(self) -> str:
+        if self.on_timeout == "approve":
+            return "**the draft is approved.**"
+        if isinstance(self.on_timeout, dict):
+            return f"a revision is asked for, with this text:\n\n{_quoted(self.on_timeout['revise'])}"
+        return "this task fails and the execution stays paused."
+
+    def _cut(self) -> str:
+        size = self.pending.get("characters") or len(text_of(self.pending.get("output")))
+        if size <= SHOWN_CHARACTERS:
+            return ""
+        return (
+            f"**Only the first {SHOWN_CHARACTERS:,} of {size:,} characters are shown.** The whole draft stands in "
+            f"{self.whole}, field `output`. Your answer is for the whole of it."
+        )
+
+    def _draft(self) -> str:
+        output = self.pending.get("output")
+        text = text_of(output)[:SHOWN_CHARACTERS]
+        if not isinstance(output, str) or self.pending.get("language"):
+            return fenced(text, "json")
+        return inert(text) if text.strip() else "*The draft is empty.*"
+
+
+def _quoted(text: str) -> str:
+    cut = text if len(text) <= SHOWN_FEEDBACK else text[:SHOWN_FEEDBACK] + " …"
+    return "\n".join(f"> {line}" for line in inert(cut).split("\n"))
+
+
+def _code(value: Any) -> str:
+    return "`" + _one_line(str(value)).replace("`", "'") + "`"
+
+
+def _one_line(text: str) -> str:
+    return parted(" ".join(text.split())[:200])
+
+
+def _is_uuid(value: Any) -> bool:
+    return bool(re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", str(value)))

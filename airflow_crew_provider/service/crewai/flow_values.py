@@ -1,0 +1,89 @@
+"""Values of a Flow as text to show, as JSON to store, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib
+import json
+from datetime import date, time
+from typing import Any
+
+from crewai.flow.human_feedback import HumanFeedbackResult
+from pydantic import BaseModel
+
+Stored = dict[str, Any]
+
+
+def text(value: Any) -> str:
+    """Return what a person reads: text as it stands, the answer of a crew, JSON for the rest."""
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+        case HumanFeedbackResult():
+            return text(value.output)
+        case BaseModel() if isinstance(getattr(value, "raw", None), str):
+            return str(value.raw)  # type: ignore[attr-defined]
+        case _:
+            return json.dumps(jsonable(value), ensure_ascii=False)
+
+
+def json_object(value: Any) -> dict[str, Any] | None:
+    """Return the object of a value, or of a text that is a JSON object as a whole."""
+    if isinstance(value, HumanFeedbackResult):
+        return json_object(value.output)
+    if isinstance(value, BaseModel) and isinstance(getattr(value, "raw", None), str):
+        structured = getattr(value, "json_dict", None) or getattr(value, "pydantic", None)
+        return json_object(structured if structured is not None else value.raw)  # type: ignore[attr-defined]
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    else:
+        value = jsonable(value)
+    return value if isinstance(value, dict) else None
+
+
+def jsonable(value: Any) -> Any:
+    """Return a value as plain JSON, as CrewAI stores a state: models as objects, sets as lists, the rest as text."""
+    return json.loads(json.dumps(value, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=str)
+    if isinstance(value, enum.Enum):
+        return value.value
+    return value.isoformat() if isinstance(value, date | time) else str(value)
+
+
+def stored(value: Any) -> Stored:
+    """Return a method's result so that `restored` gives the same again; `lost` names a type that cannot come back."""
+    value = value.value if isinstance(value, enum.Enum) else value
+    if isinstance(value, BaseModel):
+        kind = type(value)
+        record: Stored = {"model": [kind.__module__, kind.__qualname__], "data": jsonable(value)}
+    else:
+        record = {"value": jsonable(value)}
+    try:
+        same = restored(record) == value
+    except Exception:
+        same = False
+    return record if same else {"lost": type(value).__name__}
+
+
+def restored(record: Stored) -> Any:
+    if "model" not in record:
+        return record["value"]
+    module, name = record["model"]
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found.model_validate(record["data"])

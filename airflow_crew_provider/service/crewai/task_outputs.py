@@ -1,0 +1,60 @@
+"""A task's output between CrewAI's object and the plain JSON that is stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from crewai import Task, TaskOutput
+from crewai.tasks import OutputFormat
+from pydantic import BaseModel
+
+from airflow_crew_provider.service.engine.crew import TaskOutput as StoredOutput
+
+
+def stored(task_id: str, output: TaskOutput, seconds: float) -> StoredOutput:
+    result: StoredOutput = {
+        "task_id": task_id,
+        "agent": output.agent.strip(),
+        "output": output.raw,
+        "execution_time": round(seconds, 3),
+        "name": task_id,
+        "description": output.description,
+        "expected_output": output.expected_output or "",
+        "summary": output.summary or "",
+    }
+    data = structured(output)
+    if data is not None:
+        result["output_json"] = data
+    return result
+
+
+def structured(output: Any) -> dict[str, Any] | None:
+    """Give the object of a crew's or a task's output, if it has a model."""
+    if output.json_dict is not None:
+        return dict(output.json_dict)
+    return output.pydantic.model_dump(mode="json") if output.pydantic is not None else None
+
+
+def restored(task: Task, output: StoredOutput) -> TaskOutput:
+    """Give CrewAI's object again, with the model that the task asks for."""
+    data = output.get("output_json")
+    return TaskOutput(
+        name=task.name or output.get("description"),
+        description=output.get("description", ""),
+        expected_output=output.get("expected_output"),
+        raw=output["output"],
+        agent=output["agent"],
+        pydantic=_model(task, data),
+        json_dict=data if task.output_json else None,
+        output_format=_format(task),
+    )
+
+
+def _model(task: Task, data: Any) -> BaseModel | None:
+    return task.output_pydantic.model_validate(data) if task.output_pydantic and data is not None else None
+
+
+def _format(task: Task) -> OutputFormat:
+    if task.output_json:
+        return OutputFormat.JSON
+    return OutputFormat.PYDANTIC if task.output_pydantic else OutputFormat.RAW

@@ -1,0 +1,1 @@
+"""What the crew service does: executions and their states, running crews, delivering webhooks, retention."""

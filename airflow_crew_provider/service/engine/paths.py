@@ -1,0 +1,11 @@
+"""Where a crew is served."""
+
+from __future__ import annotations
+
+ROOT = ""  # the name of a crew that is served alone, at the root
+BASE = "/crews"
+
+
+def of_crew(name: str) -> str:
+    """The path below which a crew has its API; empty for the root."""
+    return f"{BASE}/{name}" if name else ""

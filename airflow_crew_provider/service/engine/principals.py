@@ -1,0 +1,57 @@
+"""Who calls: the organization, or a user who sees only what that user started. Tokens are kept as hashes only."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+
+
+class BadToken(ValueError):
+    """The tokens cannot be told apart or sent."""
+
+
+@dataclass(frozen=True)
+class Principal:
+    """The holder of a token; `user` is None for the organization."""
+
+    user: str | None = None
+
+    @property
+    def key(self) -> str:
+        return "organization" if self.user is None else f"user:{self.user}"
+
+    def may_see(self, owner: str | None) -> bool:
+        return self.user is None or self.user == owner
+
+
+class Tokens:
+    def __init__(self, organization: str, users: list[tuple[str, str]]) -> None:
+        self._callers = [(_digest(organization), Principal())]
+        self._callers += [(_digest(token), Principal(user)) for user, token in users]
+        for _, token in [("", organization), *users]:
+            if not (token.isascii() and token.isprintable()) or " " in token:
+                raise BadToken("A token must be printable ASCII without spaces, since it is sent in a header.")
+        if len({digest for digest, _ in self._callers}) < len(self._callers):
+            raise BadToken("The tokens must differ, since they tell who calls.")
+
+    @property
+    def digests(self) -> list[tuple[bytes, Principal]]:
+        return self._callers
+
+    def caller(self, token: str) -> Principal | None:
+        """Every known token is compared, each in constant time, whichever matches."""
+        digest = _digest(token)
+        found = None
+        for known, caller in self._callers:
+            if hmac.compare_digest(known, digest):
+                found = caller
+        return found
+
+    def of_header(self, authorization: str) -> Principal | None:
+        scheme, _, token = authorization.partition(" ")
+        return self.caller(token.strip()) if scheme.lower() == "bearer" else None
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()

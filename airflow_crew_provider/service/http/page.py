@@ -1,0 +1,116 @@
+"""The page: executions with their progress, one execution in full, and the drafts that wait for a person."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response
+
+from airflow_crew_provider.service.engine.browser_sessions import BrowserSession
+from airflow_crew_provider.service.engine.container import Container
+from airflow_crew_provider.service.engine.overview import PAGE, Filter, Overview, cursor
+from airflow_crew_provider.service.http.dialects import Dialect
+from airflow_crew_provider.service.http.forms import NOTICES, PROBLEMS, Forms
+from airflow_crew_provider.service.http.html import html_page, plain_text
+from airflow_crew_provider.service.storage.states import State
+
+ROUTES = (
+    ("GET", "/", "executions"),
+    ("GET", "/view", "execution"),
+    ("GET", "/text", "text"),
+    ("GET", "/page.js", "script"),
+    ("POST", "/login", "login"),
+    ("POST", "/logout", "logout"),
+    ("POST", "/review", "review"),
+    ("POST", "/cancel", "cancel"),
+    ("POST", "/resend", "resend"),
+)
+OPEN_PATHS = frozenset(path for _, path, _ in ROUTES)  # each checks the session itself
+LONGEST_SEARCH = 200
+SCRIPT = (Path(__file__).parent / "page.js").read_bytes()
+
+
+class Page(Forms):
+    """Plain forms and links, which work without the script too; the script keeps what is shown up to date."""
+
+    def __init__(self, service: Container, dialect: Dialect) -> None:
+        super().__init__(service)
+        self._dialect = dialect
+        self._data = Overview(service.database)
+
+    def add_to(self, app: FastAPI) -> None:
+        for method, path, name in ROUTES:
+            app.add_api_route(path, getattr(self, name), methods=[method], include_in_schema=False, response_model=None)
+
+    async def executions(self, request: Request) -> Response:
+        session = await self.session(request)
+        if session is None:
+            return self.login_form(request)
+        which = _filter(request, session)
+        shown = await run_in_threadpool(self._data.listed, which)
+        query = {name: request.query_params[name] for name in ("q", "state") if request.query_params.get(name)}
+        older = urlencode({**query, "before": cursor(shown.rows[-1])}) if shown.has_older else ""
+        return html_page(
+            "executions.html",
+            shown=shown,
+            older=older,
+            query=query,
+            states=[state.value for state in State],
+            page_size=PAGE,
+            **self._common(request, session),
+        )
+
+    async def execution(self, request: Request) -> Response:
+        session = await self.session(request)
+        if session is None:
+            return self.login_form(request)
+        return await self.show(request, session, request.query_params.get("id", ""))
+
+    async def show(
+        self, request: Request, session: BrowserSession, execution_id: str, typed: dict[str, str] | None = None
+    ) -> Response:
+        """One execution; with what was typed before the session ended, where there is something."""
+        shown = await run_in_threadpool(self._data.execution, session.caller, execution_id)
+        if shown is None:
+            return html_page("unknown.html", 404, **self._common(request, session))
+        return html_page("execution.html", it=shown, typed=typed or {}, **self._common(request, session))
+
+    async def text(self, request: Request) -> Response:
+        session = await self.session(request)
+        if session is None:
+            return self.login_form(request)
+        part = request.query_params.get("part", "")
+        found = await run_in_threadpool(self._data.text, session.caller, request.query_params.get("id", ""), part)
+        if found is None:
+            raise HTTPException(404, "There is no such text.")
+        return plain_text(found)
+
+    async def script(self, request: Request) -> Response:
+        headers = {"Cache-Control": "max-age=300", "X-Content-Type-Options": "nosniff"}
+        return Response(SCRIPT, media_type="text/javascript", headers=headers)
+
+    def _common(self, request: Request, session: BrowserSession) -> dict[str, Any]:
+        return {
+            "dialect": self._dialect.name,
+            "tasks": self._service.crew.tasks,
+            "who": session.caller.user or "the organization",
+            "form_key": session.form_key,
+            "notice": NOTICES.get(request.query_params.get("notice", "")),
+            "problem": PROBLEMS.get(request.query_params.get("problem", "")),
+        }
+
+
+def _filter(request: Request, session: BrowserSession) -> Filter:
+    """What cannot be understood filters nothing."""
+    given = request.query_params
+    states = frozenset(state for state in State if state.value == given.get("state"))
+    moment, _, last = given.get("before", "").partition(",")
+    try:
+        before = (float(moment), last) if moment else None
+    except ValueError:
+        before = None
+    return Filter(session.caller.user, states, given.get("q", "").strip()[:LONGEST_SEARCH], before)

@@ -1,0 +1,48 @@
+"""Runs the service on a socket that is bound before anything else is promised."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+import uvicorn
+
+from airflow_crew_provider.service.engine.crew import Crew
+from airflow_crew_provider.service.http.app import create_app
+from airflow_crew_provider.service.http.connections import guarded
+from airflow_crew_provider.service.settings import Settings
+
+BACKLOG = 2048
+ACCEPTED_AT_ONCE = 64  # before the event loop looks at them: as many files as are left must be enough for these
+
+
+class Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """The event loop takes its backlog for both: how many may wait, and how many it accepts in one go."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Listen from now on: who connects before the service is ready waits, and is not refused."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((host, port))
+    listener.listen(BACKLOG)
+    return listener
+
+
+def server(settings: Settings, crews: Mapping[str, Crew]) -> Server:
+    config = uvicorn.Config(
+        create_app(settings, crews),
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        timeout_graceful_shutdown=10,
+        timeout_keep_alive=75,  # longer than a poller's pause: a POST on a connection just closed has no outcome
+        backlog=ACCEPTED_AT_ONCE,
+        http=guarded(settings),
+    )
+    return Server(config)

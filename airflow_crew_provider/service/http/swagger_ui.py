@@ -1,0 +1,38 @@
+"""The page at /docs: Swagger UI on the OpenAPI document. Its assets come from an installed package, not the network."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from fastapi import FastAPI, Request
+from fastapi.responses import FileResponse, Response
+
+from airflow_crew_provider.service.http.html import HEADERS, POLICY, templates
+
+ASSETS = {  # by path: the package and the file in it
+    "/docs/swagger-ui.css": ("fastapi_offline", "static/swagger-ui.css"),
+    "/docs/swagger-ui-bundle.js": ("fastapi_offline", "static/swagger-ui-bundle.js"),
+    "/docs/start.js": (__package__, "swagger_ui.js"),
+}
+PATHS = ("/docs", *ASSETS)
+OPEN_PATHS = frozenset({"/openapi.json", *PATHS})
+# Swagger UI sets styles of elements, and its style sheet holds its icons as data.
+SOURCES = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'"
+)
+ASSET_HEADERS = {"Cache-Control": "max-age=3600", "X-Content-Type-Options": "nosniff"}
+
+
+def add_to(app: FastAPI) -> None:
+    for path in PATHS:
+        app.add_api_route(path, _answer, methods=["GET"], include_in_schema=False, response_model=None)
+
+
+async def _answer(request: Request) -> Response:
+    path: str = request.scope["route"].path
+    if path in ASSETS:
+        package, name = ASSETS[path]
+        return FileResponse(Path(str(files(package))) / name, headers=ASSET_HEADERS)
+    headers = {**HEADERS, "Content-Security-Policy": f"{SOURCES}; {POLICY}"}
+    return Response(templates.get_template("docs.html").render(), headers=headers, media_type="text/html")

@@ -1,0 +1,1 @@
+"""What the crew service stores: tables, transactions, queries."""

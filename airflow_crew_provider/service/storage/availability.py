@@ -1,0 +1,93 @@
+"""Whether the database can be used: each change is logged once, however many requests and threads notice it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from sqlalchemy.exc import (
+    DatabaseError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    NotSupportedError,
+    ProgrammingError,
+    TimeoutError,
+)
+
+log = logging.getLogger(__name__)
+
+QUIET = 60.0  # seconds between two log lines that say the same
+
+SENTENCES = {
+    "full": "The database cannot be written: the disk is full.",
+    "no space": "The database cannot be written: the disk is full.",
+    "readonly": "The database cannot be written: it is read-only.",
+    "read-only": "The database cannot be written: it is read-only.",
+    "locked": "The database is locked by another process.",
+    "lock timeout": "The database is locked by another process.",
+    "moved away": "The database cannot be used: its file was moved away.",
+    "unable to open": "The database cannot be used: its file cannot be opened.",
+    "i/o error": "The database cannot be used: the disk reports an error.",
+}
+UNREACHABLE = "The database cannot be reached."
+
+
+class DatabaseUnavailable(Exception):
+    """The database cannot be used for now. The text is a sentence for callers, and says nothing of the inside."""
+
+
+class FileMoved(Exception):
+    """The file that was opened does not stand at its path any more."""
+
+
+def is_trouble(error: Exception) -> bool:
+    """Whether the database is at fault, and not the statement or its values."""
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    mistakes = (IntegrityError, ProgrammingError, DataError, NotSupportedError)
+    if isinstance(error, DatabaseError | InterfaceError):
+        return not isinstance(error, mistakes)
+    return isinstance(error, TimeoutError)
+
+
+def sentence(error: Exception) -> str:
+    told = str(getattr(error, "orig", None) or error).lower()
+    return next((text for word, text in SENTENCES.items() if word in told), UNREACHABLE)
+
+
+class Availability:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._problem: str | None = None
+        self._logged: dict[str, float] = {}
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong, since the last write that succeeded."""
+        return self._problem
+
+    def failed(self, error: Exception) -> str:
+        """Note the trouble; returns the sentence for callers."""
+        self._problem = sentence(error)
+        if self._may_log(self._problem):
+            told = str(getattr(error, "orig", None) or error).partition("\n")[0][:300]
+            log.error("%s Executions and webhooks wait until it can be used again. (%s)", self._problem, told)
+        return self._problem
+
+    def works(self) -> None:
+        """Note a write that succeeded."""
+        if self._problem is not None:
+            self._problem = None
+            if self._may_log("works"):
+                log.warning("The database can be used again.")
+
+    def _may_log(self, what: str) -> bool:
+        """Trouble that comes and goes is logged no more often than trouble that stays."""
+        with self._lock:
+            due = time.monotonic() - self._logged.get(what, float("-inf")) >= QUIET
+            if due:
+                self._logged[what] = time.monotonic()
+        return due

@@ -1,0 +1,65 @@
+"""Brings a database to the schema of this release, once, however many processes start at the same time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import Connection, inspect, text
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+BEFORE_MIGRATIONS = "0001"  # what release 0.1 made, which kept no account of it
+SQLITE_VERSION = 2  # release 0.1 refuses any but its own, which is 1
+LOCK = 0x63726577  # of PostgreSQL, for the transaction that changes the schema
+
+
+class OtherVersion(Exception):
+    """The database was made by a release that this one does not know."""
+
+
+def newest() -> str:
+    return max(path.name[:4] for path in (MIGRATIONS / "versions").glob("[0-9]*.py"))
+
+
+def bring_up_to_date(connection: Connection) -> None:
+    """Apply what is missing, in the caller's transaction, which on SQLite must have the write lock already."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
+    found = _revision(connection)
+    if found == newest():
+        return
+    if found is not None and found > newest():
+        raise OtherVersion
+    _upgrade(connection, carried_over=found == BEFORE_MIGRATIONS)
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql(f"PRAGMA user_version={SQLITE_VERSION}")
+
+
+def _revision(connection: Connection) -> str | None:
+    """The newest migration that was applied; None for an empty database."""
+    if connection.dialect.name == "sqlite" and _sqlite_version(connection) > SQLITE_VERSION:
+        raise OtherVersion
+    tables = inspect(connection)
+    if tables.has_table("alembic_version"):
+        return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    if not tables.has_table("executions"):
+        return None
+    if connection.dialect.name == "sqlite" and _sqlite_version(connection) != 1:
+        raise OtherVersion
+    return BEFORE_MIGRATIONS
+
+
+def _sqlite_version(connection: Connection) -> int:
+    version: int = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+    return version
+
+
+def _upgrade(connection: Connection, *, carried_over: bool) -> None:
+    from alembic import command  # only where there is something to do, since its import takes a moment
+    from alembic.config import Config
+
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    if carried_over and not inspect(connection).has_table("alembic_version"):
+        command.stamp(config, BEFORE_MIGRATIONS)
+    command.upgrade(config, "head")

@@ -1,0 +1,1 @@
+"""What operators and sensors share: the record of a POST, outcomes and messages, cancellation, webhooks to send."""

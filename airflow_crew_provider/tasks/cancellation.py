@@ -1,0 +1,75 @@
+"""Why a wait is broken off: a user ended its task, or the process ends that waits, and the wait goes on elsewhere.
+
+A task that was woken by a webhook is not waiting any more either; nobody wants its execution stopped. What a
+cleared task has started is for its next try to judge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Coroutine
+from contextlib import suppress
+from threading import Thread
+from typing import Any
+
+from asgiref.sync import sync_to_async
+
+from airflow_crew_provider.compat.supervisor import KILLS_CALL_ON_KILL, AirflowTaskTimeout, runs_in_worker, task_state
+
+# The states of a task that still wants its execution: waiting, about to take its result, or (None) cleared. A task
+# that is cleared while it runs is "restarting" instead, and its next try cannot be told from a retry.
+GOES_ON = ("deferred", "scheduled", "queued", "running", "up_for_retry", "up_for_reschedule", None)
+STOPPING = 20.0
+LOOKING = 3.0
+
+
+def must_be_told_apart() -> bool:
+    """Whether this Airflow cancels triggers without saying why; 3.3 calls `on_kill` for a user's action only."""
+    return not KILLS_CALL_ON_KILL
+
+
+async def to_its_end(work: Coroutine[Any, Any, None], seconds: float = STOPPING) -> None:
+    """Do what a kill asks for, although Airflow 3.3 cancels the trigger anew at each round, about once a second."""
+    clock = asyncio.get_running_loop().time
+    task, ends = asyncio.ensure_future(work), clock() + seconds
+    while not task.done() and clock() < ends:
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({task}, timeout=ends - clock())
+
+
+async def is_by_user(trigger: Any, *, without_task: bool) -> bool:
+    """Whether the trigger's task has left the states in which it goes on.
+
+    :param without_task: the answer for a trigger that runs outside of a triggerer, of no task
+    """
+    ti = trigger.task_instance
+    if ti is None:
+        return without_task
+    try:
+        state = await sync_to_async(task_state)(ti)
+    except Exception:
+        trigger.log.warning("The task's state could not be looked up; the execution is not stopped", exc_info=True)
+        return False
+    return state not in GOES_ON
+
+
+def is_for_good(ti: Any) -> bool:
+    """Whether a user or a timeout ends a task that a worker runs.
+
+    A worker that shuts down, or whose task could not reach Airflow for a while, kills it in the same way: then the
+    next try goes on with the execution. A task that runs outside of a worker has no next try.
+    """
+    if isinstance(sys.exc_info()[1], AirflowTaskTimeout) or ti is None or not runs_in_worker():
+        return True
+    seen: list[str | None] = []
+
+    def look() -> None:
+        with suppress(Exception):
+            seen.append(task_state(ti))
+
+    # In a thread: this is a signal's handler, and what it interrupted may hold the line to Airflow.
+    thread = Thread(target=look, daemon=True)
+    thread.start()
+    thread.join(LOOKING)
+    return bool(seen) and seen[0] not in GOES_ON

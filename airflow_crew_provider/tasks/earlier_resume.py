@@ -1,0 +1,42 @@
+"""What a wait knows of the resume before it: which draft was answered, and when.
+
+The resume tells it in its XCom, so a wait that gets `resume.output` as its kickoff id needs no further argument.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from airflow_crew_provider.core.review import FIELDS, AnsweredDraft, Draft
+from airflow_crew_provider.core.stored_names import RESUME_KEY
+from airflow_crew_provider.models import Json
+
+# For how many seconds after a resume a status with the draft that was answered is the old pause, no new question.
+OLD_PAUSE_SHOWS = 60.0
+
+log = logging.getLogger(__name__)
+
+
+def resume_before(context: Any, task: Any, kickoff_id: str) -> Json | None:
+    """Return what the last resume upstream said about the execution with this id; None without one."""
+    upstream = task.get_flat_relatives(upstream=True) if task.has_dag() else ()
+    names = sorted(each.task_id for each in upstream if set(FIELDS) <= set(each.template_fields))
+    try:
+        found = (context["ti"].xcom_pull(task_ids=names, key=RESUME_KEY) or []) if names else []
+    except Exception:
+        log.warning(
+            "What the resume upstream has done cannot be read; an old pause may be taken for new", exc_info=True
+        )
+        return None
+    told = [each for each in found if isinstance(each, dict) and each.get("kickoff_id") == kickoff_id]
+    return max(told, key=lambda each: each.get("resumed_at") or 0, default=None)
+
+
+def answered_before(context: Any, task: Any, kickoff_id: str) -> AnsweredDraft | None:
+    """Return the draft that the last resume upstream has answered, where the execution keeps its id."""
+    told = resume_before(context, task, kickoff_id)
+    if told is None or not told.get("draft_sha256") or not told.get("resumed_at"):
+        return None
+    draft = Draft(told["execution_id"], told["crew_task_id"], told["draft_sha256"])
+    return AnsweredDraft(draft, told["resumed_at"] + OLD_PAUSE_SHOWS)

@@ -1,0 +1,206 @@
+"""At most once: what a task writes down before and after a POST, and what the next try makes of it.
+
+How to use it, in this order::
+
+    record = PostRecord(task_state_of(context, NAME), Attempt.of(context, self))   # reads; raises if it cannot
+    record.fingerprint = fingerprint(request)           # names the request; no secrets, no answers of look-ups
+    record.earlier                                      # NOTHING, DONE, UNKNOWN or ANOTHER; see `Earlier`
+    record.changes(sender)                              # what has changed since it was sent: never resend then
+    key = record.intend(sender, **more)                 # right before the POST; stored and proven to be stored
+    record.done(kickoff_id)                             # right after it
+    record.failed(error)                                # or: whether this POST did nothing, for certain
+
+The newest POST is a flat dict, `record.record`; what `intend` and `note` were given stands in it too. POSTs before it
+of which something may have come are in `record.posts`. Only what is certain to have done nothing is ever removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+import uuid
+from enum import StrEnum
+from typing import Any
+
+from airflow_crew_provider.compat.attempt import Attempt
+from airflow_crew_provider.compat.task_state import TaskState, TaskStateUnavailable
+from airflow_crew_provider.exceptions import (
+    CrewBadRequest,
+    CrewConnectionError,
+    CrewError,
+    CrewInvalidInput,
+    CrewMissingInputs,
+    CrewNotFound,
+    CrewRateLimited,
+    CrewUnauthorized,
+)
+from airflow_crew_provider.models import Json, canonical_json
+from airflow_crew_provider.tasks.sender import Sender
+
+log = logging.getLogger(__name__)
+
+# After these it is certain that the service started nothing.
+REFUSED = (
+    CrewInvalidInput,
+    CrewConnectionError,
+    CrewBadRequest,
+    CrewUnauthorized,
+    CrewNotFound,
+    CrewMissingInputs,
+    CrewRateLimited,
+)
+# By these a service that honours the key tells also what became of the same request when it was sent before: it would
+# have repeated its answer. Other refusals come before it looks.
+SETTLES = (CrewBadRequest, CrewMissingInputs)
+# How many earlier POSTs a record names at most.
+KEPT = 20
+
+
+class Earlier(StrEnum):
+    """What an earlier run of the same task did."""
+
+    NOTHING = "nothing"
+    DONE = "done"  # by an earlier try, with an id
+    UNKNOWN = "unknown"  # by an earlier try, whose answer was never recorded
+    ANOTHER = "another"  # before the task was cleared, or for another request
+
+
+class PostRecord:
+    """The record of the POSTs of one task instance; the module tells how to use it.
+
+    Keys of `record`: ``fingerprint`` of the request, ``base_url``, ``principal`` and ``credentials`` of the `Sender`
+    (fingerprints, no secrets), ``idempotency_key``, ``try_number`` and ``intended_at`` (epoch seconds) of the try that
+    sent it last, ``first_at`` of the first, ``kickoff_id`` once it is known, ``cleared`` if the task was cleared
+    since, ``over`` once the task has ended.
+
+    :param memory: where the record is kept between tries
+    :param attempt: the try that runs
+    :param fingerprint: what names the request; another fingerprint is another request
+    """
+
+    def __init__(self, memory: TaskState, attempt: Attempt, fingerprint: str = "") -> None:
+        self.memory, self.attempt, self.fingerprint = memory, attempt, fingerprint
+        self.record: Json = memory.recall()
+        self._resent = False
+        if self.record and attempt.follows_clear(self.record):
+            # At once: if this try ends early, the next one must still know.
+            self.note(**_generation(attempt), cleared=True, over=False)
+
+    @property
+    def earlier(self) -> Earlier:
+        """Judge the record that was found."""
+        if not self.record.get("fingerprint"):
+            return Earlier.NOTHING
+        if self.cleared:
+            return Earlier.ANOTHER
+        if not self.kickoff_id:
+            return Earlier.UNKNOWN
+        return Earlier.DONE if self.same_request else Earlier.ANOTHER
+
+    @property
+    def cleared(self) -> bool:
+        """Whether a user has cleared the task since the record's POST."""
+        return bool(self.record.get("cleared"))
+
+    @property
+    def same_request(self) -> bool:
+        """Whether the record is of this very request."""
+        return self.record.get("fingerprint") == self.fingerprint
+
+    @property
+    def kickoff_id(self) -> str | None:
+        """The id that was recorded."""
+        return self.record.get("kickoff_id")
+
+    @property
+    def posts(self) -> list[Json]:
+        """All POSTs of which something may have come, the newest first."""
+        newest = {name: value for name, value in self.record.items() if name != "earlier"}
+        return [newest, *self.record.get("earlier", [])] if newest.get("fingerprint") else []
+
+    def changes(self, sender: Sender) -> list[str]:
+        """Name what has changed since the POST was sent: token, base URL, credential of a webhook."""
+        return sender.changes(self.record)
+
+    def sent_by_another(self, sender: Sender) -> bool:
+        """Whether it was sent under another token or to another place, so that resending would not be the same."""
+        return sender.is_another(self.record)
+
+    def intend(self, sender: Sender, *, keyed: bool = True, **more: Any) -> str:
+        """Write down that the POST is about to be sent; return its idempotency key, kept if it is sent again.
+
+        :param keyed: whether the service honours the key; if not, a second POST is one of its own
+        :param more: what the record holds besides
+        """
+        unknown = keyed and self.earlier is Earlier.UNKNOWN
+        self._resent = unknown and self.same_request and not self.changes(sender)
+        now, before = time.time(), self.record
+        key: str = before["idempotency_key"] if self._resent else str(uuid.uuid4())
+        self.record = {
+            "fingerprint": self.fingerprint,
+            **sender.as_dict(),
+            **_generation(self.attempt),
+            "try_number": self.attempt.try_number,
+            "idempotency_key": key,
+            "first_at": before.get("first_at", now) if self._resent else now,
+            "intended_at": now,
+            "earlier": before.get("earlier", []) if self._resent else self._unsettled(),
+            **more,
+        }
+        self.memory.keep(self.record)
+        return key
+
+    def note(self, **more: Any) -> None:
+        """Add to what is known of the POST."""
+        self.record = {**self.record, **more}
+        self.memory.keep(self.record)
+
+    def done(self, kickoff_id: str) -> None:
+        """Write down the id that the POST was answered with."""
+        self.note(kickoff_id=kickoff_id)
+
+    def failed(self, error: CrewError) -> bool:
+        """Take the intent back if the POST did nothing, now or when it was sent before; return whether that is so.
+
+        What other POSTs did is not settled by it: see `posts`.
+        """
+        if not isinstance(error, SETTLES if self._resent else REFUSED):
+            return False
+        newest, *rest = self.record.get("earlier") or [{}]
+        self.record = {**newest, "earlier": rest} if newest else {}
+        try:
+            self._keep_or_forget()
+        except TaskStateUnavailable as problem:
+            # What stays is an open intent: the next try says less than is known, and sends nothing twice.
+            log.warning("%s", problem)
+        return True
+
+    def _keep_or_forget(self) -> None:
+        if self.record:
+            self.memory.keep(self.record)
+        else:
+            self.memory.forget()
+
+    def over(self, **more: Any) -> None:
+        """Write down that the task has ended; the last thing before it succeeds.
+
+        :param more: ``finished=True`` if the execution is known to have ended too
+        """
+        self.record = {**self.record, "over": True, **more}
+        self.memory.over(self.record)
+
+    def _unsettled(self) -> list[Json]:
+        return [post for post in self.posts if not post.get("finished")][:KEPT]
+
+
+def _generation(attempt: Attempt) -> Json:
+    """Return what tells a clear from a retry; the same for all tries between two clears."""
+    kept = attempt.as_dict()
+    del kept["try_number"]
+    return kept
+
+
+def fingerprint(request: Json) -> str:
+    """Name a request by its content."""
+    return hashlib.sha256(canonical_json(request).encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,52 @@
+"""The providers that we are compared with, each in an environment of its own with our Airflow and aiohttp."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+HOME = Path(__file__).resolve().parents[1] / ".peers"
+PROVIDERS = {
+    "databricks": "apache-airflow-providers-databricks",
+    "http": "apache-airflow-providers-http",
+}
+
+
+class NotInstalled(Exception):
+    """A peer cannot be measured; the message says why."""
+
+
+@cache
+def python(peer: str) -> str:
+    """Return the interpreter of the environment that has a peer, installed at first use."""
+    interpreter = HOME / peer / "bin" / "python"
+    stamp = HOME / peer / ".complete"
+    if not stamp.exists():
+        _run([sys.executable, "-m", "venv", str(HOME / peer)], peer)
+        same = [f"{name}=={version(name)}" for name in ("apache-airflow-core", "aiohttp", "psutil")]
+        _run([str(interpreter), "-m", "pip", "install", "--quiet", "uv"], peer)
+        uv = interpreter.with_name("uv")
+        wanted = [*same, "apache-airflow", PROVIDERS[peer], "requests"]
+        _run([str(uv), "pip", "install", "--quiet", "--python", str(interpreter), *wanted], peer)
+        stamp.touch()
+    return str(interpreter)
+
+
+def _run(command: list[str], peer: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        problem = str(error)
+    else:
+        if done.returncode == 0:
+            return
+        problem = " ".join((done.stderr or done.stdout).split())[-300:]
+    raise NotInstalled(f"{PROVIDERS[peer]} could not be installed: {problem}")
+
+
+def provider_version(peer: str) -> str:
+    code = f"from importlib.metadata import version; print(version({PROVIDERS[peer]!r}))"
+    return subprocess.run([python(peer), "-c", code], capture_output=True, text=True, check=True).stdout.strip()

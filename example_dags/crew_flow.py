@@ -1,0 +1,38 @@
+"""A Flow with two reviewers: one checks the facts as often as it takes, the other decides what becomes of the text.
+
+Serve the Flow with `airflow-crew-service serve --crew example_dags/crews/briefing_flow.py:BriefingFlow`. Each review
+shows the Flow's question and a button for each of its outcomes. Needs Airflow 3.1 or newer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pendulum
+from airflow.providers.common.compat.sdk import DAG, Param, task
+
+from airflow_crew_provider.task_groups.crew import crew_with_review
+
+with DAG(
+    dag_id="crew_flow",
+    schedule=None,
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    catchup=False,
+    params={"topic": Param("heat pumps", type="string", description="What the briefing is about")},
+    tags=["crew", "flow", "review"],
+    doc_md=__doc__,
+):
+    briefing = crew_with_review(
+        group_id="briefing",
+        inputs={"topic": "{{ params.topic }}"},
+        max_rounds=4,
+        poll_interval=1,
+    )
+
+    @task
+    def publish(record: dict[str, Any]) -> str:
+        """Stand in for the task that takes the text on."""
+        print(record["output"])  # noqa: T201 - the point of this example
+        return record["output"]
+
+    publish(briefing.output)

@@ -1,0 +1,62 @@
+"""A Flow with two reviewers: one checks the facts of a briefing, the other decides what becomes of it.
+
+The fact check sends the briefing back to the writer as often as it takes. Serve it:
+
+    airflow-crew-service serve --crew example_dags/crews/briefing_flow.py:BriefingFlow
+"""
+
+from __future__ import annotations
+
+from crewai import Agent, Crew, Task
+from crewai.flow import Flow, human_feedback, listen, or_, start
+from crewai.flow.human_feedback import HumanFeedbackResult
+from offline_model import OfflineModel
+from pydantic import BaseModel
+
+
+class Briefing(BaseModel):
+    topic: str = "heat pumps"
+    notes: str = ""
+    text: str = ""
+
+
+class BriefingFlow(Flow[Briefing]):
+    @start()
+    def collect(self) -> str:
+        """Ask a crew for notes; a Flow may start any number of crews."""
+        researcher = Agent(
+            role="Researcher",
+            goal="Find what readers want to know about {topic}",
+            backstory="You ask better questions than most people answer.",
+            llm=OfflineModel(model="offline"),  # your own crew has its model here
+        )
+        task = Task(
+            name="research_task",
+            description="Collect what a briefing needs.\nTopic: {topic}",
+            expected_output="Three notes",
+            agent=researcher,
+        )
+        self.state.notes = Crew(agents=[researcher], tasks=[task]).kickoff(inputs={"topic": self.state.topic}).raw
+        return self.state.notes
+
+    @listen(or_(collect, "rework"))
+    @human_feedback(message="Are the facts right?", emit=["approved", "rework"])
+    def check_facts(self) -> str:
+        last = self.last_human_feedback
+        wish = f"\n\nRevised, as the reviewer asked: {last.feedback}" if last and last.feedback else ""
+        self.state.text = f"# Briefing on {self.state.topic}\n\n{self.state.notes}{wish}"
+        return self.state.text
+
+    @listen("approved")
+    @human_feedback(message="What becomes of the briefing?", emit=["publish", "keep", "drop"])
+    def decide(self) -> str:
+        return self.state.text
+
+    @listen("publish")
+    def publish_briefing(self, decision: HumanFeedbackResult) -> str:
+        note = f"\n\nNote for the readers: {decision.feedback}" if decision.feedback else ""
+        return f"{self.state.text}{note}\n\nPublished."
+
+    @listen(or_("keep", "drop"))
+    def file_briefing(self, decision: HumanFeedbackResult) -> str:
+        return f"The briefing on {self.state.topic} is not published: {decision.outcome}."

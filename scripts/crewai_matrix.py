@@ -1,0 +1,61 @@
+"""Tries the crew service with several versions of CrewAI, each in a virtual environment that is thrown away.
+
+`make crewai-matrix` tries VERSIONS; `python -m scripts.crewai_matrix 1.15.7` tries others. The result goes
+into the table of docs/crewai.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+VERSIONS = ("1.15.3", "1.15.4", "1.15.15", "1.15.30")  # from the oldest that works to the newest
+TESTS = ("test_flows.py", "test_crewai_gates.py", "test_crewai_kinds.py", "test_templates.py")
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m scripts.crewai_matrix", description=__doc__)
+    parser.add_argument("versions", nargs="*", default=VERSIONS, help=" ".join(VERSIONS))
+    parser.add_argument("--tests", nargs="*", default=TESTS, help="files of tests/service/crewai")
+    arguments = parser.parse_args(argv)
+    results = {version: _tried(version, arguments.tests) for version in arguments.versions}
+    print("\n| CrewAI | result |\n|---|---|")
+    for version, result in results.items():
+        print(f"| {version} | {result} |")
+    return int(any("passed" not in result or "failed" in result for result in results.values()))
+
+
+def _tried(version: str, tests: list[str]) -> str:
+    """Install the package with this version and run the tests; the last line of pytest says how it went."""
+    with tempfile.TemporaryDirectory(prefix="crewai-matrix-") as folder:
+        python = Path(folder) / "bin" / "python"
+        _run([_uv(), "venv", "--quiet", "--python", sys.executable, folder])
+        packages = ["--editable", f"{ROOT}[dev]", f"crewai=={version}"]
+        installed = _run([_uv(), "pip", "install", "--quiet", "--python", str(python), *packages])
+        if installed.returncode:
+            return f"cannot be installed: {installed.stderr.strip().splitlines()[-1]}"
+        files = [f"tests/service/crewai/{name}" for name in tests]
+        command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "timeout=600", *files]
+        done = _run(command)
+        print(done.stdout[-3000:])
+        return done.stdout.strip().splitlines()[-1].strip("= ") if done.stdout.strip() else done.stderr[-300:]
+
+
+def _uv() -> str:
+    beside = Path(sys.executable).with_name("uv")
+    return str(beside) if beside.exists() else shutil.which("uv") or "uv"
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""Hooks of `make docs`: files beside `docs/` that its pages link to become part of the site."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+BESIDE = re.compile(r"(?<=\]\()\.\./(?=[^)#\s])([^)#\s]+)")
+
+
+def linked() -> list[str]:
+    """Return the paths, from the root of the repository, of what the pages link to beside `docs/`."""
+    return sorted({path for page in (ROOT / "docs").glob("*.md") for path in BESIDE.findall(page.read_text("utf-8"))})
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the linked files to the site, at the same paths."""
+    for path in linked():
+        files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Let links out of `docs/`, and those back into it, lead to where the site has the files."""
+    inside = (ROOT / "docs" / page.file.src_uri).exists()
+    return BESIDE.sub(r"\1", markdown) if inside else markdown.replace("](docs/", "](")

@@ -1,0 +1,52 @@
+"""What the last mutation run says: the figure, and each mutant that no test notices and no reason excuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "mutation.md"
+RESULTS = ROOT / "mutants"
+SURVIVED, WITHOUT_TESTS, NOT_TRIED = 0, 33, None
+GOAL = 0.9
+
+
+def results(folder: Path = RESULTS) -> dict[str, int | None]:
+    """Return the exit code of the tests for each mutant."""
+    found: dict[str, int | None] = {}
+    for meta in sorted(folder.rglob("*.meta")):
+        found |= json.loads(meta.read_text())["exit_code_by_key"]
+    return found
+
+
+def survivors(found: dict[str, int | None]) -> list[str]:
+    return [name for name, code in found.items() if code in (SURVIVED, WITHOUT_TESTS)]
+
+
+def function_of(mutant: str) -> str:
+    """Return the function that a mutant is of, e.g. ``core.polling.Watch.pause``."""
+    name = mutant.removeprefix("airflow_crew_provider.").split("__mutmut_")[0]
+    return re.sub(r"\.x_?ǁ?", ".", name).replace("ǁ", ".")
+
+
+def main() -> int:
+    found = results()
+    left = Counter(map(function_of, survivors(found)))
+    tried = sum(code is not NOT_TRIED for code in found.values())
+    if not tried:
+        sys.exit("No mutant was tried; run `make mutants`")
+    share = 1 - left.total() / tried
+    print(f"{tried} mutants, {tried - left.total()} killed: {share:.1%}; {len(found) - tried} were not tried")
+    excused = PAGE.read_text()
+    new = {name: count for name, count in left.items() if f"`{name}`" not in excused}
+    for name, count in sorted(new.items()):
+        print(f"  {name}: {count} without a reason in docs/mutation.md (see them: mutmut browse)")
+    return int(share < GOAL or bool(new))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

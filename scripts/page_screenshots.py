@@ -1,0 +1,92 @@
+"""The pictures of the crew service's page: the list with a draft, a revised draft, and the same on a phone.
+
+python -m scripts.page_screenshots [folder]      needs Chromium and the [dev] extra
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import requests
+from playwright.sync_api import Page, sync_playwright
+
+from airflow_crew_provider.service.local import LocalService, running_service
+from scripts.together import ROOT
+
+DRAFT = "## How to make {topic}\n\nTake *fresh* water and no more leaves than **a spoon for each cup**.\n"
+TABLE = "\n| kind | water | minutes |\n|---|---|---|\n| green | 75 °C | 2 |\n| black | 100 °C | 4 |\n"
+CREW = {
+    "inputs": ["topic"],
+    "tasks": [
+        {"id": "research_task", "agent": "Researcher", "output": "Notes on {topic}"},
+        {
+            "id": "draft_task",
+            "agent": "Writer",
+            "human_input": "review",
+            "output": DRAFT + TABLE,
+            "revised": DRAFT.replace("no more", "a little less") + TABLE + "\nKeep the lid on.\n",
+        },
+        {"id": "publish_task", "agent": "Editor", "output": "Published: how to make {topic}."},
+    ],
+}
+
+
+def main(folder: Path) -> None:
+    with running_service(scenario=CREW) as service, sync_playwright() as playwright:
+        revised = stories(service)
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        desk = browser.new_page(viewport={"width": 1100, "height": 900})
+        picture(desk, service, "", folder / "service-page.png")
+        picture(desk, service, f"view?id={revised}", folder / "service-draft.png", opened=True)
+        phone = browser.new_page(viewport={"width": 390, "height": 844}, device_scale_factor=2)
+        picture(phone, service, f"view?id={revised}", folder / "service-phone.png", opened=True)
+        browser.close()
+
+
+def stories(service: LocalService) -> str:
+    """Kick off some executions; returns the one whose draft was revised."""
+    for topic, review in (("coffee", False), ("cocoa", False), ("tea", True)):
+        kickoff_id = start(service, topic, review)
+        wait_for(service, kickoff_id, "pending" if review else "completed")
+    body = {"execution_id": kickoff_id, "task_id": "draft_task", "human_feedback": "Fewer leaves.", "is_approve": False}
+    call(service, "POST", "/resume", body)
+    wait_for(service, kickoff_id, "pending")
+    return kickoff_id
+
+
+def start(service: LocalService, topic: str, review: bool) -> str:
+    inputs = {"topic": topic, "review": review}
+    return str(call(service, "POST", "/kickoff", {"inputs": inputs, "meta": {"desk": "food"}})["kickoff_id"])
+
+
+def wait_for(service: LocalService, kickoff_id: str, word: str) -> None:
+    deadline = time.monotonic() + 30
+    while call(service, "GET", f"/status/{kickoff_id}")["status"] != word:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{kickoff_id} does not read {word}")
+        time.sleep(0.05)
+
+
+def call(service: LocalService, method: str, path: str, body: object = None) -> dict[str, object]:
+    headers = {"Authorization": f"Bearer {service.token}"}
+    answer = requests.request(method, service.url + path, json=body, headers=headers, timeout=30)
+    answer.raise_for_status()
+    return dict(answer.json())
+
+
+def picture(page: Page, service: LocalService, path: str, file: Path, *, opened: bool = False) -> None:
+    page.goto(f"{service.url}/{path}")
+    if page.locator("input[name=token]").count():
+        page.fill("input[name=token]", service.token)
+        page.click("button.main")
+        page.goto(f"{service.url}/{path}")
+    if opened:
+        page.locator("details[id^=changes] summary").click()
+    page.screenshot(path=file, full_page=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "images")

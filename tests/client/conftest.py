@@ -1,0 +1,40 @@
+"""A fault server, and a client of it that asks blocking or awaiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from faults.dialects import DIALECTS, Dialect
+from faults.server import FaultServer
+
+from airflow_crew_provider.client import Deployment
+from airflow_crew_provider.client.client import Client
+
+TOKEN = "tok/en+with=specials~0123456789"
+
+
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    with FaultServer() as server:
+        yield server
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def ask(request: pytest.FixtureRequest, server: FaultServer) -> Callable[..., Any]:
+    """Perform a call on the path that is the parameter; further arguments are those of the deployment."""
+
+    def ask(call: Any, within: float | None = None, **deployment: Any) -> Any:
+        client = Client(Deployment(**{"base_url": server.url, "token": TOKEN, "timeout": 5.0, **deployment}))
+        if request.param == "blocking":
+            return client.send(call, timeout=within)
+        return asyncio.run(client.asend(call, timeout=within))
+
+    return ask
+
+
+@pytest.fixture(params=DIALECTS, ids=str)
+def dialect(request: pytest.FixtureRequest) -> Dialect:
+    return request.param

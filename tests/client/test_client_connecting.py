@@ -1,0 +1,138 @@
+"""Connections that fail: what may heal, what is permanent, and that nothing was sent."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client_calls import KICKOFF, LOOK, STATUS, Ask, send
+from faults.certificates import self_signed
+from faults.dialects import SPEC
+from faults.server import FaultServer
+from faults.wire import CLOSE, RESET, NoReply, Reply
+
+from airflow_crew_provider.exceptions import (
+    CrewConnectionError,
+)
+from airflow_crew_provider.models import ExecutionState
+
+
+@pytest.mark.row("N3")
+def test_n3_a_refused_connection_is_an_error_that_may_heal(ask: Ask) -> None:
+    with FaultServer(listening=False) as closed, pytest.raises(CrewConnectionError) as error:
+        ask(STATUS, base_url=closed.url)
+    assert not error.value.permanent
+    assert "refused" in str(error.value).lower() or "connect call failed" in str(error.value).lower()
+
+
+@pytest.mark.row("N3")
+@pytest.mark.parametrize("fault", [NoReply(RESET), NoReply(CLOSE), Reply(body=b"0123", stop_after=2, end=RESET)])
+def test_n3_a_reset_after_the_request_is_an_error_that_may_heal(ask: Ask, server: FaultServer, fault: Any) -> None:
+    server.on(LOOK, fault)
+    with pytest.raises(CrewConnectionError) as error:
+        ask(STATUS)
+    assert not error.value.permanent
+
+
+@pytest.mark.row("N3")
+def test_n3_a_reset_before_the_request_is_an_error_that_may_heal(ask: Ask, server: FaultServer) -> None:
+    server.reset_at_connect = 100
+    with pytest.raises(CrewConnectionError) as error:
+        ask(STATUS)
+    assert not error.value.permanent
+
+
+@pytest.mark.row("N3")
+def test_n3_a_name_that_does_not_resolve_is_an_error_that_may_heal(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **more: Any) -> Any:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    with pytest.raises(CrewConnectionError) as error:
+        ask(STATUS, base_url="http://crew.invalid")
+    assert not error.value.permanent
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    return self_signed(tmp_path)
+
+
+@pytest.mark.row("N3")
+def test_n3_a_certificate_that_is_not_trusted_is_permanent_and_says_why(ask: Ask, certificate: Path) -> None:
+    with FaultServer(certificate=certificate) as server, pytest.raises(CrewConnectionError) as error:
+        ask(STATUS, base_url=server.url)
+    assert error.value.permanent
+    assert "certificate" in str(error.value).lower()
+    assert server.requests == []
+
+
+@pytest.mark.row("N3")
+@pytest.mark.parametrize("trusted", ["by a file", "by nobody who looks"])
+def test_n3_a_certificate_is_taken_as_the_connection_says(ask: Ask, certificate: Path, trusted: str) -> None:
+    with FaultServer(certificate=certificate) as server:
+        server.on(LOOK, SPEC.completed)
+        verify = str(certificate) if trusted == "by a file" else False
+        assert ask(STATUS, base_url=server.url, verify=verify).state is ExecutionState.COMPLETED
+
+
+@pytest.mark.row("N3")
+def test_n3_a_file_of_certificates_that_cannot_be_read_is_a_named_error(ask: Ask, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.pem"
+    broken.write_text("nothing")
+    for verify in (str(broken), str(tmp_path / "missing.pem")):
+        with pytest.raises(CrewConnectionError):
+            ask(STATUS, base_url="https://127.0.0.1:9", verify=verify)
+
+
+@pytest.mark.row("N10")
+def test_n10_a_refused_kickoff_is_sent_once_the_port_listens(server: FaultServer) -> None:
+    with FaultServer(listening=False) as late:
+        late.on("POST /kickoff", {"kickoff_id": "k-1"})
+        asyncio.run(_listen_later(late, 0.2))
+        assert len(late.sent("POST /kickoff")) == 1
+
+
+async def _listen_later(late: FaultServer, seconds: float) -> None:
+    sending = asyncio.create_task(asyncio.to_thread(send, late, KICKOFF))
+    await asyncio.sleep(seconds)
+    late.listen()
+    assert await sending == "k-1"
+
+
+@pytest.mark.row("N10")
+def test_n10_a_kickoff_that_is_refused_for_good_was_not_sent_and_says_so(ask: Ask) -> None:
+    with FaultServer(listening=False) as closed:
+        began = time.monotonic()
+        with pytest.raises(CrewConnectionError, match="nothing was started"):
+            ask(KICKOFF, base_url=closed.url)
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.row("N10")
+def test_n10_a_kickoff_that_was_given_up_before_it_was_sent_is_never_sent_later() -> None:
+    with FaultServer(listening=False) as late:
+        late.on("POST /kickoff", {"kickoff_id": "k-1"})
+        with pytest.raises(CrewConnectionError, match="nothing was started"):
+            send(late, KICKOFF, kickoff_timeout=0.3)
+        late.listen()
+        time.sleep(1.5)  # the client's own pauses between attempts to connect are shorter
+        assert late.sent("POST /kickoff") == []
+
+
+@pytest.mark.row("N3")
+def test_n3_a_peer_that_speaks_no_tls_is_named_with_what_to_do(ask: Ask) -> None:
+    plain = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    threading.Thread(target=plain.serve_forever, daemon=True).start()
+    try:
+        with pytest.raises(CrewConnectionError, match=r"Host without a scheme means https; write http://"):
+            ask(STATUS, base_url=f"https://127.0.0.1:{plain.server_port}")
+    finally:
+        plain.shutdown()
+        plain.server_close()

@@ -1,0 +1,157 @@
+"""What a poll brings back, and when it is given up."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+from client_calls import GATEWAY, LOOK, STATUS, Ask, send
+from faults.dialects import SPEC, Dialect
+from faults.server import FaultServer
+from faults.wire import SILENCE, NoReply, Reply
+
+from airflow_crew_provider.client import LARGEST_BODY
+from airflow_crew_provider.exceptions import (
+    CrewConnectionError,
+    CrewProtocolError,
+    CrewRateLimited,
+    CrewServerError,
+)
+from airflow_crew_provider.models import ExecutionState
+
+
+def test_a_look_reads_the_answer_of_either_dialect(ask: Ask, server: FaultServer, dialect: Dialect) -> None:
+    server.on(LOOK, dialect.completed)
+    assert ask(STATUS).output == "the output"
+    assert server.requests[0].headers["authorization"].startswith("Bearer tok/")
+
+
+@pytest.mark.row("N1")
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_n1_a_server_error_is_named_with_the_words_of_its_page(ask: Ask, server: FaultServer, status: int) -> None:
+    server.on(LOOK, Reply(status=status, body=GATEWAY, headers={"Content-Type": "text/html"}))
+    with pytest.raises(CrewServerError) as error:
+        ask(STATUS)
+    assert (error.value.status_code, error.value.detail) == (status, "502 Bad Gateway Sorry")
+
+
+HTTP_DATE = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
+
+
+@pytest.mark.row("N2")
+@pytest.mark.parametrize(
+    ("header", "least", "most"),
+    [
+        ("7", 7, 7),
+        # Ids of their own: every process that runs the tests must collect the same ones.
+        pytest.param(HTTP_DATE, 1800, 3600, id="a date to come"),
+        pytest.param(format_datetime(datetime.now(UTC) - timedelta(days=1), usegmt=True), 0, 0, id="a date gone by"),
+        (str(365 * 86400), 365 * 86400, 365 * 86400),
+        ("-5", None, None),
+        ("soon", None, None),
+        ("1.5e3", None, None),
+        ("٣", None, None),
+        ("", None, None),
+    ],
+)
+def test_n2_a_retry_after_is_read_in_every_form(
+    ask: Ask, server: FaultServer, header: str, least: float | None, most: float | None
+) -> None:
+    server.on(LOOK, Reply(status=429, body={"detail": "slow down"}, headers={"Retry-After": _latin(header)}))
+    with pytest.raises(CrewRateLimited) as error:
+        ask(STATUS)
+    asked = error.value.retry_after
+    assert (asked is None) if least is None or most is None else (asked is not None and least <= asked <= most)
+
+
+def _latin(text: str) -> str:
+    return text.encode().decode("latin-1")
+
+
+@pytest.mark.row("N4")
+@pytest.mark.parametrize(
+    "fault",
+    [
+        NoReply(SILENCE),
+        Reply(body=SPEC.completed, drip=0.2),
+        Reply(body=SPEC.completed, stop_after=20, end=SILENCE),
+        Reply(body=SPEC.completed, delay=30),
+    ],
+    ids=["silence", "one byte now and then", "half, then silence", "late"],
+)
+def test_n4_the_total_time_of_a_look_ends_it(ask: Ask, server: FaultServer, fault: Any) -> None:
+    server.on(LOOK, fault)
+    began = time.monotonic()
+    with pytest.raises(CrewConnectionError) as error:
+        ask(STATUS, timeout=0.5)
+    assert time.monotonic() - began < 3
+    assert not error.value.permanent
+
+
+@pytest.mark.row("N4")
+def test_n4_what_is_left_of_the_wait_cuts_a_look_in_flight(ask: Ask, server: FaultServer) -> None:
+    server.on(LOOK, NoReply(SILENCE))
+    began = time.monotonic()
+    with pytest.raises(CrewConnectionError):
+        ask(STATUS, within=0.3, timeout=30)
+    assert time.monotonic() - began < 3
+
+
+@pytest.mark.row("N4")
+def test_n4_a_look_that_was_given_up_leaves_no_thread_behind(server: FaultServer) -> None:
+    server.on(LOOK, Reply(body=b"x" * 10_000, drip=0.05))
+    with pytest.raises(CrewConnectionError):
+        send(server, STATUS, timeout=0.3)
+    until = time.monotonic() + 5
+    while any(thread.name == "crew-request" for thread in threading.enumerate()):
+        assert time.monotonic() < until, "the thread of the look still reads"
+        time.sleep(0.02)
+
+
+@pytest.mark.row("N7")
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Reply(body=b""),
+        Reply(status=204),
+        Reply(body=b"{"),
+        Reply(body=b"null"),
+        Reply(body=[]),
+        Reply(body="<html>completed</html>"),
+        Reply(body=b"not gzip", headers={"Content-Encoding": "gzip"}),
+    ],
+)
+def test_n7_what_cannot_be_read_is_an_error_that_a_wait_forgives_for_a_while(
+    ask: Ask, server: FaultServer, fault: Reply
+) -> None:
+    server.on(LOOK, fault)
+    with pytest.raises((CrewProtocolError, CrewConnectionError)):
+        ask(STATUS)
+
+
+@pytest.mark.row("N7")
+@pytest.mark.parametrize("packed", [False, True])
+def test_n7_a_body_of_fifty_megabytes_is_not_taken(ask: Ask, server: FaultServer, packed: bool) -> None:
+    body = b'{"status": "completed", "result": {"output": "' + b"x" * 50_000_000 + b'"}}'
+    reply = Reply(body=gzip.compress(body, 1), headers={"Content-Encoding": "gzip"}) if packed else Reply(body=body)
+    server.on(LOOK, reply)
+    with pytest.raises((CrewProtocolError, CrewConnectionError)):
+        ask(STATUS, timeout=20.0)
+
+
+@pytest.mark.row("N7")
+def test_n7_a_body_just_under_the_limit_is_taken(ask: Ask, server: FaultServer) -> None:
+    text = "x" * (LARGEST_BODY - 1000)
+    server.on(LOOK, {"status": "completed", "result": {"output": text}})
+    assert ask(STATUS, timeout=20.0).output == text
+
+
+def test_a_packed_answer_is_unpacked(ask: Ask, server: FaultServer) -> None:
+    packed = gzip.compress(b'{"status": "running"}')
+    server.on(LOOK, Reply(body=packed, headers={"Content-Encoding": "gzip"}))
+    assert ask(STATUS).state is ExecutionState.RUNNING

@@ -1,0 +1,177 @@
+"""The token is in no error: not in its text, its attributes, its causes, and not where the service echoes it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import pickle
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import pytest
+from faults.server import FaultServer
+from faults.wire import RESET, NoReply, Reply
+
+from airflow_crew_provider.client import Deployment
+from airflow_crew_provider.client.client import Client
+from airflow_crew_provider.core import endpoints
+from airflow_crew_provider.exceptions import CrewConnectionError, CrewError
+from airflow_crew_provider.models import HumanInputWebhook, Kickoff, Resume, Webhooks
+
+Ask = Callable[..., Any]
+TOKEN = "tok/en+with=specials~0123456789"
+FORMS = {
+    "as it is": TOKEN,
+    "in a header": f"Bearer {TOKEN}",
+    "quoted": quote(TOKEN),
+    "quoted to the last": quote(TOKEN, safe=""),
+    "quoted in lower case": quote(TOKEN, safe="").replace("%2F", "%2f").replace("%2B", "%2b").replace("%3D", "%3d"),
+    "as form data": quote_plus(TOKEN),
+    "as JSON": json.dumps({"seen": TOKEN}),
+    "in HTML": f"<html><body>{TOKEN.replace(chr(43), '&#43;')}</body></html>",
+    "at the cut of a long text": "x" * 480 + TOKEN,
+    "at the cut of a short text": "x" * 190 + TOKEN,
+    "at the cut of a huge text": "x " * 9_990 + TOKEN,
+}
+CALLS = {
+    "inputs": endpoints.inputs(),
+    "kickoff": endpoints.kickoff(Kickoff(inputs={"topic": "AI"})),
+    "status": endpoints.status("k-1"),
+    "resume": endpoints.resume(Resume(execution_id="k-1", crew_task_id="t", human_feedback="ok", is_approve=True)),
+    "executions": endpoints.executions(),
+    "stop": endpoints.stop("k-1"),
+}
+
+
+def test_every_endpoint_that_the_client_knows_is_among_these_calls() -> None:
+    made_by = {
+        name
+        for name, function in vars(endpoints).items()
+        if inspect.isfunction(function) and str(function.__annotations__.get("return", "")).startswith("Call[")
+    }
+    assert set(CALLS) == made_by
+
+
+def texts(value: Any, seen: set[int] | None = None) -> Iterator[str]:
+    """Every text that hangs on an error, however deep."""
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, str | bytes):
+        yield value if isinstance(value, str) else value.decode("utf-8", "replace")
+    elif isinstance(value, dict):
+        for item in (*value.keys(), *value.values()):
+            yield from texts(item, seen)
+    elif isinstance(value, list | tuple | set):
+        for item in value:
+            yield from texts(item, seen)
+    elif isinstance(value, BaseException):
+        yield from (str(value), repr(value), *getattr(value, "__notes__", []))
+        yield from traceback.format_exception_only(value)
+        for item in (value.args, value.__cause__, value.__context__, vars(value)):
+            yield from texts(item, seen)
+    elif hasattr(value, "__dict__"):
+        yield from texts(vars(value), seen)
+
+
+def assert_hidden(value: Any, secret: str = TOKEN) -> None:
+    """Neither the secret nor a piece of it that a cut has left."""
+    for text in texts(value):
+        for form in (secret, quote(secret), quote(secret, safe=""), secret[:8], secret[-10:]):
+            assert form not in text, text[:300]
+
+
+@pytest.mark.parametrize("status", [200, 204, 302, 400, 401, 404, 418, 422, 429, 500, 502])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["inputs", "kickoff", "status"])
+def test_an_answer_that_echoes_the_token_does_not_put_it_into_an_error(
+    ask: Ask, server: FaultServer, name: str, form: str, status: int
+) -> None:
+    _echo(server, FORMS[form], status)
+    with pytest.raises(CrewError) as error:
+        ask(CALLS[name])
+    assert_hidden(error.value)
+    assert_hidden(pickle.loads(pickle.dumps(error.value)))
+
+
+def _echo(server: FaultServer, echoed: str, status: int) -> None:
+    place = TOKEN if "<html>" in echoed else echoed  # a header has no entities
+    headers = {"Location": f"https://elsewhere/{place}"} if status == 302 else {}
+    reply = Reply(status=status, body="" if status in (204, 302) else echoed, headers=headers)
+    server.on("GET *", reply).on("POST *", reply)
+
+
+@pytest.mark.parametrize("key", ["detail", "error", "message", "nested"])
+def test_a_json_refusal_that_echoes_the_token_is_masked(ask: Ask, server: FaultServer, key: str) -> None:
+    body = {"detail": [{"loc": ["body", TOKEN], "msg": TOKEN}]} if key == "nested" else {key: f"no: {TOKEN}"}
+    server.on("POST *", Reply(status=422, body=body))
+    with pytest.raises(CrewError) as error:
+        ask(CALLS["kickoff"])
+    assert_hidden(error.value)
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    "fault", [NoReply(RESET), Reply(body=b"{}", stop_after=1, end=RESET), Reply(body=b"x", delay=9)]
+)
+def test_an_exchange_that_breaks_off_leaves_no_token_in_the_error(
+    ask: Ask, server: FaultServer, name: str, fault: Any
+) -> None:
+    server.on("GET *", fault).on("POST *", fault)
+    with pytest.raises(CrewError) as error:
+        ask(CALLS[name], timeout=0.2, kickoff_timeout=0.2)
+    assert_hidden(error.value)
+
+
+def test_a_connection_that_cannot_be_made_leaves_no_credential_in_the_error(ask: Ask) -> None:
+    with FaultServer(listening=False) as closed:
+        proxy = closed.url.replace("//", "//user:proxy-pa55word@")
+        with pytest.raises(CrewConnectionError) as error:
+            ask(CALLS["status"], base_url="http://crew.example", proxy=proxy)
+    assert_hidden(error.value)
+    assert_hidden(error.value, "proxy-pa55word")
+
+
+def test_long_extra_headers_are_hidden_as_well(ask: Ask, server: FaultServer) -> None:
+    server.on("GET *", Reply(status=400, body="the key 0123456789abcdef is wrong"))
+    with pytest.raises(CrewError) as error:
+        ask(CALLS["status"], headers=(("X-Api-Key", "0123456789abcdef"),))
+    assert "the key *** is wrong" in str(error.value)
+    assert_hidden(error.value, "0123456789abcdef")
+
+
+def test_the_credential_of_a_webhook_is_hidden(server: FaultServer) -> None:
+    human = HumanInputWebhook("https://inbox.example", token="webhook-token-0123")
+    call = endpoints.kickoff(Kickoff(inputs={}, webhooks=Webhooks(human_input=human)))
+    server.on("POST *", Reply(status=400, body=f"bad webhook {json.dumps(call.body)}"))
+    with pytest.raises(CrewError) as error:
+        Client(Deployment(server.url, TOKEN)).send(call, secrets=("webhook-token-0123",))
+    assert_hidden(error.value, "webhook-token-0123")
+    assert "webhook-token" not in repr(human)
+
+
+def test_a_deployment_shows_neither_token_nor_headers_nor_proxy() -> None:
+    shown = repr(Deployment("https://x", TOKEN, headers=(("X-Key", "header-value"),), proxy="http://u:pa55@p"))
+    assert TOKEN not in shown
+    assert "header-value" not in shown
+    assert "pa55" not in shown
+
+
+def test_a_failure_that_echoes_the_token_is_masked(ask: Ask, server: FaultServer) -> None:
+    for body in ({"status": "error", "error": f"bad {TOKEN}"}, {"state": "FAILED", "status": f"bad {TOKEN}"}):
+        server.on("GET *", body)
+        assert ask(CALLS["status"]).error == "bad ***"
+
+
+def test_the_log_does_not_show_the_token_that_a_status_echoes(
+    ask: Ask, server: FaultServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.on("GET *", {"status": f"odd {TOKEN}", "current_task": TOKEN, "note": TOKEN})
+    with caplog.at_level(logging.DEBUG):
+        execution = ask(CALLS["status"])
+    assert_hidden([record.getMessage() for record in caplog.records])
+    assert TOKEN not in execution.progress

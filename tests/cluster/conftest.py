@@ -1,0 +1,7 @@
+"""The cluster test starts everything itself and takes minutes: it runs by `make cluster-test`, not among the others."""
+
+from __future__ import annotations
+
+import os
+
+collect_ignore = [] if os.environ.get("CREW_CLUSTER_SIZE") else ["test_cluster.py"]

@@ -1,0 +1,72 @@
+"""Kills processes at random moments and starts again what has ended, until it is told to stop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from random import Random
+
+from topology import Cluster
+
+PAUSE = (6.0, 14.0)
+TICK = 0.5
+WEIGHTS = {"worker": 5, "triggerer": 3, "scheduler": 2, "api-server": 1, "crew service": 4, "redis": 1}
+POSTGRES = "postgres restarted"
+
+
+class Killer:
+    """:param once_each: kill each kind once and no more, for the short form"""
+
+    def __init__(self, cluster: Cluster, seed: int, *, once_each: bool) -> None:
+        self.kills: Counter[str] = Counter()
+        self.revived: Counter[str] = Counter()
+        self.last_kill = time.monotonic()
+        self._cluster, self._random, self._once_each = cluster, Random(seed), once_each
+        self._first = self._random.sample([*WEIGHTS, POSTGRES], len(WEIGHTS) + 1)
+        self._error: BaseException | None = None
+        self._kills_over, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def __enter__(self) -> Killer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join(120)
+        if self._error:
+            raise self._error
+
+    @property
+    def each_kind_was_killed(self) -> bool:
+        return not self._first
+
+    def stop_killing(self) -> None:
+        """Kill nothing more; what ends by itself is still started again."""
+        self._kills_over.set()
+
+    def _work(self) -> None:
+        try:
+            next_kill = time.monotonic() + self._random.uniform(*PAUSE)
+            while not self._over.wait(TICK):
+                self.revived.update(self._cluster.revive())
+                if time.monotonic() >= next_kill and not self._kills_over.is_set():
+                    self._kill_one()
+                    next_kill = time.monotonic() + self._random.uniform(*PAUSE)
+        except BaseException as error:
+            self._error = error
+
+    def _kill_one(self) -> None:
+        if self._first:
+            kind = self._first.pop()
+        elif self._once_each:
+            return
+        else:
+            kind = self._random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        if kind == POSTGRES:
+            self._cluster.postgres.restart()
+        else:
+            self._cluster.kill(self._random.choice(self._cluster.names[kind]))
+        self.kills[kind] += 1
+        self.last_kill = time.monotonic()

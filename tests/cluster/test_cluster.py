@@ -1,0 +1,117 @@
+"""Airflow's distributed engine and three crew services while everything dies: `make cluster-test`.
+
+CREW_CLUSTER_SIZE and CREW_CLUSTER_SEED choose the number of runs and what is drawn.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from random import Random, SystemRandom
+
+import pytest
+from kills import Killer
+from reviewer import Reviewer
+from topology import Cluster, cluster_running
+from verdict import NAIVE, Verdict, executions, judge, judge_naive
+
+from scripts.stack import DagRun, StackTimeout, wait_until
+
+SIZE = int(os.environ.get("CREW_CLUSTER_SIZE", "40"))
+SEED = int(os.environ.get("CREW_CLUSTER_SEED") or SystemRandom().randrange(1_000_000))
+SHORT = SIZE <= 40
+SHARES = {"cluster_plain": 0.4, "cluster_failing": 0.25, "cluster_gated": 0.25, "cluster_mapped": 0.1}
+NAIVE_SHARE = 0.1
+FINISHED = ("success", "failed")
+STUCK_AFTER = 300.0  # seconds after the last kill
+BOUND = 240.0 if SHORT else 1080.0
+HEAD = "| | runs | lost | doubled | wrong draft | stuck | p50 | p95 |\n|---|---|---|---|---|---|---|---|"
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(BOUND + STUCK_AFTER + 300)
+def test_a_cluster_in_which_everything_dies_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    say(f"\ncluster: {SIZE} runs, SEED={SEED}")
+    with cluster_running(tmp_path) as cluster:
+        began = time.monotonic()
+        runs, naive = start_runs(cluster)
+        gated = [run for run in runs if run.dag_id == "cluster_gated"]
+        with Killer(cluster, SEED, once_each=SHORT) as killer, Reviewer(cluster.airflow.api, gated, SEED) as reviewer:
+            wait_while_killing([*runs, *naive.values()], killer, BOUND - (time.monotonic() - began))
+            killer.stop_killing()
+            cluster.airflow.wait_healthy()
+            stuck = wait_for_the_rest([*runs, *naive.values()], STUCK_AFTER)
+        stored = executions(cluster.crew_database)
+        ours, theirs = judge(runs, stored, stuck), judge_naive(naive, stored, stuck)
+        report(killer, reviewer, ours, theirs)
+    assert killer.each_kind_was_killed
+    assert (ours.lost, ours.doubled, ours.wrong_draft, ours.stuck, ours.orphans) == ([], [], [], [], [])
+
+
+def start_runs(cluster: Cluster) -> tuple[list[DagRun], dict[str, DagRun]]:
+    """Start all runs, shuffled; return those of the provider, and those of the naive loop by topic."""
+    plan = [dag_id for dag_id, share in SHARES.items() for _ in range(round(SIZE * share))]
+    naive = [NAIVE] * max(1, round(SIZE * NAIVE_SHARE))
+    topics = [f"{SEED}-{number}" for number in range(len(plan) + len(naive))]
+    order = [*plan, *naive]
+    Random(SEED).shuffle(order)
+    started = {
+        topic: cluster.airflow.api.trigger(dag_id, {"topic": topic})
+        for topic, dag_id in zip(topics, order, strict=True)
+    }
+    ours = [run for run in started.values() if run.dag_id != NAIVE]
+    return ours, {topic: run for topic, run in started.items() if run.dag_id == NAIVE}
+
+
+def unfinished(runs: list[DagRun]) -> list[DagRun]:
+    """List the runs that are not over, with one request for each DAG; an API server that is away tells nothing."""
+    over: set[str] = set()
+    for dag_id in {run.dag_id for run in runs}:
+        for state in FINISHED:
+            pages = runs[0].api.pages(f"dags/{dag_id}/dagRuns", "dag_runs", state=state)
+            over |= {each["dag_run_id"] for each in pages}
+    return [run for run in runs if run.run_id not in over]
+
+
+def wait_while_killing(runs: list[DagRun], killer: Killer, seconds: float) -> None:
+    def over() -> bool:
+        return (not SHORT or killer.each_kind_was_killed) and not _unfinished_or_all(runs)
+
+    try:
+        wait_until(over, seconds, "the end of all runs", pause=3)
+    except StackTimeout:
+        say("the time for kills is over; what is left goes on undisturbed")
+
+
+def wait_for_the_rest(runs: list[DagRun], seconds: float) -> set[str]:
+    """Return the ids of the runs that are not over this long after the last kill."""
+    try:
+        wait_until(lambda: not _unfinished_or_all(runs), seconds, "the end of all runs", pause=3)
+    except StackTimeout:
+        return {run.run_id for run in unfinished(runs)}
+    return set()
+
+
+def _unfinished_or_all(runs: list[DagRun]) -> list[DagRun]:
+    try:
+        return unfinished(runs)
+    except OSError:  # every error of requests is one
+        return runs
+
+
+def report(killer: Killer, reviewer: Reviewer, ours: Verdict, theirs: Verdict) -> None:
+    say(HEAD)
+    say(f"| airflow-crew-provider | {ours.row} |")
+    say(f"| a loop in a PythonOperator | {theirs.row} |")
+    say("\n| killed | times |\n|---|---|")
+    for kind, times in sorted(killer.kills.items()):
+        say(f"| {kind} | {times} |")
+    say(f"\n{reviewer.answered} answers of the reviewer; started again: {dict(killer.revived)}")
+    for name in ("lost", "doubled", "wrong_draft", "stuck", "orphans"):
+        for problem in getattr(ours, name):
+            say(f"{name}: {problem}")
+
+
+def say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - `make cluster-test` shows it

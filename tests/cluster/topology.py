@@ -1,0 +1,129 @@
+"""The topology of docker-compose.yaml as plain processes on loopback, each of which can be killed."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.stack import AirflowStack, CrewService, ProcessGroup, free_port
+from scripts.stack.database import ThrowAwayDatabase
+from scripts.stack.postgres import PostgresServer
+from scripts.stack.settings import cluster
+
+HERE = Path(__file__).parent
+SERVICES = 3
+WORKER_SLOTS = 6
+TASK_SECONDS = 2.0
+
+
+def scripted(*tasks: dict[str, object]) -> dict[str, object]:
+    return {"inputs": ["topic"], "tasks": [{"agent": "Writer", "seconds": TASK_SECONDS, **each} for each in tasks]}
+
+
+RESEARCH = {"id": "research", "output": "Notes on {topic}."}
+DRAFT = {
+    "id": "draft",
+    "human_input": True,
+    "output": "Draft {revision} on {topic}.",
+    "revised": "Draft {revision} on {topic}. After: {feedback}",
+}
+CREWS = {
+    "plain": scripted(RESEARCH, {"id": "write", "output": "A text on {topic}."}),
+    "gated": scripted(RESEARCH, DRAFT),
+    "failing": scripted(RESEARCH, {"id": "write", "error": "ValueError: no ink left"}),
+}
+
+
+@dataclass
+class Cluster:
+    """Everything that runs."""
+
+    airflow: AirflowStack
+    services: list[CrewService]
+    postgres: PostgresServer
+    crew_database: str
+    group: ProcessGroup
+
+    @property
+    def names(self) -> dict[str, list[str]]:
+        """Name the processes by kind, as the table of kills does."""
+        parts = self.airflow.components
+        kinds = ("worker", "triggerer", "scheduler", "api-server")
+        named = {kind: [name for name in parts if name.startswith(kind)] for kind in kinds}
+        return {**named, "crew service": [service.name for service in self.services], "redis": ["redis"]}
+
+    def kill(self, name: str) -> None:
+        """Kill a process with -9; `revive` starts it again."""
+        self.group.components[name].kill()
+
+    def revive(self) -> list[str]:
+        """Start again what has ended, as the compose file's restart policy does; return the names."""
+        ended = [name for name, each in self.group.components.items() if not each.alive]
+        for name in ended:
+            self._start(name)
+        return ended
+
+    def _start(self, name: str) -> None:
+        if name == "redis":
+            self.airflow.start_redis()
+        elif name == "postgres":
+            self.postgres.start()
+        elif name in self.airflow.components:
+            self.airflow.start(name)
+        else:
+            component = self.group.components[name]
+            self.group.start(name, component.command, component.env, component.log)
+
+
+@contextmanager
+def cluster_running(folder: Path) -> Iterator[Cluster]:
+    """Start every process, and end them all whatever happens."""
+    with ProcessGroup() as group:
+        postgres = PostgresServer(group).start()
+        crew_database = ThrowAwayDatabase(postgres.url).url
+        services, port = _services(group, folder, crew_database)
+        airflow = AirflowStack(
+            dags=[HERE / "dags"],
+            connections={f"crew_{name}": _connection(port, name, services[0].token) for name in CREWS},
+            parallelism=WORKER_SLOTS,
+            schedulers=2,
+            triggerers=2,
+            celery=2,
+            postgres=postgres.url,
+            env=cluster(),
+            group=group,
+        ).start_all()
+        yield Cluster(airflow, services, postgres, crew_database, group)
+
+
+def _services(group: ProcessGroup, folder: Path, database: str) -> tuple[list[CrewService], int]:
+    """Start the crew services behind a balancer; return them and the balancer's port."""
+    crews = []
+    for name, scenario in CREWS.items():
+        file = folder / f"{name}.json"
+        file.write_text(json.dumps(scenario))
+        crews += ["--crew", f"{name}={file}"]
+    token = secrets.token_urlsafe(24)
+    services = [
+        CrewService(None, options=crews, name=f"crew-service-{n}", database=database, token=token, group=group).start()
+        for n in range(1, SERVICES + 1)
+    ]
+    port = free_port()
+    command = [sys.executable, "-m", "scripts.stack.balancer", str(port), *(str(each.port) for each in services)]
+    root = str(Path(__file__).parents[2])
+    group.start("balancer", command, {"PYTHONPATH": root}, folder / "balancer.log")
+    return services, port
+
+
+def _connection(port: int, crew: str, token: str) -> dict[str, object]:
+    return {
+        "conn_type": "crew",
+        "host": f"http://127.0.0.1:{port}/crews/{crew}",
+        "password": token,
+        "extra": json.dumps({"idempotency_keys": True, "timeout": 10, "kickoff_timeout": 30}),
+    }

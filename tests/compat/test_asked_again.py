@@ -1,0 +1,103 @@
+"""The text of a question that is asked again, in Airflow's own model and a database of its own."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+hitl = pytest.importorskip("airflow.models.hitl", reason="needs Airflow 3.1")
+
+from airflow.models import import_all_models  # noqa: E402
+from sqlalchemy import create_engine, event  # noqa: E402
+from sqlalchemy.orm import Session  # noqa: E402
+
+from airflow_crew_provider.compat import asked_again  # noqa: E402
+
+PARAMS = {"human_feedback": {"value": "", "description": None, "schema": {}}}
+TEXT = "The draft."
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    engine = create_engine("sqlite://")
+    import_all_models()  # what the table of questions refers to
+    hitl.HITLDetail.metadata.create_all(engine)
+    asked_again.explain_refusals()
+    with Session(engine) as session:
+        yield session
+    engine.dispose()
+    event.remove(hitl.HITLDetail, "before_update", asked_again._before_update)
+
+
+def question(session: Session, option: str = "revise", params: Any = None, **more: Any) -> Any:
+    """Return a question that Ann has answered."""
+    detail = hitl.HITLDetail(
+        ti_id=uuid.uuid4(), options=["approve", "revise"], subject="Review", body=TEXT, params=PARAMS, **more
+    )
+    session.add(detail)
+    session.commit()
+    answered(session, detail, option, params)
+    return detail
+
+
+def answered(session: Session, detail: Any, option: str, params: Any) -> None:
+    detail.responded_by, detail.responded_at = {"id": "7", "name": "Ann"}, datetime.now(UTC)
+    detail.chosen_options, detail.params_input = [option], params or {}
+    session.flush()
+
+
+def asks_again(session: Session, detail: Any) -> str:
+    """Do to the answer what Airflow's execution API does when a task asks again."""
+    detail.responded_by = detail.responded_at = detail.chosen_options = None
+    detail.params_input = {}
+    session.add(detail)
+    session.flush()
+    return str(detail.body)
+
+
+@pytest.mark.row("A13")
+@pytest.mark.parametrize(
+    ("option", "params", "reason"),
+    [
+        ("revise", {"feedback": "Shorter."}, "its fields are `feedback` and the form has `human_feedback`"),
+        ("revise", {"human_feedback": " "}, "a revision was asked for without saying what to change"),
+        ("revise", {}, "a revision was asked for without saying what to change"),
+    ],
+)
+def test_a13_an_answer_that_is_removed_is_explained(session: Session, option: str, params: Any, reason: str) -> None:
+    body = asks_again(session, question(session, option, params))
+    assert body == f"**The last answer by `Ann` was not taken, because {reason}.**\n\n{TEXT}"
+
+
+@pytest.mark.row("A13")
+def test_a13_only_the_last_reason_is_told_and_none_of_an_answer_that_was_taken(session: Session) -> None:
+    detail = question(session, "revise", {"feedback": "Shorter."})
+    asks_again(session, detail)
+    answered(session, detail, "revise", {"human_feedback": ""})
+    assert asks_again(session, detail).count("was not taken") == 1
+    answered(session, detail, "revise", {"human_feedback": "Shorter."})
+    assert asks_again(session, detail) == TEXT
+
+
+def test_questions_of_other_operators_keep_their_text(session: Session) -> None:
+    detail = question(session, "revise", {"feedback": "Shorter."})
+    detail.params = {}
+    session.flush()
+    assert asks_again(session, detail) == TEXT
+
+
+def test_what_cannot_be_explained_hinders_nothing(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    detail = question(session, "revise", {"feedback": "Shorter."})
+    monkeypatch.setattr(asked_again, "problem_with", None)
+    assert asks_again(session, detail) == TEXT
+
+
+def test_a_process_without_airflows_models_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, asked_again.MODELS)
+    asked_again.explain_refusals()
+    assert not event.contains(hitl.HITLDetail, "before_update", asked_again._before_update)

@@ -1,0 +1,19 @@
+"""Whether this Airflow still fails a deferred task that comes back before its worker's end was read."""
+
+from __future__ import annotations
+
+import inspect
+
+from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
+
+
+def test_a_task_that_is_queued_again_early_still_counts_as_dead() -> None:
+    """Once this fails, Airflow has mended its issue 67287: see whether `deferral.NOTICED_AFTER` can be less there."""
+    judging = inspect.getsource(SchedulerJobRunner.process_executor_events)
+    _, _, rest = judging.partition("ti_queued = ")
+    taken_for_dead, _, rest = rest.partition("ti_requeued = ")
+    forgiven, end, _ = rest.partition("if ti_queued and not ti_requeued")
+    assert end
+    assert "TaskInstanceState.QUEUED" in taken_for_dead
+    assert "TaskInstanceState.QUEUED" not in forgiven
+    assert "TaskInstanceState.RUNNING" not in forgiven

@@ -1,0 +1,191 @@
+"""Registrations and messages of the inbox, without Airflow: what is made, kept and read back."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from airflow_crew_provider.core import inbox_addresses as addresses
+from airflow_crew_provider.core.inbox_messages import (
+    LONGEST_LINE,
+    MOST_QUESTIONS,
+    HumanInputRequest,
+    InboxMessages,
+    is_of_another,
+)
+from airflow_crew_provider.core.request_parts import LONGEST_ID
+from airflow_crew_provider.exceptions import CrewProtocolError
+from airflow_crew_provider.models import Execution, ExecutionState
+
+QUESTION = {"task_id": "t", "task_output": "Draft", "kickoff_id": "k", "execution_id": "e"}
+
+
+def sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_a_registration_keeps_hashes_of_what_it_gives_away() -> None:
+    kept, webhooks = addresses.registered("https://x/inbox//", "e-1", lambda purpose: f"<{purpose}>")
+    assert asdict(webhooks) == {
+        "task": "https://x/inbox/progress/<id>/<progress>/task",
+        "step": "https://x/inbox/progress/<id>/<progress>/step",
+        "crew": "https://x/inbox/progress/<id>/<progress>/crew",
+        "human_input": {
+            "url": "https://x/inbox/human-input/<id>",
+            "token": "<human_input>",
+            "username": None,
+            "password": None,
+            "conn_id": None,
+        },
+    }
+    stored = {"id": "<id>", "human_input": sha("<human_input>"), "progress": sha("<progress>"), "execution_id": "e-1"}
+    assert kept.as_dict() == {**stored, "at": kept.at}
+    assert kept.at > 1_700_000_000
+    assert kept.key == "crew_inbox:<id>"
+    assert addresses.Registration.of(kept.as_dict()) == kept
+    assert addresses.secrets_of(webhooks) == ("<human_input>", "<progress>")
+
+
+@pytest.mark.parametrize("value", [None, {}, {"id": "x"}, [], 5])
+def test_what_is_no_registration_is_none(value: Any) -> None:
+    assert addresses.Registration.of(value) is None
+
+
+def test_secrets_are_long_and_never_the_same() -> None:
+    made = {addresses.fresh("id") for _ in range(20)}
+    assert len(made) == 20
+    assert {len(each) for each in made} == {43}
+    assert addresses.registered("https://x", None)[0] != addresses.registered("https://x", None)[0]
+
+
+def test_a_secret_matches_its_own_hash_only() -> None:
+    assert addresses.matches("a", sha("a"))
+    assert not addresses.matches("a", sha("b"))
+    assert not addresses.matches("a", "")
+    assert addresses.digest("\ud800") == hashlib.sha256(b"\xed\xa0\x80").hexdigest()
+
+
+def test_repeatable_secrets_depend_on_token_key_and_purpose() -> None:
+    made = {
+        addresses.repeatable(token, key)(purpose)
+        for token in ("token-1", "token-2")
+        for key in ("key-1", "key-2")
+        for purpose in ("id", "progress")
+    }
+    assert len(made) == 8
+    # A retry of a task that began under an earlier release must come to the same.
+    assert addresses.repeatable("token", "key")("id") == "w_SEzMxwyg6mLfT5fwUF_ZjrMOp8OxmVp9aAwHxE4HQ"
+
+
+def test_a_question_is_read() -> None:
+    read = HumanInputRequest.read({**QUESTION, "more": 1})
+    assert asdict(read) == {"task_id": "t", "output": "Draft", "kickoff_id": "k", "execution_id": "e"}
+    assert read.ids == {"k", "e"}
+    assert HumanInputRequest.read({"task_id": "t", "kickoff_id": "k"}) == HumanInputRequest("t", "", "k", None)
+    assert HumanInputRequest.read({"task_id": "t", "execution_id": "e"}).ids == {"e"}
+    assert HumanInputRequest.read({**QUESTION, "task_output": {"b": 1, "a": "ü"}}).output == '{"a":"ü","b":1}'
+
+
+@pytest.mark.parametrize("body", [None, [], {}, {"task_id": "t"}, {"kickoff_id": "k", "execution_id": "e"}])
+def test_a_question_that_lacks_an_id_is_refused(body: Any) -> None:
+    with pytest.raises(CrewProtocolError, match=r"^The webhook lacks task_id, or both kickoff_id and execution_id$"):
+        HumanInputRequest.read(body)
+
+
+@pytest.mark.parametrize("name", ["task_id", "kickoff_id", "execution_id"])
+@pytest.mark.parametrize("value", ["", 5, "x" * (LONGEST_ID + 1), "ü" * 1025])
+def test_what_is_no_id_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(CrewProtocolError, match=f"^The webhook's {name} is no id$"):
+        HumanInputRequest.read({**QUESTION, name: value})
+
+
+def test_an_id_of_the_longest_size_is_taken() -> None:
+    assert HumanInputRequest.read({**QUESTION, "task_id": "x" * LONGEST_ID}).task_id == "x" * LONGEST_ID
+
+
+def test_a_question_is_what_a_poll_would_have_shown() -> None:
+    seen = HumanInputRequest("t", '{"a": 1}', "k", None).as_execution("polled")
+    assert seen == Execution(
+        kickoff_id="polled",
+        state=ExecutionState.PENDING,
+        raw_state="told by webhook",
+        output='{"a": 1}',
+        output_json={"a": 1},
+        crew_task_id="t",
+    )
+
+
+def test_messages_come_back_as_they_were_stored_and_only_to_their_registration() -> None:
+    question = HumanInputRequest("t", "Draft", "k", None)
+    stored = InboxMessages("r").asking(question).told("task", {"name": "write", "agent": "Ann"})
+    assert stored.as_dict() == {
+        **{"registration": "r", "question": asdict(question), "asked": ["t"], "tasks": 1, "steps": 0},
+        **{"last": "task write of Ann is done", "succeeded": False},
+    }
+    assert InboxMessages.of(stored.as_dict(), "r") == stored
+    assert stored.newest == question
+    for value in (None, [], {}, stored.as_dict()):
+        assert InboxMessages.of(value, "another") == InboxMessages("another")
+    assert InboxMessages("r").newest is None
+
+
+def test_the_newest_question_is_kept_whole_and_of_the_others_the_id() -> None:
+    box = InboxMessages("r")
+    for number in range(MOST_QUESTIONS):
+        assert not box.full
+        box = box.asking(HumanInputRequest(f"t{number}", "Draft", "k", None))
+    assert box.full
+    assert box.asked == [f"t{number}" for number in range(MOST_QUESTIONS)]
+    assert box.newest == HumanInputRequest(f"t{MOST_QUESTIONS - 1}", "Draft", "k", None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "last", "counts"),
+    [
+        ("task", {}, "task ? of ? is done", (1, 0, False)),
+        ("task", {"name": "a\n b", "agent": "c"}, "task a b of c is done", (1, 0, False)),
+        ("step", {"thought": "x", "tool": "y", "result": "z"}, "x", (0, 1, False)),
+        ("step", {"tool": "y", "result": "z"}, "y", (0, 1, False)),
+        ("step", {"result": "z"}, "z", (0, 1, False)),
+        ("step", {}, "a step", (0, 1, False)),
+        ("crew", {}, "the crew has succeeded", (0, 0, True)),
+        ("step", {"thought": "x" * LONGEST_LINE}, "x" * LONGEST_LINE, (0, 1, False)),
+        ("step", {"thought": "x" * (LONGEST_LINE + 1)}, "x" * LONGEST_LINE + "…", (0, 1, False)),
+    ],
+)
+def test_progress_is_counted_and_told(kind: str, body: Any, last: str, counts: tuple[int, int, bool]) -> None:
+    box = InboxMessages("r").told(kind, body)
+    assert (box.tasks, box.steps, box.succeeded) == counts
+    assert box.last == last
+    assert box.progress == f"{counts[0]} tasks and {counts[1]} steps, the last: {last}"
+    twice = box.told(kind, body)
+    assert (twice.tasks, twice.steps) == (counts[0] * 2, counts[1] * 2)
+
+
+def test_without_progress_there_is_nothing_to_tell() -> None:
+    assert InboxMessages("r").progress == ""
+    with pytest.raises(CrewProtocolError, match=r"^The webhook is not an object$"):
+        InboxMessages("r").told("task", [])
+
+
+@pytest.mark.parametrize(
+    ("ids", "root", "posted", "another"),
+    [
+        ({"k"}, None, None, False),
+        ({"k"}, "k", None, False),
+        ({"k", "new"}, "k", None, False),
+        ({"x"}, "k", None, True),
+        ({"k"}, "k", "k", False),
+        ({"k", "new"}, "k", "new", False),
+        ({"k", "x"}, "k", "new", True),
+        ({"x"}, None, "k", True),
+        ({"k"}, None, "k", False),
+    ],
+)
+def test_whether_a_message_is_of_another_execution(
+    ids: set[str], root: str | None, posted: str | None, another: bool
+) -> None:
+    assert is_of_another(ids, root, posted) is another

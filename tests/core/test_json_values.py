@@ -1,0 +1,63 @@
+"""What users hand over: plain JSON goes through, anything else is refused with its path."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_crew_provider.core.json_values import plain, plain_object
+from airflow_crew_provider.exceptions import CrewInvalidInput
+
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ({"a": {"b": [1, {2}]}}, r"inputs\.a\.b\[1\]"),
+        ({"when": datetime.datetime(2026, 1, 1)}, r"inputs\.when"),
+        ({"a": decimal.Decimal(1)}, r"inputs\.a"),
+        ({"a": b"bytes"}, r"inputs\.a"),
+        ({"a": float("nan")}, r"inputs\.a"),
+        ({"a": float("inf")}, r"inputs\.a"),
+        ({"a": {1: "x"}}, r"inputs\.a: has the key 1"),
+        ({"a": object()}, r"inputs\.a"),
+        ({"a": CIRCLE}, r"inputs\.a\[0\].*deeper than 100"),
+        ([1], "inputs: must be an object"),
+        ("text", "inputs: must be an object"),
+        (None, "inputs: must be an object"),
+    ],
+)
+def test_what_is_not_json_is_refused_with_its_path(value: Any, path: str) -> None:
+    with pytest.raises(CrewInvalidInput, match=path) as error:
+        plain_object(value, "inputs")
+    assert "Nothing was sent" in str(error.value)
+
+
+def test_sequences_and_mappings_of_any_kind_become_lists_and_dicts() -> None:
+    from types import MappingProxyType
+
+    assert plain_object(MappingProxyType({"a": (1, range(2))}), "inputs") == {"a": [1, [0, 1]]}
+
+
+def test_a_name_full_of_dots_is_not_deep() -> None:
+    assert plain({"." * 300: 1}, "inputs") == {"." * 300: 1}
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=10,
+    )
+)
+def test_json_goes_through_unchanged(value: Any) -> None:
+    assert plain(value, "inputs") == value
+    assert json.loads(json.dumps(plain(value, "inputs"))) == value

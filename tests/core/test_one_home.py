@@ -1,0 +1,65 @@
+"""What is said twice drifts: each of these stands in one module of the package, and nowhere else."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import airflow_crew_provider
+from airflow_crew_provider.core import stored_names
+
+PACKAGE = Path(airflow_crew_provider.__file__).parent
+TREES = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+# Words of the API too, where they do not name an XCom.
+ALSO_FIELDS = ("KICKOFF_ID_KEY", "EXECUTION_ID_KEY", "FEEDBACK_FIELD")
+STORED = {name: value for name, value in vars(stored_names).items() if name.isupper()}
+
+
+def texts(tree: ast.AST) -> Counter[str]:
+    return Counter(
+        node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+
+
+def places_of(text: str) -> list[str]:
+    return sorted(path for path, tree in TREES.items() if texts(tree)[text])
+
+
+@pytest.mark.parametrize("name", [name for name in STORED if name not in ALSO_FIELDS])
+def test_a_stored_name_is_written_in_one_module(name: str) -> None:
+    # The plugin and the DAG-facing word of the inbox happen to be called like one of its XComs.
+    of_the_plugin = {"inbox/plugin.py"} if STORED[name] == "crew_inbox" else set()
+    assert set(places_of(STORED[name])) - of_the_plugin == {"core/stored_names.py"}
+
+
+def test_an_xcom_is_never_pushed_or_pulled_under_a_literal_key() -> None:
+    calls = [
+        (path, keyword.value.value)
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and "xcom" in node.func.attr
+        for keyword in node.keywords
+        if keyword.arg == "key" and isinstance(keyword.value, ast.Constant)
+    ]
+    assert [call for call in calls if call[1] != "return_value"] == []
+
+
+def test_the_time_in_which_airflow_notices_a_deferral_is_read_in_one_module() -> None:
+    assert places_of("min_heartbeat_interval") == ["compat/deferral.py"]
+
+
+def test_whether_a_status_is_of_the_live_dialect_is_decided_in_one_function() -> None:
+    """The key `state` tells it, so nobody else of the provider asks whether a body has that key."""
+    deciding = {
+        (path, ast.unparse(node))
+        for path, tree in TREES.items()
+        if not path.startswith("service/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare | ast.Call) and "'state'" in ast.unparse(node)
+        if (isinstance(node, ast.Compare) and any(isinstance(each, ast.In | ast.NotIn) for each in node.ops))
+        or (isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance")
+    }
+    assert deciding == {("models.py", "'state' in status")}

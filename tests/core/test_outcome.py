@@ -1,0 +1,55 @@
+"""An outcome crosses from the triggerer to a worker as it is, and nothing malformed is taken for one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_crew_provider.core.outcome import KINDS, LONGEST_MESSAGE, PENDING, Outcome, shortened
+from airflow_crew_provider.exceptions import CrewProtocolError
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_sent_arrives(kind: str) -> None:
+    sent = Outcome(kind, "k-1", "a message", "t-1")
+    assert sent.to_event() == {"kind": kind, "kickoff_id": "k-1", "message": "a message", "crew_task_id": "t-1"}
+    assert Outcome.from_event(sent.to_event()) == sent
+
+
+def test_what_is_missing_is_empty() -> None:
+    for event in ({"kind": PENDING, "kickoff_id": "k"}, {"kind": PENDING, "kickoff_id": "k", "message": None}):
+        assert Outcome.from_event(event) == Outcome(PENDING, "k", "", None)
+    assert Outcome.from_event({"kind": PENDING, "kickoff_id": "k", "message": 5}).message == "5"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        None,
+        "pending",
+        {},
+        {"kind": "pending"},
+        {"kickoff_id": "k"},
+        {"kind": "success", "kickoff_id": "k"},
+        {"kind": "pending", "kickoff_id": 5},
+        {"kind": "pending", "kickoff_id": "k", "crew_task_id": 5},
+    ],
+)
+def test_all_else_is_an_error_that_shows_it(event: Any) -> None:
+    with pytest.raises(CrewProtocolError) as error:
+        Outcome.from_event(event)
+    assert str(error.value) == f"The trigger's event cannot be read: {event}"
+
+
+def test_of_a_huge_event_the_error_shows_the_beginning() -> None:
+    with pytest.raises(CrewProtocolError) as error:
+        Outcome.from_event("x" * 500)
+    assert str(error.value) == "The trigger's event cannot be read: " + "x" * 200
+
+
+def test_a_message_is_cut_at_its_longest_and_says_so() -> None:
+    assert shortened("x" * LONGEST_MESSAGE) == "x" * LONGEST_MESSAGE
+    cut = shortened("x" * (LONGEST_MESSAGE + 1))
+    assert (len(cut), cut[-20:]) == (LONGEST_MESSAGE, "x… (2001 characters)")
+    assert Outcome("failed", "k", "x" * 5000).message == shortened("x" * 5000)

@@ -1,0 +1,133 @@
+"""What is accepted as a schema, and what is said of an output that breaks it."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict, RootModel, field_validator
+
+from airflow_crew_provider.core.output_schema import (
+    LONGEST_VIOLATION,
+    listed,
+    matching,
+    refuse_bad_schema,
+    validator_of,
+)
+from airflow_crew_provider.exceptions import CrewInvalidInput
+
+PRICES = {
+    "type": "object",
+    "required": ["total"],
+    "properties": {
+        "total": {"type": "number", "minimum": 0},
+        "items": {"type": "array", "items": {"$ref": "#/$defs/item"}},
+    },
+    "$defs": {"item": {"type": "object", "required": ["name"]}},
+}
+
+
+class Item(BaseModel):
+    name: str
+    due: date
+
+
+class Order(BaseModel):
+    model_config = ConfigDict(strict=True)
+    items: list[Item]
+    note: str = "none"
+
+
+class Spoilt(BaseModel):
+    name: str
+
+    @field_validator("name")
+    @classmethod
+    def breaks(cls, value: str) -> str:
+        raise KeyError(value)
+
+
+def violations(schema: Any, output: Any) -> list[str]:
+    return matching(validator_of(schema), output)[1]
+
+
+def test_an_output_that_matches_is_returned_as_it_is() -> None:
+    output = {"total": 3, "items": [{"name": "tea"}], "more": True}
+    assert matching(validator_of(PRICES), output) == (output, [])
+
+
+def test_each_violation_is_listed_with_its_path() -> None:
+    found = violations(PRICES, {"total": -1, "items": [{"name": "tea"}, {}]})
+    assert found == ["$.items[1]: 'name' is a required property", "$.total: -1 is less than the minimum of 0"]
+
+
+def test_a_model_lists_each_violation_with_its_path_and_takes_a_text_for_a_date() -> None:
+    output = {"items": [{"name": "tea", "due": "2026-11-21"}]}
+    assert matching(validator_of(Order), output) == (output, [])
+    found = violations(Order, {"items": [{"name": "tea", "due": "2026-11-21"}, {"due": "soon"}]})
+    assert [each.split(": ")[0] for each in found] == ["$.items[1].name", "$.items[1].due"]
+
+
+@pytest.mark.parametrize("separator", [".", ":"])
+def test_a_model_is_found_by_its_import_path(separator: str) -> None:
+    assert violations(f"{__name__}{separator}Item", {"name": "tea"}) == ["$.due: Field required"]
+
+
+def test_a_validator_that_raises_anything_is_a_violation() -> None:
+    assert violations(Spoilt, {"name": "tea"}) == ["$: Spoilt raised KeyError: 'tea'"]
+
+
+@pytest.mark.parametrize("text", ['["a", "b"]', '```json\n["a", "b"]\n```\n'])
+@pytest.mark.parametrize("schema", [{"type": "array"}, RootModel[list[str]]], ids=["schema", "model"])
+def test_a_text_is_read_as_json_where_it_is_not_accepted_as_a_text(schema: Any, text: str) -> None:
+    assert matching(validator_of(schema), text) == (["a", "b"], [])
+
+
+def test_a_text_that_is_accepted_stays_a_text() -> None:
+    assert matching(validator_of({"type": "string"}), "42") == ("42", [])
+
+
+@pytest.mark.parametrize("text", ["Sorry, no.", '{"total": NaN}', '{"total": 1} and more', "[" * 100_000])
+def test_a_text_that_is_not_json_is_said_to_be_none(text: str) -> None:
+    assert violations(PRICES, text)[-1] == "$: the output is a text and not JSON"
+
+
+def test_an_output_of_none_breaks_the_schema() -> None:
+    assert violations(PRICES, None) == ["$: None is not of type 'object'"]
+
+
+def test_a_message_is_neither_long_nor_about_everything() -> None:
+    text = listed(["x" * 10_000] * 5_000)
+    assert len(text) < 21 * (LONGEST_VIOLATION + 10)
+    assert text.endswith("; and 4980 more")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        *({"type": "objekt"}, {"required": "total"}, "nothing here", "module", ":Model", "", 5, ["a"], dict),
+        Item(name="a", due="2026-01-01"),
+    ],
+    ids=str,
+)
+def test_what_is_no_schema_is_refused(schema: Any) -> None:
+    with pytest.raises(CrewInvalidInput, match="output_schema"):
+        refuse_bad_schema(schema)
+
+
+@pytest.mark.parametrize("reference", ["#/$defs/none", "http://127.0.0.1:9/schema.json", "other.json"])
+def test_a_schema_that_refers_to_what_it_does_not_contain_is_refused_and_nothing_is_fetched(reference: str) -> None:
+    with pytest.raises(CrewInvalidInput, match="which it does not contain"):
+        refuse_bad_schema({"properties": {"a": {"items": {"$ref": reference}}}})
+
+
+@pytest.mark.parametrize("schema", [PRICES, Order, "somewhere.else:Model", {}], ids=["schema", "model", "path", "any"])
+def test_what_is_a_schema_is_taken(schema: Any) -> None:
+    refuse_bad_schema(schema)
+
+
+@pytest.mark.parametrize("path", ["no_such_module:Model", f"{__name__}:Missing", f"{__name__}:PRICES"])
+def test_a_model_that_cannot_be_imported_is_named(path: str) -> None:
+    with pytest.raises(CrewInvalidInput, match=path):
+        validator_of(path)

@@ -1,0 +1,99 @@
+"""The arguments of a review: who may answer, for how long, and what happens at the deadline."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from airflow_crew_provider.core.review_policy import deadline_policy, refuse_foreign, response_time, reviewers
+
+REVISE = {"revise": "Shorter."}
+
+
+@pytest.mark.parametrize("policy", ["fail", "approve", REVISE])
+def test_a_policy_is_taken_with_a_deadline(policy: Any) -> None:
+    assert deadline_policy(policy, timedelta(1)) == policy
+
+
+def test_only_to_fail_needs_no_deadline() -> None:
+    assert deadline_policy("fail", None) == "fail"
+    for policy in ("approve", REVISE):
+        with pytest.raises(
+            ValueError, match=r"^on_timeout needs a response_timeout: without one there is no deadline$"
+        ):
+            deadline_policy(policy, None)
+
+
+@pytest.mark.parametrize(
+    "policy", [{}, {"revise": ""}, {"revise": " "}, {"revise": 5}, {**REVISE, "more": "x"}, {"x": "y"}]
+)
+def test_a_policy_that_says_nothing_to_change_is_refused(policy: Any) -> None:
+    with pytest.raises(ValueError, match=r'^on_timeout as a dict is \{"revise": "what to change"\}$'):
+        deadline_policy(policy, timedelta(1))
+
+
+@pytest.mark.parametrize("policy", ["revise", None, True, "Approve"])
+def test_other_words_are_refused(policy: Any) -> None:
+    with pytest.raises(ValueError) as error:
+        deadline_policy(policy, timedelta(1))
+    assert str(error.value) == f'on_timeout is "fail", {{"revise": "what to change"}} or "approve", not {policy!r}'
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [(timedelta(hours=1), 3600), (5, 5), (0.5, 0.5), ("60", 60), (timedelta.resolution, 1e-6)]
+)
+def test_a_time_is_a_timedelta_or_seconds(given: Any, seconds: float) -> None:
+    assert response_time(given) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("given", [0, -1, "soon", True, [], float("nan"), float("inf"), timedelta(0), timedelta(-1)])
+def test_what_is_no_time_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError) as error:
+        response_time(given)
+    assert str(error.value) == f"response_timeout is a timedelta or a number of seconds above 0, not {given!r}"
+
+
+def test_no_time_is_no_deadline() -> None:
+    assert response_time(None) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "users"),
+    [
+        (None, None),
+        ([], []),
+        ("7", [{"id": "7", "name": "7"}]),
+        ({"id": "7"}, [{"id": "7", "name": "7"}]),
+        ({"id": "7", "name": "Ann"}, [{"id": "7", "name": "Ann"}]),
+        (["7", {"id": "8", "name": "Bob"}], [{"id": "7", "name": "7"}, {"id": "8", "name": "Bob"}]),
+    ],
+)
+def test_users_are_ids_or_dicts(given: Any, users: Any) -> None:
+    assert reviewers(given) == users
+
+
+@pytest.mark.parametrize(
+    "given", [5, [5], [" "], {"id": ""}, {"name": "Ann"}, {"id": "7", "name": 5}, {"id": "7", "x": 1}]
+)
+def test_what_names_no_user_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError) as error:
+        reviewers(given)
+    assert str(error.value) == f"assigned_users are ids of users, or dicts with id and name, not {given!r}"
+
+
+@pytest.mark.parametrize("options", [[], ["a"], ["a", "a"], ["a", "b", "c"]])
+def test_options_are_two_different_words(options: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"^options are two different words: to approve, and to revise$"):
+        refuse_foreign(options, {})
+
+
+@pytest.mark.parametrize("name", ["defaults", "multiple"])
+def test_what_would_approve_by_accident_is_refused(name: str) -> None:
+    with pytest.raises(ValueError) as error:
+        refuse_foreign(["a", "b"], {name: ["a"]})
+    assert str(error.value) == f"{name} cannot be given: say with on_timeout what happens at the deadline"
+    kwargs = {name: None, "other": 1}
+    refuse_foreign(["a", "b"], kwargs)
+    assert kwargs == {"other": 1}

@@ -1,0 +1,45 @@
+"""The size of files and functions: where one grows past the limit, a piece of it wants a place of its own."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LONGEST_FILE = 280
+MEDIAN_FUNCTION = 8
+FOLDERS = ("airflow_crew_provider", "example_dags", "scripts", "benchmarks")
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text("utf-8").splitlines())
+
+
+def functions(path: Path) -> Iterator[Function]:
+    tree = ast.parse(path.read_text("utf-8"))
+    yield from (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def length(function: Function) -> int:
+    """The lines from `def` to the end, without the docstring."""
+    described = ast.get_docstring(function) is not None
+    doc = function.body[0]
+    return (function.end_lineno or 0) - function.lineno + 1 - ((doc.end_lineno or 0) - doc.lineno + 1) * described
+
+
+def test_no_file_is_too_long() -> None:
+    assert {path.name: lines(path) for path in files(*FOLDERS) if lines(path) > LONGEST_FILE} == {}
+
+
+@pytest.mark.parametrize("folder", ["airflow_crew_provider", "airflow_crew_provider/service"])
+def test_half_of_the_functions_are_short(folder: str) -> None:
+    assert median(length(function) for path in files(folder) for function in functions(path)) <= MEDIAN_FUNCTION

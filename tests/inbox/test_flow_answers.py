@@ -1,0 +1,160 @@
+"""From a Flow's question to its answer: a real service in its live dialect, a real inbox, real tasks."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import requests
+from airflow.models.variable import Variable
+from airflow.utils.session import create_session
+from inbox_desk import Desk, Task
+from sqlalchemy import select
+
+from airflow_crew_provider.compat import flow_variables
+from airflow_crew_provider.core import flow_questions
+from airflow_crew_provider.core.stored_names import RESUME_KEY
+from airflow_crew_provider.hooks.inbox import hook_with
+from airflow_crew_provider.models import Execution, ExecutionState
+from airflow_crew_provider.operators.crew import CrewResumeOperator
+from airflow_crew_provider.service import targets
+from airflow_crew_provider.service.local import LocalService, running_service
+from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from scripts.stack import wait_until
+
+FLOWS = Path(__file__).parents[1] / "service" / "crewai" / "crews" / "flows.py"
+SECRET = "signing-secret-of-the-console"
+CONN = "crew_live_flow"
+
+
+class StoredVariables:
+    """What a task's supervisor does with Variables: they are rows of the database."""
+
+    @staticmethod
+    def get(key: str) -> str:
+        with create_session(scoped=False) as session:
+            kept = session.scalars(select(Variable).where(Variable.key == key)).one_or_none()
+            if kept is None:
+                raise KeyError(key)
+            return str(kept.get_val())
+
+    @staticmethod
+    def set(key: str, value: str, description: str | None = None) -> None:
+        with create_session(scoped=False) as session:
+            Variable.set(key, value, description=description, session=session)
+
+
+@pytest.fixture(scope="module")
+def flow(inbox: Any) -> Iterator[LocalService]:
+    pytest.importorskip("crewai")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FLOWS.parent))
+        patch.setenv("PYTHONPATH", str(FLOWS.parent))
+        crew = targets.load(f"{FLOWS}:BriefingFlow")
+        told = {"flow_webhook": f"{inbox.url}/flow/{CONN}", "flow_webhook_secret": SECRET}
+        with running_service(crew=crew, dialect="live", **told) as service:
+            yield service
+
+
+@pytest.fixture
+def connect(flow: LocalService, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def connect(**fields: Any) -> None:
+        extra = {"flow_webhook_secret": SECRET, "kind": "flow"}
+        told = {"conn_type": "crew", "host": flow.url, "password": flow.token, "extra": extra, **fields}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{CONN.upper()}", json.dumps(told))
+
+    connect()
+    monkeypatch.setattr(flow_variables, "Variable", StoredVariables)
+    return connect
+
+
+def asked(kickoff_id: str) -> Execution:
+    """Poll until the question is there."""
+    hook = hook_with(CONN, None)
+
+    def look() -> Execution | None:
+        seen = hook.poll(kickoff_id)
+        return seen if isinstance(seen, Execution) and seen.crew_task_id else None
+
+    return wait_until(look, 120, "the question")
+
+
+def resume(seen: Execution, **answer: Any) -> CrewResumeOperator:
+    given = {"execution_id": seen.kickoff_id, "crew_task_id": seen.crew_task_id, "human_feedback": "", **answer}
+    return CrewResumeOperator(task_id="resume", crew_conn_id=CONN, **given)
+
+
+def address(seen: Execution) -> Any:
+    found = flow_variables.address_of(CONN, str(seen.crew_task_id))
+    assert found
+    assert found.callback_url
+    return found
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.row("F4")
+@pytest.mark.row("F5")
+def test_f4_f5_a_flow_is_answered_by_the_address_that_came_with_its_question(
+    desk: Desk, connect: Callable[..., None], flow: LocalService, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    kickoff_id = hook_with(CONN, None).kickoff({"topic": "ducks"})
+    first = asked(kickoff_id)
+    assert (first.question, first.outcomes) == ("May this go out?", ["publish", "rework", "drop"])
+    assert (first.output, first.flow_id) == ("Draft 1 on ducks", kickoff_id)
+    token = address(first).response_token
+    assert token not in json.dumps(first.record())
+    _refused_at_a_foreign_host(desk, connect, first, token)
+
+    task = Task(desk, f"resume-{uuid4().hex[:6]}")
+    assert task.run(resume(first, outcome="rework", human_feedback="shorter")) == kickoff_id
+    assert task.pushed[RESUME_KEY]["status"] == "accepted"
+    assert flow_variables.address_of(CONN, str(first.crew_task_id)) is None
+    again = asked(kickoff_id)
+    assert (again.output, again.crew_task_id != first.crew_task_id) == ("Draft 2 on ducks, after: shorter", True)
+    assert task.run(resume(first, outcome="rework", human_feedback="shorter")) == kickoff_id  # a retry sends nothing
+    with pytest.raises(CrewTaskFailed, match="was answered before; nothing was sent"):
+        Task(desk, f"resume-{uuid4().hex[:6]}").run(resume(first, outcome="drop"))
+
+    _answered_elsewhere(desk, again)
+    place = asked(kickoff_id)
+    assert (place.question, place.outcomes) == ("Where to?", [])
+    assert Task(desk, "resume-place").run(resume(place, is_approve=False, human_feedback="the board")) == kickoff_id
+    hook = hook_with(CONN, None)
+    done = wait_until(lambda: _completed(hook.poll(kickoff_id)), 120, "the end")
+    assert done.output == "Draft 2 on ducks, after: shorter, sent to the board"
+    assert token not in caplog.text + json.dumps(task.pushed)
+
+
+def _completed(seen: Any) -> Execution | None:
+    return seen if isinstance(seen, Execution) and seen.state is ExecutionState.COMPLETED else None
+
+
+def _refused_at_a_foreign_host(desk: Desk, connect: Callable[..., None], seen: Execution, token: str) -> None:
+    """The connection was changed since the question came."""
+    connect(host="http://127.0.0.1:9")
+    task = Task(desk, f"resume-{uuid4().hex[:6]}")
+    with pytest.raises(CrewTaskFailed, match="a host that connection 'crew_live_flow' does not allow") as refused:
+        task.run(resume(seen, outcome="publish"))
+    assert token not in str(refused.value)
+    connect()
+
+
+def _answered_elsewhere(desk: Desk, seen: Execution) -> None:
+    url = address(seen).callback_url
+    assert requests.post(url, json={"feedback": "publish", "outcome": "publish", "source": "rita"}, timeout=30).ok
+    late = Task(desk, f"resume-{uuid4().hex[:6]}")
+    assert late.run(resume(seen, outcome="drop")) == seen.kickoff_id
+    told = late.pushed[RESUME_KEY]
+    assert told["status"] == "already_responded"
+    assert "answered by rita at 20" in told["message"]
+    assert address_is_gone(seen)
+
+
+def address_is_gone(seen: Execution) -> bool:
+    return StoredVariables.get(flow_questions.answer_key(CONN, str(seen.crew_task_id))) == flow_questions.USED

@@ -1,0 +1,214 @@
+"""Signed webhooks of Flows: what is refused, what is taken once, and which waiting task goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import requests
+from airflow.models.crypto import get_fernet
+from airflow.models.variable import Variable
+from airflow.utils.session import create_session
+from cryptography.fernet import Fernet
+from inbox_desk import Desk
+from sqlalchemy import func, select
+
+from airflow_crew_provider.core import flow_questions
+from airflow_crew_provider.core.flow_webhooks import is_signed
+from airflow_crew_provider.core.outcome import PENDING
+from airflow_crew_provider.core.stored_names import FLOW_PREFIX
+from airflow_crew_provider.models import Json
+from scripts.stack import wait_until
+
+SECRET = "signing-secret-of-the-console"
+TOKEN = "response-token-that-nobody-sees"
+CREW = "http://crew.example.com:8300"
+
+Send = Callable[..., requests.Response]
+
+
+def question(**fields: Any) -> Json:
+    id_ = str(uuid4())
+    flow_id = str(uuid4())
+    return {
+        "event_type": "new_request",
+        "id": id_,
+        "status": "pending",
+        "flow_id": flow_id,
+        "method_name": "check_briefing",
+        "message": "May this go out?",
+        "output": "Draft 1",
+        "emit": ["publish", "rework"],
+        "callback_url": f"{CREW}/human_feedback_requests/{id_}/respond?token={TOKEN}",
+        "response_token": TOKEN,
+        "flow_execution_id": str(uuid4()),
+        "deployment_id": 7,
+        **fields,
+    }
+
+
+def nested(body: Json) -> Json:
+    about = {"event_type": body["event_type"], "id": "event-1"}
+    request = {name: value for name, value in body.items() if name not in ("event_type", "deployment_id")}
+    return {"event": about, "request": request, "deployment": {"id": body["deployment_id"]}}
+
+
+def signed(raw: bytes, at: float, secret: str = SECRET) -> str:
+    return "sha256=" + hmac.new(secret.encode(), f"{int(at)}.".encode() + raw, hashlib.sha256).hexdigest()
+
+
+@pytest.fixture
+def send(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Send:
+    """Send a webhook as the console does, to a connection that knows its secret."""
+    fields = {"conn_type": "crew", "host": CREW, "password": "t", "extra": {"flow_webhook_secret": SECRET}}
+    monkeypatch.setenv("AIRFLOW_CONN_CREW_FLOW", json.dumps(fields))
+    fields["extra"] = {}
+    monkeypatch.setenv("AIRFLOW_CONN_CREW_PLAIN", json.dumps(fields))
+
+    def send(
+        body: Any, *, to: str = "crew_flow", age: float = 0, secret: str = SECRET, names: str = "X-CrewAI-"
+    ) -> requests.Response:
+        raw, at = json.dumps(body).encode(), time.time() - age
+        headers = {f"{names}Signature": signed(raw, at, secret), f"{names}Timestamp": str(int(at))}
+        return desk.http.post(f"{desk.inbox_url}/flow/{to}", raw, headers=headers, timeout=20)
+
+    return send
+
+
+def stored() -> int:
+    with create_session(scoped=False) as session:
+        kept = session.scalar(select(func.count()).where(Variable.key.startswith(FLOW_PREFIX, autoescape=True)))
+        return int(kept or 0)
+
+
+@pytest.mark.row("F2")
+@pytest.mark.parametrize(
+    "wrong",
+    [{"secret": "another"}, {"age": 600}, {"age": -600}, {"to": "crew_plain"}, {"to": "nobody"}],
+    ids=lambda wrong: "-".join(wrong),
+)
+def test_f2_what_is_not_proven_is_refused_and_nothing_is_stored(send: Send, wrong: Json) -> None:
+    before = stored()
+    refused = send(question(), **wrong)
+    assert refused.status_code == 401
+    assert refused.json() == {"detail": "Unknown address, or the signature is not valid or too old"}
+    assert stored() == before
+
+
+@pytest.mark.row("F2")
+def test_f2_a_webhook_without_a_signature_or_with_another_body_is_refused(desk: Desk, send: Send) -> None:
+    url = f"{desk.inbox_url}/flow/crew_flow"
+    assert desk.http.post(url, json=question(), timeout=20).status_code == 401
+    at = str(int(time.time()))
+    for signature in (signed(b"{}", time.time()), "sha256=", "sha256=ä".encode().decode("latin-1")):
+        headers = {"X-CrewAI-Signature": signature, "X-CrewAI-Timestamp": at}
+        assert desk.http.post(url, json=question(), headers=headers, timeout=20).status_code == 401
+    assert desk.http.post(url, b"x" * (1024 * 1024 + 1), timeout=20).status_code == 413
+
+
+@pytest.mark.row("F2")
+def test_f2_a_signature_holds_for_five_minutes() -> None:
+    raw, at = b'{"id": "1"}', 1_900_000_000
+    headers = {"x-crewai-signature": signed(raw, at), "x-crewai-timestamp": str(at)}
+    assert is_signed(SECRET, headers, raw, now=at + 299)
+    assert not is_signed(SECRET, headers, raw, now=at + 301)
+    assert not is_signed(SECRET, {**headers, "x-crewai-timestamp": str(at + 60)}, raw, now=at + 301)
+
+
+@pytest.mark.row("F2")
+@pytest.mark.parametrize("shape", [dict, nested], ids=["flat", "nested"])
+@pytest.mark.parametrize("named_by", ["flow_id", "flow_execution_id", "kickoff_id"])
+def test_f2_a_question_of_either_shape_is_taken_once_and_wakes_its_task(
+    desk: Desk, send: Send, shape: Callable[[Json], Json], named_by: str
+) -> None:
+    body = question(**{named_by: desk.execution_id})
+    mine = desk.wait(desk.kickoff, desk.execution_id, crew_conn_id="crew_flow")
+    others = desk.wait(desk.kickoff, desk.execution_id, crew_conn_id="crew_other")
+    names = "X-CrewAI-" if shape is dict else "X-"
+    first = send(shape(body), names=names)
+    assert (first.status_code, first.json()) == (200, {"status": "taken"})
+    wait_until(lambda: desk.waiting(mine)[0] == "scheduled", 20, "the task to be woken")
+    event = desk.waiting(mine)[1]
+    assert (event["kind"], event["kickoff_id"], event["crew_task_id"]) == (PENDING, desk.execution_id, body["id"])
+    assert TOKEN not in json.dumps(event)
+    assert desk.still_waits(others)
+    kept = stored()
+    again = send(shape(body), names=names)
+    assert (again.status_code, again.json()) == (200, {"status": "known already"})
+    assert stored() == kept
+
+
+@pytest.mark.row("F2")
+def test_f2_an_unknown_flow_is_taken_and_wakes_nobody(desk: Desk, send: Send) -> None:
+    waiting = desk.wait(desk.kickoff, desk.execution_id, crew_conn_id="crew_flow")
+    assert send(question()).json() == {"status": "taken"}
+    assert desk.still_waits(waiting)
+
+
+@pytest.mark.row("F2")
+@pytest.mark.parametrize(
+    "body",
+    [[], "text", {"event_type": "new_request"}, question(id=None), question(emit="publish"), question(id={"a": 1})],
+)
+def test_f2_what_cannot_be_read_is_refused(send: Send, body: Any) -> None:
+    before = stored()
+    assert send(body).status_code == 422
+    assert stored() == before
+
+
+def test_an_event_that_asks_nothing_is_acknowledged(send: Send) -> None:
+    before = stored()
+    for body in (question(event_type="responded"), question(status="responded")):
+        assert send(body).json() == {"status": "this asks nothing, nothing changes"}
+    assert stored() == before
+
+
+@pytest.mark.row("F5")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://evil.example.com/respond?token=",
+        "http://crew.example.com:9999/respond?token=",
+        "http://crew.example.com:8300@evil.example.com/respond?token=",
+        "http://evil.example.com\\@crew.example.com:8300/respond?token=",
+        "ftp://crew.example.com:8300/respond?token=",
+        "http://crew.example.com:8300.evil.example.com/respond?token=",
+    ],
+)
+def test_f5_a_callback_to_a_foreign_host_is_refused_and_kept_nowhere(
+    desk: Desk, send: Send, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = stored()
+    waiting = desk.wait(desk.kickoff, desk.execution_id, crew_conn_id="crew_flow")
+    refused = send(question(flow_id=desk.execution_id, callback_url=url + TOKEN))
+    assert refused.status_code == 422
+    assert "host" in refused.json()["detail"]
+    assert TOKEN not in refused.text + caplog.text
+    assert stored() == before
+    assert desk.still_waits(waiting)
+
+
+def test_what_answers_a_question_is_encrypted_in_the_database(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", Fernet.generate_key().decode())
+    get_fernet.cache_clear()
+    body = question()
+    try:
+        assert send(body).ok
+        keys = [flow_questions.answer_key("crew_flow", body["id"])]
+        keys += [flow_questions.questions_key("crew_flow", body[name]) for name in ("flow_id", "flow_execution_id")]
+        with create_session(scoped=False) as session:
+            mine = select(Variable).where(Variable.key.in_(keys))
+            rows = [(row.key, row._val, row.get_val()) for row in session.scalars(mine)]
+    finally:
+        monkeypatch.undo()
+        get_fernet.cache_clear()
+    assert len(rows) == 3
+    assert not [value for _, value, _ in rows if TOKEN in value]
+    assert all("secret" in key for key, _, plain in rows if TOKEN in plain)
+    assert any(body["callback_url"] in json.loads(plain).values() for key, _, plain in rows if "secret" in key)

@@ -1,0 +1,155 @@
+"""What a kickoff remembers of its earlier tries: a clear is told from a retry, and no record is read as empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException
+from airflow_play import Connect, TaskRun, run
+from faults.server import FaultServer
+from faults.wire import RESET, NoReply, Reply
+
+from airflow_crew_provider.compat.attempt import Attempt
+from airflow_crew_provider.operators.crew import CrewKickoffOperator
+from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+
+POST = "POST /kickoff"
+RUNNING = {"status": "running"}
+Death = Callable[[TaskRun, CrewKickoffOperator], None]
+
+
+def kickoff(**more: Any) -> CrewKickoffOperator:
+    return CrewKickoffOperator(**{"task_id": "kickoff", "inputs": {"topic": "AI"}, "deferrable": False, **more})
+
+
+@pytest.fixture(autouse=True)
+def two_executions(server: FaultServer) -> None:
+    server.on(POST, {"kickoff_id": "k-1"}, {"kickoff_id": "k-2"}).on("GET /inputs", {"inputs": ["topic"]})
+    server.on("GET /status/k-1", RUNNING).on("POST /stop/k-1", {"status": "stopped"})
+
+
+def started_and_died(task_run: TaskRun, operator: CrewKickoffOperator) -> None:
+    """A worker that dies right after the record of the answer."""
+    context = task_run.context()
+
+    def die(key: str, value: Any) -> None:
+        raise KeyboardInterrupt
+
+    context["ti"].xcom_push = die
+    with pytest.raises(KeyboardInterrupt):
+        operator.execute(context)
+
+
+# --- a clear and a retry ------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("A17")
+@pytest.mark.parametrize("counted", [True, False])
+def test_a17_a_clear_after_retries_were_edited_down_starts_a_new_execution(server: FaultServer, counted: bool) -> None:
+    task_run = TaskRun(retries=2)
+    assert run(kickoff(retries=2), task_run) == "k-1"
+    task_run.retries = 1
+    assert task_run.clear(counted=counted).max_tries == 2  # as before
+    assert run(kickoff(retries=1), task_run) == "k-2"
+    assert len(server.sent(POST)) == 2
+
+
+@pytest.mark.row("A17")
+def test_a17_a_clear_of_a_task_that_was_killed_is_told_by_the_runs_count_of_clears(server: FaultServer) -> None:
+    task_run = TaskRun(retries=2)
+    started_and_died(task_run, kickoff(retries=2))
+    task_run.retries = 1
+    assert run(kickoff(retries=1), task_run.clear()) == "k-2"
+
+
+@pytest.mark.row("A17")
+@pytest.mark.parametrize("retries", [0, 1, 2, 5])
+@pytest.mark.parametrize("others_cleared", [0, 1])
+def test_a17_a_retry_after_retries_were_edited_takes_the_execution_up(
+    server: FaultServer, retries: int, others_cleared: int
+) -> None:
+    task_run = TaskRun(retries=2)
+    started_and_died(task_run, kickoff(retries=2))
+    # Not both: another task's clear beside an edit that fits by chance is the one case that cannot be told.
+    task_run.clears += others_cleared if retries != 1 else 0
+    assert run(kickoff(retries=retries), task_run.retry()) == "k-1"
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("A17")
+def test_a17_a_clear_is_remembered_by_a_try_that_ends_before_it_sends_anything(server: FaultServer) -> None:
+    task_run = TaskRun()
+    assert run(kickoff(), task_run) == "k-1"
+    server.on("GET /inputs", Reply(status=401), {"inputs": ["topic"]})
+    with pytest.raises(CrewTaskFailed):
+        run(kickoff(), task_run.clear())
+    assert run(kickoff(), task_run.retry()) == "k-2"
+
+
+@pytest.mark.row("A17")
+@pytest.mark.parametrize(
+    ("kept", "now", "cleared"),
+    [
+        ({"max_tries": 2, "retries": 2}, Attempt(2, 3, 2), True),
+        ({"max_tries": 2, "retries": 2}, Attempt(2, 2, 2), False),
+        ({"max_tries": 2, "retries": 2, "over": True}, Attempt(2, 2, 2), False),
+        ({"max_tries": 2, "retries": 2, "clears": 0}, Attempt(2, 2, 2, 1), False),
+        ({"max_tries": 2, "retries": 2, "clears": 0, "over": True}, Attempt(2, 2, 2, 1), True),
+        ({"max_tries": 2, "retries": 2, "over": True}, Attempt(2, 2, 1), True),
+        ({"max_tries": 2, "retries": 2, "over": True}, Attempt(2, 2, 0), False),
+        ({"max_tries": 2, "retries": 2, "clears": 0}, Attempt(2, 2, 1, 1), True),
+        ({"max_tries": 2, "retries": 2, "clears": 1}, Attempt(2, 2, 1, 1), False),
+        ({"max_tries": 2, "retries": 2}, Attempt(3, 2, 1, 1), False),
+        ({"max_tries": 2}, Attempt(2, 2, 1), False),  # as release 0.1 wrote it
+    ],
+)
+def test_a17_a_clear_is_told_from_a_retry(kept: Any, now: Attempt, cleared: bool) -> None:
+    assert now.follows_clear(kept) == cleared
+
+
+# --- a record that cannot be read or written ----------------------------------------------------------------
+
+
+@pytest.mark.row("A14")
+@pytest.mark.parametrize("reads", [1, 2, 1000])
+def test_a14_a_record_that_cannot_be_read_is_not_taken_for_an_empty_one(
+    server: FaultServer, variables: Any, reads: int
+) -> None:
+    task_run = TaskRun()
+    started_and_died(task_run, kickoff())
+    variables.unreadable = reads
+    if reads > 1:
+        with pytest.raises(AirflowException, match=r"could not be|does not read") as error:
+            run(kickoff(), task_run.retry())
+        assert not isinstance(error.value, CrewTaskFailed)
+        variables.unreadable = 0
+    assert run(kickoff(), task_run.retry()) == "k-1"
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("A14")
+def test_a14_a_record_that_airflow_does_not_store_stops_the_kickoff(server: FaultServer, variables: Any) -> None:
+    variables.writable = False
+    with pytest.raises(AirflowException, match="does not read as it was stored"):
+        run(kickoff(check_inputs=False))
+    assert server.requests == []
+
+
+@pytest.mark.row("A14")
+def test_a14_nothing_but_the_record_is_left_in_the_variables(server: FaultServer, variables: Any) -> None:
+    server.on(POST, NoReply(RESET))
+    with pytest.raises(CrewTaskFailed):
+        run(kickoff())
+    (name,) = variables.kept
+    assert name.startswith("crew_kickoff__kickoff__")
+
+
+@pytest.mark.row("A14")
+def test_a14_a_state_store_that_fails_stops_the_kickoff(server: FaultServer, connect: Connect) -> None:
+    task_run = TaskRun()
+    task_run.store.get = lambda key: 1 / 0  # type: ignore[method-assign]
+    with pytest.raises(AirflowException, match="could not be read"):
+        run(kickoff(), task_run)
+    assert server.requests == []

@@ -1,0 +1,189 @@
+"""`output_schema` and `max_total_tokens` of every task that waits: nothing downstream runs on what breaks them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import DAG, dag, task
+from airflow_play import TaskRun, run
+from faults.dialects import LIVE, PENDING_SPEC, SPEC
+from faults.server import FaultServer
+
+from airflow_crew_provider.operators.crew import CrewKickoffOperator
+from airflow_crew_provider.sensors.crew import CrewStatusSensor
+from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+
+PRICES = {"type": "object", "required": ["total"], "properties": {"total": {"type": "number"}}}
+GOOD, BAD = '{"total": 3}', '{"total": "three"}'
+LOOK = "GET /status/k-1"
+waits = pytest.mark.parametrize("deferrable", [False, True], ids=["worker", "triggerer"])
+
+
+def completed(output: str) -> dict[str, Any]:
+    return {**SPEC.completed, "result": {"output": output, "tasks": []}}
+
+
+@pytest.fixture(autouse=True)
+def crew(server: FaultServer) -> None:
+    server.on("GET /inputs", {"inputs": []})
+    server.on("POST /kickoff", {"kickoff_id": "k-1"})
+
+
+def kickoff(**more: Any) -> CrewKickoffOperator:
+    options = {"inputs": {}, "poll_interval": 0.05, "wait_for_completion": True, "output_schema": PRICES}
+    return CrewKickoffOperator(task_id="kickoff", **{**options, **more})
+
+
+def sensor(**more: Any) -> CrewStatusSensor:
+    options = {"kickoff_id": "k-1", "poke_interval": 0.05, "timeout": 20, "output_schema": PRICES}
+    return CrewStatusSensor(task_id="wait", **{**options, **more})
+
+
+@waits
+@pytest.mark.parametrize("made", [kickoff, sensor])
+def test_an_output_that_matches_is_the_records(server: FaultServer, made: Any, deferrable: bool) -> None:
+    server.on(LOOK, SPEC.running, completed(GOOD))
+    assert run(made(deferrable=deferrable))["output"] == {"total": 3}
+
+
+@waits
+@pytest.mark.parametrize("made", [kickoff, sensor])
+def test_an_output_that_does_not_match_fails_the_task_for_good(
+    server: FaultServer, made: Any, deferrable: bool
+) -> None:
+    server.on(LOOK, SPEC.running, completed(BAD))
+    with pytest.raises(CrewTaskFailed) as failure:
+        run(made(deferrable=deferrable))
+    message = str(failure.value)
+    assert "The output of execution k-1 does not match output_schema" in message
+    assert "$.total: 'three' is not of type 'number'" in message
+    assert "its output stays at the service" in message
+
+
+def test_after_a_resume_the_output_of_the_second_wait_is_compared(server: FaultServer) -> None:
+    server.on("GET /status/k-2", SPEC.running, completed(BAD))
+    with pytest.raises(CrewTaskFailed, match="The output of execution k-2 does not match"):
+        run(sensor(kickoff_id="k-2", execution_id="k-1", wait_past_pending=True, deferrable=True))
+
+
+def test_a_draft_is_not_compared(server: FaultServer) -> None:
+    server.on(LOOK, PENDING_SPEC)
+    assert run(sensor(deferrable=False))["output"] == "the draft"
+
+
+def test_a_list_becomes_the_output_where_the_schema_asks_for_one(server: FaultServer) -> None:
+    server.on(LOOK, completed("```json\n[1, 2]\n```"))
+    assert run(sensor(deferrable=False, output_schema={"type": "array"}))["output"] == [1, 2]
+
+
+def test_a_model_that_cannot_be_imported_fails_before_the_crew_is_started(server: FaultServer) -> None:
+    with pytest.raises(CrewTaskFailed, match="no_such_module"):
+        run(kickoff(output_schema="no_such_module:Model"))
+    assert server.requests == []
+
+
+def test_a_cleared_kickoff_starts_a_new_execution_after_a_mismatch(server: FaultServer) -> None:
+    server.on("POST /kickoff", {"kickoff_id": "k-1"}, {"kickoff_id": "k-2"})
+    server.on(LOOK, completed(BAD))
+    server.on("GET /status/k-2", completed(GOOD))
+    task_run = TaskRun()
+    with pytest.raises(CrewTaskFailed):
+        run(kickoff(deferrable=False), task_run)
+    assert run(kickoff(deferrable=False), task_run.clear())["kickoff_id"] == "k-2"
+
+
+@pytest.mark.parametrize("made", [kickoff, sensor])
+def test_a_bad_schema_is_refused_when_the_dag_is_parsed(made: Any) -> None:
+    with pytest.raises(ValueError, match="output_schema is not a JSON Schema"):
+        made(output_schema={"type": "objekt"})
+
+
+def test_a_kickoff_that_does_not_wait_cannot_compare() -> None:
+    with pytest.raises(ValueError, match="output_schema needs wait_for_completion=True"):
+        kickoff(wait_for_completion=False)
+
+
+def test_mapped_tasks_take_it() -> None:
+    with DAG("mapped", schedule=None) as dag:
+        options = {"poll_interval": 1, "wait_for_completion": True, "output_schema": PRICES}
+        CrewKickoffOperator.partial(task_id="crew", **options).expand(inputs=[{"topic": "tea"}])
+    assert dag.get_task("crew").partial_kwargs["output_schema"] == PRICES
+
+
+def test_a_mapped_task_that_is_unmapped_compares_its_output(server: FaultServer) -> None:
+    server.on(LOOK, completed(BAD))
+    with DAG("mapped", schedule=None) as dag:
+        options = {"poll_interval": 0.05, "wait_for_completion": True, "output_schema": PRICES, "deferrable": False}
+        CrewKickoffOperator.partial(task_id="crew", **options).expand(inputs=[{}])
+    operator = dag.get_task("crew").unmap({"inputs": {}})
+    with pytest.raises(CrewTaskFailed, match=r"\$\.total"):
+        run(operator)
+
+
+def test_a_decorated_function_takes_it(server: FaultServer) -> None:
+    server.on(LOOK, completed(BAD))
+
+    @dag(schedule=None)
+    def of_crews() -> None:
+        @task.crew(output_schema=PRICES, poll_interval=0.05, deferrable=False)
+        def write() -> dict[str, str]:
+            return {}
+
+        write()
+
+    with pytest.raises(CrewTaskFailed, match=r"\$\.total"):
+        run(of_crews().get_task("write"))
+
+
+def test_every_wait_of_the_group_compares(server: FaultServer) -> None:
+    pytest.importorskip("airflow.providers.standard.operators.hitl")
+    from airflow_crew_provider.task_groups.crew import crew_with_review
+
+    with DAG("group", schedule=None) as dag:
+        crew_with_review(inputs={}, max_rounds=2, output_schema=PRICES)
+    found = {each.task_id for each in dag.tasks if getattr(each, "output_schema", None) == PRICES}
+    assert found == {"crew.wait", "crew.round_1.wait", "crew.round_2.wait"}
+
+
+@waits
+@pytest.mark.parametrize("made", [kickoff, sensor])
+def test_an_execution_that_used_more_tokens_fails_the_task_with_the_figures(
+    server: FaultServer, made: Any, deferrable: bool
+) -> None:
+    server.on(LOOK, SPEC.running, LIVE.completed)
+    with pytest.raises(CrewTaskFailed, match="Execution k-1 used 1250 tokens, more than max_total_tokens of 1249"):
+        run(made(deferrable=deferrable, output_schema=None, max_total_tokens=1249))
+
+
+def test_an_execution_may_use_as_many_tokens_as_are_allowed(server: FaultServer) -> None:
+    server.on(LOOK, LIVE.completed)
+    record = run(sensor(deferrable=False, output_schema=None, max_total_tokens=1250))
+    assert record["usage"] == {"total_tokens": 1250}
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"total_tokens": "many"}, {"total_tokens": True}])
+def test_tokens_that_the_service_does_not_report_are_said_and_fail_nothing(
+    server: FaultServer, told: Callable[[], str], usage: Any
+) -> None:
+    server.on(LOOK, {**LIVE.completed, "usage_metrics": usage})
+    record = run(sensor(deferrable=False, output_schema=None, max_total_tokens=1))
+    assert record["output"] == "the output"
+    assert "the service does not say how many tokens k-1 used" in told()
+
+
+@pytest.mark.parametrize("made", [kickoff, sensor])
+@pytest.mark.parametrize("most", [0, -1, 1.5, "1000", True])
+def test_a_number_of_tokens_that_is_none_is_refused_when_the_dag_is_parsed(made: Any, most: Any) -> None:
+    with pytest.raises(ValueError, match="max_total_tokens must be a whole number"):
+        made(max_total_tokens=most)
+
+
+def test_the_group_hands_the_limit_of_tokens_to_every_wait() -> None:
+    pytest.importorskip("airflow.providers.standard.operators.hitl")
+    from airflow_crew_provider.task_groups.crew import crew_with_review
+
+    with DAG("group", schedule=None) as dag:
+        crew_with_review(inputs={}, max_rounds=1, max_total_tokens=500)
+    assert [dag.get_task(f"crew.{name}").max_total_tokens for name in ("wait", "round_1.wait")] == [500, 500]

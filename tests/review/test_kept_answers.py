@@ -1,0 +1,251 @@
+"""No answer is lost between tries, and each belongs to the draft that was shown when its form was opened."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException
+from airflow.sdk.exceptions import TaskAwaitingInput
+from surroundings import PENDING, Supervisor
+
+from airflow_crew_provider.core.refused_answer import JOINER
+from airflow_crew_provider.models import output_sha256
+from airflow_crew_provider.operators.review import CrewReviewOperator
+from airflow_crew_provider.operators.review_form import SHOWN_CHARACTERS
+from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+
+Json = dict[str, Any]
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+SECOND = {**PENDING, "output": "Draft 2."}
+OTHER = {**PENDING, "execution_id": "execution-2", "crew_task_id": "other_task"}
+
+
+def review_of(pending: Any = PENDING, **arguments: Any) -> CrewReviewOperator:
+    return CrewReviewOperator(task_id="review", pending=pending, **{"retries": 0, **arguments})
+
+
+def said(option: str = "approve", feedback: Any = "", **more: Any) -> Json:
+    answer = {"chosen_options": [option], "params_input": {"human_feedback": feedback}, "responded_at": NOW}
+    return {**answer, "responded_by_user": {"id": "7", "name": "Ann"}, "timedout": False, **more}
+
+
+def parked(run: Callable[[], Any]) -> Any:
+    """Run until the task waits for a person; return what it is resumed with, as it comes back from the database."""
+    with pytest.raises(TaskAwaitingInput) as waits:
+        run()
+    return json.loads(json.dumps(waits.value.kwargs))
+
+
+def retry(context: Json) -> Json:
+    context["ti"].try_number += 1
+    return context
+
+
+def clear(context: Json) -> Json:
+    context["ti"].max_tries = context["ti"].try_number
+    return retry(context)
+
+
+# --- an answer belongs to what was shown --------------------------------------------------------------------
+
+
+@pytest.mark.row("A11")
+@pytest.mark.parametrize("now", [SECOND, OTHER, {**PENDING, "state": "completed"}, None, "", {}, "{{ gone }}"], ids=str)
+def test_a11_an_answer_is_for_the_draft_of_the_form_whatever_the_record_says_by_now(
+    context: Json, supervisor: Supervisor, now: Any
+) -> None:
+    kept = parked(lambda: review_of().execute(context))
+    review = review_of(now).execute_complete(context, said(), **kept)
+    assert (review["execution_id"], review["crew_task_id"]) == ("execution-1", "draft_task")
+    assert review["output_sha256"] == output_sha256("Draft 1.")
+    assert context["ti"].pushed["crew_decision"]["output"] == "Draft 1."
+
+
+@pytest.mark.row("A11")
+def test_a11_a_question_that_is_asked_again_is_about_the_same_draft(context: Json, supervisor: Supervisor) -> None:
+    kept = parked(lambda: review_of().execute(context))
+    again = parked(lambda: review_of(SECOND).execute_complete(context, said("revise", ""), **kept))
+    assert "Draft 1." in supervisor.asked[-1].body
+    assert "Draft 2." not in supervisor.asked[-1].body
+    assert review_of(OTHER).execute_complete(context, said(), **again)["output_sha256"] == output_sha256("Draft 1.")
+
+
+@pytest.mark.row("A11")
+@pytest.mark.parametrize("output", ["x" * 3 * SHOWN_CHARACTERS, {"text": "x" * 3 * SHOWN_CHARACTERS}], ids=type)
+def test_a11_of_a_huge_draft_the_part_that_was_shown_is_kept_and_the_hash_of_the_whole(
+    context: Json, supervisor: Supervisor, output: Any
+) -> None:
+    pending = {**PENDING, "output": output}
+    kept = parked(lambda: review_of(pending).execute(context))
+    assert len(json.dumps(kept)) < 2 * SHOWN_CHARACTERS
+    assert review_of(SECOND).execute_complete(context, said(), **kept)["output_sha256"] == output_sha256(output)
+    assert len(context["ti"].pushed["crew_decision"]["output"]) == SHOWN_CHARACTERS
+    review_of(pending).execute_complete(context, said(), **kept)
+    assert context["ti"].pushed["crew_decision"]["output"] == output
+    parked(lambda: review_of(SECOND).execute_complete(context, said("revise", ""), **kept))
+    assert "Only the first 60,000 of 180," in supervisor.asked[-1].body
+
+
+@pytest.mark.row("A8", "A11")
+def test_a8_a_review_that_the_first_release_parked_is_answered_by_its_record(context: Json) -> None:
+    assert review_of().execute_complete(context, said(), until=None)["output_sha256"] == output_sha256("Draft 1.")
+
+
+# --- an answer between two tries ----------------------------------------------------------------------------
+
+
+@pytest.mark.row("A13")
+def test_a13_a_retry_does_not_ask_again_since_asking_would_remove_an_answer(
+    context: Json, supervisor: Supervisor
+) -> None:
+    first = parked(lambda: review_of(response_timeout=3600).execute(context))
+    second = parked(lambda: review_of(response_timeout=3600).execute(retry(context)))
+    assert len(supervisor.asked) == 1
+    assert second == first  # with the deadline of the first try
+
+
+@pytest.mark.row("A13")
+def test_a13_a_task_that_is_lost_after_its_answer_finds_it_again(context: Json, supervisor: Supervisor) -> None:
+    kept = parked(lambda: review_of().execute(context))
+    first = review_of().execute_complete(context, said(), **kept)
+    again = parked(lambda: review_of().execute(retry(context)))
+    assert len(supervisor.asked) == 1
+    assert review_of().execute_complete(context, said(), **again) == first
+
+
+@pytest.mark.row("A13")
+def test_a13_a_clear_after_the_answer_asks_anew(context: Json, supervisor: Supervisor) -> None:
+    kept = parked(lambda: review_of().execute(context))
+    review_of().execute_complete(context, said(), **kept)
+    parked(lambda: review_of().execute(clear(context)))
+    assert len(supervisor.asked) == 2
+
+
+@pytest.mark.row("A13", "A9")
+def test_a9_a_clear_after_the_deadline_asks_anew(context: Json, supervisor: Supervisor) -> None:
+    kept = parked(lambda: review_of(response_timeout=60).execute(context))
+    with pytest.raises(CrewTaskFailed, match="Nobody answered"):
+        review_of(response_timeout=60).execute_complete(context, {"error": "late", "error_type": "timeout"}, **kept)
+    parked(lambda: review_of(response_timeout=60).execute(clear(context)))
+    assert len(supervisor.asked) == 2
+
+
+@pytest.mark.row("A13")
+def test_a13_a_clear_before_the_answer_keeps_the_question_and_begins_its_time_anew(
+    context: Json, supervisor: Supervisor
+) -> None:
+    first = parked(lambda: review_of(response_timeout=3600).execute(context))
+    second = parked(lambda: review_of(response_timeout=7200).execute(clear(context)))
+    assert len(supervisor.asked) == 1
+    assert datetime.fromisoformat(second["until"]) - datetime.fromisoformat(first["until"]) > timedelta(minutes=50)
+
+
+@pytest.mark.row("A13", "A11")
+def test_a13_a_retry_with_another_draft_never_shows_the_old_form_for_it(context: Json, supervisor: Supervisor) -> None:
+    parked(lambda: review_of().execute(context))
+    with pytest.raises(CrewTaskFailed, match="still holds the draft of an earlier run"):
+        review_of(SECOND).execute(retry(context))
+
+
+@pytest.mark.row("A13")
+def test_a13_a_try_that_cannot_read_what_it_asked_asks_nobody(context: Json, supervisor: Supervisor) -> None:
+    parked(lambda: review_of().execute(context))
+
+    class Away(type(context["task_state_store"])):  # type: ignore[misc]
+        def get(self, *_: Any, **__: Any) -> Any:
+            raise ConnectionError("the API server is away")
+
+    store, context["task_state_store"] = context["task_state_store"], Away()
+    with pytest.raises(AirflowException, match="an answer that was given is kept") as error:
+        review_of().execute(retry(context))
+    assert not isinstance(error.value, CrewTaskFailed)
+    assert len(supervisor.asked) == 1
+    context["task_state_store"] = store
+    parked(lambda: review_of().execute(retry(context)))
+    assert len(supervisor.asked) == 1
+
+
+# --- notifiers ----------------------------------------------------------------------------------------------
+
+
+class Calls:
+    """A notifier that counts, and then does as it is told."""
+
+    def __init__(self, then: BaseException | None = None) -> None:
+        self.times, self._then = 0, then
+
+    def __call__(self, context: Any) -> None:
+        self.times += 1
+        if self._then:
+            raise self._then
+
+    def __deepcopy__(self, memo: Any) -> Calls:
+        return self
+
+
+@pytest.mark.row("A13")
+def test_a13_a_notifier_that_raises_fails_nothing_and_the_next_one_is_called(
+    context: Json, supervisor: Supervisor
+) -> None:
+    broken, working = Calls(RuntimeError("no mail server")), Calls()
+    review = review_of()
+    review.notifiers = [broken, working]
+    parked(lambda: review.execute(context))
+    assert (broken.times, working.times, len(supervisor.asked)) == (1, 1, 1)
+
+
+@pytest.mark.row("A13")
+def test_a13_people_are_notified_once_over_all_tries_and_again_when_asked_again(
+    context: Json, supervisor: Supervisor
+) -> None:
+    calls = Calls()
+    review = review_of()
+    review.notifiers = [calls]
+    kept = parked(lambda: copy.copy(review).execute(context))
+    parked(lambda: copy.copy(review).execute(retry(context)))
+    assert calls.times == 1
+    parked(lambda: copy.copy(review).execute_complete(context, said("revise", ""), **kept))
+    assert calls.times == 2
+
+
+@pytest.mark.row("A13")
+def test_a13_a_notifier_that_kills_its_task_is_tried_twice_and_then_left_out(
+    context: Json, supervisor: Supervisor
+) -> None:
+    calls = Calls(KeyboardInterrupt())
+    review = review_of()
+    review.notifiers = [calls]
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            copy.copy(review).execute(retry(context))
+    parked(lambda: copy.copy(review).execute(retry(context)))
+    assert (calls.times, len(supervisor.asked)) == (2, 1)
+
+
+# --- an answer that is none ---------------------------------------------------------------------------------
+
+
+@pytest.mark.row("A13")
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (said("revise", params_input={"feedback": "Shorter."}), "its fields are `feedback` and the form has `human_f"),
+        (said("revise", " "), "a revision was asked for without saying what to change"),
+        (said("approve", ["a"]), "its field `human_feedback` is no text"),
+        (said("approve", params_input={"<img src=x>`": 1}), f"its fields are `<{JOINER}img src=x>'` and the form"),
+    ],
+)
+@pytest.mark.parametrize("body", [None, "Please look at this: Draft 1."], ids=["page", "own body"])
+def test_a13_the_next_form_says_why_the_last_answer_was_not_taken(
+    context: Json, supervisor: Supervisor, event: Json, reason: str, body: str | None
+) -> None:
+    kept = parked(lambda: review_of(body=body).execute(context))
+    parked(lambda: review_of(body=body).execute_complete(context, event, **kept))
+    told = supervisor.asked[-1].body
+    assert told.startswith(f"**The last answer by `Ann` was not taken, because {reason}")
+    assert told.endswith("Draft 1.")

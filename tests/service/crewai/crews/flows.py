@@ -1,0 +1,208 @@
+"""Flows of many kinds; the input `log` is the file in which their methods leave their marks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from crewai import Agent, Crew, Task
+from crewai.flow import Flow, and_, human_feedback, listen, or_, router, start
+from crewai.flow.persistence import persist
+from pydantic import BaseModel
+from scribe import Scribe, write
+
+
+class Briefing(BaseModel):
+    topic: str = "nothing"
+    log: str = ""
+    round: int = 0
+    parts: list[str] = []
+
+
+class Logged(Flow[Briefing]):
+    def mark(self, call: str) -> None:
+        if self.state.log:
+            write(self.state.log, {"call": call})
+
+
+class BriefingFlow(Logged):
+    """A gate with outcomes, one of which leads back to it, then a gate for free text."""
+
+    @start()
+    def begin(self) -> str:
+        self.mark("begin")
+        return "notes"
+
+    @listen(or_(begin, "rework"))
+    @human_feedback(message="May this go out?", emit=["publish", "rework", "drop"])
+    def draft(self) -> str:
+        self.state.round += 1
+        self.mark("draft")
+        said = f", after: {self.last_human_feedback.feedback}" if self.last_human_feedback else ""
+        return f"Draft {self.state.round} on {self.state.topic}{said}"
+
+    @listen("publish")
+    @human_feedback(message="Where to?")
+    def place(self, approved: Any) -> str:
+        self.mark("place")
+        self.state.parts.append(approved.output)
+        return "Choose a place"
+
+    @listen(place)
+    def send(self, answer: Any) -> str:
+        self.mark("send")
+        return f"{self.state.parts[0]}, sent to {answer.feedback}"
+
+    @listen("drop")
+    def give_up(self) -> str:
+        return "dropped"
+
+
+class ReviewFlow(Logged):
+    """Two reviewers side by side, and work beside both."""
+
+    @start()
+    @human_feedback(message="Are the facts right?", emit=["approved", "rejected"])
+    def facts(self) -> str:
+        self.mark("facts")
+        return "Facts"
+
+    @start()
+    @human_feedback(message="Is the style right?")
+    def style(self) -> str:
+        self.mark("style")
+        return "Style"
+
+    @start()
+    async def figures(self) -> str:
+        await asyncio.sleep(0.3)
+        self.mark("figures")
+        self.state.parts.append("figures")
+        return "Figures"
+
+    @listen(figures)
+    def table(self) -> str:
+        self.mark("table")
+        return "Table"
+
+    @listen(and_("approved", style, table))
+    def publish(self) -> str:
+        self.mark("publish")
+        answers = sorted(f"{one.method_name}={one.outcome or one.feedback}" for one in self.human_feedback_history)
+        return f"published with {', '.join(answers)} and {self.state.parts}"
+
+
+class RacingFlow(Logged):
+    @start()
+    def begin(self) -> str:
+        return "go"
+
+    @listen(begin)
+    @human_feedback(message="Quick?")
+    def person(self) -> str:
+        return "a person's way"
+
+    @listen(begin)
+    async def machine(self) -> str:
+        await asyncio.sleep(0.2)
+        return "the machine's way"
+
+    @listen(or_(person, machine))
+    def finish(self, result: Any) -> str:
+        return f"finished by {result}"
+
+
+class Needy(BaseModel):
+    topic: str
+    depth: int = 1
+
+
+class NeedyFlow(Flow[Needy]):
+    @start()
+    def tell(self) -> dict[str, Any]:
+        return {"topic": self.state.topic, "depth": self.state.depth}
+
+
+class PlainFlow(Flow):
+    initial_state = {"topic": "something"}  # noqa: RUF012 - as users write it
+
+    @start()
+    def tell(self) -> str:
+        return f"about {self.state['topic']} for {self.state.get('who')}"
+
+
+@persist()
+class CountingFlow(Flow[Briefing]):
+    @start()
+    def count(self) -> str:
+        self.state.round += 1
+        return f"{self.state.topic} {self.state.round}"
+
+    @listen(count)
+    @human_feedback(message="Go on?", emit=["yes", "no"])
+    def ask(self) -> str:
+        return f"{self.state.topic} {self.state.round}"
+
+    @listen("yes")
+    def again(self) -> str:
+        self.state.round += 1
+        return f"{self.state.topic} {self.state.round}"
+
+
+def small_crew(name: str, *, human_input: bool = False) -> Crew:
+    writer = Agent(role=name, goal="g", backstory="b", llm=Scribe(model="scribe"))
+    text = f"Do {name} on {{topic}}. Log: {{log}} ."
+    task = Task(name=name, description=text, expected_output="text", agent=writer, human_input=human_input)
+    return Crew(agents=[writer], tasks=[task])
+
+
+class CrewsFlow(Logged):
+    """Several crews, one of them asynchronous, and a result that is no plain text."""
+
+    @start()
+    def research(self) -> Any:
+        return small_crew("research").kickoff(inputs=self.state.model_dump())
+
+    @listen(research)
+    async def write_up(self, found: Any) -> Any:
+        written = await small_crew("writing").kickoff_async(inputs=self.state.model_dump())
+        return f"{found.raw} + {written.raw}"
+
+    @router(write_up)
+    def check(self, text: str) -> str:
+        self.state.parts.append(text)
+        return "good"
+
+    @listen("good")
+    def finish(self) -> dict[str, Any]:
+        return {"text": self.state.parts[0]}
+
+
+class CrewAsksFlow(Logged):
+    @start()
+    def research(self) -> str:
+        return str(small_crew("research", human_input=True).kickoff(inputs=self.state.model_dump()))
+
+
+class InterruptedFlow(Logged):
+    """Waits in its second method until it is let go."""
+
+    @start()
+    def first(self) -> Briefing:
+        self.mark("first")
+        self.state.parts.append("first")
+        return Briefing(topic="of the first")
+
+    @listen(first)
+    def second(self, given: Briefing) -> str:
+        write(self.state.log, {"call": "second", "pid": os.getpid()})
+        while not Path(f"{self.state.log}.go").exists():
+            time.sleep(0.05)
+        return f"{given.topic} {self.state.parts}"
+
+
+def made() -> Flow[Any]:
+    return PlainFlow()

@@ -1,0 +1,133 @@
+"""Flows behind the service: methods run, people decide between two segments, and nothing is done twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crew_play import Play
+
+from airflow_crew_provider.service.crewai import load
+from airflow_crew_provider.service.engine.crew import Completed, CrewFailed, PendingReview
+
+Player = Callable[..., Play]
+
+
+def flow(play: Player, name: str) -> Play:
+    return play(name, "flows.py")
+
+
+def waits(outcome: Any) -> tuple[str, str, str | None, list[str] | None]:
+    assert isinstance(outcome, PendingReview)
+    return outcome.task_id, outcome.output, outcome.question, outcome.outcomes
+
+
+def test_a_gate_with_outcomes_a_loop_and_a_gate_for_text_end_with_the_right_output(play: Player) -> None:
+    run = flow(play, "BriefingFlow")
+    offered = ["publish", "rework", "drop"]
+    assert waits(run.segment()) == ("draft", "Draft 1 on ducks", "May this go out?", offered)
+    assert waits(run.choose("rework", "shorter")) == (
+        "draft",
+        "Draft 2 on ducks, after: shorter",
+        "May this go out?",
+        offered,
+    )
+    assert waits(run.choose("publish")) == ("place", "Choose a place", "Where to?", [])
+    outcome = run.answer("the board")
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "Draft 2 on ducks, after: shorter, sent to the board"
+    assert run.finished() == ["begin", "draft", "draft", "place", "send"]
+    assert run.calls() == ["begin", "draft", "draft", "place", "send"]
+
+
+def test_gates_side_by_side_are_asked_one_after_the_other_and_hold_up_nothing_else(play: Player) -> None:
+    run = flow(play, "ReviewFlow")
+    first = run.segment()
+    assert waits(first)[0] in ("facts", "style")
+    assert run.finished() == ["figures", "table"]
+    answers = {"facts": lambda: run.choose("approved"), "style": lambda: run.answer("fine")}
+    second = answers.pop(waits(first)[0])()
+    assert waits(second)[0] in answers
+    outcome = answers[waits(second)[0]]()
+    assert outcome.output == "published with facts=approved, style=fine and ['figures']"
+    assert sorted(run.calls()) == ["facts", "figures", "publish", "style", "table"]
+
+
+def test_a_person_who_is_slower_than_the_machine_is_not_asked_any_more(play: Player) -> None:
+    outcome = flow(play, "RacingFlow").segment()
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "finished by the machine's way"
+
+
+def test_the_inputs_are_the_fields_of_the_state_and_only_those_without_a_default_are_required(play: Player) -> None:
+    needy = flow(play, "NeedyFlow")
+    assert (needy.crew.kind, needy.crew.inputs, needy.crew.required) == ("flow", ["depth", "topic"], ["topic"])
+    needy.inputs = {"topic": "ducks", "depth": 2}
+    outcome = needy.segment()
+    assert isinstance(outcome, Completed)
+    assert outcome.output_json == {"topic": "ducks", "depth": 2}
+    plain = flow(play, "made")
+    assert (plain.crew.inputs, plain.crew.required) == (["topic"], [])
+    plain.inputs = {"who": "Ada"}
+    assert plain.segment().output == "about something for Ada"
+
+
+def test_inputs_that_do_not_fit_the_state_fail_the_execution_and_name_the_field(play: Player) -> None:
+    needy = flow(play, "NeedyFlow")
+    needy.inputs = {"topic": "ducks", "depth": "deep"}
+    with pytest.raises(CrewFailed, match="depth"):
+        needy.segment()
+
+
+def test_a_persisted_state_is_where_another_execution_starts_from(play: Player) -> None:
+    first = flow(play, "CountingFlow")
+    assert first.segment().output == "ducks 1"
+    assert first.choose("yes").output == "ducks 2"
+    second = flow(play, "CountingFlow")
+    second.execution_id, second.restore_from, second.inputs = "another-execution", first.execution_id, {}
+    assert second.segment().output == "ducks 3"
+
+
+@pytest.mark.parametrize(("name", "reason"), [("CountingFlow", "no state of that id"), ("BriefingFlow", "no @persist")])
+def test_a_state_that_is_not_there_is_not_silently_left_out(play: Player, name: str, reason: str) -> None:
+    run = flow(play, name)
+    run.restore_from = "an-unknown-state"
+    with pytest.raises(CrewFailed, match=reason):
+        run.segment()
+
+
+def test_crews_inside_a_flow_run_and_their_tokens_are_counted(play: Player) -> None:
+    run = flow(play, "CrewsFlow")
+    outcome = run.segment()
+    assert isinstance(outcome, Completed)
+    assert outcome.output_json == {"text": "research v1 + writing v1"}
+    assert run.finished() == ["research", "write_up", "check", "finish"]
+
+
+def test_a_flow_goes_on_from_its_last_finished_method(play: Player) -> None:
+    run = flow(play, "InterruptedFlow")
+    run.log.with_name(run.log.name + ".go").touch()
+    run.segment()
+    run.done = run.done[:1]  # the second method had not finished when the service was killed
+    outcome = run.segment()
+    assert outcome.output == "of the first ['first']"
+    assert run.calls() == ["first", "second", "second"]
+
+
+def test_a_crew_inside_a_flow_that_asks_a_person_fails_and_says_what_would_do(play: Player) -> None:
+    with pytest.raises(CrewFailed, match=r"A crew that was started by a method asks a person.*@human_feedback"):
+        flow(play, "CrewAsksFlow").segment()
+
+
+EXAMPLE = Path(__file__).parents[3] / "example_dags/crews/briefing_flow.py"
+
+
+def test_the_example_flow_carries_both_reviews_to_its_end(tmp_path: Path) -> None:
+    run = Play(load(f"{EXAMPLE}:BriefingFlow"), tmp_path / "log")
+    run.inputs = {"topic": "ducks"}
+    assert "ducks" in run.segment().output
+    assert "Name the sources." in run.choose("rework", "Name the sources.").output
+    assert waits(run.choose("approved"))[3] == ["publish", "keep", "drop"]
+    assert run.choose("publish", "Read this first.").output.endswith("Read this first.\n\nPublished.")

@@ -1,0 +1,80 @@
+"""What `crewai create` makes is served by its folder as it is, with a model on loopback as the only change."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crew_client import Command, eventually
+from openai_play import OpenAI
+
+TOKEN = "a-token-for-tests-only"
+
+
+@pytest.fixture
+def model() -> Iterator[OpenAI]:
+    play = OpenAI()
+    yield play
+    play.close()
+
+
+def created(folder: Path, *options: str) -> Path:
+    """Make a project with the installed CrewAI, without questions."""
+    environment = {**os.environ, "CREWAI_DMN": "true", "CREWAI_DISABLE_TELEMETRY": "true", "HOME": str(folder)}
+    command = [str(Path(sys.executable).with_name("crewai")), "create", *options, "--skip-provider"]
+    made = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    return folder / options[1]
+
+
+def ran(command: Callable[..., Command], model: OpenAI, project: Path, inputs: dict[str, Any]) -> dict[str, Any]:
+    client = command("--crew", str(project), environment={"CREW_SERVICE_TOKEN": TOKEN, **model.environment}).client(
+        TOKEN
+    )
+    answer = client.post("/kickoff", {"inputs": inputs})
+    assert answer.ok, answer.text
+    kickoff_id = answer.json()["kickoff_id"]
+    eventually(lambda: client.status(kickoff_id)["status"] != "running", "the end", 120)
+    status = client.status(kickoff_id)
+    assert status["status"] == "completed", status
+    return dict(status["result"])
+
+
+@pytest.mark.timeout(300)
+def test_a_json_crew(command: Callable[..., Command], model: OpenAI, tmp_path: Path) -> None:
+    project = created(tmp_path, "crew", "json_crew")
+    assert (project / "crew.jsonc").exists()
+    assert ran(command, model, project, {})["output"] == model.answer
+
+
+@pytest.mark.timeout(300)
+def test_a_classic_crew_writes_its_file_into_its_own_folder(
+    command: Callable[..., Command], model: OpenAI, tmp_path: Path
+) -> None:
+    project = created(tmp_path, "crew", "classic_crew", "--classic")
+    result = ran(command, model, project, {"topic": "ducks", "current_year": "2026"})
+    assert [task["task_id"] for task in result["tasks"]] == ["research_task", "reporting_task"]
+    assert (project / "report.md").read_text() == model.answer
+
+
+@pytest.mark.timeout(300)
+def test_a_flow_writes_its_file_into_its_own_folder(
+    command: Callable[..., Command], model: OpenAI, tmp_path: Path
+) -> None:
+    project = created(tmp_path, "flow", "python_flow")
+    result = ran(command, model, project, {})
+    assert [task["task_id"] for task in result["tasks"]] == ["plan_content", "generate_content", "save_content"]
+    assert (project / "output" / "post.md").read_text() == model.answer
+
+
+@pytest.mark.timeout(300)
+def test_a_declarative_flow(command: Callable[..., Command], model: OpenAI, tmp_path: Path) -> None:
+    project = created(tmp_path, "flow", "declared_flow", "--declarative")
+    assert ran(command, model, project, {"topic": "ducks"})["output"] == "ducks"

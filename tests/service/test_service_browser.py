@@ -1,0 +1,108 @@
+"""The page in a real browser, in the window of a desk and of a phone: it updates itself and loses nothing typed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from crew_client import GATED, Client, Serve
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+WINDOWS = {"desk": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if not CHROMIUM:
+        pytest.skip("no Chromium on this machine (apt-get install chromium)")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(params=sorted(WINDOWS))
+def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Page]:
+    page = browser.new_page(viewport=WINDOWS[request.param])  # type: ignore[arg-type]
+    page.set_default_timeout(30_000)
+    expect.set_options(timeout=30_000)
+    yield page
+    page.close()
+
+
+def sign_in(page: Page, client: Client, path: str = "/") -> None:
+    page.goto(client.url + path)
+    page.fill("input[name=token]", client.token)
+    page.get_by_role("button", name="Show the executions").click()
+    page.goto(client.url + path)
+
+
+def test_the_page_updates_itself_and_keeps_what_is_typed(serve: Serve, page: Page) -> None:
+    client = serve(GATED)
+    first = client.kickoff("first")
+    client.until(first, "pending")
+    sign_in(page, client)
+    page.locator(f"#draft-{first}-1 textarea").fill("Half a sentence")
+    second = client.kickoff("second")
+    expect(page.locator(f"#draft-{second}-1")).to_be_visible()
+    expect(page.locator(f"#rows a[href$='{second}']")).to_be_visible()
+    expect(page.locator(f"#draft-{first}-1 textarea")).to_have_value("Half a sentence")
+    client.resume(first)
+    expect(page.locator(f"#draft-{first}-1 .gone")).to_be_visible()
+    expect(page.locator(f"#draft-{first}-1 textarea")).to_have_value("Half a sentence")
+    width = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert width <= 0, "the page scrolls sideways"
+
+
+def test_a_session_that_ends_loses_no_typed_feedback(serve: Serve, page: Page) -> None:
+    client = serve(GATED)
+    kickoff_id = client.kickoff()
+    client.until(kickoff_id, "pending")
+    sign_in(page, client)
+    page.locator("textarea").fill("Shorter, please")
+    page.context.clear_cookies()
+    expect(page.locator("#ended")).to_be_visible()
+    page.get_by_role("button", name="Revise").click()
+    expect(page.locator("textarea")).to_have_value("Shorter, please")
+    page.fill("input[name=token]", client.token)
+    page.get_by_role("button", name="Show the executions").click()
+    expect(page.locator("textarea")).to_have_value("Shorter, please")
+    page.get_by_role("button", name="Revise").click()
+    expect(page.locator(".draft")).to_contain_text("Draft 2 on AI, after: Shorter, please")
+
+
+def test_nothing_in_a_draft_loads_or_runs(serve: Serve, page: Page) -> None:
+    nasty = (
+        "![x](http://127.0.0.1:9/picture.png) <script>document.title = 'run'</script>"
+        "<img src=http://127.0.0.1:9/x onerror=\"document.title='run'\"> [here](javascript:alert(1)) [a](http://b.example)"
+    )
+    client = serve({"tasks": [{"id": "draft_task", "human_input": True, "output": nasty}]})
+    kickoff_id = client.kickoff()
+    client.until(kickoff_id, "pending")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    sign_in(page, client, f"/view?id={kickoff_id}")
+    expect(page.locator(".draft")).to_contain_text("onerror")
+    assert page.title() == "Crew service"
+    assert page.locator(".draft img, .draft script, .draft a[href^=javascript]").count() == 0
+    expect(page.locator(".draft")).to_contain_text("(http://b.example)")
+    assert all(url.startswith(client.url) for url in asked)
+
+
+@pytest.mark.row("S17")
+def test_s17_the_page_stays_small_whatever_the_outputs_are(serve: Serve) -> None:
+    large = {"tasks": [{"id": f"t{n}", "output": "x" * 10_000_000} for n in range(3)]}
+    client = serve(large)
+    ids = [client.kickoff() for _ in range(3)]
+    for kickoff_id in ids:
+        client.until(kickoff_id, "completed")
+    headers = {"Accept": "text/html"}
+    assert len(client.get("/", headers=headers).content) < 100_000
+    shown = client.get(f"/view?id={ids[0]}", headers=headers)
+    assert shown.status_code == 200
+    assert len(shown.content) < 500_000
+    assert len(client.get(f"/text?id={ids[0]}&part=output").content) == 10_000_000
+    assert len(client.get(f"/text?id={ids[0]}&part=1").content) == 10_000_000

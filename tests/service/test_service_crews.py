@@ -1,0 +1,166 @@
+"""Several crews in one service, each below its own path with the whole API; and machines that only run crews."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import requests
+from crew_client import PLAIN, Client, Command, eventually
+
+from airflow_crew_provider.service.cli import main
+
+REPORT = {
+    "inputs": ["topic"],
+    "tasks": [{"id": "draft_task", "human_input": True, "output": "Report on {topic}"}],
+}
+BRIEF = {"inputs": ["subject"], "tasks": [{"id": "brief_task", "output": "Brief on {subject}"}]}
+COMMON, OWN, ANN, EVE = "token-for-all-crews", "token-of-the-brief", "anns-token", "eves-token"
+CREWS = ("--crew", "report=report.json", "--crew", "brief=brief.json")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, scenario in (("report", REPORT), ("brief", BRIEF), ("plain", PLAIN)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(scenario))
+    return tmp_path
+
+
+@pytest.fixture
+def crews(folder: Path, command: Callable[..., Command]) -> tuple[Client, Client]:
+    tokens = ("--token", COMMON, "--user-token", f"ann={ANN}")
+    own = ("--crew-token", f"brief={OWN}", "--crew-token", f"brief/eve={EVE}")
+    service = command(*CREWS, *tokens, *own)
+    base = service.url.removesuffix("/crews/report")
+    return Client(f"{base}/crews/report", COMMON), Client(f"{base}/crews/brief", OWN)
+
+
+def test_each_crew_has_the_whole_api_below_its_path(crews: tuple[Client, Client]) -> None:
+    report, brief = crews
+    assert report.get("/inputs").json()["inputs"] == ["topic"]
+    assert brief.get("/inputs").json()["inputs"] == ["subject"]
+    one, other = report.kickoff("AI"), brief.post("/kickoff", {"inputs": {"subject": "AI"}}).json()["kickoff_id"]
+    report.until(one, "pending")
+    assert brief.until(other, "completed")["result"]["output"] == "Brief on AI"
+    assert report.resume(one).status_code == 200
+    report.until(one, "completed")
+    for client, ids in ((report, [one]), (brief, [other])):
+        assert [each["kickoff_id"] for each in client.get("/executions").json()["executions"]] == ids
+        for path in ("/docs", "/openapi.json", "/healthz"):
+            assert requests.get(client.url + path, timeout=30).status_code == 200
+        document = client.get("/openapi.json").json()
+        assert document["servers"] == [{"url": "/crews/" + client.url.rpartition("/")[2]}]
+        assert client.get("/", headers={"Accept": "text/html"}).status_code == 200
+
+
+def test_an_execution_of_one_crew_is_unknown_to_another(crews: tuple[Client, Client]) -> None:
+    report, brief = crews
+    kickoff_id = report.kickoff()
+    report.until(kickoff_id, "pending")
+    assert brief.get(f"/status/{kickoff_id}").status_code == 404
+    assert brief.resume(kickoff_id).status_code == 404
+    assert brief.post(f"/stop/{kickoff_id}").status_code == 404
+    assert report.status(kickoff_id)["status"] == "pending"
+
+
+def test_a_crew_with_its_own_tokens_takes_no_others(crews: tuple[Client, Client]) -> None:
+    report, brief = crews
+    codes = {
+        token: [client.holding(token).get("/inputs").status_code for client in (report, brief)]
+        for token in (COMMON, OWN, ANN, EVE)
+    }
+    assert codes == {COMMON: [200, 401], OWN: [401, 200], ANN: [200, 401], EVE: [401, 200]}
+
+
+def test_the_same_idempotency_key_means_something_else_to_each_crew(crews: tuple[Client, Client]) -> None:
+    report, brief = crews
+    key, body = {"Idempotency-Key": "k"}, {"inputs": {"topic": "x", "subject": "x"}}
+    first, second = (client.post("/kickoff", body, headers=key).json()["kickoff_id"] for client in crews)
+    assert first != second
+    assert report.post("/kickoff", body, headers=key).json()["kickoff_id"] == first
+    assert brief.post("/kickoff", body, headers=key).json()["kickoff_id"] == second
+
+
+def test_the_root_says_whether_the_service_is_well_and_refuses_all_else_as_json(crews: tuple[Client, Client]) -> None:
+    root = crews[0].url.removesuffix("/crews/report")
+    assert requests.get(f"{root}/healthz", timeout=30).json() == {"status": "ok"}
+    for path in ("/inputs", "/crews/none/inputs", "/status/x"):
+        answer = requests.get(root + path, timeout=30)
+        assert (answer.status_code, list(answer.json())) == (404, ["detail"])
+
+
+def test_the_metrics_tell_the_crews_apart(crews: tuple[Client, Client]) -> None:
+    report, brief = crews
+    report.until(report.kickoff(), "pending")
+    brief.until(brief.post("/kickoff", {"inputs": {"subject": "AI"}}).json()["kickoff_id"], "completed")
+    for client in crews:
+        lines = client.get("/metrics").text.splitlines()
+        counts = {line for line in lines if line.startswith("crew_service_executions{") and not line.endswith(" 0.0")}
+        assert counts == {
+            'crew_service_executions{crew="report",state="waiting"} 1.0',
+            'crew_service_executions{crew="brief",state="completed"} 1.0',
+        }
+        assert 'crew_service_workers{crew="report"} 32.0' in lines
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--crew", "report.json", "--crew", "brief.json"), "give every crew a name"),
+        (("--crew", "a=report.json", "--crew", "a=brief.json"), "give every crew a name"),
+        (("--crew", "a=report.json", "--crew", "brief.json"), "'brief.json' has no name"),
+        (("--crew", "a=report.json", "--crew-token", "b=x"), "a token for the crew 'b', which is not served"),
+        (("--crew", "a=absent.json"), "'absent.json' cannot be read"),
+    ],
+)
+def test_crews_that_cannot_be_told_apart_end_the_start_with_one_sentence(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    told: str,
+) -> None:
+    monkeypatch.chdir(folder)
+    assert main(["serve", "--port", "0", *options]) == 2
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert told in sentence
+
+
+@pytest.fixture
+def worker(folder: Path, postgresql: str) -> Iterator[subprocess.Popen[str]]:
+    options = ("work", "--db", postgresql, "--crew", "plain.json")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "airflow_crew_provider.service", *options],
+        cwd=folder,
+        stderr=(folder / "worker.log").open("w"),
+        text=True,
+    )
+    yield process
+    process.terminate()
+    assert process.wait(30) == 0
+
+
+def test_a_machine_that_only_works_runs_what_another_service_takes(
+    folder: Path, command: Callable[..., Command], worker: subprocess.Popen[str], postgresql: str
+) -> None:
+    client = command("--db", postgresql, "--crew", "plain.json", "--token", COMMON).client(COMMON)
+    eventually(lambda: "Running crews" in (folder / "worker.log").read_text(), "the worker's start", 60)
+
+    def the_worker_has_run_one() -> bool:
+        kickoff_id = client.kickoff()
+        assert client.until(kickoff_id, "completed")["result"]["output"] == "All on AI"
+        return kickoff_id in (folder / "worker.log").read_text()
+
+    eventually(the_worker_has_run_one, "an execution on the worker", 60)
+
+
+def test_work_on_a_sqlite_file_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    assert main(["work", "--crew", "plain.json"]) == 2
+    assert "`work` shares the work of services on one PostgreSQL" in capsys.readouterr().err

@@ -1,0 +1,227 @@
+"""Rows S8 and S12: a database that cannot be used for a while costs a 503 and some time, and no execution."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sqlite3
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+from crew_client import Client, Command, Receiver, eventually
+
+from airflow_crew_provider.service.cli import main
+from scripts.stack.database import ThrowAwayDatabase
+
+TOKEN = "a-token-of-20-letters"
+SCENARIO = {
+    "inputs": ["topic"],
+    "tasks": [
+        {"id": "first", "agent": "A", "seconds": 0.5, "output": "First on {topic}"},
+        {"id": "draft_task", "agent": "B", "seconds": 0.5, "human_input": "review", "output": "Draft on {topic}"},
+        {"id": "last", "agent": "C", "seconds": 0.5, "output": "All on {topic}"},
+    ],
+}
+NO_REVIEW = {"inputs": {"topic": "AI", "review": "no"}}
+SQL = ("SELECT", "INSERT", "UPDATE", "sqlite3", "psycopg", "sqlalche.me", "executions.")
+
+
+@pytest.fixture
+def start(command: Callable[..., Command], tmp_path: Path) -> Callable[..., Command]:
+    (tmp_path / "crew.json").write_text(json.dumps(SCENARIO))
+
+    def start(database: str) -> Command:
+        return command("--crew", "crew.json", "--token", TOKEN, "--db", database)
+
+    return start
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
+    if not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a file system")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def refusal(client: Client, path: str = "/kickoff") -> str | None:
+    """The sentence of a 503; None when the request is served."""
+    answer = client.post(path, NO_REVIEW) if path == "/kickoff" else client.get(path)
+    if answer.status_code == 200:
+        return None
+    assert answer.status_code == 503, answer.text
+    assert not [word for word in SQL if word.lower() in answer.text.lower()], answer.text
+    return answer.json()["detail"]
+
+
+def troubled_lines(service: Command) -> list[dict[str, Any]]:
+    lines = service.log.read_text().splitlines()[1:]
+    return [line for line in map(json.loads, lines) if line["level"] in ("warning", "error")]
+
+
+def the_service_mends(client: Client, kickoffs: list[str]) -> None:
+    eventually(lambda: client.get("/healthz").status_code == 200, "health", 30)
+    for kickoff_id in [*kickoffs, client.post("/kickoff", NO_REVIEW).json()["kickoff_id"]]:
+        eventually(lambda kickoff_id=kickoff_id: client.status(kickoff_id)["status"] == "completed", "the end", 90)
+
+
+def full(folder: Path) -> Callable[[], None]:
+    filler = folder / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.write(b"x" * 65536):
+            pass
+    return filler.unlink
+
+
+@pytest.mark.row("S8")
+def test_s8_a_full_disk_is_told_and_everything_goes_on_once_there_is_room(
+    start: Callable[..., Command], small_disk: Path, receiver: Receiver
+) -> None:
+    service = start(str(small_disk / "x.db"))
+    client = service.client(TOKEN)
+    hooked = {**NO_REVIEW, "stepWebhookUrl": f"{receiver.url}/step", "taskWebhookUrl": f"{receiver.url}/task"}
+    kickoffs = [client.post("/kickoff", hooked).json()["kickoff_id"] for _ in range(8)]
+    make_room = full(small_disk)
+    detail = eventually(lambda: refusal(client), "the 503")
+    assert detail == "The database cannot be written: the disk is full."
+    health = eventually(lambda: refusal(client, "/healthz"), "the truth of /healthz")
+    assert health == "The database cannot be written: the disk is full."
+    size = service.log.stat().st_size
+    sent = len(receiver.taken)
+    time.sleep(4)  # long enough for a loop without pauses to show
+    assert refusal(client, "/healthz")
+    assert service.log.stat().st_size - size < 4096
+    assert len(receiver.taken) - sent <= 48  # of 8 executions with 6 webhooks
+    make_room()
+    the_service_mends(client, kickoffs)
+    assert len(troubled_lines(service)) < 6
+
+
+@pytest.mark.row("S8")
+@pytest.mark.parametrize("come_back", ["moved", "copied"])
+def test_s8_a_database_file_that_was_moved_away_is_told(
+    start: Callable[..., Command], tmp_path: Path, come_back: str
+) -> None:
+    service = start("x.db")
+    client = service.client(TOKEN)
+    kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(4)]
+    (tmp_path / "x.db").rename(tmp_path / "elsewhere.db")
+    moved = "The database cannot be used: its file was moved away."
+    assert [refusal(client, path) for path in ("/kickoff", f"/status/{kickoffs[0]}")] == [moved, moved]
+    assert eventually(lambda: refusal(client, "/healthz"), "the truth of /healthz") == moved
+    if come_back == "moved":
+        (tmp_path / "elsewhere.db").rename(tmp_path / "x.db")
+    else:
+        shutil.copy(tmp_path / "elsewhere.db", tmp_path / "x.db")
+    the_service_mends(client, kickoffs)
+
+
+@pytest.mark.row("S8")
+def test_s8_a_read_only_sqlite_file_is_read_and_a_write_is_refused_in_one_sentence(
+    start: Callable[..., Command], small_disk: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client = start(str(small_disk / "x.db")).client(TOKEN)
+    kickoff_id = client.post("/kickoff", NO_REVIEW).json()["kickoff_id"]
+    subprocess.run(["mount", "--bind", str(small_disk), str(small_disk)], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(small_disk)], check=True)
+    try:
+        for command in (["list"], ["status", kickoff_id]):
+            assert main([*command, "--db", str(small_disk / "x.db")]) == 0
+            assert kickoff_id in capfd.readouterr().out
+        assert main(["kickoff", "topic=AI", "--db", str(small_disk / "x.db")]) == 2
+        assert "The database cannot be written: it is read-only." in capfd.readouterr().err
+        assert client.get(f"/status/{kickoff_id}").status_code == 200
+    finally:
+        subprocess.run(["umount", "--lazy", str(small_disk)], check=True)
+
+
+@pytest.mark.row("S8")
+def test_s8_a_read_only_postgresql_is_told(start: Callable[..., Command], throw_away: ThrowAwayDatabase) -> None:
+    service = start(throw_away.url)
+    client = service.client(TOKEN)
+    kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(4)]
+    execute(throw_away, f'ALTER DATABASE "{throw_away.name}" SET default_transaction_read_only = on', *CUT)
+    assert eventually(lambda: refusal(client), "the 503") == "The database cannot be written: it is read-only."
+    assert eventually(lambda: refusal(client, "/healthz"), "the truth of /healthz")
+    execute(throw_away, f'ALTER DATABASE "{throw_away.name}" SET default_transaction_read_only = off', *CUT)
+    the_service_mends(client, kickoffs)
+
+
+@pytest.mark.row("S12")
+@pytest.mark.timeout(150)
+def test_s12_executions_wait_while_another_process_locks_sqlite(start: Callable[..., Command], tmp_path: Path) -> None:
+    service = start("x.db")
+    client = service.client(TOKEN)
+    kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(6)]
+    other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    until = time.monotonic() + 35  # more than a busy timeout, which is what failed them
+    assert refusal(client) == "The database is locked by another process."
+    while time.monotonic() < until:
+        assert all(client.status(kickoff_id)["status"] == "running" for kickoff_id in kickoffs)
+        time.sleep(0.5)
+    other.execute("ROLLBACK")
+    other.close()
+    the_service_mends(client, kickoffs)
+
+
+@pytest.mark.row("S12")
+def test_s12_executions_go_on_while_postgresql_drops_their_connections(
+    start: Callable[..., Command], throw_away: ThrowAwayDatabase
+) -> None:
+    client = start(throw_away.url).client(TOKEN)
+    kickoffs: list[str] = []
+    cutting = threading.Event()
+
+    def cut() -> None:
+        while not cutting.wait(0.15):
+            execute(throw_away, *CUT)
+
+    thread = threading.Thread(target=cut)
+    thread.start()
+    while len(kickoffs) < 30:
+        answer = client.post("/kickoff", NO_REVIEW)
+        assert answer.status_code in (200, 503), answer.text
+        kickoffs += [answer.json()["kickoff_id"]] if answer.status_code == 200 else []
+        time.sleep(0.05)
+    cutting.set()
+    thread.join()
+    the_service_mends(client, kickoffs)
+
+
+@pytest.mark.row("S12")
+def test_s12_executions_go_on_after_postgresql_was_away(
+    start: Callable[..., Command], throw_away: ThrowAwayDatabase
+) -> None:
+    service = start(throw_away.url)
+    client = service.client(TOKEN)
+    kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(8)]
+    with throw_away.gone():
+        assert eventually(lambda: refusal(client), "the 503") == "The database cannot be reached."
+        assert refusal(client, f"/status/{kickoffs[0]}") == "The database cannot be reached."
+        time.sleep(5)
+    the_service_mends(client, kickoffs)
+    assert len(troubled_lines(service)) < 6
+
+
+CUT = ("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' AND pid <> pg_backend_pid()",)
+
+
+def execute(database: ThrowAwayDatabase, *statements: str) -> None:
+    connection = psycopg2.connect(database.server)
+    connection.autocommit = True
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement.format(name=database.name))
+    connection.close()

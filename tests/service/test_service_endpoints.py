@@ -1,0 +1,142 @@
+"""The table of endpoints is the one place where an endpoint stands: nothing is served, shown or said beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from crew_client import Client, Serve
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+
+from airflow_crew_provider.service.engine.container import Process
+from airflow_crew_provider.service.engine.paths import ROOT
+from airflow_crew_provider.service.http import page, swagger_ui
+from airflow_crew_provider.service.http.api import Api
+from airflow_crew_provider.service.http.app import crew_app
+from airflow_crew_provider.service.http.dialects import DIALECTS
+from airflow_crew_provider.service.http.endpoints import Endpoint, table
+from airflow_crew_provider.service.scripted_crew import DEMO, ScriptedCrew
+from airflow_crew_provider.service.settings import Settings
+
+GUIDE = Path(__file__).parents[2] / "docs" / "crew-service.md"
+KINDS: tuple[Literal["crew", "flow"], ...] = ("crew", "flow")
+
+
+@dataclass(frozen=True)
+class Served:
+    """One service: a dialect and what it serves."""
+
+    dialect: str
+    kind: Literal["crew", "flow"]
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return table(DIALECTS[self.dialect](), flow=self.kind == "flow")
+
+    @property
+    def crew(self) -> ScriptedCrew:
+        crew = ScriptedCrew(DEMO)
+        crew.kind = self.kind
+        return crew
+
+    def app(self, folder: Path) -> FastAPI:
+        settings = Settings(token="a-token-of-20-letters", dialect=self.dialect, database=str(folder / "service.db"))
+        return crew_app(
+            Process(settings, {ROOT: self.crew}, DIALECTS[self.dialect]()).crews[ROOT], DIALECTS[self.dialect]()
+        )
+
+
+SERVED = [Served(dialect, kind) for dialect in sorted(DIALECTS) for kind in KINDS]
+ENDPOINTS = [(served, endpoint) for served in SERVED for endpoint in served.endpoints]
+IDS = [f"{served.dialect} {served.kind} {endpoint.method} {endpoint.path}" for served, endpoint in ENDPOINTS]
+EACH = pytest.mark.parametrize(("served", "endpoint"), ENDPOINTS, ids=IDS)
+EACH_SERVICE = pytest.mark.parametrize("served", SERVED, ids=lambda served: f"{served.dialect} {served.kind}")
+
+
+@EACH_SERVICE
+def test_every_route_of_the_application_stands_in_the_table_or_is_a_page(served: Served, tmp_path: Path) -> None:
+    routes = {(*route.methods, route.path) for route in served.app(tmp_path).routes if isinstance(route, APIRoute)}
+    pages = {(method, path) for method, path, _ in page.ROUTES} | {("GET", path) for path in swagger_ui.PATHS}
+    assert routes == pages | {(endpoint.method, endpoint.path) for endpoint in served.endpoints}
+
+
+@EACH_SERVICE
+def test_the_document_shows_every_endpoint_in_the_order_of_the_table(served: Served, tmp_path: Path) -> None:
+    paths = served.app(tmp_path).openapi()["paths"]
+    shown = [(method.upper(), path) for path, methods in paths.items() for method in methods]
+    assert shown == [(endpoint.method, endpoint.path) for endpoint in served.endpoints]
+
+
+@EACH_SERVICE
+def test_the_document_gives_every_operation_a_summary_a_tag_its_body_and_the_refusals(
+    served: Served, tmp_path: Path
+) -> None:
+    document = served.app(tmp_path).openapi()
+    for endpoint in served.endpoints:
+        told = document["paths"][endpoint.path][endpoint.method.lower()]
+        assert (told["summary"], told["tags"]) == (endpoint.summary, [endpoint.tag])
+        codes = {"200", *map(str, endpoint.problems), *(["401"] if endpoint.needs_token else [])}
+        assert set(told["responses"]) == codes, endpoint.path
+        assert ("requestBody" in told) == (endpoint.body is not None), endpoint.path
+        assert {part["name"] for part in told.get("parameters", ())} >= names_in(endpoint.path), endpoint.path
+
+
+@EACH
+def test_every_answer_in_json_has_a_model_with_an_example(served: Served, endpoint: Endpoint) -> None:
+    models = getattr(endpoint.answer, "__args__", (endpoint.answer,))
+    assert (endpoint.answer is None) == (endpoint.media is not JSONResponse)
+    for model in models if endpoint.answer else ():
+        examples = model.model_config["json_schema_extra"]["examples"]
+        assert [model.model_validate(example) for example in examples]
+
+
+def test_every_public_method_of_the_api_is_an_endpoint_or_answers_a_refusal() -> None:
+    handlers = {endpoint.handler.__name__ for _, endpoint in ENDPOINTS}
+    assert {name for name in vars(Api) if not name.startswith("_")} - handlers == {"refused"}
+
+
+@EACH
+def test_the_guide_names_every_endpoint(served: Served, endpoint: Endpoint) -> None:
+    assert f"`{endpoint.method} {endpoint.path}`" in GUIDE.read_text("utf-8")
+
+
+@EACH
+def test_an_endpoint_needs_a_token_unless_the_table_says_otherwise(
+    serve: Serve, served: Served, endpoint: Endpoint
+) -> None:
+    client = serve(dialect=served.dialect, crew=served.crew)
+    path = endpoint.path.format(kickoff_id="x", request_id="x")
+    codes = {who: ask(client.holding(token), endpoint, path).status_code for who, token in tokens(client).items()}
+    if 401 in endpoint.problems:  # it asks for a token of its own
+        assert set(codes.values()) <= {401, 404, 422}
+        return
+    assert (codes["nobody"] == 401) == endpoint.needs_token
+    assert codes["organization"] != 401
+
+
+def test_only_the_pages_and_what_the_table_names_are_open() -> None:
+    in_table = {endpoint.path for _, endpoint in ENDPOINTS if not endpoint.needs_token}
+    assert in_table == {"/healthz", "/readyz", "/human_feedback_requests/{request_id}/respond"}
+    assert {path for _, path, _ in page.ROUTES} == page.OPEN_PATHS
+    assert {"/docs", "/openapi.json", *swagger_ui.ASSETS} == swagger_ui.OPEN_PATHS
+    assert {path.rpartition("/")[2] for path in swagger_ui.ASSETS} == {
+        "swagger-ui.css",
+        "swagger-ui-bundle.js",
+        "start.js",
+    }
+
+
+def tokens(client: Client) -> dict[str, str]:
+    return {"nobody": "not-a-token-of-this-service", "organization": client.token}
+
+
+def ask(client: Client, endpoint: Endpoint, path: str) -> Any:
+    return client.session.request(endpoint.method, client.url + path, json={}, timeout=30)
+
+
+def names_in(path: str) -> set[str]:
+    return {part[1:-1] for part in path.split("/") if part.startswith("{")}

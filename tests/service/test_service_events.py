@@ -1,0 +1,94 @@
+"""Event streaming: what happens in an execution, to one address, as live deployments send it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from crew_client import GATED, PLAIN, SLOW, Client, Receiver, Serve, eventually
+
+TOKEN = "stream-token-0123456789"
+
+
+def streamed(receiver: Receiver) -> list[dict[str, Any]]:
+    return [event for body in receiver.bodies("/events") for event in body["events"]]
+
+
+def types(receiver: Receiver) -> list[str]:
+    return [event["type"] for event in streamed(receiver)]
+
+
+def hook(receiver: Receiver, **more: Any) -> dict[str, Any]:
+    return {"url": f"{receiver.url}/events", **more}
+
+
+@pytest.mark.parametrize("dialect", ["spec", "live"])
+def test_every_event_of_an_execution_is_streamed_with_its_token(serve: Serve, receiver: Receiver, dialect: str) -> None:
+    client = serve(PLAIN, dialect=dialect)
+    authentication = {"strategy": "bearer", "token": TOKEN}
+    kickoff_id = client.kickoff(webhooks=hook(receiver, events=[], realtime=True, authentication=authentication))
+    expected = ["crew_kickoff_started", "task_started", "agent_execution_completed", "task_completed"]
+    eventually(lambda: types(receiver) == [*expected, "crew_kickoff_completed"], "every event")
+    assert len(receiver.taken) == 4  # the start goes out with the first task's
+    assert all(headers["Authorization"] == f"Bearer {TOKEN}" for _, headers, _ in receiver.taken)
+    for event in streamed(receiver):
+        assert set(event) == {"id", "execution_id", "timestamp", "type", "data"}
+        assert event["execution_id"] == kickoff_id
+    assert len({event["id"] for event in streamed(receiver)}) == 5
+
+
+def test_only_the_types_that_were_asked_for_are_streamed(serve: Serve, receiver: Receiver) -> None:
+    client = serve(GATED)
+    kickoff_id = client.kickoff(webhooks=hook(receiver, events=["human_feedback_requested", "crew_kickoff_completed"]))
+    client.until(kickoff_id, "pending")
+    eventually(lambda: types(receiver) == ["human_feedback_requested"], "the question")
+    client.resume(kickoff_id, webhooks=hook(receiver, events=["crew_kickoff_completed"]))
+    eventually(lambda: types(receiver)[1:] == ["crew_kickoff_completed"], "the end")
+
+
+def test_without_realtime_the_events_of_a_task_come_together(serve: Serve, receiver: Receiver) -> None:
+    client = serve(PLAIN)
+    client.kickoff(webhooks=hook(receiver, realtime=False))
+    eventually(lambda: "crew_kickoff_completed" in types(receiver), "the end")
+    assert [len(body["events"]) for body in receiver.bodies("/events")] == [4, 1]
+
+
+def _failing(client: Client, receiver: Receiver) -> None:
+    client.kickoff(webhooks=hook(receiver))
+
+
+def _stopped(client: Client, receiver: Receiver) -> None:
+    kickoff_id = client.kickoff(webhooks=hook(receiver))
+    eventually(lambda: "task_started" in types(receiver), "the start")
+    client.post(f"/stop/{kickoff_id}")
+
+
+@pytest.mark.parametrize(
+    ("scenario", "act", "error"),
+    [
+        ({"tasks": [{"id": "bad", "error": "no luck"}]}, _failing, "no luck"),
+        (SLOW, _stopped, "Stopped on request"),
+    ],
+)
+def test_a_failure_and_a_stop_are_streamed(
+    serve: Serve, receiver: Receiver, scenario: dict[str, Any], act: Any, error: str
+) -> None:
+    act(serve(scenario), receiver)
+    eventually(lambda: "crew_kickoff_failed" in types(receiver), "the failure")
+    assert streamed(receiver)[-1]["data"] == {"error": error}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "http://a",
+        {},
+        {"url": "http://a", "events": "all"},
+        {"url": "http://a", "realtime": "yes"},
+        {"url": "http://a", "authentication": {"strategy": "basic", "username": "a", "password": "b"}},
+    ],
+)
+def test_a_stream_that_cannot_be_understood_is_refused(serve: Serve, bad: Any) -> None:
+    client = serve(PLAIN)
+    assert client.post("/kickoff", {"inputs": {"topic": "AI"}, "webhooks": bad}).status_code == 400
+    assert client.post("/kickoff", {"inputs": {"topic": "AI"}, "webhooks": None}).status_code == 200

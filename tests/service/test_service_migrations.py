@@ -1,0 +1,133 @@
+"""The schema: what migrations make is what the code reads, and a database of release 0.1 is carried over."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from crew_client import Command, Serve
+from databases import sqlite_sample
+from sqlalchemy import create_engine, inspect, text
+
+from airflow_crew_provider.service.storage import schema
+from airflow_crew_provider.service.storage.database import Database, DatabaseUnusable
+from airflow_crew_provider.service.storage.tables import metadata
+
+SCENARIO = {
+    "inputs": ["topic"],
+    "tasks": [
+        {"id": "research_task", "agent": "Researcher", "output": "Notes on {topic}"},
+        {
+            "id": "draft_task",
+            "agent": "Writer",
+            "human_input": "review",
+            "output": "Draft {revision} on {topic}",
+            "revised": "Draft {revision} on {topic}, after: {feedback}",
+        },
+        {"id": "publish_task", "agent": "Editor", "output": "All on {topic}"},
+    ],
+}
+FOR_EVER = 36_500.0  # days: the sample grows old
+COMPLETED = "8c9e72f2-3952-465e-8012-519c3f4fbadd"
+WAITING = "3d8d0d16-3ef5-4b66-916d-295cd5358f0f"
+STOPPED = "e1b65ac9-7130-44f3-b1b3-b4f8f798c7d0"
+RUNNING = "17343fed-3a05-413c-98cd-d16c5946aab8"
+QUEUED = "2525bacb-9f6b-4bb6-a526-03c6049f873a"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/x.db"
+    return request.getfixturevalue("postgresql")
+
+
+def test_what_the_migrations_make_is_what_the_code_reads(database: str) -> None:
+    Database(database).close()
+    engine = create_engine(database)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+        assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar() == schema.newest()
+        made = {table: {index["name"] for index in inspect(connection).get_indexes(table)} for table in metadata.tables}
+    engine.dispose()
+    assert made["executions"] >= {index.name for index in metadata.tables["executions"].indexes}
+
+
+def test_processes_that_start_at_once_make_the_schema_once(database: str) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        for opened in pool.map(Database, [database] * 6):
+            opened.close()
+
+
+def test_a_database_of_release_0_1_is_carried_over_with_all_that_it_has(serve: Serve, tmp_path: Path) -> None:
+    client = serve(SCENARIO, db=sqlite_sample(tmp_path), keep_days=FOR_EVER, user_tokens=[("ann", "anns-token")])
+    assert client.status(COMPLETED)["result"]["output"] == "All on done"
+    assert client.status(STOPPED)["error"] == "Stopped on request"
+    assert client.until(RUNNING, "completed")["result"]["output"] == "All on run"
+    assert client.until(QUEUED, "pending")["task_output"] == "Draft 1 on queue"
+    ann = client.holding("anns-token")
+    assert ann.status(WAITING)["task_output"] == "Draft 2 on wait, after: Shorter."
+    ann.resume(WAITING)
+    assert client.until(WAITING, "completed")["result"]["output"] == "All on wait"
+    body, key = {"inputs": {"topic": "done"}, "meta": {"order": 7}}, {"Idempotency-Key": "key-1"}
+    assert client.post("/kickoff", body, headers=key).json() == {"kickoff_id": COMPLETED}
+
+
+def test_the_command_line_carries_it_over_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from airflow_crew_provider.service.cli import main
+
+    assert main(["list", "--db", sqlite_sample(tmp_path)]) == 0
+    assert WAITING in capsys.readouterr().out
+
+
+def test_a_newer_database_is_refused_and_left_alone(database: str) -> None:
+    Database(database).close()
+    engine = create_engine(database)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    engine.dispose()
+    with pytest.raises(DatabaseUnusable, match="another version"):
+        Database(database)
+
+
+def test_a_database_of_release_0_1_that_was_killed_in_an_upgrade_is_upgraded_again(tmp_path: Path) -> None:
+    """All of it is one transaction: what is half done is not there."""
+    sample = sqlite_sample(tmp_path)
+    with sqlite3.connect(sample) as connection:
+        connection.execute("CREATE TABLE sessions (x)")  # what a later step of the upgrade creates is in the way
+    with pytest.raises(DatabaseUnusable):
+        Database(sample)
+    with sqlite3.connect(sample) as connection:
+        connection.execute("DROP TABLE sessions")
+        columns = [row[1] for row in connection.execute("PRAGMA table_info(executions)")]
+    assert "claimed_by" not in columns
+    Database(sample).close()
+
+
+def test_release_0_1_does_not_open_what_was_carried_over(tmp_path: Path) -> None:
+    sample = sqlite_sample(tmp_path)
+    Database(sample).close()
+    with sqlite3.connect(sample) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() != (1,)
+
+
+@pytest.mark.row("S13")
+@pytest.mark.parametrize(
+    "name", ["{}/x.db", "sqlite:///{}/x.db", "sqlite+pysqlite:///{}/x.db", "sqlite:///x.db", "link"]
+)
+def test_s13_a_second_service_on_one_sqlite_file_is_refused_however_it_is_named(
+    command: Callable[..., Command], tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "crew.json").write_text(json.dumps(SCENARIO))
+    (tmp_path / "link").symlink_to("x.db")
+    (tmp_path / "folder").symlink_to(".")
+    command("--db", "x.db", "--crew", "crew.json", "--token", "a-token")
+    second = Command.refused(tmp_path, "--db", name.format(tmp_path))
+    assert second.returncode == 2
+    assert "is in use by another crew service" in second.stderr

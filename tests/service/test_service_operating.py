@@ -1,0 +1,90 @@
+"""Operating the service: tokens that stand on no command line, logs in two forms, and commands for programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from crew_client import PLAIN, SLOW, Command, Serve, eventually
+
+from airflow_crew_provider import __version__
+
+TOKEN = "a-token-of-the-organization"
+
+
+def test_tokens_of_users_come_from_a_file_and_from_the_environment(
+    command: Callable[..., Command], tmp_path: Path
+) -> None:
+    (tmp_path / "users").write_text("# of the newsroom\nann=anns-token-01234\n\nbob = bobs-token-56789\n")
+    service = command(
+        *("--token", TOKEN, "--user-tokens-file", "users", "--user-token", "cid=cids-token-01234"),
+        environment={"CREW_SERVICE_USER_TOKENS": "dan=dans-token-01234\neva=evas-token-01234"},
+    )
+    tokens = [f"{name}s-token-01234" for name in ("ann", "cid", "dan", "eva")]
+    for token in (*tokens, "bobs-token-56789"):
+        assert service.client(token).get("/inputs").status_code == 200
+    assert service.client("of the newsroom").get("/inputs").status_code == 401
+
+
+@pytest.mark.parametrize("content", [None, "ann", "ann=", "=secret-of-nobody", "\xff"])
+def test_a_file_of_tokens_that_cannot_be_used_ends_the_start_without_showing_one(
+    tmp_path: Path, content: str | None
+) -> None:
+    if content is not None:
+        (tmp_path / "users").write_bytes(content.encode("latin-1"))
+    ran = Command.refused(tmp_path, "--user-tokens-file", "users")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    (sentence,) = ran.stderr.splitlines()
+    assert "users" in sentence
+    assert "secret-of-nobody" not in sentence
+
+
+def test_the_log_can_be_text_and_quieter(command: Callable[..., Command]) -> None:
+    service = command("--token", TOKEN, "--log-format", "text")
+    kickoff_id = service.client(TOKEN).kickoff()
+    eventually(lambda: f"kicked off by organization execution_id={kickoff_id}" in service.log.read_text(), "the line")
+    refused = Command.refused(service.log.parent, "--log-level", "warning", "--port", "x")
+    assert refused.returncode == 2
+
+
+def test_the_version_is_told() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "airflow_crew_provider.service", "--version"], capture_output=True, text=True, timeout=60
+    )
+    assert (ran.returncode, ran.stdout) == (0, f"airflow-crew-service {__version__}\n")
+
+
+def test_a_kickoff_at_the_terminal_is_run_by_the_service(serve: Serve, terminal: Callable[..., str]) -> None:
+    client = serve(PLAIN)
+    answer = json.loads(terminal("kickoff", "topic=AI", "--inputs", '{"n": 3}', "--json"))
+    client.until(answer["kickoff_id"], "completed")
+    record = json.loads(terminal("status", answer["kickoff_id"], "--json"))
+    assert (record["state"], record["output"], record["inputs"]) == ("completed", "All on AI", {"topic": "AI", "n": 3})
+    assert [row["id"] for row in json.loads(terminal("list", "--json"))] == [record["id"]]
+
+
+def test_a_stop_at_the_terminal_ends_what_the_service_runs(serve: Serve, terminal: Callable[..., str]) -> None:
+    client = serve(SLOW)
+    kickoff_id = client.kickoff()
+    client.until(kickoff_id, "running")
+    assert "Stopped." in terminal("stop", kickoff_id)
+    assert client.status(kickoff_id)["error"] == "Stopped on request"
+    assert "Nothing was changed" in terminal("stop", kickoff_id, code=1)
+    assert "There is no execution" in terminal("stop", "unknown", code=1)
+
+
+@pytest.mark.parametrize("words", [("kickoff", "topic"), ("kickoff", "--inputs", "[]"), ("kickoff", "--inputs", "{")])
+def test_a_kickoff_that_cannot_be_read_is_refused(serve: Serve, terminal: Callable[..., str], words: list[str]) -> None:
+    serve(PLAIN)
+    with pytest.raises(SystemExit):
+        terminal(*words)
+
+
+def test_it_is_ready_while_it_runs(serve: Serve) -> None:
+    client = serve(PLAIN)
+    for path in ("/healthz", "/readyz"):
+        assert client.get(path).json() == {"status": "ok"}

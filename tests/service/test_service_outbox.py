@@ -1,0 +1,287 @@
+"""Rows S8, S9, S10 and S17 of webhooks: each arrives once and in order, whoever else does not answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pytest
+from crew_client import PLAIN, Client, Command, Receiver, Serve, eventually
+
+from airflow_crew_provider.service.engine import outbox
+from airflow_crew_provider.service.engine.crew import Completed, Job, Report, StepDone, TaskDone, TaskInfo, TaskOutput
+from airflow_crew_provider.service.engine.sending import signature
+from airflow_crew_provider.service.local import running_service
+
+TOKEN = "a-token-of-the-organization"
+
+
+class Talkative:
+    """Reports as many steps as its input says, each of as many characters."""
+
+    isolation: Literal["inline", "process"] = "inline"
+    kind: Literal["crew", "flow"] = "crew"
+    required: ClassVar = ["steps", "size"]
+    inputs: ClassVar = ["steps", "size"]
+    tasks: ClassVar = [TaskInfo("only_task", "Agent")]
+
+    def run(self, job: Job, report: Report) -> Completed:
+        for number in range(job.inputs["steps"]):
+            report(StepDone(thought=str(number), result="x" * job.inputs["size"]))
+        report(TaskDone(TaskOutput(task_id="only_task", agent="Agent", output="done", execution_time=0.0)))
+        return Completed("done")
+
+
+def talk(client: Client, steps: int, size: int = 1, **webhooks: Any) -> str:
+    answer = client.post("/kickoff", {"inputs": {"steps": steps, "size": size}, **webhooks})
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["kickoff_id"])
+
+
+def figure(client: Client, name: str) -> float:
+    return float(client.get("/metrics").text.split(f"\ncrew_service_{name} ", 1)[1].split("\n", 1)[0])
+
+
+def thoughts(receiver: Receiver, path: str) -> list[int]:
+    return [int(body["thought"]) for body in receiver.bodies(path)]
+
+
+@pytest.fixture
+def silent() -> Iterator[Receiver]:
+    receiver = Receiver()
+    receiver.hold.clear()
+    yield receiver
+    receiver.close()
+
+
+@pytest.mark.row("S9")
+def test_s9_a_thousand_webhooks_to_a_quick_receiver_arrive_once_each_in_the_order_of_their_execution(
+    serve: Serve, receiver: Receiver
+) -> None:
+    client = serve(crew=Talkative())
+    for number in range(20):
+        talk(client, 50, stepWebhookUrl=f"{receiver.url}/{number}")
+    eventually(lambda: len(receiver.taken) >= 1000 and figure(client, "webhooks_waiting") == 0, "delivery", 90)
+    for number in range(20):
+        assert thoughts(receiver, f"/{number}") == list(range(50))
+
+
+@pytest.mark.row("S9")
+def test_s9_later_webhooks_of_an_execution_wait_for_the_one_that_is_tried_again(
+    serve: Serve, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "FIRST_PAUSE", 0.1)
+    client = serve(crew=Talkative())
+    receiver.answers = [200, 500, 503, 200, 500]
+    talk(client, 8, stepWebhookUrl=f"{receiver.url}/step")
+    eventually(lambda: len(receiver.taken) == 11 and figure(client, "webhooks_waiting") == 0, "delivery")
+    assert thoughts(receiver, "/step") == [0, 1, 1, 1, 2, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.row("S9")
+def test_s9_a_graceful_stop_in_mid_delivery_sends_nothing_twice(receiver: Receiver, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"crew": Talkative(), "token": TOKEN, "db": tmp_path / "kept.db"}
+    for _ in range(3):
+        with running_service(**options) as service:
+            client = Client(service.url, TOKEN)
+            client.until(talk(client, 100, stepWebhookUrl=f"{receiver.url}/step"), "completed")
+    with running_service(**options) as service:
+        client = Client(service.url, TOKEN)
+        eventually(lambda: figure(client, "webhooks_waiting") == 0, "delivery", 60)
+    assert len(receiver.taken) == 300
+
+
+@pytest.mark.row("S9")
+def test_s9_a_crash_repeats_at_most_what_was_under_way(command: Callable[..., Command], receiver: Receiver) -> None:
+    receiver.hold.clear()
+    service = command("--token", TOKEN)
+    client = service.client(TOKEN)
+    client.until(client.kickoff(stepWebhookUrl=f"{receiver.url}/s"), "pending")
+    eventually(lambda: receiver.taken, "the first webhook")
+    service.kill()
+    receiver.hold.set()
+    client = command("--token", TOKEN).client(TOKEN)
+    eventually(lambda: figure(client, "webhooks_waiting") == 0, "delivery", 60)
+    assert [body["result"][:5] for body in receiver.bodies("/s")] == ["Notes", "Notes", "Outli", "Draft"]
+
+
+@pytest.mark.row("S10")
+def test_s10_a_silent_receiver_with_600_webhooks_does_not_hold_up_the_others(
+    serve: Serve, receiver: Receiver, silent: Receiver
+) -> None:
+    client = serve(crew=Talkative(), webhook_timeout=60)
+    for _ in range(60):
+        client.until(talk(client, 10, stepWebhookUrl=f"{silent.url}/step"), "completed")
+    began = time.monotonic()
+    for number in range(5):
+        talk(client, 3, stepWebhookUrl=f"{receiver.url}/{number}")
+    eventually(lambda: len(receiver.taken) == 15, "the others' webhooks", 10)
+    assert time.monotonic() - began < 10
+    assert len(silent.taken) <= outbox.PER_RECEIVER
+
+
+@pytest.mark.row("S10")
+def test_s10_ten_thousand_webhooks_wait_in_the_database_and_not_in_memory(
+    command: Callable[..., Command], receiver: Receiver, silent: Receiver, tmp_path: Path
+) -> None:
+    service = command("--token", TOKEN)
+    client = service.client(TOKEN)
+    kickoff_id = client.kickoff(stepWebhookUrl=f"{silent.url}/step")
+    client.until(kickoff_id, "pending")
+    before = memory(service)
+    multiply(tmp_path / "crew-service.db", 10_000, body="x" * 20_000)
+    client.kickoff(stepWebhookUrl=f"{receiver.url}/step")
+    eventually(lambda: len(receiver.taken) == 3, "the others' webhooks", 15)
+    assert memory(service) - before < 60_000_000  # 200 MB wait
+
+
+def memory(service: Command) -> int:
+    return int(Path(f"/proc/{service.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def multiply(database: Path, number: int, body: str) -> None:
+    """As if as many executions had each sent a webhook to the one receiver that there is."""
+    with sqlite3.connect(database, timeout=30) as connection:
+        connection.execute(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) INSERT INTO webhook_queues"
+            " (id, execution_id, receiver, url, due_at) SELECT 'q' || i, execution_id, receiver, url, 0"
+            " FROM n, (SELECT * FROM webhook_queues LIMIT 1)",
+            (number,),
+        )
+        connection.execute(
+            "INSERT INTO outbox (key, queue_id, execution_id, kind, body, size, attempts, created_at)"
+            " SELECT id, id, execution_id, 'step', ?, ?, 0, 0 FROM webhook_queues WHERE id LIKE 'q%'",
+            (json.dumps(body), len(body)),
+        )
+    connection.close()
+
+
+@pytest.mark.row("S10")
+def test_s10_what_is_given_up_is_kept_and_can_be_sent_again_from_the_terminal(
+    serve: Serve, receiver: Receiver, tmp_path: Path, terminal: Callable[..., str]
+) -> None:
+    client = serve(PLAIN, webhook_attempts=1)
+    receiver.answers = [500]
+    url = receiver.url.replace("//", "//ann:hook-password@") + "/crew?key=7"
+    kickoff_id = client.kickoff(crewWebhookUrl=url)
+    eventually(lambda: figure(client, "webhooks_given_up") == 1, "giving up")
+    listed = terminal("webhooks", "list")
+    assert all(word in listed for word in (kickoff_id, "crew", "HTTP 500", f"{receiver.url}/crew?key=7"))
+    (letter,) = json.loads(terminal("webhooks", "list", "--json"))
+    eventually(lambda: b"hook-password" not in stored(tmp_path), "the erasure of the password")
+    assert "1 webhook is sent again" in terminal("webhooks", "resend", letter["id"])
+    eventually(lambda: len(receiver.bodies("/crew?key=7")) == 2, "the second delivery")
+    first, second = receiver.taken
+    assert first[2] == second[2]
+    assert "No webhook was given up." in terminal("webhooks", "list")
+    assert "There is no webhook" in terminal("webhooks", "resend", letter["id"], code=1)
+
+
+def test_every_given_up_webhook_can_be_sent_again_at_once(
+    serve: Serve, receiver: Receiver, terminal: Callable[..., str]
+) -> None:
+    client = serve(crew=Talkative(), webhook_attempts=1)
+    receiver.answers = [500] * 5
+    talk(client, 5, stepWebhookUrl=f"{receiver.url}/step")
+    eventually(lambda: figure(client, "webhooks_given_up") == 5, "giving up")
+    assert "5 webhooks are sent again" in terminal("webhooks", "resend", "--all")
+    eventually(lambda: len(receiver.taken) == 10, "the second delivery")
+    assert sorted(thoughts(receiver, "/step")[5:]) == list(range(5))
+
+
+def stored(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.glob("service.db*"))
+
+
+def test_a_password_in_an_address_is_erased_with_its_last_delivery(
+    serve: Serve, receiver: Receiver, tmp_path: Path
+) -> None:
+    client = serve(PLAIN)
+    url = receiver.url.replace("//", "//ann:hook-password@") + "/crew"
+    client.until(client.kickoff(crewWebhookUrl=url), "completed")
+    eventually(lambda: receiver.taken, "the delivery")
+    assert receiver.taken[0][1]["Authorization"].startswith("Basic ")
+    eventually(lambda: b"hook-password" not in stored(tmp_path), "the erasure")
+
+
+@pytest.mark.row("S8")
+def test_s8_a_delivery_that_cannot_be_stored_is_not_sent_again_and_again(
+    serve: Serve, receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = serve(PLAIN)
+    receiver.hold.clear()
+    client.until(client.kickoff(crewWebhookUrl=f"{receiver.url}/crew"), "completed")
+    eventually(lambda: receiver.taken, "the delivery")
+    other = sqlite3.connect(tmp_path / "service.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")  # what a full disk is too: nothing can be written
+    logged = len(caplog.records)
+    receiver.hold.set()
+    try:
+        time.sleep(5)  # the fault was seen in as many seconds
+        assert len(receiver.taken) == 1
+        assert len(caplog.records) - logged < 10
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+    eventually(lambda: figure(client, "webhooks_waiting") == 0, "the settlement", 60)
+    assert len(receiver.taken) == 1
+
+
+@pytest.mark.row("S17")
+def test_s17_large_outputs_for_a_silent_receiver_stay_in_the_database(
+    command: Callable[..., Command], silent: Receiver, tmp_path: Path
+) -> None:
+    large = {"tasks": [{"id": f"t{n}", "output": "x" * 10_000_000} for n in range(3)]}
+    (tmp_path / "large.json").write_text(json.dumps(large))
+    service = command("--token", TOKEN, "--crew", "large.json")
+    client = service.client(TOKEN)
+    for _ in range(3):
+        client.until(client.kickoff(), "completed")
+    before = memory(service)  # with what running such a crew takes
+    for _ in range(5):
+        client.until(client.kickoff(taskWebhookUrl=f"{silent.url}/task"), "completed")
+    highest = 0
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        highest = max(highest, memory(service) - before)
+        time.sleep(0.1)
+    assert highest < 300_000_000  # 150 MB wait; the first release went past 2,200 MB
+
+
+def test_a_webhook_is_signed_where_a_secret_is_given(serve: Serve, receiver: Receiver) -> None:
+    client = serve(PLAIN, webhook_secret="s" * 32)
+    receiver.raw.clear()
+    client.kickoff(crewWebhookUrl=f"{receiver.url}/crew")
+    eventually(lambda: receiver.taken, "the delivery")
+    _, headers, _ = receiver.taken[0]
+    assert signature("s" * 32, receiver.raw[0], int(headers["X-CrewAI-Timestamp"])).items() <= headers.items()
+    assert abs(int(headers["X-CrewAI-Timestamp"]) - time.time()) < 60
+
+
+def test_two_services_on_one_database_deliver_each_webhook_once(
+    command: Callable[..., Command], postgresql: str, receiver: Receiver, tmp_path: Path
+) -> None:
+    services = [command("--token", TOKEN, "--db", postgresql) for _ in range(2)]
+    clients = [service.client(TOKEN) for service in services]
+    threads = [
+        threading.Thread(target=lambda c=c: [c.kickoff(stepWebhookUrl=f"{receiver.url}/s") for _ in range(30)])
+        for c in clients
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    eventually(lambda: len(receiver.taken) >= 180, "delivery", 90)
+    eventually(lambda: figure(clients[0], "webhooks_waiting") == 0, "an empty outbox")
+    by_execution: dict[str, list[str]] = {}
+    for body in receiver.bodies("/s"):
+        by_execution.setdefault(body["kickoff_id"], []).append(re.split(r"\W", body["result"])[0])
+    assert len(by_execution) == 60
+    assert all(words == ["Notes", "Outline", "Draft"] for words in by_execution.values())

@@ -1,0 +1,94 @@
+"""Kills workers, triggerers and services at random, and takes connections away for a moment."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+
+import psutil
+from chaos import Part, own_api
+
+from scripts.stack import AirflowStack
+
+PAUSE_BETWEEN_KILLS = (6.0, 14.0)
+AWAY = (2.0, 6.0)
+KILLS = {"A1/A2 worker killed": 6, "A3 triggerer killed": 2, "S1 service killed": 1, "N18 connection not found": 2}
+
+
+class Killer:
+    """Kills at random, and starts again what does not start by itself, until it is told to stop."""
+
+    def __init__(self, airflow: AirflowStack, started: Sequence[Part], seed: int) -> None:
+        self.kills: Counter[str] = Counter()
+        self._airflow, self._parts, self._random = airflow, started, Random(seed)
+        self._api = own_api(airflow)
+        self._error: Exception | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def __enter__(self) -> Killer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join(120)
+        if self._error:
+            raise self._error
+
+    def _work(self) -> None:
+        try:
+            self._kill_until_over()
+        except Exception as error:
+            self._error = error
+
+    def _kill_until_over(self) -> None:
+        first = self._random.sample(list(KILLS), len(KILLS))  # a short run sees each kind too
+        while not self._over.wait(self._random.uniform(*PAUSE_BETWEEN_KILLS)):
+            what = first.pop() if first else self._random.choices(list(KILLS), list(KILLS.values()))[0]
+            if self._kill(what):
+                self.kills[what] += 1
+
+    def _kill(self, what: str) -> bool:
+        if "triggerer" in what:
+            self._airflow.kill("triggerer")
+            self._airflow.start("triggerer")
+        elif "service" in what:
+            service = self._random.choice(self._parts).service
+            service.kill()
+            service.start()
+        elif "connection" in what:
+            self._take_away(self._random.choice(self._parts))
+        else:
+            return self._kill_worker()
+        return True
+
+    def _take_away(self, part: Part) -> None:
+        """Let Airflow answer "not found", as it also does while a secrets back end is away."""
+        self._api.call("DELETE", f"connections/{part.conn_id}")
+        self._over.wait(self._random.uniform(*AWAY))
+        self._api.add_connection(part.conn_id, **part.connection)
+
+    def _kill_worker(self) -> bool:
+        running = [each for each in self._airflow.group.components["scheduler"].processes() if _is_task(each)]
+        if not running:
+            return False
+        task = self._random.choice(running)
+        try:
+            supervisor = task.parent()
+            task.kill()
+            if supervisor:
+                supervisor.kill()
+        except psutil.NoSuchProcess:
+            return False
+        return True
+
+
+def _is_task(process: psutil.Process) -> bool:
+    """Whether this runs a task: such a process is named after it, and its parent is the worker that supervises it."""
+    try:
+        return " ".join(process.cmdline()).startswith("airflow worker -- 0")
+    except psutil.Error:
+        return False

@@ -1,0 +1,122 @@
+"""A scripted reviewer: answers every question over Airflow's REST API, at random moments, as a person would.
+
+Some answers come as soon as Airflow lists the question, which may be before the task has given its slot back.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import requests
+
+from scripts.stack import AirflowApi, DagRun
+
+PAUSE = 0.1
+LONGEST_THOUGHT = 8.0
+AT_ONCE = 0.4  # the share of the answers that come in the moment in which the question is seen
+REVISE = 0.4
+MOST_REVISIONS = 2  # of three rounds: the last one must approve
+OPEN = ("running", "deferred", "awaiting_input", "up_for_retry", "queued", "scheduled")
+FIELD = "human_feedback"
+
+Question = tuple[str, str, int]  # run, task, map index
+
+
+@dataclass(frozen=True)
+class Given:
+    """An answer that Airflow has accepted, and the state in which its task was."""
+
+    question: Question
+    option: str
+    feedback: str
+    task_state: str
+
+
+class Reviewer:
+    """Reviews the runs that it is given until the block ends: ``with Reviewer(api, runs, seed) as reviewer: ...``.
+
+    :param api: for this reviewer alone, which works in a thread of its own
+    """
+
+    def __init__(self, api: AirflowApi, runs: Sequence[DagRun], seed: int) -> None:
+        self.given: list[Given] = []  # as Airflow accepted them; a question that is asked again is answered again
+        self.refused: Counter[str] = Counter()
+        self._api, self._runs, self._random = api, runs, Random(seed)
+        self._due: dict[Question, float] = {}
+        self._error: Exception | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def __enter__(self) -> Reviewer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join(60)
+        if self._error:
+            raise self._error
+
+    def _work(self) -> None:
+        try:
+            while not self._over.wait(PAUSE):
+                for run in self._runs:
+                    self._review(run)
+        except Exception as error:
+            self._error = error
+
+    def _review(self, run: DagRun) -> None:
+        try:
+            for detail in self._api.pages(f"{run.path}/hitlDetails", "hitl_details", response_received=False):
+                if detail["task_instance"]["state"] in OPEN and self._is_due(question_of(detail)):
+                    self._answer(run, detail)
+        except requests.RequestException:
+            return  # Airflow is busy or away; the question stays
+
+    def _is_due(self, question: Question) -> bool:
+        thought = 0.0 if self._random.random() < AT_ONCE else self._random.uniform(0, LONGEST_THOUGHT)
+        return time.monotonic() >= self._due.setdefault(question, time.monotonic() + thought)
+
+    def _answer(self, run: DagRun, detail: Mapping[str, Any]) -> None:
+        question = question_of(detail)
+        revise = round_of(question[1]) <= MOST_REVISIONS and self._random.random() < REVISE
+        option = next(each for each in detail["options"] if is_approval(each) != revise)
+        feedback = f"more of {draft_shown(detail)} in round {round_of(question[1])}" if revise else ""
+        answer = self._api.call("PATCH", run.answer_path(detail), json=body_of(option, feedback))
+        if answer.ok:
+            self.given.append(Given(question, option, feedback, detail["task_instance"]["state"]))
+            self._due.pop(question)
+        else:
+            self.refused[f"{answer.status_code}"] += 1
+
+
+def body_of(option: str, feedback: str) -> dict[str, Any]:
+    return {"chosen_options": [option], "params_input": {FIELD: feedback}}
+
+
+def question_of(detail: Mapping[str, Any]) -> Question:
+    task = detail["task_instance"]
+    return task["dag_run_id"], task["task_id"], task["map_index"]
+
+
+def is_approval(option: str) -> bool:
+    return option in ("approve", "publish")
+
+
+def round_of(task_id: str) -> int:
+    """Return the number in ``crew.round_2.review``."""
+    found = re.search(r"round_(\d+)", task_id)
+    return int(found[1]) if found else 1
+
+
+def draft_shown(detail: Mapping[str, Any]) -> int:
+    """Return the number of the draft in a form: of ``Draft 2 on tea``, below all else, that is 2."""
+    found = re.findall(r"^Draft (\d+) on ", detail["body"], re.MULTILINE)
+    return int(found[-1]) if found else 0

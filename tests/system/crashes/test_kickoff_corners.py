@@ -1,0 +1,93 @@
+"""Kickoffs and waits in the corners that only real processes have: kills, edited DAG files, connections that vanish."""
+
+from __future__ import annotations
+
+import pytest
+from faults.proxy import FaultProxy
+from held import Deployment, HeldAnswer, holding, kill_worker, wait_for_looks
+
+from scripts.stack import AirflowStack, wait_until
+
+
+@pytest.mark.row("A15")
+def test_a15_a_task_that_is_killed_during_the_post_says_when_it_was_sent(
+    airflow: AirflowStack, deployments: dict[str, Deployment]
+) -> None:
+    topic, deployment, held = "killed during the post", deployments["spec"], HeldAnswer()
+    faults = holding(held)
+    with (
+        FaultProxy(deployment.url, seed=0, rate=1.0, faults=faults) as proxy,
+        deployment.behind(proxy, airflow) as crew,
+    ):
+        run = airflow.api.trigger("in_worker", {"crew": crew, "topic": topic})
+        assert held.taken.wait(90)
+        run.mark_task("crew", "failed")
+        said = "killed while a kickoff was under way, sent at 20"
+        wait_until(lambda: said in run.log("crew", try_number=1), 60, said)
+        held.release.set()
+        deployment.crew.let_go(topic)
+    assert len(deployment.executions(topic)) == 1
+
+
+@pytest.mark.row("A16")
+def test_a16_a_retry_that_renders_other_inputs_starts_nothing_while_the_first_execution_runs(
+    airflow: AirflowStack, deployments: dict[str, Deployment]
+) -> None:
+    topic, deployment = "other inputs", deployments["spec"]
+    with FaultProxy(deployment.url, seed=0, faults=()) as proxy, deployment.behind(proxy, airflow) as crew:
+        run = airflow.api.trigger("other_inputs_each_try", {"crew": crew, "topic": topic})
+        wait_for_looks(proxy)
+        kill_worker(airflow, run)
+        said = "No second execution is started while the first may run"
+        wait_until(lambda: said in run.log("crew", try_number=2), 90, said)
+        assert len(deployment.executions(topic)) == 1
+        deployment.crew.let_go(topic)
+        run.wait_for("success")
+        first, second = deployment.executions(topic)
+        assert run.xcom("crew")["execution_id"] == second["id"] != first["id"]
+
+
+@pytest.mark.row("A17")
+def test_a17_a_clear_after_retries_were_edited_down_starts_a_new_execution(
+    airflow: AirflowStack, deployments: dict[str, Deployment]
+) -> None:
+    topic, deployment = "edited retries", deployments["spec"]
+    deployment.crew.let_go(topic)
+    with FaultProxy(deployment.url, seed=0, faults=()) as proxy, deployment.behind(proxy, airflow) as crew:
+        run = airflow.api.trigger("edited_retries", {"crew": crew, "topic": topic})
+        run.wait_for("success")
+        before = run.task("crew")["max_tries"]
+        (airflow.home / "retries_of_the_edited_kickoff").write_text("1")
+        wait_until(lambda: _retries(airflow) == 1, 120, "the edited DAG", pause=1)
+        run.clear("crew")
+        wait_until(lambda: run.task("crew")["try_number"] == 2, 60, "the second try")
+        run.wait_for("success")
+        assert run.task("crew")["max_tries"] == before, "else this proves nothing"
+        _, second = deployment.executions(topic)
+        assert run.xcom("crew") == second["id"]
+
+
+def _retries(airflow: AirflowStack) -> int:
+    return int(airflow.api.json("GET", "dags/edited_retries/tasks/crew")["retries"])
+
+
+@pytest.mark.row("N18")
+def test_n18_a_wait_and_a_kickoff_survive_a_connection_that_is_not_found_for_a_while(
+    airflow: AirflowStack, deployments: dict[str, Deployment]
+) -> None:
+    topic, other, deployment = "gone for a while", "gone at first", deployments["spec"]
+    with FaultProxy(deployment.url, seed=0, faults=()) as proxy, deployment.behind(proxy, airflow) as crew:
+        run = airflow.api.trigger("deferred", {"crew": crew, "topic": topic})
+        run.wait_for_task("crew", ["deferred"])
+        wait_for_looks(proxy)
+        airflow.api.call("DELETE", f"connections/{crew}")
+        airflow.restart("triggerer")
+        late = airflow.api.trigger("in_worker", {"crew": crew, "topic": other})
+        wait_until(lambda: "isn't defined" in late.log("crew", try_number=1), 90, "a try without its connection")
+        assert "No execution was started" in late.log("crew", try_number=1)
+        token = deployment.token
+        airflow.api.add_connection(crew, conn_type="crew", host=proxy.url, password=token)
+        deployment.crew.let_go(topic, other)
+        run.wait_for("success")
+        late.wait_for("success")
+    assert len(deployment.executions(topic)) == len(deployment.executions(other)) == 1

@@ -1,0 +1,66 @@
+"""The verdict on reviews finds each kind of harm: a count of 0 that cannot be another number proves nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from review_verdict import Verdict
+from reviewer import Given
+
+MORE = "more of 1 in round 1"
+REVISED = f"Draft 2 on tea, {MORE}"
+
+
+def detail(number: int, body: str, option: str, feedback: str = "") -> dict[str, Any]:
+    return {
+        "task_instance": {"dag_run_id": "run", "task_id": f"crew.round_{number}.review", "map_index": -1},
+        "body": f"The draft\n\n{body}",
+        "chosen_options": [option],
+        "params_input": {"human_feedback": feedback},
+    }
+
+
+FIRST, SECOND = detail(1, "Draft 1 on tea", "revise", MORE), detail(2, REVISED, "approve")
+
+
+@pytest.mark.parametrize(
+    ("details", "output", "problems"),
+    [
+        ([FIRST, SECOND], REVISED, set()),
+        ([SECOND, FIRST], REVISED, set()),
+        ([FIRST, SECOND], f"Draft 3 on tea, {MORE}", {"doubled"}),
+        ([FIRST, SECOND], "Draft 1 on tea", {"lost", "wrong_draft"}),
+        ([FIRST, detail(2, "Draft 1 on tea", "approve")], REVISED, {"wrong_draft"}),
+        ([FIRST, SECOND], "Draft 2 on tea, something else", {"wrong_draft"}),
+        ([FIRST], REVISED, {"wrong_draft"}),
+        ([], "Draft 1 on tea", {"wrong_draft"}),
+    ],
+)
+def test_answers_are_compared_with_what_the_crew_made_of_them(
+    details: list[dict[str, Any]], output: str, problems: set[str]
+) -> None:
+    verdict = Verdict()
+    verdict.judge_execution("tea", details, output)
+    assert set(verdict.problems) == problems
+
+
+def given(option: str, feedback: str = "") -> Given:
+    return Given(("run", "crew.round_1.review", -1), option, feedback, "running")
+
+
+@pytest.mark.parametrize(
+    ("answers", "held", "wiped"),
+    [
+        ([given("revise", MORE)], FIRST, 0),
+        ([given("approve")], FIRST, 1),
+        ([given("revise", MORE)], None, 1),
+        ([given("approve"), given("revise", MORE)], FIRST, 1),
+    ],
+)
+def test_an_answer_that_airflow_does_not_hold_or_asks_for_again_was_wiped(
+    answers: list[Given], held: dict[str, Any] | None, wiped: int
+) -> None:
+    verdict = Verdict()
+    verdict.judge_questions({answers[0].question: held} if held else {}, answers)
+    assert (verdict.answers, len(verdict.wiped)) == (1, wiped)

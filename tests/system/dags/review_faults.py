@@ -1,0 +1,86 @@
+"""Reviews whose task is lost, whose notifier fails, and crews that do not ask."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import pendulum
+from airflow.providers.common.compat.sdk import DAG, task
+
+from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
+from airflow_crew_provider.operators.review import CrewReviewOperator
+from airflow_crew_provider.sensors.crew import CrewStatusSensor
+from airflow_crew_provider.task_groups.crew import crew_with_review
+
+COMMON = {"schedule": None, "start_date": pendulum.datetime(2026, 1, 1, tz="UTC"), "catchup": False}
+PENDING = {
+    "state": "pending",
+    "kickoff_id": "execution-1",
+    "execution_id": "execution-1",
+    "crew_task_id": "draft_task",
+    "output": "A draft.",
+    "tasks": [],
+}
+
+
+def broken(context: Any) -> None:
+    raise RuntimeError("no mail server")
+
+
+def deadly(context: Any) -> None:
+    """Kill the first try of the task when its question is open."""
+    if context["ti"].try_number == 1:
+        os._exit(9)
+
+
+with DAG("review_notifier", **COMMON):
+    CrewReviewOperator(task_id="review", pending=PENDING, notifiers=[broken])  # type: ignore[list-item]
+
+with DAG("review_lost", **COMMON):
+    CrewReviewOperator(
+        task_id="review",
+        pending=PENDING,
+        notifiers=[deadly],  # type: ignore[list-item]
+        retry_delay=timedelta(seconds=20),
+    )
+
+with DAG("review_edited", **COMMON):
+
+    @task
+    def wait() -> dict[str, Any]:
+        return PENDING
+
+    CrewReviewOperator(task_id="review", pending=wait())
+
+# The first execution of a run asks a person, one after a clear does not.
+with DAG("review_cleared", **COMMON):
+    crew_with_review(
+        group_id="crew",
+        inputs={"topic": "try {{ ti.try_number }}", "review": "{{ 'yes' if ti.try_number == 1 else 'no' }}"},
+        max_rounds=2,
+        crew_conn_id="crew_asking",
+        poll_interval=1,
+    )
+
+with DAG("review_not_needed", **COMMON):
+    kickoff = CrewKickoffOperator(
+        task_id="kickoff", inputs={"topic": "tea", "review": "no"}, crew_conn_id="crew_asking"
+    )
+    now = kickoff
+    for number in (1, 2):
+        waiting = CrewStatusSensor(
+            task_id=f"wait_{number}", kickoff_id=now.output, execution_id=kickoff.output, crew_conn_id="crew_asking"
+        )
+        review = CrewReviewOperator(task_id=f"review_{number}", pending=waiting.output)
+        now = CrewResumeOperator(task_id=f"resume_{number}", review=review.output, crew_conn_id="crew_asking")
+    result = CrewStatusSensor(
+        task_id="result", kickoff_id=now.output, wait_past_pending=True, crew_conn_id="crew_asking"
+    )
+
+    @task
+    def data(record: dict[str, Any]) -> str:
+        return record["output"]
+
+    data(result.output)

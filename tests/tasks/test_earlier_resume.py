@@ -1,0 +1,96 @@
+"""What a wait knows of the resume before it, from the XCom of the tasks upstream."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_crew_provider.core.review import FIELDS, AnsweredDraft, Draft
+from airflow_crew_provider.core.stored_names import RESUME_KEY
+from airflow_crew_provider.tasks.earlier_resume import OLD_PAUSE_SHOWS, answered_before, resume_before
+
+TOLD = {
+    **{"kickoff_id": "k-1", "execution_id": "e-1", "crew_task_id": "draft_task"},
+    **{"draft_sha256": "a hash", "resumed_at": 100.0},
+}
+
+
+class Wait:
+    """A task with two resumes, a kickoff and a task with some of a resume's fields upstream."""
+
+    def __init__(self, in_dag: bool = True) -> None:
+        self.has_dag = lambda: in_dag
+
+    def get_flat_relatives(self, *, upstream: bool) -> list[Any]:
+        fields = {"resume_2": ("review", *FIELDS), "kickoff": ("inputs",), "form": FIELDS[:-1], "resume_1": FIELDS}
+        named = [SimpleNamespace(task_id=name, template_fields=each) for name, each in fields.items()]
+        return named if upstream is True else []
+
+
+class Pulled:
+    """The XComs of a run, or the error that reading them ends in."""
+
+    def __init__(self, found: Any) -> None:
+        self.found, self.asked = found, []
+
+    def xcom_pull(self, **asked: Any) -> Any:
+        self.asked.append(asked)
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+
+def before(found: Any, kickoff_id: str = "k-1", task: Any = None) -> Any:
+    return resume_before({"ti": Pulled(found)}, task or Wait(), kickoff_id)
+
+
+def test_only_resumes_upstream_are_asked() -> None:
+    pulled = Pulled([TOLD])
+    assert resume_before({"ti": pulled}, Wait(), "k-1") == TOLD
+    assert pulled.asked == [{"task_ids": ["resume_1", "resume_2"], "key": RESUME_KEY}]
+
+
+def test_without_a_resume_upstream_nothing_is_pulled() -> None:
+    pulled = Pulled([TOLD])
+    assert resume_before({"ti": pulled}, Wait(in_dag=False), "k-1") is None
+    assert pulled.asked == []
+
+
+@pytest.mark.parametrize("found", [None, [], [None], ["k-1"], [{}], [{**TOLD, "kickoff_id": "k-2"}]])
+def test_what_is_not_told_of_this_execution_is_left_out(found: Any) -> None:
+    assert before(found) is None
+    assert answered_before({"ti": Pulled(found)}, Wait(), "k-1") is None
+
+
+def test_the_last_resume_of_the_execution_counts() -> None:
+    untimed = {"kickoff_id": "k-1"}
+    later, other = {**TOLD, "resumed_at": 200.0}, {**TOLD, "kickoff_id": "k-2", "resumed_at": 300.0}
+    assert before([untimed, TOLD, later, other, None]) == later
+    assert before([later, TOLD, untimed]) == later
+    assert before([untimed]) == untimed
+    assert before([{**untimed, "resumed_at": -0.5}, untimed]) == untimed
+    assert before([untimed, {**untimed, "resumed_at": 0.5}]) == {**untimed, "resumed_at": 0.5}
+
+
+def test_xcoms_that_cannot_be_read_end_no_wait_and_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert before(RuntimeError("away")) is None
+    assert [record.getMessage() for record in caplog.records] == [
+        "What the resume upstream has done cannot be read; an old pause may be taken for new"
+    ]
+    assert caplog.records[0].exc_info
+
+
+def test_the_answered_draft_may_be_shown_for_a_while_after_the_resume() -> None:
+    found = answered_before({"ti": Pulled([TOLD])}, Wait(), "k-1")
+    assert found == AnsweredDraft(Draft("e-1", "draft_task", "a hash"), 100.0 + OLD_PAUSE_SHOWS)
+    assert answered_before({"ti": Pulled([TOLD])}, Wait(), "k-2") is None
+
+
+@pytest.mark.parametrize("name", ["draft_sha256", "resumed_at"])
+def test_a_resume_that_tells_no_draft_or_no_time_explains_no_pause(name: str) -> None:
+    told = {key: value for key, value in TOLD.items() if key != name}
+    assert answered_before({"ti": Pulled([told])}, Wait(), "k-1") is None

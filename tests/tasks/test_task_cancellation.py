@@ -1,0 +1,157 @@
+"""Why a wait is broken off, read from the state of its task."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_crew_provider.compat import supervisor
+from airflow_crew_provider.compat.supervisor import DELETED, AirflowTaskTimeout
+from airflow_crew_provider.tasks import cancellation
+
+GOES_ON = ["deferred", "scheduled", "queued", "running", "up_for_retry", "up_for_reschedule", None]
+ENDED = ["success", "failed", "skipped", "removed", "restarting", "upstream_failed", DELETED]
+TASK = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1)
+
+
+@pytest.fixture
+def says(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let Airflow say a state of the task, or fail to."""
+
+    def says(state: Any) -> list[Any]:
+        asked: list[Any] = []
+
+        def task_state(ti: Any) -> Any:
+            asked.append(ti)
+            if isinstance(state, Exception):
+                raise state
+            return state
+
+        monkeypatch.setattr(cancellation, "task_state", task_state)
+        return asked
+
+    monkeypatch.setattr(cancellation, "runs_in_worker", lambda: True)
+    return says
+
+
+class Trigger:
+    """A trigger with a task, and a log that is kept."""
+
+    def __init__(self, task_instance: Any = TASK) -> None:
+        self.task_instance, self.logged = task_instance, []
+        self.log = SimpleNamespace(warning=lambda *said, **more: self.logged.append((said, more)))
+
+
+@pytest.mark.parametrize("state", [*GOES_ON, *ENDED])
+def test_a_task_in_a_state_in_which_it_goes_on_was_not_ended_by_a_user(says: Any, state: Any) -> None:
+    asked = says(state)
+    ended = state in ENDED
+    assert asyncio.run(cancellation.is_by_user(Trigger(), without_task=False)) is ended
+    assert cancellation.is_for_good(TASK) is ended
+    assert asked == [TASK, TASK]
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_trigger_without_a_task_has_the_answer_that_it_is_given(says: Any, answer: bool) -> None:
+    says(RuntimeError("not asked"))
+    assert asyncio.run(cancellation.is_by_user(Trigger(None), without_task=answer)) is answer
+
+
+def test_a_state_that_cannot_be_read_stops_nothing_and_is_logged(says: Any) -> None:
+    says(RuntimeError("away"))
+    trigger = Trigger()
+    assert asyncio.run(cancellation.is_by_user(trigger, without_task=True)) is False
+    said = "The task's state could not be looked up; the execution is not stopped"
+    assert trigger.logged == [((said,), {"exc_info": True})]
+    assert cancellation.is_for_good(TASK) is False
+
+
+def test_a_timeout_no_task_and_no_worker_are_for_good(says: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    says("running")
+    assert cancellation.is_for_good(None) is True
+    try:
+        raise AirflowTaskTimeout("too long")
+    except AirflowTaskTimeout:
+        assert cancellation.is_for_good(TASK) is True
+    assert cancellation.is_for_good(TASK) is False
+    monkeypatch.setattr(cancellation, "runs_in_worker", lambda: False)
+    assert cancellation.is_for_good(TASK) is True
+
+
+def test_an_airflow_that_does_not_answer_is_not_waited_for(says: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    says("failed")
+    monkeypatch.setattr(cancellation, "LOOKING", 0.1)
+    monkeypatch.setattr(cancellation, "task_state", lambda ti: time.sleep(5) or "failed")
+    began = time.monotonic()
+    assert cancellation.is_for_good(TASK) is False
+    assert time.monotonic() - began < 4
+
+
+def test_work_at_a_kill_goes_on_through_further_cancellations() -> None:
+    async def play() -> tuple[list[str], float]:
+        done: list[str] = []
+
+        async def work() -> None:
+            await asyncio.sleep(0.2)
+            done.append("stopped")
+
+        began = time.monotonic()
+        kept = asyncio.create_task(cancellation.to_its_end(work()))
+        for _ in range(3):
+            await asyncio.sleep(0.02)
+            kept.cancel()
+        await kept
+        return done, time.monotonic() - began
+
+    done, lasted = asyncio.run(play())
+    assert done == ["stopped"]
+    assert lasted < 5
+
+
+def test_work_that_does_not_end_is_given_up() -> None:
+    async def play() -> float:
+        began = time.monotonic()
+        await cancellation.to_its_end(asyncio.sleep(30), 0.1)
+        return time.monotonic() - began
+
+    assert 0.1 <= asyncio.run(play()) < 5
+
+
+def test_a_worker_is_told_by_its_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = SimpleNamespace()
+    monkeypatch.setattr(supervisor, "task_runner", runner)
+    assert (supervisor.supervisor(), supervisor.runs_in_worker()) == (None, False)
+    runner.SUPERVISOR_COMMS = "the line"
+    assert (supervisor.supervisor(), supervisor.runs_in_worker()) == ("the line", True)
+    monkeypatch.setattr(supervisor, "task_runner", None)  # Airflow 2.11
+    assert (supervisor.supervisor(), supervisor.runs_in_worker()) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("index", "states", "state"),
+    [
+        (-1, {"r": {"t": "running"}}, "running"),
+        (None, {"r": {"t": None}}, None),
+        (2, {"r": {"t_2": "failed", "t": "running"}}, "failed"),
+        (-1, {"r": {}}, DELETED),
+        (-1, {}, DELETED),
+    ],
+)
+def test_the_state_of_a_task_is_found_under_its_name(
+    monkeypatch: pytest.MonkeyPatch, index: int | None, states: Any, state: Any
+) -> None:
+    asked: list[Any] = []
+
+    def get_task_states(**where: Any) -> Any:
+        asked.append(where)
+        return states
+
+    instance = SimpleNamespace(get_task_states=get_task_states)
+    monkeypatch.setattr(supervisor, "task_runner", SimpleNamespace(RuntimeTaskInstance=instance))
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=index)
+    assert supervisor.task_state(ti) == state
+    assert asked == [{"dag_id": "d", "task_ids": ["t"], "run_ids": ["r"], "map_index": index}]

@@ -1,0 +1,39 @@
+"""Assertions that cannot fail: a comparison that stands where the message belongs (``assert a, b == c``)."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("airflow_crew_provider", "benchmarks", "example_dags", "scripts", "tests")
+FILES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+# What a message is never made of: it is a text, or a value to show.
+JUDGES = (ast.Compare, ast.BoolOp, ast.UnaryOp)
+
+
+def comparisons_as_messages(code: str) -> list[str]:
+    asserts = (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Assert))
+    return [f"line {node.lineno}: {ast.unparse(node)}" for node in asserts if _is_judgement(node.msg)]
+
+
+def _is_judgement(message: ast.expr | None) -> bool:
+    parts = message.elts if isinstance(message, ast.Tuple) else [message]
+    return any(isinstance(part, JUDGES) for part in parts)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_comparison_is_only_the_message_of_an_assertion(path: Path) -> None:
+    assert comparisons_as_messages(path.read_text()) == []
+
+
+@pytest.mark.parametrize("code", ["assert a, b == c", "assert a, (b, c == d)", "assert a, not b", "assert a, b and c"])
+def test_such_an_assertion_is_found(code: str) -> None:
+    assert len(comparisons_as_messages(code)) == 1
+
+
+@pytest.mark.parametrize("code", ["assert a == b", "assert a, 'why'", "assert (a, b) == (c, d), c", "assert a, f'{b}'"])
+def test_others_are_left_alone(code: str) -> None:
+    assert comparisons_as_messages(code) == []
