@@ -57,9 +57,12 @@ class DagRun:
         """Say what became of each task, what those that failed said, and what the scheduler holds against any."""
         failed = [task for task in self.tasks() if task["state"] == "failed"]
         said = [line for task in failed for line in self.errors(task["task_id"], task["try_number"], task["map_index"])]
+        return "\n".join([str(self.states()), *said, *self.state_mismatches()])
+
+    def state_mismatches(self) -> list[str]:
+        """Return what the scheduler said of tasks that it failed since their process seemed to have died."""
         events = self.api.pages("eventLogs", "event_logs", dag_id=self.dag_id, run_id=self.run_id)
-        mismatches = [event["extra"] for event in events if event["event"] == "state mismatch"]
-        return "\n".join([str(self.states()), *said, *mismatches])
+        return [event["extra"] for event in events if event["event"] == "state mismatch"]
 
     def errors(self, task_id: str, try_number: int = 1, map_index: int = UNMAPPED) -> list[str]:
         """Return what each error in a task's log says, as Airflow's page shows it first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 
 import pytest
 
@@ -52,7 +53,11 @@ def test_a13_an_answer_that_is_given_between_two_tries_is_taken_by_the_next_one(
     review = run.xcom("review")
     assert (review["is_approve"], review["human_feedback"]) == (False, "Shorter.")
     assert review["reviewer"]["id"] == stack.api.user
-    assert run.task("review")["try_number"] == 2
+    assert datetime.fromisoformat(review["decided_at"]) == datetime.fromisoformat(given.json()["responded_at"])
+    # A try that parks with an answer there is queued again at once. Airflow 3.3.2 fails it if the scheduler has not yet
+    # read the end of its visit (apache/airflow issues 67287 and 72716), and the next try takes the answer. The operator
+    # cannot spare that try, since no worker can read an answer; so the scheduler's own account of such tries counts.
+    assert run.task("review")["try_number"] == 2 + len(run.state_mismatches())
 
 
 @pytest.mark.row("A13")
