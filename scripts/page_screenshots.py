@@ -5,15 +5,15 @@ python -m scripts.page_screenshots [folder]      needs Chromium and the [dev] ex
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from pathlib import Path
 
 import requests
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
 from airflow_crew_provider.service.local import LocalService, running_service
+from scripts.browser import chromium
 from scripts.together import ROOT
 
 DRAFT = "## How to make {topic}\n\nTake *fresh* water and no more leaves than **a spoon for each cup**.\n"
@@ -35,15 +35,13 @@ CREW = {
 
 
 def main(folder: Path) -> None:
-    with running_service(scenario=CREW) as service, sync_playwright() as playwright:
+    with running_service(scenario=CREW) as service, chromium() as browser:
         revised = stories(service)
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        desk = browser.new_page(viewport={"width": 1100, "height": 900})
-        picture(desk, service, "", folder / "service-page.png")
-        picture(desk, service, f"view?id={revised}", folder / "service-draft.png", opened=True)
+        desktop = browser.new_page(viewport={"width": 1100, "height": 900})
+        picture(desktop, service, "", folder / "service-page.png")
+        picture(desktop, service, f"view?id={revised}", folder / "service-draft.png", opened=True)
         phone = browser.new_page(viewport={"width": 390, "height": 844}, device_scale_factor=2)
         picture(phone, service, f"view?id={revised}", folder / "service-phone.png", opened=True)
-        browser.close()
 
 
 def stories(service: LocalService) -> str:

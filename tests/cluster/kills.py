@@ -1,4 +1,4 @@
-"""Kills processes at random moments and starts again what has ended, until it is told to stop."""
+"""Kills processes at random moments, and starts those that have ended again."""
 
 from __future__ import annotations
 
@@ -9,34 +9,25 @@ from random import Random
 
 from topology import Cluster
 
+from scripts.stack.background import BackgroundWork
+
 PAUSE = (6.0, 14.0)
 TICK = 0.5
 WEIGHTS = {"worker": 5, "triggerer": 3, "scheduler": 2, "api-server": 1, "crew service": 4, "redis": 1}
 POSTGRES = "postgres restarted"
 
 
-class Killer:
+class Killer(BackgroundWork):
     """:param once_each: kill each kind once and no more, for the short form"""
 
     def __init__(self, cluster: Cluster, seed: int, *, once_each: bool) -> None:
+        super().__init__()
         self.kills: Counter[str] = Counter()
         self.revived: Counter[str] = Counter()
         self.last_kill = time.monotonic()
         self._cluster, self._random, self._once_each = cluster, Random(seed), once_each
         self._first = self._random.sample([*WEIGHTS, POSTGRES], len(WEIGHTS) + 1)
-        self._error: BaseException | None = None
-        self._kills_over, self._over = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._work, daemon=True)
-
-    def __enter__(self) -> Killer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        self._thread.join(120)
-        if self._error:
-            raise self._error
+        self._kills_over = threading.Event()
 
     @property
     def each_kind_was_killed(self) -> bool:
@@ -46,16 +37,13 @@ class Killer:
         """Kill nothing more; what ends by itself is still started again."""
         self._kills_over.set()
 
-    def _work(self) -> None:
-        try:
-            next_kill = time.monotonic() + self._random.uniform(*PAUSE)
-            while not self._over.wait(TICK):
-                self.revived.update(self._cluster.revive())
-                if time.monotonic() >= next_kill and not self._kills_over.is_set():
-                    self._kill_one()
-                    next_kill = time.monotonic() + self._random.uniform(*PAUSE)
-        except BaseException as error:
-            self._error = error
+    def work(self) -> None:
+        next_kill = time.monotonic() + self._random.uniform(*PAUSE)
+        while not self.over.wait(TICK):
+            self.revived.update(self._cluster.revive())
+            if time.monotonic() >= next_kill and not self._kills_over.is_set():
+                self._kill_one()
+                next_kill = time.monotonic() + self._random.uniform(*PAUSE)
 
     def _kill_one(self) -> None:
         if self._first:

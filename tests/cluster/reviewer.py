@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 import requests
 
 from scripts.stack import AirflowApi, DagRun
+from scripts.stack.background import BackgroundWork
+from scripts.stack.reviews import answer_body, is_approval, round_of
 
 PAUSE = 1.0
 LONGEST_THOUGHT = 8.0
@@ -20,31 +20,18 @@ WAITING = ("deferred", "awaiting_input")
 MOST_REVISIONS = 2  # of three rounds; the last must approve
 
 
-@dataclass
-class Reviewer:
-    """Reviews the runs that it is given, each question once, until it is told to stop."""
+class Reviewer(BackgroundWork):
+    """Reviews the given runs, each question once."""
 
-    api: AirflowApi
-    runs: Sequence[DagRun]
-    seed: int
-    answered: int = 0
-    _due: dict[tuple[str, str], float] = field(default_factory=dict)
-    _over: threading.Event = field(default_factory=threading.Event)
+    def __init__(self, api: AirflowApi, runs: Sequence[DagRun], seed: int) -> None:
+        super().__init__()
+        self.api, self.runs = api, runs
+        self.answered = 0
+        self._random = Random(seed)
+        self._due: dict[tuple[str, str], float] = {}
 
-    def __post_init__(self) -> None:
-        self._random = Random(self.seed)
-        self._thread = threading.Thread(target=self._work, daemon=True)
-
-    def __enter__(self) -> Reviewer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        self._thread.join(60)
-
-    def _work(self) -> None:
-        while not self._over.wait(PAUSE):
+    def work(self) -> None:
+        while not self.over.wait(PAUSE):
             for dag_id in {run.dag_id for run in self.runs}:
                 try:
                     self._review(dag_id)
@@ -69,22 +56,8 @@ class Reviewer:
         revise = round_of(task["task_id"]) <= MOST_REVISIONS and self._random.random() < 0.4
         option = next(each for each in detail["options"] if is_approval(each) != revise)
         text = f"More of {task['task_id']} for {shown_draft(detail)}" if revise else ""
-        answer = self.api.call("PATCH", run.answer_path(detail), json=_body(option, text))
+        answer = self.api.call("PATCH", run.answer_path(detail), json=answer_body(option, text))
         self.answered += answer.ok
-
-
-def _body(option: str, feedback: str) -> dict[str, Any]:
-    return {"chosen_options": [option], "params_input": {"human_feedback": feedback}}
-
-
-def is_approval(option: str) -> bool:
-    return option in ("approve", "publish")
-
-
-def round_of(task_id: str) -> int:
-    """Return the number in ``crew.round_2.review``."""
-    found = re.search(r"round_(\d+)", task_id)
-    return int(found.group(1)) if found else 1
 
 
 def shown_draft(detail: dict[str, Any]) -> str:

@@ -11,9 +11,10 @@ from statistics import quantiles
 from typing import Any
 
 import sqlalchemy
-from reviewer import is_approval, round_of, shown_draft
+from reviewer import shown_draft
 
 from scripts.stack import DagRun
+from scripts.stack.reviews import is_approval, round_of
 
 EXPECTED = {"cluster_failing": "failed"}
 PLAIN = "cluster_plain"

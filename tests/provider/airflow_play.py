@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
 
 from airflow_crew_provider.core.outcome import COMPLETED, FAILED, GAVE_UP, PENDING, SEEN, TIMEOUT, Outcome
@@ -111,6 +112,18 @@ def run(operator: Any, task_run: TaskRun | None = None) -> Any:
             return fresh(operator).resume_execution(deferred.method_name, kwargs, context)
         except TaskDeferred as deferral:
             deferred = deferral
+
+
+def die_after_recording(task_run: TaskRun, operator: Any) -> None:
+    """Execute an operator in a worker that dies right after it has recorded the answer to its POST."""
+    context = task_run.context()
+
+    def die(key: str, value: Any) -> None:
+        raise KeyboardInterrupt
+
+    context["ti"].xcom_push = die
+    with pytest.raises(KeyboardInterrupt):
+        operator.execute(context)
 
 
 def fresh(operator: Any) -> Any:

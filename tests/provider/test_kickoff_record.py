@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
-from airflow_play import Connect, TaskRun, run
+from airflow_play import Connect, TaskRun, die_after_recording, run
 from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
 
@@ -30,18 +30,6 @@ def two_executions(server: FaultServer) -> None:
     server.on("GET /status/k-1", RUNNING).on("POST /stop/k-1", {"status": "stopped"})
 
 
-def started_and_died(task_run: TaskRun, operator: CrewKickoffOperator) -> None:
-    """A worker that dies right after the record of the answer."""
-    context = task_run.context()
-
-    def die(key: str, value: Any) -> None:
-        raise KeyboardInterrupt
-
-    context["ti"].xcom_push = die
-    with pytest.raises(KeyboardInterrupt):
-        operator.execute(context)
-
-
 # --- a clear and a retry ------------------------------------------------------------------------------------
 
 
@@ -59,7 +47,7 @@ def test_a17_a_clear_after_retries_were_edited_down_starts_a_new_execution(serve
 @pytest.mark.row("A17")
 def test_a17_a_clear_of_a_task_that_was_killed_is_told_by_the_runs_count_of_clears(server: FaultServer) -> None:
     task_run = TaskRun(retries=2)
-    started_and_died(task_run, kickoff(retries=2))
+    die_after_recording(task_run, kickoff(retries=2))
     task_run.retries = 1
     assert run(kickoff(retries=1), task_run.clear()) == "k-2"
 
@@ -71,7 +59,7 @@ def test_a17_a_retry_after_retries_were_edited_takes_the_execution_up(
     server: FaultServer, retries: int, others_cleared: int
 ) -> None:
     task_run = TaskRun(retries=2)
-    started_and_died(task_run, kickoff(retries=2))
+    die_after_recording(task_run, kickoff(retries=2))
     # Not both: another task's clear beside an edit that fits by chance is the one case that cannot be told.
     task_run.clears += others_cleared if retries != 1 else 0
     assert run(kickoff(retries=retries), task_run.retry()) == "k-1"
@@ -118,7 +106,7 @@ def test_a14_a_record_that_cannot_be_read_is_not_taken_for_an_empty_one(
     server: FaultServer, variables: Any, reads: int
 ) -> None:
     task_run = TaskRun()
-    started_and_died(task_run, kickoff())
+    die_after_recording(task_run, kickoff())
     variables.unreadable = reads
     if reads > 1:
         with pytest.raises(AirflowException, match=r"could not be|does not read") as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException
-from airflow_play import Connect, TaskRun, run
+from airflow_play import Connect, TaskRun, die_after_recording, run
 from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
 
@@ -44,18 +44,6 @@ def back_end_away(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: monkeypatch.setattr(CrewHook, "get_connection", staticmethod(away))
 
 
-def started_and_died(task_run: TaskRun, operator: CrewKickoffOperator) -> None:
-    """A worker that dies right after the record of the answer."""
-    context = task_run.context()
-
-    def die(key: str, value: Any) -> None:
-        raise KeyboardInterrupt
-
-    context["ti"].xcom_push = die
-    with pytest.raises(KeyboardInterrupt):
-        operator.execute(context)
-
-
 # --- the secrets back end is away ---------------------------------------------------------------------------
 
 
@@ -74,7 +62,7 @@ def test_n18_a_retry_goes_on_with_its_execution_although_the_connection_is_not_f
     server: FaultServer, back_end_away: Callable[[], None]
 ) -> None:
     task_run = TaskRun()
-    started_and_died(task_run, kickoff())
+    die_after_recording(task_run, kickoff())
     back_end_away()
     assert run(kickoff(), task_run.retry()) == "k-1"
     assert len(server.sent(POST)) == 1
@@ -190,7 +178,7 @@ def test_a16_a_retry_with_other_inputs_starts_no_second_execution_while_the_firs
     server: FaultServer, cancel_on_kill: bool, state: Any
 ) -> None:
     task_run = TaskRun()
-    started_and_died(task_run, kickoff())
+    die_after_recording(task_run, kickoff())
     server.on(LOOK, state).on(STOP, 405)
     changed = {"inputs": {"topic": "other"}, "cancel_on_kill": cancel_on_kill}
     with pytest.raises(AirflowException, match=r"request has changed.*k-1.*No second execution") as error:
@@ -204,7 +192,7 @@ def test_a16_a_retry_with_other_inputs_starts_no_second_execution_while_the_firs
 @pytest.mark.row("A16")
 def test_a16_the_first_execution_is_stopped_and_a_new_one_started(server: FaultServer) -> None:
     task_run = TaskRun()
-    started_and_died(task_run, kickoff())
+    die_after_recording(task_run, kickoff())
     server.on(STOP, {"status": "stopped"})
     assert run(kickoff(inputs={"topic": "other"}), task_run.retry()) == "k-2"
     assert len(server.sent(STOP)) == 1
@@ -214,7 +202,7 @@ def test_a16_the_first_execution_is_stopped_and_a_new_one_started(server: FaultS
 @pytest.mark.parametrize("asked_for", ["a clear", "on_unknown_outcome"])
 def test_a16_two_at_once_are_started_where_that_is_asked_for(server: FaultServer, asked_for: str) -> None:
     task_run = TaskRun()
-    started_and_died(task_run, kickoff())
+    die_after_recording(task_run, kickoff())
     server.on(STOP, 405)
     outcome = "retry" if asked_for == "on_unknown_outcome" else "fail"
     changed = kickoff(inputs={"topic": "other"}, on_unknown_outcome=outcome)
@@ -225,7 +213,7 @@ def test_a16_two_at_once_are_started_where_that_is_asked_for(server: FaultServer
 @pytest.mark.parametrize("again", ["retry", "clear"])
 def test_a16_the_preflight_comes_before_the_first_execution_is_stopped(server: FaultServer, again: str) -> None:
     task_run = TaskRun()
-    started_and_died(task_run, kickoff())
+    die_after_recording(task_run, kickoff())
     server.on("GET /inputs", {"inputs": ["topic"], "required": ["topic"]}).on(STOP, {"status": "stopped"})
     with pytest.raises(CrewTaskFailed, match=r"Missing inputs: topic.*execution k-1, which try 1 started"):
         run(kickoff(inputs={"title": "AI"}), getattr(task_run, again)())

@@ -172,10 +172,10 @@ def test_a_cancelled_trigger_gives_its_session_back_and_the_others_go_on(server:
     assert asyncio.run(asyncio.wait_for(play(), 20)) == COMPLETED
 
 
-@pytest.mark.row("N5")
-def test_n5_a_rotated_token_moves_the_shared_session_of_all_triggers(
-    server: FaultServer, connect: Any, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def rotated_token(server: FaultServer, connect: Any, dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token that is rotated at the twentieth poll; the execution completes after sixty."""
+
     def answer(request: Any) -> Any:
         if len(server.requests) == 20:
             connect(server.url, token="the-new-token")
@@ -184,13 +184,17 @@ def test_n5_a_rotated_token_moves_the_shared_session_of_all_triggers(
         return Reply(body=dialect.completed if len(server.requests) > 60 else dialect.running)
 
     monkeypatch.setattr(server, "_decide", answer)
+
+
+@pytest.mark.row("N5")
+def test_n5_a_rotated_token_moves_the_shared_session_of_all_triggers(rotated_token: None) -> None:
     assert {event["kind"] for event in asyncio.run(many(10))} == {COMPLETED}
     assert not any(async_exchange.sessions._by_loop.values())
 
 
 @pytest.mark.row("N5")
 def test_n5_waits_share_the_look_up_of_their_connection_and_of_its_refresh(
-    server: FaultServer, connect: Any, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+    rotated_token: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_up: list[str] = []
 
@@ -198,15 +202,7 @@ def test_n5_waits_share_the_look_up_of_their_connection_and_of_its_refresh(
         looked_up.append(conn_id)
         return await aget_connection(conn_id)
 
-    def answer(request: Any) -> Any:
-        if len(server.requests) == 20:
-            connect(server.url, token="the-new-token")
-        if len(server.requests) >= 20 and request.token != "Bearer the-new-token":
-            return Reply(status=401)
-        return Reply(body=dialect.completed if len(server.requests) > 60 else dialect.running)
-
     monkeypatch.setattr(held_connection, "aget_connection", counted)
-    monkeypatch.setattr(server, "_decide", answer)
     assert {event["kind"] for event in asyncio.run(many(10))} == {COMPLETED}
     assert looked_up == ["crew_default"] * 2
 

@@ -14,11 +14,9 @@ import pytest
 from airflow_crew_provider.core.refused_answer import JOINER
 from airflow_crew_provider.operators.draft_text import inert
 from airflow_crew_provider.operators.review_form import ReviewForm
-
-sync_api = pytest.importorskip("playwright.sync_api")
+from tests.browsers import browser_or_skip
 
 RENDERER = Path(__file__).parent / "renderer"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SEED, DOCUMENTS, BATCH = 20261120, 1_000, 250
 BEACON = "![beacon](https://evil.example/pixel.png)"
 CODE_SPAN_IN_TABLE = f"`a\n|-|\n{BEACON}`"
@@ -67,8 +65,8 @@ PIECES = [
 @pytest.fixture(scope="session")
 def page_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     npm = shutil.which("npm")
-    if not npm or not CHROMIUM:
-        pytest.skip("needs npm and Chromium")
+    if not npm:
+        pytest.skip("needs npm")
     folder = tmp_path_factory.mktemp("renderer")
     for file in RENDERER.iterdir():
         shutil.copy(file, folder)
@@ -83,8 +81,7 @@ def page_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def render(page_script: Path) -> Iterator[Callable[[list[str]], list[Any]]]:
     """Render texts in a browser; return for each what acts in it and what is read, and the addresses it asked for."""
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+    with browser_or_skip() as browser:
         page = browser.new_page()
         asked: list[str] = []
         page.route("**/*", lambda route: (asked.append(route.request.url), route.abort())[1])
@@ -98,7 +95,6 @@ def render(page_script: Path) -> Iterator[Callable[[list[str]], list[Any]]]:
             return [*shown, list(asked)]
 
         yield render
-        browser.close()
 
 
 def documents() -> list[str]:

@@ -1,27 +1,22 @@
-"""The page in a real browser, in the window of a desk and of a phone: it updates itself and loses nothing typed."""
+"""The page in a real browser, in the window of a desktop and of a phone: it updates itself and loses nothing typed."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
 from crew_client import GATED, Client, Serve
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-WINDOWS = {"desk": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
+from tests.browsers import browser_or_skip
+
+WINDOWS = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    if not CHROMIUM:
-        pytest.skip("no Chromium on this machine (apt-get install chromium)")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+    with browser_or_skip() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(params=sorted(WINDOWS))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,25 +12,21 @@ from urllib.parse import urljoin
 import pytest
 import requests
 from crew_client import GATED, Command, Serve
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+from tests.browsers import browser_or_skip
+
 TOKEN = "a-token-of-20-letters"
 PREFIX = "/team"
 
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
-    if not CHROMIUM:
-        pytest.skip("no Chromium on this machine (apt-get install chromium)")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+    with browser_or_skip() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 1000})
         page.set_default_timeout(30_000)
         expect.set_options(timeout=30_000)
         yield page
-        browser.close()
 
 
 @pytest.fixture

@@ -68,8 +68,7 @@ class Executions:
     def kickoff(self, caller: Principal, start: Start, once: IdempotencyKey | None) -> dict[str, Any]:
         now = time.time()
         with self._database.writing() as connection:
-            once = once and once.for_crew(self._crew or "")
-            earlier = once and once.earlier(connection)
+            once, earlier = self._repeated(connection, once)
             if earlier:
                 return earlier
             execution_id = str(uuid4())
@@ -137,8 +136,7 @@ class Executions:
         self._mend(decision.execution_id)
         now = time.time()
         with self._database.writing() as connection:
-            once = once and once.for_crew(self._crew or "")
-            earlier = once and once.earlier(connection)
+            once, earlier = self._repeated(connection, once)
             if earlier:
                 return earlier
             row = self._question(connection, caller, decision)
@@ -173,9 +171,8 @@ class Executions:
         if once is None:
             return answer
         with self._database.writing() as connection:
-            once = once.for_crew(self._crew or "")
-            earlier = once.earlier(connection)
-            if not earlier:
+            once, earlier = self._repeated(connection, once)
+            if once and not earlier:
                 once.keep(connection, answer, execution_id=None, now=time.time())
             return earlier or answer
 
@@ -198,6 +195,15 @@ class Executions:
             self._database.erased.set()
         log.info("stopped by %s", caller.key, extra={"execution_id": row.id})
         self._cancel(row.id, "stopped on request")
+
+    def _repeated(
+        self, connection: Connection, key: IdempotencyKey | None
+    ) -> tuple[IdempotencyKey | None, dict[str, Any] | None]:
+        """Return the key as one of this crew, and the answer that the same request was given before."""
+        if key is None:
+            return None, None
+        key = key.for_crew(self._crew or "")
+        return key, key.earlier(connection)
 
     def _sees(self, caller: Principal, row: Row[Any] | None) -> bool:
         return row is not None and self._crew in (None, row.crew) and caller.may_see(row.owner)

@@ -1,8 +1,7 @@
-"""Kills workers, triggerers and services at random, and takes connections away for a moment."""
+"""Kills workers, triggerers and services at random, and deletes connections for a moment."""
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
@@ -11,42 +10,25 @@ import psutil
 from chaos import Part, own_api
 
 from scripts.stack import AirflowStack
+from scripts.stack.background import BackgroundWork
 
 PAUSE_BETWEEN_KILLS = (6.0, 14.0)
 AWAY = (2.0, 6.0)
 KILLS = {"A1/A2 worker killed": 6, "A3 triggerer killed": 2, "S1 service killed": 1, "N18 connection not found": 2}
 
 
-class Killer:
-    """Kills at random, and starts again what does not start by itself, until it is told to stop."""
+class Killer(BackgroundWork):
+    """Kills at random, and starts again what does not start by itself."""
 
     def __init__(self, airflow: AirflowStack, started: Sequence[Part], seed: int) -> None:
+        super().__init__()
         self.kills: Counter[str] = Counter()
         self._airflow, self._parts, self._random = airflow, started, Random(seed)
         self._api = own_api(airflow)
-        self._error: Exception | None = None
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._work, daemon=True)
 
-    def __enter__(self) -> Killer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        self._thread.join(120)
-        if self._error:
-            raise self._error
-
-    def _work(self) -> None:
-        try:
-            self._kill_until_over()
-        except Exception as error:
-            self._error = error
-
-    def _kill_until_over(self) -> None:
+    def work(self) -> None:
         first = self._random.sample(list(KILLS), len(KILLS))  # a short run sees each kind too
-        while not self._over.wait(self._random.uniform(*PAUSE_BETWEEN_KILLS)):
+        while not self.over.wait(self._random.uniform(*PAUSE_BETWEEN_KILLS)):
             what = first.pop() if first else self._random.choices(list(KILLS), list(KILLS.values()))[0]
             if self._kill(what):
                 self.kills[what] += 1
@@ -68,7 +50,7 @@ class Killer:
     def _take_away(self, part: Part) -> None:
         """Let Airflow answer "not found", as it also does while a secrets back end is away."""
         self._api.call("DELETE", f"connections/{part.conn_id}")
-        self._over.wait(self._random.uniform(*AWAY))
+        self.over.wait(self._random.uniform(*AWAY))
         self._api.add_connection(part.conn_id, **part.connection)
 
     def _kill_worker(self) -> bool:

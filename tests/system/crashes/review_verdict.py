@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from reviewer import FIELD, Given, Question, draft_shown, is_approval, question_of, round_of
+from reviewer import Given, Question, draft_shown, question_of
 
 from scripts.stack import DagRun
+from scripts.stack.reviews import FEEDBACK, is_approval, round_of
 
 
 @dataclass
@@ -80,7 +81,7 @@ def moments(given: Iterable[Given]) -> Counter[str]:
 
 
 def _answer_in(detail: Mapping[str, Any]) -> tuple[str, str]:
-    return detail["chosen_options"][0], detail["params_input"].get(FIELD) or ""
+    return detail["chosen_options"][0], detail["params_input"].get(FEEDBACK) or ""
 
 
 def _by_question(given: Iterable[Given]) -> dict[Question, list[Given]]:

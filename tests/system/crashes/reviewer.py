@@ -6,7 +6,6 @@ Some answers come as soon as Airflow lists the question, which may be before the
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,8 @@ from typing import Any
 import requests
 
 from scripts.stack import AirflowApi, DagRun
+from scripts.stack.background import BackgroundWork
+from scripts.stack.reviews import answer_body, is_approval, round_of
 
 PAUSE = 0.1
 LONGEST_THOUGHT = 8.0
@@ -24,7 +25,6 @@ AT_ONCE = 0.4  # the share of the answers that come in the moment in which the q
 REVISE = 0.4
 MOST_REVISIONS = 2  # of three rounds: the last one must approve
 OPEN = ("running", "deferred", "awaiting_input", "up_for_retry", "queued", "scheduled")
-FIELD = "human_feedback"
 
 Question = tuple[str, str, int]  # run, task, map index
 
@@ -39,38 +39,23 @@ class Given:
     task_state: str
 
 
-class Reviewer:
-    """Reviews the runs that it is given until the block ends: ``with Reviewer(api, runs, seed) as reviewer: ...``.
+class Reviewer(BackgroundWork):
+    """Reviews the given runs until the block ends: ``with Reviewer(api, runs, seed) as reviewer: ...``.
 
     :param api: for this reviewer alone, which works in a thread of its own
     """
 
     def __init__(self, api: AirflowApi, runs: Sequence[DagRun], seed: int) -> None:
+        super().__init__()
         self.given: list[Given] = []  # as Airflow accepted them; a question that is asked again is answered again
         self.refused: Counter[str] = Counter()
         self._api, self._runs, self._random = api, runs, Random(seed)
         self._due: dict[Question, float] = {}
-        self._error: Exception | None = None
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._work, daemon=True)
 
-    def __enter__(self) -> Reviewer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        self._thread.join(60)
-        if self._error:
-            raise self._error
-
-    def _work(self) -> None:
-        try:
-            while not self._over.wait(PAUSE):
-                for run in self._runs:
-                    self._review(run)
-        except Exception as error:
-            self._error = error
+    def work(self) -> None:
+        while not self.over.wait(PAUSE):
+            for run in self._runs:
+                self._review(run)
 
     def _review(self, run: DagRun) -> None:
         try:
@@ -89,7 +74,7 @@ class Reviewer:
         revise = round_of(question[1]) <= MOST_REVISIONS and self._random.random() < REVISE
         option = next(each for each in detail["options"] if is_approval(each) != revise)
         feedback = f"more of {draft_shown(detail)} in round {round_of(question[1])}" if revise else ""
-        answer = self._api.call("PATCH", run.answer_path(detail), json=body_of(option, feedback))
+        answer = self._api.call("PATCH", run.answer_path(detail), json=answer_body(option, feedback))
         if answer.ok:
             self.given.append(Given(question, option, feedback, detail["task_instance"]["state"]))
             self._due.pop(question)
@@ -97,23 +82,9 @@ class Reviewer:
             self.refused[f"{answer.status_code}"] += 1
 
 
-def body_of(option: str, feedback: str) -> dict[str, Any]:
-    return {"chosen_options": [option], "params_input": {FIELD: feedback}}
-
-
 def question_of(detail: Mapping[str, Any]) -> Question:
     task = detail["task_instance"]
     return task["dag_run_id"], task["task_id"], task["map_index"]
-
-
-def is_approval(option: str) -> bool:
-    return option in ("approve", "publish")
-
-
-def round_of(task_id: str) -> int:
-    """Return the number in ``crew.round_2.review``."""
-    found = re.search(r"round_(\d+)", task_id)
-    return int(found[1]) if found else 1
 
 
 def draft_shown(detail: Mapping[str, Any]) -> int:

@@ -1,0 +1,22 @@
+"""Answers to reviews, as Airflow's REST API takes them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+FEEDBACK = "human_feedback"  # the field of the form
+
+
+def answer_body(option: str, feedback: str) -> dict[str, Any]:
+    return {"chosen_options": [option], "params_input": {FEEDBACK: feedback}}
+
+
+def is_approval(option: str) -> bool:
+    return option in ("approve", "publish")
+
+
+def round_of(task_id: str) -> int:
+    """Return the number in ``crew.round_2.review``; 1 where there is none."""
+    found = re.search(r"round_(\d+)", task_id)
+    return int(found[1]) if found else 1
