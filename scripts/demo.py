@@ -15,10 +15,10 @@ from typing import Any
 
 import requests
 
+from scripts.demo_stack import CREWS, ROOT, both
 from scripts.stack import AirflowStack, CrewService, DagRun, StackTimeout, wait_until
 from scripts.stack.runs import FINISHED, WAITING
 from scripts.terminal import Story
-from scripts.together import CREWS, ROOT, both
 
 DAG_ID = "crew_review"
 RESULT = "article.result"  # the task whose XCom is the completed record

@@ -14,7 +14,7 @@ from playwright.sync_api import Page
 
 from airflow_crew_provider.service.local import LocalService, running_service
 from scripts.browser import chromium
-from scripts.together import ROOT
+from scripts.demo_stack import ROOT
 
 DRAFT = "## How to make {topic}\n\nTake *fresh* water and no more leaves than **a spoon for each cup**.\n"
 TABLE = "\n| kind | water | minutes |\n|---|---|---|\n| green | 75 °C | 2 |\n| black | 100 °C | 4 |\n"

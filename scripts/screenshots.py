@@ -11,8 +11,8 @@ from pathlib import Path
 
 from playwright.sync_api import Page
 
+from scripts.demo_stack import ROOT
 from scripts.stack import AirflowStack, CrewService, DagRun, ProcessGroup
-from scripts.together import ROOT
 from tests.system.browser import signed_in
 
 DRAFT = """## How to make {topic}

@@ -12,9 +12,9 @@ from types import FrameType
 
 import psutil
 
+from scripts.demo_stack import CREWS, ROOT, both
 from scripts.stack import AirflowStack, CrewService
 from scripts.terminal import Story
-from scripts.together import CREWS, ROOT, both
 
 NOTE = ROOT / ".demo" / "up.json"
 

@@ -10,9 +10,9 @@ import random
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from airflow_crew_provider.core.healing import may_heal
 from airflow_crew_provider.core.outcome import COMPLETED, FAILED, GAVE_UP, PENDING, TIMEOUT, Outcome
 from airflow_crew_provider.core.review import AnsweredDraft
+from airflow_crew_provider.core.transient_errors import is_transient
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError, CrewNotFound
 from airflow_crew_provider.models import Execution, ExecutionState, Json
 
@@ -107,7 +107,7 @@ class Watch:
         if isinstance(error, CrewNotFound):
             self._forgive()
             return self._unknown(now)
-        if not may_heal(error) and not self._may_be_renewed(error):
+        if not is_transient(error) and not self._may_be_renewed(error):
             return self._outcome(GAVE_UP, f"{error}. {self.fate}")
         self.failures += 1
         self.failing_since = now if self.failing_since is None else self.failing_since

@@ -8,7 +8,7 @@ from typing import Any
 from airflow_crew_provider.core import endpoints
 from airflow_crew_provider.core.json_values import plain_object
 from airflow_crew_provider.exceptions import CrewApiError, CrewError, CrewInvalidInput
-from airflow_crew_provider.hooks.held_connection import HeldConnection
+from airflow_crew_provider.hooks.cached_connection import CachedConnection
 from airflow_crew_provider.hooks.poller import Poller
 from airflow_crew_provider.models import (
     CrewInputs,
@@ -22,7 +22,7 @@ from airflow_crew_provider.models import (
 )
 
 
-class CrewHook(HeldConnection, Poller):
+class CrewHook(CachedConnection, Poller):
     """Start, watch, resume and stop executions of a deployed crew.
 
     :param crew_conn_id: the connection of type ``crew``: base URL as Host, bearer token as Password

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_crew_provider.core import endpoints
 from airflow_crew_provider.core.endpoints import Call
 from airflow_crew_provider.core.outcome import GAVE_UP, Outcome
+from airflow_crew_provider.core.poll_loop import Pause, Poll, Step, steps
 from airflow_crew_provider.core.polling import Watch
-from airflow_crew_provider.core.wait_steps import Pause, Poll, Step, steps
 from airflow_crew_provider.exceptions import CrewError, CrewNotFound
 from airflow_crew_provider.models import Execution
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowPlugin
 
-from airflow_crew_provider.compat.asked_again import explain_refusals
+from airflow_crew_provider.compat.refusal_notice import explain_refusals
 
 URL_PREFIX = "/crew-inbox"
 

@@ -24,7 +24,7 @@ from airflow_crew_provider.models import ExecutionState
 
 
 @pytest.mark.row("N3")
-def test_n3_a_refused_connection_is_an_error_that_may_heal(ask: Ask) -> None:
+def test_n3_a_refused_connection_is_a_transient_error(ask: Ask) -> None:
     with FaultServer(listening=False) as closed, pytest.raises(CrewConnectionError) as error:
         ask(STATUS, base_url=closed.url)
     assert not error.value.permanent
@@ -33,7 +33,7 @@ def test_n3_a_refused_connection_is_an_error_that_may_heal(ask: Ask) -> None:
 
 @pytest.mark.row("N3")
 @pytest.mark.parametrize("fault", [NoReply(RESET), NoReply(CLOSE), Reply(body=b"0123", stop_after=2, end=RESET)])
-def test_n3_a_reset_after_the_request_is_an_error_that_may_heal(ask: Ask, server: FaultServer, fault: Any) -> None:
+def test_n3_a_reset_after_the_request_is_a_transient_error(ask: Ask, server: FaultServer, fault: Any) -> None:
     server.on(LOOK, fault)
     with pytest.raises(CrewConnectionError) as error:
         ask(STATUS)
@@ -41,7 +41,7 @@ def test_n3_a_reset_after_the_request_is_an_error_that_may_heal(ask: Ask, server
 
 
 @pytest.mark.row("N3")
-def test_n3_a_reset_before_the_request_is_an_error_that_may_heal(ask: Ask, server: FaultServer) -> None:
+def test_n3_a_reset_before_the_request_is_a_transient_error(ask: Ask, server: FaultServer) -> None:
     server.reset_at_connect = 100
     with pytest.raises(CrewConnectionError) as error:
         ask(STATUS)
@@ -49,7 +49,7 @@ def test_n3_a_reset_before_the_request_is_an_error_that_may_heal(ask: Ask, serve
 
 
 @pytest.mark.row("N3")
-def test_n3_a_name_that_does_not_resolve_is_an_error_that_may_heal(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_n3_a_name_that_does_not_resolve_is_a_transient_error(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any, **more: Any) -> Any:
         raise socket.gaierror(-2, "Name or service not known")
 

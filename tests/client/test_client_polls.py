@@ -25,7 +25,7 @@ from airflow_crew_provider.exceptions import (
 from airflow_crew_provider.models import ExecutionState
 
 
-def test_a_look_reads_the_answer_of_either_dialect(ask: Ask, server: FaultServer, dialect: Dialect) -> None:
+def test_a_poll_reads_the_answer_of_either_dialect(ask: Ask, server: FaultServer, dialect: Dialect) -> None:
     server.on(LOOK, dialect.completed)
     assert ask(STATUS).output == "the output"
     assert server.requests[0].headers["authorization"].startswith("Bearer tok/")
@@ -84,7 +84,7 @@ def _latin(text: str) -> str:
     ],
     ids=["silence", "one byte now and then", "half, then silence", "late"],
 )
-def test_n4_the_total_time_of_a_look_ends_it(ask: Ask, server: FaultServer, fault: Any) -> None:
+def test_n4_the_total_timeout_of_a_poll_ends_it(ask: Ask, server: FaultServer, fault: Any) -> None:
     server.on(LOOK, fault)
     began = time.monotonic()
     with pytest.raises(CrewConnectionError) as error:
@@ -94,7 +94,7 @@ def test_n4_the_total_time_of_a_look_ends_it(ask: Ask, server: FaultServer, faul
 
 
 @pytest.mark.row("N4")
-def test_n4_what_is_left_of_the_wait_cuts_a_look_in_flight(ask: Ask, server: FaultServer) -> None:
+def test_n4_the_rest_of_the_wait_limits_a_poll_in_flight(ask: Ask, server: FaultServer) -> None:
     server.on(LOOK, NoReply(SILENCE))
     began = time.monotonic()
     with pytest.raises(CrewConnectionError):
@@ -103,7 +103,7 @@ def test_n4_what_is_left_of_the_wait_cuts_a_look_in_flight(ask: Ask, server: Fau
 
 
 @pytest.mark.row("N4")
-def test_n4_a_look_that_was_given_up_leaves_no_thread_behind(server: FaultServer) -> None:
+def test_n4_an_abandoned_poll_leaves_no_thread_behind(server: FaultServer) -> None:
     server.on(LOOK, Reply(body=b"x" * 10_000, drip=0.05))
     with pytest.raises(CrewConnectionError):
         send(server, STATUS, timeout=0.3)

@@ -68,7 +68,7 @@ def test_n13_a_resume_whose_answer_is_lost_is_unknown_and_sent_once(ask: Ask, se
 
 
 @pytest.mark.parametrize(("dialect_", "polled"), [(SPEC, "k-1"), (LIVE, "k-2")], ids=["spec", "live"])
-def test_a_resume_tells_which_id_to_poll(ask: Ask, server: FaultServer, dialect_: Dialect, polled: str) -> None:
+def test_a_resume_returns_which_id_to_poll(ask: Ask, server: FaultServer, dialect_: Dialect, polled: str) -> None:
     server.on("POST /resume", dialect_.resumed)
     assert ask(RESUME).kickoff_id == polled
     body = server.requests[0].json

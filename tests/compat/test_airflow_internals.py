@@ -118,7 +118,7 @@ INTERNALS = [
     Internal("airflow:__version__", "compat/version.py", "whether plugins can serve the inbox"),
     Internal(HITL, "compat/human_in_the_loop.py", "base class of the review", since="3.1"),
     *(
-        Internal(f"airflow.models.hitl:HITLDetail.{name}", "compat/asked_again.py", "a question's row", since="3.1")
+        Internal(f"airflow.models.hitl:HITLDetail.{name}", "compat/refusal_notice.py", "a question's row", since="3.1")
         for name in ("body", "options", "params", "responded_at", "responded_by", "chosen_options", "params_input")
     ),
     Internal(

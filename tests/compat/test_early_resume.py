@@ -7,7 +7,7 @@ import inspect
 from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
 
 
-def test_a_task_that_is_queued_again_early_still_counts_as_dead() -> None:
+def test_a_task_that_is_queued_again_early_still_counts_as_lost() -> None:
     """Once this fails, Airflow has mended its issue 67287: see whether `deferral.NOTICED_AFTER` can be less there."""
     judging = inspect.getsource(SchedulerJobRunner.process_executor_events)
     _, _, rest = judging.partition("ti_queued = ")

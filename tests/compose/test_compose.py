@@ -49,7 +49,7 @@ def test_every_component_of_airflow_and_its_neighbours_is_there() -> None:
     assert replicas == {"scheduler": 2, "worker": 2, "triggerer": 2, "crew-service": 3}
 
 
-def test_the_cluster_is_told_by_the_file_that_the_cluster_test_reads() -> None:
+def test_compose_and_the_cluster_test_read_the_same_settings() -> None:
     assert {service["env_file"] for service in AIRFLOW.values()} == {"deploy/cluster.env"}
     assert ROOT / "deploy" / "cluster.env" == CLUSTER_FILE
 
@@ -86,7 +86,7 @@ def test_who_is_waited_for_exists_and_can_be_waited_for() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(AIRFLOW))
-def test_airflow_is_told_all_that_the_tests_tell_it(name: str) -> None:
+def test_airflow_gets_every_setting_of_the_tests(name: str) -> None:
     tested = Deployment(
         api_url="http://here", database="db", executor="CeleryExecutor", broker="redis://"
     ).environment()

@@ -104,7 +104,7 @@ def test_missing_inputs_are_named() -> None:
     assert error.detail == "Missing inputs: topic, ***"
 
 
-def test_a_redirect_that_is_not_followed_is_told_and_masked() -> None:
+def test_a_redirect_that_is_not_followed_is_reported_and_masked() -> None:
     error = refused(GET, answer(b"", 302, location="https://secret/" + "x" * 300))
     assert isinstance(error, CrewApiError)
     place = ("https://***/" + "x" * 300)[:200]
@@ -228,12 +228,12 @@ def test_a_post_whose_answer_is_no_object_is_unknown(call: endpoints.Call[Any], 
         ({"status": 7, "kickoff_id": "k-2", "message": 7}, Resumed("k-2", None, None)),
     ],
 )
-def test_a_resume_tells_what_to_poll_next(body: Any, resumed: Resumed) -> None:
+def test_a_resume_returns_what_to_poll_next(body: Any, resumed: Resumed) -> None:
     assert endpoints.read(RESUME, answer(body), HIDE) == resumed
 
 
 @pytest.mark.parametrize("body", [{}, {"message": "fine"}, {"status": ""}, {"kickoff_id": "..", "status": "resumed"}])
-def test_a_resume_that_tells_nothing_is_unknown(body: Any) -> None:
+def test_a_resume_whose_answer_is_empty_is_unknown(body: Any) -> None:
     error = refused(RESUME, answer(body, 202))
     assert type(error) is CrewOutcomeUnknown
     assert str(error) == (

@@ -156,7 +156,7 @@ def test_the_newest_question_is_kept_whole_and_of_the_others_the_id() -> None:
         ("step", {"thought": "x" * (LONGEST_LINE + 1)}, "x" * LONGEST_LINE + "…", (0, 1, False)),
     ],
 )
-def test_progress_is_counted_and_told(kind: str, body: Any, last: str, counts: tuple[int, int, bool]) -> None:
+def test_progress_is_counted_and_reported(kind: str, body: Any, last: str, counts: tuple[int, int, bool]) -> None:
     box = InboxMessages("r").told(kind, body)
     assert (box.tasks, box.steps, box.succeeded) == counts
     assert box.last == last
@@ -165,7 +165,7 @@ def test_progress_is_counted_and_told(kind: str, body: Any, last: str, counts: t
     assert (twice.tasks, twice.steps) == (counts[0] * 2, counts[1] * 2)
 
 
-def test_without_progress_there_is_nothing_to_tell() -> None:
+def test_without_progress_there_is_nothing_to_report() -> None:
     assert InboxMessages("r").progress == ""
     with pytest.raises(CrewProtocolError, match=r"^The webhook is not an object$"):
         InboxMessages("r").told("task", [])

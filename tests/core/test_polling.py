@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from airflow_crew_provider.core import polling
 from airflow_crew_provider.core.outcome import COMPLETED, FAILED, GAVE_UP, KINDS, PENDING, SEEN, TIMEOUT, Outcome
+from airflow_crew_provider.core.poll_loop import Pause, Poll, Refresh, steps
 from airflow_crew_provider.core.polling import FORGIVEN, Watch
-from airflow_crew_provider.core.wait_steps import Pause, Poll, Refresh, steps
 from airflow_crew_provider.exceptions import (
     CrewApiError,
     CrewConnectionError,
@@ -85,7 +85,7 @@ def test_n1_failures_are_forgiven_for_five_minutes_and_not_longer() -> None:
 
 
 @pytest.mark.row("N1")
-def test_n1_an_answer_in_between_begins_a_new_account() -> None:
+def test_n1_an_answer_in_between_resets_the_failure_count() -> None:
     one = watch()
     for t in range(0, 1000, 100):
         assert one.failed(server_error(), now=T0 + t) is None
@@ -99,7 +99,7 @@ def test_n1_a_few_failures_far_apart_are_not_yet_a_reason_to_give_up() -> None:
 
 
 @pytest.mark.row("N1")
-def test_n1_pauses_grow_while_looks_fail_and_stay_between_one_and_six_intervals() -> None:
+def test_n1_pauses_grow_while_polls_fail_and_stay_between_one_and_six_intervals() -> None:
     one = watch(poll_interval=10)
     pauses = []
     for t in range(8):
@@ -109,7 +109,7 @@ def test_n1_pauses_grow_while_looks_fail_and_stay_between_one_and_six_intervals(
 
 
 @pytest.mark.row("N1")
-def test_n1_the_log_says_since_when_and_how_often_and_does_not_say_it_at_each_look() -> None:
+def test_n1_the_log_says_since_when_and_how_often_but_not_at_each_poll() -> None:
     one = watch(poll_interval=10)
     told = []
     for t in range(0, 120, 10):
@@ -140,7 +140,7 @@ def test_n2_a_retry_after_does_not_outlive_the_next_answer() -> None:
 
 
 @pytest.mark.row("N3")
-def test_n3_what_cannot_heal_ends_the_wait_at_once_with_the_reason() -> None:
+def test_n3_a_permanent_error_ends_the_wait_at_once_with_the_reason() -> None:
     outcome = watch().failed(CrewConnectionError("the certificate is not trusted", True), now=T0)
     assert outcome is not None
     assert outcome.kind == GAVE_UP
@@ -231,7 +231,7 @@ def test_n8_the_first_terminal_answer_ends_the_wait_even_after_the_deadline(stat
     assert outcome.kind == kind
 
 
-def test_a_timeout_tells_how_long_was_waited_and_what_was_seen_last() -> None:
+def test_a_timeout_reports_how_long_the_wait_was_and_the_last_state() -> None:
     one = watch(deadline=T0 + 90)
     one.saw(RUNNING, now=T0)
     outcome = one.saw(RUNNING, now=T0 + 90)
@@ -241,7 +241,7 @@ def test_a_timeout_tells_how_long_was_waited_and_what_was_seen_last() -> None:
     assert "last seen running (1 of 2 tasks, now draft_task)" in outcome.message
 
 
-def test_the_heartbeat_tells_progress_at_once_and_then_every_five_minutes() -> None:
+def test_the_heartbeat_logs_progress_at_once_and_then_every_five_minutes() -> None:
     one = watch()
     told = []
     for t in range(0, 700, 10):
@@ -252,7 +252,7 @@ def test_the_heartbeat_tells_progress_at_once_and_then_every_five_minutes() -> N
     assert lines[0] == "Execution k-1 is running: 1 of 2 tasks, now draft_task, 0 s so far"
 
 
-def test_the_id_being_known_for_the_first_time_is_told_once() -> None:
+def test_the_id_being_known_for_the_first_time_is_reported_once() -> None:
     walk = steps(watch(report_seen=True), lambda: T0, lambda line: None)
     next(walk)
     with pytest.raises(StopIteration) as end:
@@ -287,7 +287,7 @@ def test_a_pause_is_two_percent_of_the_time_waited_between_one_and_six_intervals
 
 
 @given(intervals, draws, st.lists(st.sampled_from(["answer", "failure", "unknown", "wait"]), max_size=30))
-def test_no_look_comes_faster_than_the_interval_whatever_was_seen(
+def test_no_poll_comes_faster_than_the_interval_whatever_was_seen(
     interval: float, draw: float, looks: list[str]
 ) -> None:
     one, now = watch(poll_interval=interval), T0
@@ -344,7 +344,7 @@ looks = st.sampled_from(["answer", "failure", "unknown", "wait", "refused"])
 
 
 @given(st.lists(looks, min_size=1, max_size=5), st.floats(1, 5000), intervals, st.floats(0, 20))
-def test_any_sequence_of_looks_ends_by_the_deadline_but_for_the_second_that_the_last_look_may_take(
+def test_any_sequence_of_polls_ends_by_the_deadline_but_for_the_second_that_the_last_poll_may_take(
     kinds: list[str], wait: float, interval: float, look_takes: float
 ) -> None:
     one, now = watch(poll_interval=interval, deadline=T0 + wait), T0

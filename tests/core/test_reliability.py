@@ -18,7 +18,7 @@ def test_every_row_of_the_network_has_a_test() -> None:
     assert [row for row, tests in reliability.proofs().items() if row.startswith("N") and not tests] == []
 
 
-def test_markers_of_functions_and_of_whole_files_are_read_and_rows_without_a_test_are_told(tmp_path: Path) -> None:
+def test_markers_of_functions_and_of_whole_files_are_read_and_rows_without_a_test_are_named(tmp_path: Path) -> None:
     file = tmp_path / "tests" / "test_x.py"
     file.parent.mkdir()
     file.write_text(

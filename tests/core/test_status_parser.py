@@ -24,13 +24,13 @@ def read(body: Any) -> Execution:
     return endpoints.read(endpoints.status("k-1"), HttpResponse(200, {}, raw))
 
 
-def test_a_running_execution_of_the_specification_tells_its_progress() -> None:
+def test_a_running_execution_of_the_specification_reports_its_progress() -> None:
     seen = read(SPEC.running)
     assert (seen.state, seen.current_task, seen.completed_tasks, seen.total_tasks) == (S.RUNNING, "draft_task", 1, 2)
     assert seen.progress == "1 of 2 tasks, now draft_task"
 
 
-def test_a_running_execution_of_a_live_deployment_tells_the_same() -> None:
+def test_a_running_execution_of_a_live_deployment_reports_the_same() -> None:
     seen = read(LIVE.running)
     assert (seen.state, seen.progress) == (S.RUNNING, "1 of 2 tasks, now draft_task")
 
@@ -86,7 +86,7 @@ def test_a_result_is_read_wherever_a_deployment_puts_it(body: Any, output: str, 
         ({"state": "REVOKED", "status": None}, "the service gave no reason"),
     ],
 )
-def test_a_failure_tells_its_reason_in_both_dialects(body: Any, error: str) -> None:
+def test_a_failure_reports_its_reason_in_both_dialects(body: Any, error: str) -> None:
     seen = read(body)
     assert (seen.state, seen.error) == (S.ERROR, error)
 
@@ -168,7 +168,7 @@ def test_n7_what_is_not_an_answer_is_never_a_success(body: Any) -> None:
 
 
 @pytest.mark.row("N7")
-def test_n7_an_unknown_word_is_in_progress_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_n7_an_unknown_word_is_in_progress_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert read({"status": "polishing-the-crown", "note": "x" * 5000}).state is S.RUNNING

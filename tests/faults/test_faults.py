@@ -71,7 +71,7 @@ def test_a_body_can_drip() -> None:
     assert time.monotonic() - began >= 0.2
 
 
-def test_the_proxy_forwards_and_loses_answers_as_it_was_told_and_tells_what_it_did() -> None:
+def test_the_proxy_forwards_and_drops_answers_as_configured_and_reports_what_it_did() -> None:
     scenario = {"tasks": [{"id": "only_task", "agent": "Writer", "output": "done"}]}
     lost = Fault("N11", "answer lost", KICKOFF, lambda forward, random: (forward(), NoReply(RESET))[1])
     with running_service(scenario=scenario) as service, FaultProxy(service.url, seed=1, rate=1, faults=[lost]) as proxy:
@@ -96,7 +96,7 @@ def test_the_proxy_forwards_and_loses_answers_as_it_was_told_and_tells_what_it_d
         ("GET", "/inputs", "other"),
     ],
 )
-def test_calls_are_told_apart(method: str, target: str, call: str) -> None:
+def test_calls_are_distinguished(method: str, target: str, call: str) -> None:
     assert call_of(Request(method, target, {}, b"", 0.0)) == call
 
 

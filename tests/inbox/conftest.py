@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import requests
 import uvicorn
-from inbox_desk import Desk, Inbox
+from registered_run import Inbox, RegisteredRun
 from starlette.applications import Starlette
 
 from airflow_crew_provider.inbox.plugin import URL_PREFIX, CrewInboxPlugin
@@ -42,8 +42,8 @@ def inbox(database: None) -> Iterator[Inbox]:
 
 
 @pytest.fixture
-def desk(inbox: Inbox) -> Iterator[Desk]:
+def dag_run(inbox: Inbox) -> Iterator[RegisteredRun]:
     """A DAG run whose kickoff has registered, seen from the service's side and from the database's."""
     with requests.Session() as session:
         session.trust_env = False
-        yield Desk(inbox, session)
+        yield RegisteredRun(inbox, session)

@@ -13,7 +13,7 @@ import pytest
 import requests
 from airflow.models.variable import Variable
 from airflow.utils.session import create_session
-from inbox_desk import Desk, Task
+from registered_run import RegisteredRun, Task
 from sqlalchemy import select
 
 from airflow_crew_provider.compat import flow_variables
@@ -62,7 +62,7 @@ def flow(inbox: Any) -> Iterator[LocalService]:
 
 
 @pytest.fixture
-def connect(flow: LocalService, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def connect(flow: LocalService, dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def connect(**fields: Any) -> None:
         extra = {"flow_webhook_secret": SECRET, "kind": "flow"}
         told = {"conn_type": "crew", "host": flow.url, "password": flow.token, "extra": extra, **fields}
@@ -100,7 +100,7 @@ def address(seen: Execution) -> Any:
 @pytest.mark.row("F4")
 @pytest.mark.row("F5")
 def test_f4_f5_a_flow_is_answered_by_the_address_that_came_with_its_question(
-    desk: Desk, connect: Callable[..., None], flow: LocalService, caplog: pytest.LogCaptureFixture
+    dag_run: RegisteredRun, connect: Callable[..., None], flow: LocalService, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     kickoff_id = hook_with(CONN, None).kickoff({"topic": "ducks"})
@@ -109,9 +109,9 @@ def test_f4_f5_a_flow_is_answered_by_the_address_that_came_with_its_question(
     assert (first.output, first.flow_id) == ("Draft 1 on ducks", kickoff_id)
     token = address(first).response_token
     assert token not in json.dumps(first.record())
-    _refused_at_a_foreign_host(desk, connect, first, token)
+    _refused_at_a_foreign_host(dag_run, connect, first, token)
 
-    task = Task(desk, f"resume-{uuid4().hex[:6]}")
+    task = Task(dag_run, f"resume-{uuid4().hex[:6]}")
     assert task.run(resume(first, outcome="rework", human_feedback="shorter")) == kickoff_id
     assert task.pushed[RESUME_KEY]["status"] == "accepted"
     assert flow_variables.address_of(CONN, str(first.crew_task_id)) is None
@@ -119,12 +119,12 @@ def test_f4_f5_a_flow_is_answered_by_the_address_that_came_with_its_question(
     assert (again.output, again.crew_task_id != first.crew_task_id) == ("Draft 2 on ducks, after: shorter", True)
     assert task.run(resume(first, outcome="rework", human_feedback="shorter")) == kickoff_id  # a retry sends nothing
     with pytest.raises(CrewTaskFailed, match="was answered before; nothing was sent"):
-        Task(desk, f"resume-{uuid4().hex[:6]}").run(resume(first, outcome="drop"))
+        Task(dag_run, f"resume-{uuid4().hex[:6]}").run(resume(first, outcome="drop"))
 
-    _answered_elsewhere(desk, again)
+    _answered_elsewhere(dag_run, again)
     place = asked(kickoff_id)
     assert (place.question, place.outcomes) == ("Where to?", [])
-    assert Task(desk, "resume-place").run(resume(place, is_approve=False, human_feedback="the board")) == kickoff_id
+    assert Task(dag_run, "resume-place").run(resume(place, is_approve=False, human_feedback="the board")) == kickoff_id
     hook = hook_with(CONN, None)
     done = wait_until(lambda: _completed(hook.poll(kickoff_id)), 120, "the end")
     assert done.output == "Draft 2 on ducks, after: shorter, sent to the board"
@@ -135,20 +135,22 @@ def _completed(seen: Any) -> Execution | None:
     return seen if isinstance(seen, Execution) and seen.state is ExecutionState.COMPLETED else None
 
 
-def _refused_at_a_foreign_host(desk: Desk, connect: Callable[..., None], seen: Execution, token: str) -> None:
+def _refused_at_a_foreign_host(
+    dag_run: RegisteredRun, connect: Callable[..., None], seen: Execution, token: str
+) -> None:
     """The connection was changed since the question came."""
     connect(host="http://127.0.0.1:9")
-    task = Task(desk, f"resume-{uuid4().hex[:6]}")
+    task = Task(dag_run, f"resume-{uuid4().hex[:6]}")
     with pytest.raises(CrewTaskFailed, match="a host that connection 'crew_live_flow' does not allow") as refused:
         task.run(resume(seen, outcome="publish"))
     assert token not in str(refused.value)
     connect()
 
 
-def _answered_elsewhere(desk: Desk, seen: Execution) -> None:
+def _answered_elsewhere(dag_run: RegisteredRun, seen: Execution) -> None:
     url = address(seen).callback_url
     assert requests.post(url, json={"feedback": "publish", "outcome": "publish", "source": "rita"}, timeout=30).ok
-    late = Task(desk, f"resume-{uuid4().hex[:6]}")
+    late = Task(dag_run, f"resume-{uuid4().hex[:6]}")
     assert late.run(resume(seen, outcome="drop")) == seen.kickoff_id
     told = late.pushed[RESUME_KEY]
     assert told["status"] == "already_responded"

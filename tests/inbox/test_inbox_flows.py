@@ -16,7 +16,7 @@ from airflow.models.crypto import get_fernet
 from airflow.models.variable import Variable
 from airflow.utils.session import create_session
 from cryptography.fernet import Fernet
-from inbox_desk import Desk
+from registered_run import RegisteredRun
 from sqlalchemy import func, select
 
 from airflow_crew_provider.core import flow_questions
@@ -64,7 +64,7 @@ def signed(raw: bytes, at: float, secret: str = SECRET) -> str:
 
 
 @pytest.fixture
-def send(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Send:
+def send(dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch) -> Send:
     """Send a webhook as the console does, to a connection that knows its secret."""
     fields = {"conn_type": "crew", "host": CREW, "password": "t", "extra": {"flow_webhook_secret": SECRET}}
     monkeypatch.setenv("AIRFLOW_CONN_CREW_FLOW", json.dumps(fields))
@@ -76,7 +76,7 @@ def send(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Send:
     ) -> requests.Response:
         raw, at = json.dumps(body).encode(), time.time() - age
         headers = {f"{names}Signature": signed(raw, at, secret), f"{names}Timestamp": str(int(at))}
-        return desk.http.post(f"{desk.inbox_url}/flow/{to}", raw, headers=headers, timeout=20)
+        return dag_run.http.post(f"{dag_run.inbox_url}/flow/{to}", raw, headers=headers, timeout=20)
 
     return send
 
@@ -102,14 +102,14 @@ def test_f2_what_is_not_proven_is_refused_and_nothing_is_stored(send: Send, wron
 
 
 @pytest.mark.row("F2")
-def test_f2_a_webhook_without_a_signature_or_with_another_body_is_refused(desk: Desk, send: Send) -> None:
-    url = f"{desk.inbox_url}/flow/crew_flow"
-    assert desk.http.post(url, json=question(), timeout=20).status_code == 401
+def test_f2_a_webhook_without_a_signature_or_with_another_body_is_refused(dag_run: RegisteredRun, send: Send) -> None:
+    url = f"{dag_run.inbox_url}/flow/crew_flow"
+    assert dag_run.http.post(url, json=question(), timeout=20).status_code == 401
     at = str(int(time.time()))
     for signature in (signed(b"{}", time.time()), "sha256=", "sha256=ä".encode().decode("latin-1")):
         headers = {"X-CrewAI-Signature": signature, "X-CrewAI-Timestamp": at}
-        assert desk.http.post(url, json=question(), headers=headers, timeout=20).status_code == 401
-    assert desk.http.post(url, b"x" * (1024 * 1024 + 1), timeout=20).status_code == 413
+        assert dag_run.http.post(url, json=question(), headers=headers, timeout=20).status_code == 401
+    assert dag_run.http.post(url, b"x" * (1024 * 1024 + 1), timeout=20).status_code == 413
 
 
 @pytest.mark.row("F2")
@@ -125,19 +125,19 @@ def test_f2_a_signature_holds_for_five_minutes() -> None:
 @pytest.mark.parametrize("shape", [dict, nested], ids=["flat", "nested"])
 @pytest.mark.parametrize("named_by", ["flow_id", "flow_execution_id", "kickoff_id"])
 def test_f2_a_question_of_either_shape_is_taken_once_and_wakes_its_task(
-    desk: Desk, send: Send, shape: Callable[[Json], Json], named_by: str
+    dag_run: RegisteredRun, send: Send, shape: Callable[[Json], Json], named_by: str
 ) -> None:
-    body = question(**{named_by: desk.execution_id})
-    mine = desk.wait(desk.kickoff, desk.execution_id, crew_conn_id="crew_flow")
-    others = desk.wait(desk.kickoff, desk.execution_id, crew_conn_id="crew_other")
+    body = question(**{named_by: dag_run.execution_id})
+    mine = dag_run.wait(dag_run.kickoff, dag_run.execution_id, crew_conn_id="crew_flow")
+    others = dag_run.wait(dag_run.kickoff, dag_run.execution_id, crew_conn_id="crew_other")
     names = "X-CrewAI-" if shape is dict else "X-"
     first = send(shape(body), names=names)
     assert (first.status_code, first.json()) == (200, {"status": "taken"})
-    wait_until(lambda: desk.waiting(mine)[0] == "scheduled", 20, "the task to be woken")
-    event = desk.waiting(mine)[1]
-    assert (event["kind"], event["kickoff_id"], event["crew_task_id"]) == (PENDING, desk.execution_id, body["id"])
+    wait_until(lambda: dag_run.waiting(mine)[0] == "scheduled", 20, "the task to be woken")
+    event = dag_run.waiting(mine)[1]
+    assert (event["kind"], event["kickoff_id"], event["crew_task_id"]) == (PENDING, dag_run.execution_id, body["id"])
     assert TOKEN not in json.dumps(event)
-    assert desk.still_waits(others)
+    assert dag_run.still_waits(others)
     kept = stored()
     again = send(shape(body), names=names)
     assert (again.status_code, again.json()) == (200, {"status": "known already"})
@@ -145,10 +145,10 @@ def test_f2_a_question_of_either_shape_is_taken_once_and_wakes_its_task(
 
 
 @pytest.mark.row("F2")
-def test_f2_an_unknown_flow_is_taken_and_wakes_nobody(desk: Desk, send: Send) -> None:
-    waiting = desk.wait(desk.kickoff, desk.execution_id, crew_conn_id="crew_flow")
+def test_f2_an_unknown_flow_is_taken_and_wakes_nobody(dag_run: RegisteredRun, send: Send) -> None:
+    waiting = dag_run.wait(dag_run.kickoff, dag_run.execution_id, crew_conn_id="crew_flow")
     assert send(question()).json() == {"status": "taken"}
-    assert desk.still_waits(waiting)
+    assert dag_run.still_waits(waiting)
 
 
 @pytest.mark.row("F2")
@@ -182,16 +182,16 @@ def test_an_event_that_asks_nothing_is_acknowledged(send: Send) -> None:
     ],
 )
 def test_f5_a_callback_to_a_foreign_host_is_refused_and_kept_nowhere(
-    desk: Desk, send: Send, url: str, caplog: pytest.LogCaptureFixture
+    dag_run: RegisteredRun, send: Send, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = stored()
-    waiting = desk.wait(desk.kickoff, desk.execution_id, crew_conn_id="crew_flow")
-    refused = send(question(flow_id=desk.execution_id, callback_url=url + TOKEN))
+    waiting = dag_run.wait(dag_run.kickoff, dag_run.execution_id, crew_conn_id="crew_flow")
+    refused = send(question(flow_id=dag_run.execution_id, callback_url=url + TOKEN))
     assert refused.status_code == 422
     assert "host" in refused.json()["detail"]
     assert TOKEN not in refused.text + caplog.text
     assert stored() == before
-    assert desk.still_waits(waiting)
+    assert dag_run.still_waits(waiting)
 
 
 def test_what_answers_a_question_is_encrypted_in_the_database(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock
 
 import airflow
 import pytest
-from inbox_desk import Desk, Task
+from registered_run import RegisteredRun, Task
 
 from airflow_crew_provider.compat import xcoms
 from airflow_crew_provider.core.inbox_addresses import repeatable
@@ -41,7 +41,7 @@ def live() -> Iterator[LocalService]:
 
 
 @pytest.fixture
-def connect(live: LocalService, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Any:
+def connect(live: LocalService, dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Set the connection; a task reads XComs through its supervisor, which is the database here."""
 
     def connect(**extra: Any) -> None:
@@ -49,14 +49,14 @@ def connect(live: LocalService, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv("AIRFLOW_CONN_CREW_LIVE", json.dumps(fields))
 
     def get_one(*, key: str, task_id: str, **where: Any) -> Any:
-        return desk.xcom(task_id, key)
+        return dag_run.xcom(task_id, key)
 
     async def aget_one(**where: Any) -> Any:
         return get_one(**where)
 
     monkeypatch.setattr(xcoms.XCom, "get_one", get_one)
     monkeypatch.setattr(xcoms.XCom, "aget_one", aget_one, raising=False)
-    connect(inbox_url=desk.inbox_url)
+    connect(inbox_url=dag_run.inbox_url)
     return connect
 
 
@@ -84,14 +84,14 @@ def asked(hook: InboxHook, kickoff_id: str) -> Execution:
     return found
 
 
-def test_a_look_knows_what_only_the_webhook_tells_at_each_gate(desk: Desk, connect: Any) -> None:
-    start = Task(desk, "start")
+def test_a_poll_returns_what_only_the_webhook_reports_at_each_gate(dag_run: RegisteredRun, connect: Any) -> None:
+    start = Task(dag_run, "start")
     kickoff_id = start.run(kickoff())
     first = asked(hook_of(start), kickoff_id)
     assert first.output == "Draft 1 on tea."
 
     answer = {"execution_id": kickoff_id, "crew_task_id": first.crew_task_id, "human_feedback": "Shorter."}
-    resume = Task(desk, "answer")
+    resume = Task(dag_run, "answer")
     operator = CrewResumeOperator(
         task_id="answer", **answer, is_approve=False, webhooks="inbox", crew_conn_id="crew_live"
     )
@@ -105,8 +105,8 @@ def test_a_look_knows_what_only_the_webhook_tells_at_each_gate(desk: Desk, conne
     assert (record["state"], record["kickoff_id"], record["execution_id"]) == ("pending", continued, kickoff_id)
 
 
-def test_a_look_in_the_triggerer_knows_the_same(desk: Desk, connect: Any) -> None:
-    start = Task(desk, "start")
+def test_a_poll_in_the_triggerer_returns_the_same(dag_run: RegisteredRun, connect: Any) -> None:
+    start = Task(dag_run, "start")
     kickoff_id = start.run(kickoff())
     asked(hook_of(start), kickoff_id)
 
@@ -123,8 +123,8 @@ def test_a_look_in_the_triggerer_knows_the_same(desk: Desk, connect: Any) -> Non
     assert was_asked
 
 
-def test_a_further_try_takes_the_execution_up_and_its_registration_too(desk: Desk, connect: Any) -> None:
-    start = Task(desk, "start")
+def test_a_further_try_takes_the_execution_up_and_its_registration_too(dag_run: RegisteredRun, connect: Any) -> None:
+    start = Task(dag_run, "start")
     kickoff_id = start.run(kickoff())
     registered = {key: value for key, value in start.pushed.items() if key.startswith("crew_inbox:")}
 
@@ -133,8 +133,8 @@ def test_a_further_try_takes_the_execution_up_and_its_registration_too(desk: Des
     assert registered.items() <= start.pushed.items()
 
 
-def test_a_question_that_came_between_two_tries_is_not_lost(desk: Desk, connect: Any) -> None:
-    start = Task(desk, "start")
+def test_a_question_that_came_between_two_tries_is_not_lost(dag_run: RegisteredRun, connect: Any) -> None:
+    start = Task(dag_run, "start")
     kickoff_id = start.run(kickoff())
     before = asked(hook_of(start), kickoff_id)
 
@@ -145,9 +145,11 @@ def test_a_question_that_came_between_two_tries_is_not_lost(desk: Desk, connect:
     assert after.record() == before.record()
 
 
-def test_a_repeated_request_has_the_same_body_where_the_service_honours_keys(desk: Desk, connect: Any) -> None:
-    connect(inbox_url=desk.inbox_url, idempotency_keys=True)
-    start = Task(desk, "start")
+def test_a_repeated_request_has_the_same_body_where_the_service_honours_keys(
+    dag_run: RegisteredRun, connect: Any
+) -> None:
+    connect(inbox_url=dag_run.inbox_url, idempotency_keys=True)
+    start = Task(dag_run, "start")
     kickoff_id = start.run(kickoff())
     [memory] = start.memory.values()
     del memory["kickoff_id"]  # the worker died before it wrote the answer down
@@ -162,16 +164,16 @@ def test_the_secrets_of_a_repeated_request_take_both_the_token_and_the_key() -> 
 
 
 def test_nothing_that_a_task_stores_or_shows_holds_a_secret(
-    desk: Desk, connect: Any, monkeypatch: pytest.MonkeyPatch
+    dag_run: RegisteredRun, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
 
     def fresh(purpose: str) -> str:
-        made.append(f"{purpose}-{'x' * 40}-{desk.dag_id}")
+        made.append(f"{purpose}-{'x' * 40}-{dag_run.dag_id}")
         return made[-1]
 
     monkeypatch.setattr(inbox, "fresh", fresh)
-    start = Task(desk, "start")
+    start = Task(dag_run, "start")
     operator = kickoff()
     start.run(operator)
     trigger = CrewStatusTrigger("k", inbox=start.pushed[POSTED_KEY])
@@ -185,17 +187,17 @@ def test_nothing_that_a_task_stores_or_shows_holds_a_secret(
 
 @pytest.mark.parametrize("extra", [{}, {"inbox_url": "airflow.example.com/crew-inbox"}])
 def test_without_the_inboxs_address_nothing_is_sent_and_the_message_says_where_it_goes(
-    desk: Desk, connect: Any, extra: dict[str, str]
+    dag_run: RegisteredRun, connect: Any, extra: dict[str, str]
 ) -> None:
     connect(**extra)
-    start = Task(desk, "start")
+    start = Task(dag_run, "start")
     with pytest.raises(CrewTaskFailed, match=r"'crew_live' has no inbox_url in its Extra.*Nothing was sent"):
         start.run(kickoff())
     assert start.memory == {}
 
 
 def test_before_airflow_3_the_inbox_is_refused_with_a_sentence(
-    desk: Desk, connect: Any, monkeypatch: pytest.MonkeyPatch
+    dag_run: RegisteredRun, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(airflow, "__version__", "2.11.2")
     with pytest.raises(CrewInvalidInput, match=r"needs Airflow 3.*polling"):
@@ -203,9 +205,9 @@ def test_before_airflow_3_the_inbox_is_refused_with_a_sentence(
 
 
 def test_an_inbox_that_cannot_be_read_leaves_the_wait_to_polling(
-    desk: Desk, connect: Any, monkeypatch: pytest.MonkeyPatch
+    dag_run: RegisteredRun, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = Task(desk, "start")
+    start = Task(dag_run, "start")
     kickoff_id = start.run(kickoff())
     asked(hook_of(start), kickoff_id)
 
@@ -228,14 +230,14 @@ def test_a8_a_trigger_stored_before_there_was_an_inbox_still_loads() -> None:
 
 @pytest.mark.parametrize("arrived", [True, False])
 def test_a_task_that_was_woken_and_quick_is_not_taken_for_one_that_a_user_ended(
-    desk: Desk, connect: Any, monkeypatch: pytest.MonkeyPatch, arrived: bool
+    dag_run: RegisteredRun, connect: Any, monkeypatch: pytest.MonkeyPatch, arrived: bool
 ) -> None:
-    start = Task(desk, "start")
+    start = Task(dag_run, "start")
     kickoff_id = start.run(kickoff())
     if arrived:
         asked(hook_of(start), kickoff_id)
     else:
-        desk.clear("start")
+        dag_run.clear("start")
     # What Airflow says of the task by now: it has succeeded, as after a user's mark.
     monkeypatch.setattr(cancellation, "is_by_user", AsyncMock(return_value=True))
     trigger = CrewStatusTrigger(kickoff_id, "crew_live", cancel_on_kill=True, inbox=start.pushed[POSTED_KEY])

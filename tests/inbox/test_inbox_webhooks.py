@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from airflow.providers.common.compat.sdk import conf
 from airflow.settings import engine
-from inbox_desk import Desk
+from registered_run import RegisteredRun
 
 from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.core.inbox_addresses import digest
@@ -24,40 +24,40 @@ from scripts.stack import wait_until
 pytestmark = pytest.mark.row("N17")
 
 
-def test_n17_a_question_that_comes_before_the_kickoffs_answer_is_kept(desk: Desk) -> None:
-    assert desk.ask().status_code == 200
-    question = desk.box().newest
+def test_n17_a_question_that_comes_before_the_kickoffs_answer_is_kept(dag_run: RegisteredRun) -> None:
+    assert dag_run.send_question().status_code == 200
+    question = dag_run.messages().newest
     assert question
     assert (question.task_id, question.output) == ("e5a3", "Draft 1.")
 
 
-def test_n17_a_question_wakes_the_task_that_waits_for_it_and_decides_nothing(desk: Desk) -> None:
-    desk.posted(desk.kickoff, desk.execution_id)
-    trigger = desk.wait(desk.kickoff, desk.execution_id)
-    other = desk.wait(desk.kickoff, "another-execution")
+def test_n17_a_question_wakes_the_task_that_waits_for_it_and_decides_nothing(dag_run: RegisteredRun) -> None:
+    dag_run.posted(dag_run.kickoff, dag_run.execution_id)
+    trigger = dag_run.wait(dag_run.kickoff, dag_run.execution_id)
+    other = dag_run.wait(dag_run.kickoff, "another-execution")
 
-    assert desk.ask(is_approve=True, human_feedback="Approved.").status_code == 200
+    assert dag_run.send_question(is_approve=True, human_feedback="Approved.").status_code == 200
 
-    wait_until(lambda: desk.waiting(trigger)[0] == "scheduled", 10, "the task to be woken")
-    outcome = Outcome.from_event(desk.waiting(trigger)[1])
-    assert (outcome.kind, outcome.kickoff_id, outcome.crew_task_id) == ("pending", desk.execution_id, "e5a3")
-    assert desk.still_waits(other)
-    assert "pprove" not in json.dumps(desk.box().as_dict())
+    wait_until(lambda: dag_run.waiting(trigger)[0] == "scheduled", 10, "the task to be woken")
+    outcome = Outcome.from_event(dag_run.waiting(trigger)[1])
+    assert (outcome.kind, outcome.kickoff_id, outcome.crew_task_id) == ("pending", dag_run.execution_id, "e5a3")
+    assert dag_run.still_waits(other)
+    assert "pprove" not in json.dumps(dag_run.messages().as_dict())
 
 
 def test_n17_a_task_that_was_deferred_a_moment_ago_is_woken_once_airflow_has_noticed_it(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deferral, "NOTICED_AFTER", 2.0)
-    desk.posted(desk.kickoff, desk.execution_id)
+    dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     deferred_at = datetime.now(UTC)
-    fresh = desk.wait(desk.kickoff, desk.execution_id, since=deferred_at)
-    old = desk.wait(desk.kickoff, desk.execution_id)
+    fresh = dag_run.wait(dag_run.kickoff, dag_run.execution_id, since=deferred_at)
+    old = dag_run.wait(dag_run.kickoff, dag_run.execution_id)
 
-    assert desk.ask().status_code == 200
+    assert dag_run.send_question().status_code == 200
 
-    wait_until(lambda: desk.waiting(old)[0] == "scheduled", 10, "the task that was deferred long ago to be woken")
-    wait_until(lambda: desk.waiting(fresh)[0] == "scheduled", 10, "the other one to be woken")
+    wait_until(lambda: dag_run.waiting(old)[0] == "scheduled", 10, "the task that was deferred long ago to be woken")
+    wait_until(lambda: dag_run.waiting(fresh)[0] == "scheduled", 10, "the other one to be woken")
     assert datetime.now(UTC) - deferred_at >= timedelta(seconds=2)
 
 
@@ -66,65 +66,67 @@ def test_the_time_in_which_airflow_notices_a_deferral_is_longer_than_a_heartbeat
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "Bearer", "x" * 5000, "%00", "é"])
-def test_n17_a_forged_token_is_refused(desk: Desk, token: str) -> None:
-    answer = desk.http.post(
-        desk.kickoff.url, json=desk.question(), headers={"Authorization": f"Bearer {token}".encode()}, timeout=20
+def test_n17_a_forged_token_is_refused(dag_run: RegisteredRun, token: str) -> None:
+    answer = dag_run.http.post(
+        dag_run.kickoff.url, json=dag_run.question(), headers={"Authorization": f"Bearer {token}".encode()}, timeout=20
     )
     assert answer.status_code == 401
-    assert desk.box().newest is None
+    assert dag_run.messages().newest is None
 
 
-def test_n17_without_a_token_or_with_another_scheme_nothing_is_taken(desk: Desk) -> None:
-    assert desk.http.post(desk.kickoff.url, json=desk.question(), timeout=20).status_code == 401
-    basic = {"Authorization": f"Basic {desk.kickoff.token}"}
-    assert desk.http.post(desk.kickoff.url, json=desk.question(), headers=basic, timeout=20).status_code == 401
-    assert desk.box().newest is None
+def test_n17_without_a_token_or_with_another_scheme_nothing_is_taken(dag_run: RegisteredRun) -> None:
+    assert dag_run.http.post(dag_run.kickoff.url, json=dag_run.question(), timeout=20).status_code == 401
+    basic = {"Authorization": f"Basic {dag_run.kickoff.token}"}
+    assert dag_run.http.post(dag_run.kickoff.url, json=dag_run.question(), headers=basic, timeout=20).status_code == 401
+    assert dag_run.messages().newest is None
 
 
-def test_n17_the_token_of_another_execution_and_its_hash_are_refused(desk: Desk) -> None:
-    other = desk.register("other_kickoff")
-    assert desk.ask(token=other.token).status_code == 401
-    assert desk.ask(token=digest(desk.kickoff.token)).status_code == 401
-    assert desk.ask(other).status_code == 200
-    assert desk.box().newest is None
+def test_n17_the_token_of_another_execution_and_its_hash_are_refused(dag_run: RegisteredRun) -> None:
+    other = dag_run.register("other_kickoff")
+    assert dag_run.send_question(token=other.token).status_code == 401
+    assert dag_run.send_question(token=digest(dag_run.kickoff.token)).status_code == 401
+    assert dag_run.send_question(other).status_code == 200
+    assert dag_run.messages().newest is None
 
 
-def test_n17_an_unknown_address_answers_like_a_wrong_token(desk: Desk) -> None:
-    unknown = desk.kickoff.url[:-1] + ("a" if desk.kickoff.url[-1] != "a" else "b")
-    headers = {"Authorization": f"Bearer {desk.kickoff.token}"}
-    answer = desk.http.post(unknown, json=desk.question(), headers=headers, timeout=20)
-    assert (answer.status_code, answer.json()) == (401, desk.ask(token="wrong").json())
+def test_n17_an_unknown_address_answers_like_a_wrong_token(dag_run: RegisteredRun) -> None:
+    unknown = dag_run.kickoff.url[:-1] + ("a" if dag_run.kickoff.url[-1] != "a" else "b")
+    headers = {"Authorization": f"Bearer {dag_run.kickoff.token}"}
+    answer = dag_run.http.post(unknown, json=dag_run.question(), headers=headers, timeout=20)
+    assert (answer.status_code, answer.json()) == (401, dag_run.send_question(token="wrong").json())
 
 
 @pytest.mark.parametrize("ids", [{"kickoff_id": "x", "execution_id": "x"}, {"execution_id": "x"}, {"kickoff_id": "x"}])
-def test_n17_a_question_about_another_execution_is_refused(desk: Desk, ids: dict[str, str]) -> None:
-    desk.posted(desk.kickoff, desk.execution_id)
-    answer = desk.ask(**ids)
+def test_n17_a_question_about_another_execution_is_refused(dag_run: RegisteredRun, ids: dict[str, str]) -> None:
+    dag_run.posted(dag_run.kickoff, dag_run.execution_id)
+    answer = dag_run.send_question(**ids)
     assert (answer.status_code, answer.json()["detail"]) == (422, "this is about another execution")
-    assert desk.box().newest is None
+    assert dag_run.messages().newest is None
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_n17_ten_megabytes_are_refused(desk: Desk, chunked: bool) -> None:
-    body = json.dumps(desk.question(task_output="x" * 10_000_000)).encode()
+def test_n17_ten_megabytes_are_refused(dag_run: RegisteredRun, chunked: bool) -> None:
+    body = json.dumps(dag_run.question(task_output="x" * 10_000_000)).encode()
     data: Any = (body[at : at + 65536] for at in range(0, len(body), 65536)) if chunked else body
-    headers = {"Authorization": f"Bearer {desk.kickoff.token}"}
-    assert desk.http.post(desk.kickoff.url, data=data, headers=headers, timeout=20).status_code == 413
-    assert desk.box().newest is None
+    headers = {"Authorization": f"Bearer {dag_run.kickoff.token}"}
+    assert dag_run.http.post(dag_run.kickoff.url, data=data, headers=headers, timeout=20).status_code == 413
+    assert dag_run.messages().newest is None
 
 
-def test_n17_who_has_no_token_cannot_make_the_inbox_read(desk: Desk) -> None:
-    assert unfinished(desk, "wrong") == b"HTTP/1.1 401"
+def test_n17_who_has_no_token_cannot_make_the_inbox_read(dag_run: RegisteredRun) -> None:
+    assert unfinished(dag_run, "wrong") == b"HTTP/1.1 401"
 
 
-def test_n17_a_body_that_does_not_come_to_its_end_is_given_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_n17_a_body_that_does_not_come_to_its_end_is_given_up(
+    dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(app, "BODY_SECONDS", 0.3)
-    assert unfinished(desk, desk.kickoff.token) == b"HTTP/1.1 408"
+    assert unfinished(dag_run, dag_run.kickoff.token) == b"HTTP/1.1 408"
 
 
-def unfinished(desk: Desk, token: str) -> bytes:
+def unfinished(dag_run: RegisteredRun, token: str) -> bytes:
     """Announce a body, send none of it, and return the status that comes all the same."""
-    where = urlsplit(desk.kickoff.url)
+    where = urlsplit(dag_run.kickoff.url)
     head = f"POST {where.path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: 9\r\n\r\n{{"
     with socket.create_connection((where.hostname, where.port), timeout=20) as connection:
         connection.sendall(head.encode())
@@ -148,122 +150,127 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("body", BROKEN, ids=range(len(BROKEN)))
-def test_n17_a_malformed_body_is_refused(desk: Desk, body: bytes) -> None:
-    headers = {"Authorization": f"Bearer {desk.kickoff.token}"}
-    assert desk.http.post(desk.kickoff.url, data=body, headers=headers, timeout=20).status_code == 422
-    told = desk.http.post(desk.kickoff.webhooks.task or "", data=body, timeout=20)
+def test_n17_a_malformed_body_is_refused(dag_run: RegisteredRun, body: bytes) -> None:
+    headers = {"Authorization": f"Bearer {dag_run.kickoff.token}"}
+    assert dag_run.http.post(dag_run.kickoff.url, data=body, headers=headers, timeout=20).status_code == 422
+    told = dag_run.http.post(dag_run.kickoff.webhooks.task or "", data=body, timeout=20)
     assert told.status_code in (200, 422)
-    assert desk.box().newest is None
+    assert dag_run.messages().newest is None
 
 
 @pytest.mark.parametrize("output", ["", "{{ 7 * 7 }} <script>", "\u0000 and \ud800", "ü" * 1000, {"a": 1}, None])
-def test_n17_a_draft_is_data_whatever_it_holds(desk: Desk, output: Any) -> None:
-    assert desk.ask(task_output=output).status_code == 200
-    question = desk.box().newest
+def test_n17_a_draft_is_data_whatever_it_holds(dag_run: RegisteredRun, output: Any) -> None:
+    assert dag_run.send_question(task_output=output).status_code == 200
+    question = dag_run.messages().newest
     assert question
-    kept = question.as_execution(desk.execution_id)
+    kept = question.as_execution(dag_run.execution_id)
     assert kept.crew_task_id == "e5a3"
     if isinstance(output, str) and output.isprintable():
         assert kept.output == output
 
 
-def test_n17_a_duplicate_is_acknowledged_and_taken_once(desk: Desk) -> None:
-    desk.posted(desk.kickoff, desk.execution_id)
-    first = desk.wait(desk.kickoff, desk.execution_id)
-    assert desk.ask().json() == {"status": "taken"}
-    wait_until(lambda: desk.waiting(first)[0] == "scheduled", 10, "the first wait to be woken")
-    after = desk.wait(desk.kickoff, desk.execution_id)
+def test_n17_a_duplicate_is_acknowledged_and_taken_once(dag_run: RegisteredRun) -> None:
+    dag_run.posted(dag_run.kickoff, dag_run.execution_id)
+    first = dag_run.wait(dag_run.kickoff, dag_run.execution_id)
+    assert dag_run.send_question().json() == {"status": "taken"}
+    wait_until(lambda: dag_run.waiting(first)[0] == "scheduled", 10, "the first wait to be woken")
+    after = dag_run.wait(dag_run.kickoff, dag_run.execution_id)
 
-    again = desk.ask(task_output="Another text under the same id.")
+    again = dag_run.send_question(task_output="Another text under the same id.")
 
     assert (again.status_code, again.json()) == (200, {"status": "known already"})
-    assert desk.box().newest.output == "Draft 1."  # type: ignore[union-attr]
-    assert desk.still_waits(after)
+    assert dag_run.messages().newest.output == "Draft 1."  # type: ignore[union-attr]
+    assert dag_run.still_waits(after)
 
 
-def test_n17_many_at_once_are_all_kept_and_the_same_one_is_taken_once(desk: Desk) -> None:
-    desk.posted(desk.kickoff, desk.execution_id)
+def test_n17_many_at_once_are_all_kept_and_the_same_one_is_taken_once(dag_run: RegisteredRun) -> None:
+    dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     with ThreadPoolExecutor(8) as threads:
-        asked = [threads.submit(desk.ask) for _ in range(8)]
-        told = [threads.submit(desk.tell, desk.kickoff.webhooks.step, thought=str(n)) for n in range(24)]
+        asked = [threads.submit(dag_run.ask) for _ in range(8)]
+        told = [threads.submit(dag_run.tell, dag_run.kickoff.webhooks.step, thought=str(n)) for n in range(24)]
         assert sorted(each.result().json()["status"] for each in asked) == ["known already"] * 7 + ["taken"]
         assert {each.result().status_code for each in told} == {200}
-    assert desk.box().steps == 24
+    assert dag_run.messages().steps == 24
 
 
-def test_n17_after_a_resume_the_old_token_asks_nothing_new_and_the_new_one_does(desk: Desk) -> None:
-    desk.posted(desk.kickoff, desk.execution_id)
-    assert desk.ask().status_code == 200
-    resume = desk.register("resume", execution_id=desk.execution_id)
+def test_n17_after_a_resume_the_old_token_asks_nothing_new_and_the_new_one_does(dag_run: RegisteredRun) -> None:
+    dag_run.posted(dag_run.kickoff, dag_run.execution_id)
+    assert dag_run.send_question().status_code == 200
+    resume = dag_run.register("resume", execution_id=dag_run.execution_id)
 
-    assert desk.ask(task_id="f00d").status_code == 401
-    assert desk.ask().json() == {"status": "known already"}
-    assert desk.ask(resume, task_id="f00d", kickoff_id="continuation").status_code == 200
+    assert dag_run.send_question(task_id="f00d").status_code == 401
+    assert dag_run.send_question().json() == {"status": "known already"}
+    assert dag_run.send_question(resume, task_id="f00d", kickoff_id="continuation").status_code == 200
 
-    assert desk.box().asked == ["e5a3"]
-    assert desk.box(resume).newest.task_id == "f00d"  # type: ignore[union-attr]
-
-
-def test_n17_a_question_of_before_the_resume_does_not_wake_the_wait_after_it(desk: Desk) -> None:
-    desk.posted(desk.kickoff, desk.execution_id)
-    resume = desk.register("resume", execution_id=desk.execution_id)
-    desk.posted(resume, "continuation")
-    trigger = desk.wait(resume, "continuation")
-    assert desk.ask().status_code == 401
-    assert desk.ask(resume).status_code == 200, "the service told of the root execution alone"
-    desk.tell(resume.webhooks.step, kickoff_id="continuation")
-    assert desk.still_waits(trigger)
-    assert desk.ask(resume, task_id="f00d", kickoff_id="continuation").status_code == 200
-    wait_until(lambda: desk.waiting(trigger)[0] == "scheduled", 10, "the wait to be woken")
+    assert dag_run.messages().asked == ["e5a3"]
+    assert dag_run.messages(resume).newest.task_id == "f00d"  # type: ignore[union-attr]
 
 
-def test_n17_what_comes_after_the_run_is_acknowledged_and_changes_nothing(desk: Desk) -> None:
-    desk.posted(desk.kickoff, desk.execution_id)
-    desk.end_run()
-    assert desk.ask().json() == {"status": "too late, nothing changes"}
-    assert desk.tell(desk.kickoff.webhooks.crew).status_code == 200
-    assert desk.box() == desk.box().of(None, desk.kickoff.registration.id)
+def test_n17_a_question_of_before_the_resume_does_not_wake_the_wait_after_it(dag_run: RegisteredRun) -> None:
+    dag_run.posted(dag_run.kickoff, dag_run.execution_id)
+    resume = dag_run.register("resume", execution_id=dag_run.execution_id)
+    dag_run.posted(resume, "continuation")
+    trigger = dag_run.wait(resume, "continuation")
+    assert dag_run.send_question().status_code == 401
+    assert dag_run.send_question(resume).status_code == 200, "the service told of the root execution alone"
+    dag_run.send_webhook(resume.webhooks.step, kickoff_id="continuation")
+    assert dag_run.still_waits(trigger)
+    assert dag_run.send_question(resume, task_id="f00d", kickoff_id="continuation").status_code == 200
+    wait_until(lambda: dag_run.waiting(trigger)[0] == "scheduled", 10, "the wait to be woken")
 
 
-def test_n17_progress_never_becomes_a_question(desk: Desk) -> None:
-    desk.posted(desk.kickoff, desk.execution_id)
-    trigger = desk.wait(desk.kickoff, desk.execution_id)
-    hooks = desk.kickoff.webhooks
+def test_n17_what_comes_after_the_run_is_acknowledged_and_changes_nothing(dag_run: RegisteredRun) -> None:
+    dag_run.posted(dag_run.kickoff, dag_run.execution_id)
+    dag_run.end_run()
+    assert dag_run.send_question().json() == {"status": "too late, nothing changes"}
+    assert dag_run.send_webhook(dag_run.kickoff.webhooks.crew).status_code == 200
+    assert dag_run.messages() == dag_run.messages().of(None, dag_run.kickoff.registration.id)
+
+
+def test_n17_progress_never_becomes_a_question(dag_run: RegisteredRun) -> None:
+    dag_run.posted(dag_run.kickoff, dag_run.execution_id)
+    trigger = dag_run.wait(dag_run.kickoff, dag_run.execution_id)
+    hooks = dag_run.kickoff.webhooks
     for url in (hooks.task, hooks.step):
-        assert desk.tell(url, **desk.question(), name="write", agent="Writer", thought="Hm.").status_code == 200
-    assert desk.tell(hooks.task, kickoff_id="another").status_code == 422
-    box = desk.box()
-    assert (box.newest, box.tasks, box.steps) == (None, 1, 1)
-    assert desk.still_waits(trigger)
-    assert desk.ask(token=(hooks.task or "").split("/")[-2]).status_code == 401, "the capability is no bearer token"
+        assert (
+            dag_run.send_webhook(url, **dag_run.question(), name="write", agent="Writer", thought="Hm.").status_code
+            == 200
+        )
+    assert dag_run.send_webhook(hooks.task, kickoff_id="another").status_code == 422
+    messages = dag_run.messages()
+    assert (messages.newest, messages.tasks, messages.steps) == (None, 1, 1)
+    assert dag_run.still_waits(trigger)
+    assert dag_run.send_question(token=(hooks.task or "").split("/")[-2]).status_code == 401, (
+        "the capability is no bearer token"
+    )
 
 
-def test_n17_the_crews_success_makes_a_worker_look_once_and_is_no_result(desk: Desk) -> None:
-    desk.posted(desk.kickoff, desk.execution_id)
-    trigger = desk.wait(desk.kickoff, desk.execution_id, wait_past_pending=True)
-    assert desk.tell(desk.kickoff.webhooks.crew, result="forged").status_code == 200
-    wait_until(lambda: desk.waiting(trigger)[0] == "scheduled", 10, "the task to be woken")
-    assert Outcome.from_event(desk.waiting(trigger)[1]).kind == "seen"
-    again = desk.wait(desk.kickoff, desk.execution_id)
-    assert desk.tell(desk.kickoff.webhooks.crew).json() == {"status": "too late, nothing changes"}
-    assert desk.still_waits(again)
-    assert "forged" not in json.dumps(desk.box().as_dict())
+def test_n17_the_crews_success_makes_a_worker_poll_once_and_is_no_result(dag_run: RegisteredRun) -> None:
+    dag_run.posted(dag_run.kickoff, dag_run.execution_id)
+    trigger = dag_run.wait(dag_run.kickoff, dag_run.execution_id, wait_past_pending=True)
+    assert dag_run.send_webhook(dag_run.kickoff.webhooks.crew, result="forged").status_code == 200
+    wait_until(lambda: dag_run.waiting(trigger)[0] == "scheduled", 10, "the task to be woken")
+    assert Outcome.from_event(dag_run.waiting(trigger)[1]).kind == "seen"
+    again = dag_run.wait(dag_run.kickoff, dag_run.execution_id)
+    assert dag_run.send_webhook(dag_run.kickoff.webhooks.crew).json() == {"status": "too late, nothing changes"}
+    assert dag_run.still_waits(again)
+    assert "forged" not in json.dumps(dag_run.messages().as_dict())
 
 
-def test_n17_a_wrong_capability_is_refused(desk: Desk) -> None:
-    url = (desk.kickoff.webhooks.task or "").split("/")
-    assert desk.tell("/".join([*url[:-2], "x" * 43, "task"])).status_code == 401
-    assert desk.tell("/".join([*url[:-1], "approve"])).status_code == 422
+def test_n17_a_wrong_capability_is_refused(dag_run: RegisteredRun) -> None:
+    url = (dag_run.kickoff.webhooks.task or "").split("/")
+    assert dag_run.send_webhook("/".join([*url[:-2], "x" * 43, "task"])).status_code == 401
+    assert dag_run.send_webhook("/".join([*url[:-1], "approve"])).status_code == 422
 
 
-def test_n17_no_secret_stands_in_the_database(desk: Desk) -> None:
-    assert desk.ask().status_code == 200
+def test_n17_no_secret_stands_in_the_database(dag_run: RegisteredRun) -> None:
+    assert dag_run.send_question().status_code == 200
     stored = b"".join(file.read_bytes() for file in Path(engine.url.database).parent.glob("airflow.db*"))
-    assert desk.kickoff.registration.human_input.encode() in stored
-    assert desk.kickoff.token.encode() not in stored
-    assert (desk.kickoff.webhooks.task or "").split("/")[-2].encode() not in stored
+    assert dag_run.kickoff.registration.human_input.encode() in stored
+    assert dag_run.kickoff.token.encode() not in stored
+    assert (dag_run.kickoff.webhooks.task or "").split("/")[-2].encode() not in stored
 
 
 @pytest.mark.parametrize("path", ["", "docs", "openapi.json", "human-input", "progress/a/b/task"])
-def test_n17_nothing_else_is_served(desk: Desk, path: str) -> None:
-    assert desk.http.get(f"{desk.inbox_url}/{path}", timeout=20).status_code in (404, 405)
+def test_n17_nothing_else_is_served(dag_run: RegisteredRun, path: str) -> None:
+    assert dag_run.http.get(f"{dag_run.inbox_url}/{path}", timeout=20).status_code in (404, 405)

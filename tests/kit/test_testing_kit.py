@@ -44,7 +44,7 @@ def test_a_script_can_fail(scripted_crew):
 
 
 @pytest.mark.parametrize("output", ["All on tea", '{"title": "Tea"}'])
-def test_an_execution_that_was_recorded_plays_again(scripted_crew, output):
+def test_a_recorded_execution_can_be_replayed(scripted_crew, output):
     scripted_crew(scenario("Notes", output))
     hook = CrewHook()
     first = finished(hook, hook.kickoff({"topic": "tea"})).record()
@@ -56,7 +56,7 @@ def test_an_execution_that_was_recorded_plays_again(scripted_crew, output):
     assert again["output"] == first["output"]
 
 
-def test_only_a_completed_record_plays_again():
+def test_only_a_completed_record_can_be_replayed():
     with pytest.raises(ValueError, match="pending"):
         recorded({"state": "pending"})
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from airflow_play import TOKEN, Connect
 from faults.dialects import DIALECTS, Dialect
 from faults.server import FaultServer
+from simulated_airflow import TOKEN, Connect
 
 from airflow_crew_provider.compat import deferral, task_state
 

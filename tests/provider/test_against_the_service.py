@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
-from airflow_play import Connect, TaskRun, run
 from faults.proxy import ALL_FAULTS, FaultProxy
+from simulated_airflow import Connect, TaskRun, run
 
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 

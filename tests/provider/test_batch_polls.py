@@ -96,7 +96,7 @@ def test_a_refusal_is_believed_once_and_each_wait_polls_by_itself(service: Servi
     assert 2 * WAITS <= service.alone < 3 * WAITS
 
 
-def test_a_wait_that_the_answer_says_nothing_of_polls_by_itself(service: Service) -> None:
+def test_a_wait_that_the_answer_leaves_out_polls_by_itself(service: Service) -> None:
     def all_but_one(ids: list[str]) -> Reply:
         found = {each: {"code": 200, "body": service.body} for each in ids if each != "k-1"}
         return Reply(body={"statuses": {**found, "k-1": None}})

@@ -107,7 +107,7 @@ def test_the_connection_test_names_a_connection_that_is_missing():
 
 
 @pytest.mark.row("A4")
-def test_a4_a_trigger_forgives_an_airflow_that_cannot_tell_the_connection(scripted_crew, monkeypatch):
+def test_a4_a_trigger_forgives_an_airflow_that_cannot_look_up_the_connection(scripted_crew, monkeypatch):
     scripted_crew(scenario("done"))
     kickoff_id = CrewHook().kickoff({"topic": "tea"})
     failures = iter([RuntimeError("API server is away"), ConnectionError("still away")])

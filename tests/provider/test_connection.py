@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import Connection
-from airflow_play import TOKEN, Connect
 from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
+from simulated_airflow import TOKEN, Connect
 
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.hooks.connection import CrewConnection, base_url, read_connection

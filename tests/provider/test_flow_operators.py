@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow_play import Connect, run
+from simulated_airflow import Connect, run
 
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
@@ -49,7 +49,7 @@ def answered(pending: dict[str, Any], task_id: str, **said: Any) -> str:
 
 @pytest.mark.row("F1", "F3")
 @pytest.mark.timeout(240)
-def test_f3_a_flow_goes_on_by_the_outcome_that_was_chosen_and_hears_the_feedback() -> None:
+def test_f3_a_flow_continues_with_the_chosen_outcome_and_gets_the_feedback() -> None:
     # F1: none of the Flow's inputs is required, so one that is missing starts it all the same.
     flow = kicked_off(topic="ducks")
     first = waited(flow)

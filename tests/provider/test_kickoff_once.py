@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
-from airflow_play import TOKEN, Connect, TaskRun, run
 from faults.dialects import Dialect
 from faults.server import FaultServer
 from faults.wire import CLOSE, RESET, SILENCE, NoReply, Reply
+from simulated_airflow import TOKEN, Connect, TaskRun, run
 
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
@@ -211,7 +211,7 @@ def test_a_retry_of_a_failed_execution_starts_another(server: FaultServer, diale
 
 @pytest.mark.row("A7")
 @pytest.mark.parametrize("cancel_on_kill", [True, False])
-def test_a7_a_cleared_task_starts_a_new_execution_and_the_log_tells_the_fate_of_the_old_one(
+def test_a7_a_cleared_task_starts_a_new_execution_and_the_log_reports_the_fate_of_the_old_one(
     server: FaultServer, dialect: Dialect, told: Callable[[], str], cancel_on_kill: bool
 ) -> None:
     server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(LOOK, dialect.running).on(
@@ -295,7 +295,7 @@ def test_a_kickoff_waits_for_the_completed_record_past_a_person(
 @pytest.mark.row("A6")
 @pytest.mark.parametrize("deferrable", [False, True])
 @pytest.mark.parametrize("cancel_on_kill", [False, True])
-def test_a6_a_timeout_tells_the_fate_of_the_execution(
+def test_a6_a_timeout_reports_the_fate_of_the_execution(
     server: FaultServer, dialect: Dialect, deferrable: bool, cancel_on_kill: bool
 ) -> None:
     server.on(POST, STARTED).on(LOOK, dialect.running).on("POST /stop/k-1", {"status": "stopped"})

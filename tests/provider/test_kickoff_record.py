@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
-from airflow_play import Connect, TaskRun, die_after_recording, run
 from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
+from simulated_airflow import Connect, TaskRun, die_after_recording, run
 
 from airflow_crew_provider.compat.attempt import Attempt
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
@@ -45,7 +45,7 @@ def test_a17_a_clear_after_retries_were_edited_down_starts_a_new_execution(serve
 
 
 @pytest.mark.row("A17")
-def test_a17_a_clear_of_a_task_that_was_killed_is_told_by_the_runs_count_of_clears(server: FaultServer) -> None:
+def test_a17_a_clear_of_a_killed_task_is_recognized_by_the_runs_clear_number(server: FaultServer) -> None:
     task_run = TaskRun(retries=2)
     die_after_recording(task_run, kickoff(retries=2))
     task_run.retries = 1
@@ -93,7 +93,7 @@ def test_a17_a_clear_is_remembered_by_a_try_that_ends_before_it_sends_anything(s
         ({"max_tries": 2}, Attempt(2, 2, 1), False),  # as release 0.1 wrote it
     ],
 )
-def test_a17_a_clear_is_told_from_a_retry(kept: Any, now: Attempt, cleared: bool) -> None:
+def test_a17_a_clear_is_distinguished_from_a_retry(kept: Any, now: Attempt, cleared: bool) -> None:
     assert now.follows_clear(kept) == cleared
 
 

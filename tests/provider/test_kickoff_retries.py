@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException
-from airflow_play import Connect, TaskRun, die_after_recording, run
 from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
+from simulated_airflow import Connect, TaskRun, die_after_recording, run
 
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks

@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow_play import Connect, TaskRun, fire, run
 from faults.server import FaultServer
 from faults.wire import Reply
+from simulated_airflow import Connect, TaskRun, fire, run
 
 from airflow_crew_provider.core.outcome import FAILED, LONGEST_MESSAGE, Outcome
 from airflow_crew_provider.exceptions import CrewInvalidInput

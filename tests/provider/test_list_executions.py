@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from airflow_play import TOKEN, Connect
 from faults.server import FaultServer
 from faults.wire import Reply
+from simulated_airflow import TOKEN, Connect
 
 from airflow_crew_provider.exceptions import CrewApiError, CrewBadRequest, CrewMissingInputs, CrewProtocolError
 from airflow_crew_provider.hooks.crew import CrewHook

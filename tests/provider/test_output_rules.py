@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import DAG, dag, task
-from airflow_play import TaskRun, run
 from faults.dialects import LIVE, PENDING_SPEC, SPEC
 from faults.server import FaultServer
+from simulated_airflow import TaskRun, run
 
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from airflow_play import StateStore
+from simulated_airflow import StateStore
 
 from airflow_crew_provider.client import Deployment
 from airflow_crew_provider.compat.attempt import Attempt
@@ -145,7 +145,7 @@ def test_only_a_refusal_that_honours_the_key_settles_what_was_sent_before(
     assert task.attempt(3).earlier is (Earlier.NOTHING if settles else Earlier.UNKNOWN)
 
 
-def test_a_record_that_cannot_be_removed_stays_open_and_the_refusal_is_told(task: Task) -> None:
+def test_a_record_that_cannot_be_removed_stays_open_and_the_refusal_is_reported(task: Task) -> None:
     record = task.attempt()
     record.intend(SENDER)
     task.store.delete = lambda key: 1 / 0  # type: ignore[method-assign, assignment]

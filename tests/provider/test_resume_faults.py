@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import DAG, AirflowException
-from airflow_play import Connect, TaskRun, run
 from faults.dialects import PENDING_SPEC, SPEC, UNKNOWN_LIVE
 from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
+from simulated_airflow import Connect, TaskRun, run
 
 from airflow_crew_provider.models import output_sha256
 from airflow_crew_provider.operators import resume as module

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
-from airflow_play import Connect, TaskRun, run
 from faults.dialects import PENDING_SPEC, SPEC, UNKNOWN_LIVE, Dialect
 from faults.server import FaultServer
 from faults.wire import RESET, SILENCE, NoReply, Reply
+from simulated_airflow import Connect, TaskRun, run
 
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks, output_sha256
 from airflow_crew_provider.operators import resume as module
@@ -138,7 +138,7 @@ def test_n13_with_idempotency_keys_the_answer_is_sent_again_under_the_same_key(
 
 
 @pytest.mark.row("N13")
-def test_n13_a_live_deployment_does_not_tell_so_a_lost_answer_is_left_to_a_person(server: FaultServer) -> None:
+def test_n13_a_live_deployment_does_not_report_it_so_a_lost_answer_is_left_to_a_person(server: FaultServer) -> None:
     server.on(LOOK, UNKNOWN_LIVE).on(POST, NoReply(RESET))
     task_run = TaskRun("resume")
     with pytest.raises(AirflowException):
@@ -149,7 +149,7 @@ def test_n13_a_live_deployment_does_not_tell_so_a_lost_answer_is_left_to_a_perso
 
 
 @pytest.mark.row("N8")
-def test_n8_the_old_pause_is_gone_before_the_next_task_looks(server: FaultServer) -> None:
+def test_n8_the_old_pause_is_gone_before_the_next_task_polls(server: FaultServer) -> None:
     server.on(LOOK, PENDING_SPEC, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
     run(resume())
     assert [request.method for request in server.requests] == ["GET", "POST", "GET", "GET"]

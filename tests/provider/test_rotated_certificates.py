@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow_play import PATHS, Connect, wait
 from faults.certificates import self_signed
 from faults.dialects import SPEC
 from faults.server import FaultServer
 from faults.wire import CLOSE, Reply
+from simulated_airflow import PATHS, Connect, wait
 
 from airflow_crew_provider.core.outcome import COMPLETED, GAVE_UP
 

@@ -16,10 +16,10 @@ from airflow.providers.common.compat.sdk import (
     AirflowSkipException,
     BaseSensorOperator,
 )
-from airflow_play import TaskRun, run
 from faults.dialects import PENDING_SPEC, SPEC, Dialect
 from faults.server import FaultServer
 from faults.wire import Reply
+from simulated_airflow import TaskRun, run
 
 from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
@@ -136,7 +136,7 @@ def test_soft_fail_and_never_fail_skip_in_every_mode(
 
 
 @pytest.mark.parametrize("mode", ["poke", "reschedule"])
-def test_silent_fail_goes_on_looking_where_the_sensor_pokes(server: FaultServer, dialect: Dialect, mode: str) -> None:
+def test_silent_fail_goes_on_poking(server: FaultServer, dialect: Dialect, mode: str) -> None:
     server.on(LOOK, Reply(status=401), Reply(status=401), dialect.completed)
     assert end_of(sensor(mode, silent_fail=True))["state"] == "completed"
 
@@ -144,7 +144,7 @@ def test_silent_fail_goes_on_looking_where_the_sensor_pokes(server: FaultServer,
 @pytest.mark.row("A6")
 @modes
 @pytest.mark.parametrize("cancel_on_timeout", [False, True])
-def test_a6_a_sensor_that_times_out_tells_the_fate_of_the_execution(
+def test_a6_a_sensor_that_times_out_reports_the_fate_of_the_execution(
     server: FaultServer, dialect: Dialect, mode: str, cancel_on_timeout: bool
 ) -> None:
     server.on(LOOK, dialect.running).on("POST /stop/k-1", {"status": "stopped", "kickoffId": "k-1"})
@@ -188,7 +188,7 @@ def test_a6_a_rescheduled_sensor_has_its_execution_timeout_for_each_poll_anew(
     assert time.monotonic() - started > 0.4  # all polls together
 
 
-def test_a_rescheduled_sensor_remembers_between_its_looks(server: FaultServer, dialect: Dialect) -> None:
+def test_a_rescheduled_sensor_remembers_between_its_pokes(server: FaultServer, dialect: Dialect) -> None:
     server.on(LOOK, dialect.running)
     task_run = TaskRun("wait")
     operator = sensor("reschedule", timeout=0.6)
@@ -198,7 +198,7 @@ def test_a_rescheduled_sensor_remembers_between_its_looks(server: FaultServer, d
         run(operator, task_run.retry())
 
 
-def test_a_rescheduled_sensor_stays_away_until_the_scheduler_has_put_its_last_look_away(
+def test_a_rescheduled_sensor_pauses_until_the_scheduler_has_recorded_its_last_poke(
     server: FaultServer, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deferral, "NOTICED_AFTER", 5.0)
@@ -218,7 +218,7 @@ def test_a_rescheduled_sensor_forgets_what_it_learned_when_it_ends(
 
 
 @pytest.mark.row("N8")
-def test_n8_a_completed_execution_that_reads_running_again_is_asked_until_it_says_so_again(
+def test_n8_a_completed_execution_that_reads_running_again_is_polled_until_it_reads_completed(
     server: FaultServer, dialect: Dialect
 ) -> None:
     server.on(LOOK, dialect.running, dialect.completed, dialect.running, dialect.completed)

@@ -12,15 +12,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow_play import TOKEN, fire, stored
 from faults.dialects import Dialect
 from faults.server import FaultServer
 from faults.wire import SILENCE, NoReply, Reply
+from simulated_airflow import TOKEN, fire, stored
 
 from airflow_crew_provider.client import async_exchange
 from airflow_crew_provider.compat.connections import aget_connection
 from airflow_crew_provider.core.outcome import COMPLETED, GAVE_UP, TIMEOUT
-from airflow_crew_provider.hooks import held_connection
+from airflow_crew_provider.hooks import cached_connection
 from airflow_crew_provider.tasks import cancellation
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 
@@ -76,7 +76,7 @@ def test_a3_a_restart_keeps_the_deadline(server: FaultServer, dialect: Dialect) 
 
 
 @pytest.mark.row("A3")
-def test_a3_waits_that_a_restart_takes_up_together_do_not_all_look_in_the_same_moment(
+def test_a3_waits_that_a_restart_resumes_together_do_not_all_poll_at_the_same_time(
     server: FaultServer, dialect: Dialect
 ) -> None:
     server.on(LOOK, dialect.completed)
@@ -103,7 +103,7 @@ def test_n18_a_connection_that_stays_missing_ends_the_wait_as_a_failure(impatien
     assert "may go on at the service" in event["message"]
 
 
-def test_a_trigger_sends_nothing_but_looks(server: FaultServer, dialect: Dialect) -> None:
+def test_a_trigger_sends_only_status_requests(server: FaultServer, dialect: Dialect) -> None:
     server.on(LOOK, dialect.running, 500, dialect.completed)
     assert fire(trigger())["kind"] == COMPLETED
     assert {request.method for request in server.requests} == {"GET"}
@@ -202,7 +202,7 @@ def test_n5_waits_share_the_look_up_of_their_connection_and_of_its_refresh(
         looked_up.append(conn_id)
         return await aget_connection(conn_id)
 
-    monkeypatch.setattr(held_connection, "aget_connection", counted)
+    monkeypatch.setattr(cached_connection, "aget_connection", counted)
     assert {event["kind"] for event in asyncio.run(many(10))} == {COMPLETED}
     assert looked_up == ["crew_default"] * 2
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
-from airflow_play import Connect, run
 from faults.server import FaultServer
 from faults.wire import Reply
+from simulated_airflow import Connect, run
 
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
-from airflow_play import Connect, TaskRun, run
 from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
+from simulated_airflow import Connect, TaskRun, run
 
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from airflow_play import PATHS, POKE, TOKEN, TRIGGERER, Connect, wait
 from faults.dialects import LIVE, PENDING_SPEC, SPEC, Dialect
 from faults.server import FaultServer
 from faults.wire import RESET, SILENCE, NoReply, Reply
+from simulated_airflow import PATHS, POKE, TOKEN, TRIGGERER, Connect, wait
 
 from airflow_crew_provider.core.outcome import COMPLETED, FAILED, GAVE_UP, PENDING, TIMEOUT
 from airflow_crew_provider.hooks.crew import CrewHook
@@ -92,7 +92,7 @@ def test_n3_a_service_that_is_not_up_yet_is_waited_for(path: str, connect: Conne
 
 @pytest.mark.row("N4")
 @path
-def test_n4_looks_that_get_no_whole_answer_end_by_themselves_and_are_forgiven(
+def test_n4_polls_without_a_whole_answer_time_out_and_are_forgiven(
     path: str, server: FaultServer, connect: Connect, dialect: Dialect
 ) -> None:
     connect(server.url, timeout=0.4)
@@ -105,7 +105,7 @@ def test_n4_looks_that_get_no_whole_answer_end_by_themselves_and_are_forgiven(
 
 @pytest.mark.row("N4")
 @path
-def test_n4_the_deadline_of_the_wait_cuts_a_look_in_flight(path: str, server: FaultServer, connect: Connect) -> None:
+def test_n4_the_deadline_of_the_wait_cuts_a_poll_in_flight(path: str, server: FaultServer, connect: Connect) -> None:
     connect(server.url, timeout=30)
     server.on(LOOK, NoReply(SILENCE))
     began = time.monotonic()

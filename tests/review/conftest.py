@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.execution_time import task_runner
-from surroundings import Store, Supervisor
+from airflow_stand_ins import Store, Supervisor
 
 
 @pytest.fixture

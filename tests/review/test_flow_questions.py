@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import TaskAwaitingInput
-from surroundings import Supervisor
+from airflow_stand_ins import Supervisor
 
 from airflow_crew_provider.core.review import ReviewAnswer
 from airflow_crew_provider.core.status_parser import execution

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import DAG, Param
 from airflow.sdk.definitions.param import ParamsDict
-from surroundings import PENDING
+from airflow_stand_ins import PENDING
 
 from airflow_crew_provider.operators.review import CrewReviewOperator
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import DAG, AirflowSkipException, BaseNotifier
 from airflow.sdk.exceptions import TaskAwaitingInput
-from surroundings import PENDING, Supervisor
+from airflow_stand_ins import PENDING, Supervisor
 
 from airflow_crew_provider.operators.review import CrewReviewOperator
 from airflow_crew_provider.task_groups.crew import CrewResultOperator, crew_with_review
@@ -106,7 +106,7 @@ def test_a_crew_that_asks_once_more_after_the_last_round_fails_with_its_fate(con
         result.execute(context)
 
 
-def test_notifiers_are_told_at_each_question(context: dict[str, Any], supervisor: Supervisor) -> None:
+def test_notifiers_are_called_for_each_question(context: dict[str, Any], supervisor: Supervisor) -> None:
     notifier = Noted()
     review = CrewReviewOperator(task_id="review", pending=PENDING, notifiers=notifier)
     with pytest.raises(TaskAwaitingInput):

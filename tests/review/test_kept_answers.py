@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
 from airflow.sdk.exceptions import TaskAwaitingInput
-from surroundings import PENDING, Supervisor
+from airflow_stand_ins import PENDING, Supervisor
 
 from airflow_crew_provider.core.refused_answer import JOINER
 from airflow_crew_provider.models import output_sha256

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import BaseNotifier
 from airflow.sdk.exceptions import TaskAwaitingInput
-from surroundings import PENDING, Supervisor
+from airflow_stand_ins import PENDING, Supervisor
 
 from airflow_crew_provider.notifications.crew import CrewReviewNotifier
 from airflow_crew_provider.operators.review import CrewReviewOperator

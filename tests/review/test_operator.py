@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import DAG, AirflowSkipException
 from airflow.sdk.exceptions import TaskAwaitingInput
-from surroundings import PENDING, Supervisor
+from airflow_stand_ins import PENDING, Supervisor
 
 from airflow_crew_provider.operators.review import CrewReviewOperator
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
@@ -219,7 +219,7 @@ def test_asking_again_gives_no_more_time_than_was_left(context: Json, supervisor
     assert parked.value.kwargs["until"] == until.isoformat()
 
 
-def test_nobody_answering_fails_without_retries_and_tells_the_fate(context: Json) -> None:
+def test_a_review_that_nobody_answers_fails_without_retries_and_reports_the_fate(context: Json) -> None:
     operator = review_of(response_timeout=timedelta(hours=1))
     with pytest.raises(CrewTaskFailed, match="execution execution-1 stays paused"):
         operator.execute_complete(context, {"error": "timed out", "error_type": "timeout"})
@@ -231,7 +231,7 @@ def test_the_deadline_revises_with_the_text_that_was_given(context: Json) -> Non
     assert (review["is_approve"], review["human_feedback"], review["reviewer"]) == (False, "Say less.", None)
 
 
-def test_the_deadline_approves_only_if_told_to(context: Json) -> None:
+def test_the_deadline_approves_only_if_configured_to(context: Json) -> None:
     operator = review_of(response_timeout=timedelta(hours=1), on_timeout="approve")
     review = operator.execute_complete(context, at_deadline("approve"))
     assert (review["is_approve"], review["reviewer"]) == (True, None)

@@ -174,7 +174,7 @@ def test_s3_a_path_that_is_not_there_is_a_404(client: Client, path: str) -> None
 
 
 @pytest.mark.row("S3")
-def test_s3_a_slow_client_is_told_that_it_was_too_slow_and_others_go_on(client: Client) -> None:
+def test_s3_a_slow_client_gets_a_408_and_others_go_on(client: Client) -> None:
     parts = urlsplit(client.url)
     with socket.create_connection((parts.hostname, parts.port), 30) as slow:
         head = "POST /kickoff HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"

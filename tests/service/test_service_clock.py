@@ -43,7 +43,7 @@ def test_s18_nothing_is_stuck_and_no_limit_is_reached_when_the_clock_steps(
 
 @pytest.mark.row("S18")
 @pytest.mark.parametrize("step", [-TEN_MINUTES, TEN_MINUTES])
-def test_s18_a_stop_after_a_step_tells_no_negative_time_and_nothing_is_deleted_early(
+def test_s18_a_stop_after_a_step_reports_no_negative_time_and_nothing_is_deleted_early(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, step: float
 ) -> None:
     client = serve(GATED, keep_days=1.0)

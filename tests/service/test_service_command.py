@@ -117,7 +117,7 @@ def test_without_its_extra_the_command_says_in_one_sentence_what_to_install(pack
     assert ran.stderr == f"The crew service needs {package!r}: pip install 'airflow-crew-provider[service]'.\n"
 
 
-def test_a_port_or_a_database_that_cannot_be_used_is_told_in_one_sentence(
+def test_an_unusable_port_or_database_is_reported_in_one_sentence(
     command: Callable[..., Command], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -137,7 +137,7 @@ def test_a_port_or_a_database_that_cannot_be_used_is_told_in_one_sentence(
             assert told in sentence
 
 
-def test_a_person_at_the_terminal_lists_looks_and_decides(
+def test_a_person_at_the_terminal_lists_shows_and_decides(
     serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client = serve(db=tmp_path / "shared.db")
@@ -181,7 +181,7 @@ def test_a_decision_at_the_terminal_in_the_live_dialect_names_the_new_id(
     client.until(new_id, "SUCCESS")
 
 
-def test_metrics_tell_requests_by_route_executions_by_state_and_the_pool(serve: Serve) -> None:
+def test_metrics_count_requests_by_route_executions_by_state_and_the_pool(serve: Serve) -> None:
     client = serve(workers=3)
     client.until(client.kickoff(), "pending")
     text = client.get("/metrics").text

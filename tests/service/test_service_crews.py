@@ -93,7 +93,7 @@ def test_the_root_says_whether_the_service_is_well_and_refuses_all_else_as_json(
         assert (answer.status_code, list(answer.json())) == (404, ["detail"])
 
 
-def test_the_metrics_tell_the_crews_apart(crews: tuple[Client, Client]) -> None:
+def test_the_metrics_are_labelled_by_crew(crews: tuple[Client, Client]) -> None:
     report, brief = crews
     report.until(report.kickoff(), "pending")
     brief.until(brief.post("/kickoff", {"inputs": {"subject": "AI"}}).json()["kickoff_id"], "completed")
@@ -117,7 +117,7 @@ def test_the_metrics_tell_the_crews_apart(crews: tuple[Client, Client]) -> None:
         (("--crew", "a=absent.json"), "'absent.json' cannot be read"),
     ],
 )
-def test_crews_that_cannot_be_told_apart_end_the_start_with_one_sentence(
+def test_crews_of_the_same_name_end_the_start_with_one_sentence(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

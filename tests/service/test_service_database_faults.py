@@ -85,7 +85,7 @@ def full(folder: Path) -> Callable[[], None]:
 
 
 @pytest.mark.row("S8")
-def test_s8_a_full_disk_is_told_and_everything_goes_on_once_there_is_room(
+def test_s8_a_full_disk_is_reported_and_everything_goes_on_once_there_is_room(
     start: Callable[..., Command], small_disk: Path, receiver: Receiver
 ) -> None:
     service = start(str(small_disk / "x.db"))
@@ -110,9 +110,7 @@ def test_s8_a_full_disk_is_told_and_everything_goes_on_once_there_is_room(
 
 @pytest.mark.row("S8")
 @pytest.mark.parametrize("come_back", ["moved", "copied"])
-def test_s8_a_database_file_that_was_moved_away_is_told(
-    start: Callable[..., Command], tmp_path: Path, come_back: str
-) -> None:
+def test_s8_a_moved_database_file_is_reported(start: Callable[..., Command], tmp_path: Path, come_back: str) -> None:
     service = start("x.db")
     client = service.client(TOKEN)
     kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(4)]
@@ -147,7 +145,7 @@ def test_s8_a_read_only_sqlite_file_is_read_and_a_write_is_refused_in_one_senten
 
 
 @pytest.mark.row("S8")
-def test_s8_a_read_only_postgresql_is_told(start: Callable[..., Command], throw_away: ThrowAwayDatabase) -> None:
+def test_s8_a_read_only_postgresql_is_reported(start: Callable[..., Command], throw_away: ThrowAwayDatabase) -> None:
     service = start(throw_away.url)
     client = service.client(TOKEN)
     kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(4)]
@@ -201,7 +199,7 @@ def test_s12_executions_go_on_while_postgresql_drops_their_connections(
 
 
 @pytest.mark.row("S12")
-def test_s12_executions_go_on_after_postgresql_was_away(
+def test_s12_executions_go_on_after_an_outage_of_postgresql(
     start: Callable[..., Command], throw_away: ThrowAwayDatabase
 ) -> None:
     service = start(throw_away.url)

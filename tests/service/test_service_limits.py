@@ -122,7 +122,7 @@ def test_s7_the_time_limit_does_not_count_the_wait_for_a_person(serve: Serve) ->
 
 
 @pytest.mark.row("S7")
-def test_s7_a_stopped_crew_hears_of_it_at_once(serve: Serve) -> None:
+def test_s7_a_stopped_crew_is_notified_at_once(serve: Serve) -> None:
     began, heard = threading.Event(), threading.Event()
 
     def patient(job: Job, report: Report) -> str:
@@ -154,7 +154,7 @@ def test_s7_megabytes_of_output_and_of_steps_arrive_and_others_go_on(serve: Serv
     assert len(client.until(flooding, "completed")["result"]["output"]) == 5_000_000
 
 
-def test_values_that_are_no_json_are_told_as_text(serve: Serve) -> None:
+def test_values_that_are_no_json_are_reported_as_text(serve: Serve) -> None:
     class Odd(Unruly):
         def run(self, job: Job, report: Report) -> Completed | PendingReview:
             return Completed("x", {"nan": float("nan"), "set": {1}, "half": "\ud800"}, {"total_tokens": 1})

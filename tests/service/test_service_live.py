@@ -51,7 +51,7 @@ def test_a_crew_without_questions_ends_in_success_by_states_that_clients_know(se
     assert record["progress"]["completed"] == record["progress"]["total"] == 2
 
 
-def test_a_running_execution_tells_its_progress_in_the_observed_shape(serve: Serve) -> None:
+def test_a_running_execution_reports_its_progress_in_the_observed_shape(serve: Serve) -> None:
     scenario = {"tasks": [{"id": "a", "agent": "A", "output": "done"}, {"id": "b", "agent": "B", "seconds": 60}]}
     client = serve(scenario, dialect="live")
     kickoff_id = client.kickoff(meta={"run": 7})
@@ -182,7 +182,7 @@ def test_an_execution_that_waits_is_stopped_by_its_polled_id_and_by_its_first(se
     assert client.status(polled)["state"] == "REVOKED"
 
 
-def test_success_is_told_once_to_the_crew_webhook_in_the_observed_shape(serve: Serve, receiver: Receiver) -> None:
+def test_success_is_sent_once_to_the_crew_webhook_in_the_observed_shape(serve: Serve, receiver: Receiver) -> None:
     client = serve(PLAIN, dialect="live")
     kickoff_id = client.kickoff(crewWebhookUrl=f"{receiver.url}/crew", meta={"a": 1})
     client.until(kickoff_id, "SUCCESS")

@@ -51,7 +51,7 @@ def test_the_log_can_be_text_and_quieter(command: Callable[..., Command]) -> Non
     assert refused.returncode == 2
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "airflow_crew_provider.service", "--version"], capture_output=True, text=True, timeout=60
     )

@@ -72,7 +72,7 @@ def test_s6_every_known_token_is_compared_whichever_matches(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("organization", "user"), [("same", "same"), ("with space", "x"), ("x", "ü"), ("x", "a\nb")])
-def test_tokens_that_cannot_be_told_apart_or_sent_are_refused(organization: str, user: str) -> None:
+def test_equal_tokens_and_those_that_cannot_be_sent_are_refused(organization: str, user: str) -> None:
     with pytest.raises(BadToken):
         Tokens(organization, [("ann", user)])
 

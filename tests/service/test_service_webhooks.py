@@ -30,7 +30,7 @@ def urls(receiver: Receiver) -> dict[str, str]:
     return {f"{level}WebhookUrl": f"{receiver.url}/{level}" for level in ("task", "step", "crew")}
 
 
-def test_every_level_is_told_in_the_observed_shape(serve: Serve, receiver: Receiver) -> None:
+def test_every_level_is_sent_in_the_observed_shape(serve: Serve, receiver: Receiver) -> None:
     client = serve(PLAIN)
     kickoff_id = client.kickoff(meta={"run": 7}, **urls(receiver))
     client.until(kickoff_id, "completed")
@@ -46,14 +46,14 @@ def test_every_level_is_told_in_the_observed_shape(serve: Serve, receiver: Recei
     assert all("Authorization" not in headers for _, headers, _ in receiver.taken)
 
 
-def test_several_levels_to_one_url_are_all_told(serve: Serve, receiver: Receiver) -> None:
+def test_several_levels_to_one_url_are_all_sent(serve: Serve, receiver: Receiver) -> None:
     client = serve(PLAIN)
     one = f"{receiver.url}/all"
     client.kickoff(taskWebhookUrl=one, stepWebhookUrl=one, crewWebhookUrl=one)
     eventually(lambda: len(receiver.bodies("/all")) == 3, "three webhooks at one address")
 
 
-def test_a_failed_crew_is_not_told_to_the_crew_webhook(serve: Serve, receiver: Receiver) -> None:
+def test_a_failed_crew_sends_no_crew_webhook(serve: Serve, receiver: Receiver) -> None:
     client = serve({"tasks": [{"id": "a", "output": "x"}, {"id": "b", "error": "no"}]})
     client.until(client.kickoff(**urls(receiver)), "error")
     eventually(lambda: undelivered(client) == 0, "an empty outbox")

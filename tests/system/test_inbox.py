@@ -90,7 +90,7 @@ def test_an_execution_whose_wait_a_webhook_ended_is_not_stopped(airflow: Airflow
     assert status(live_crew, record["kickoff_id"]) == "NOT FOUND", "it waits for a person, and was not stopped"
 
 
-def test_a_question_that_came_before_the_wait_is_found_at_its_first_look(
+def test_a_question_that_came_before_the_wait_is_found_at_its_first_poll(
     airflow: AirflowStack, live_crew: CrewService
 ) -> None:
     run = airflow.api.trigger("inbox_after_the_fact")

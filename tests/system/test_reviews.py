@@ -121,7 +121,7 @@ def test_two_gates_and_three_rounds_in_one_execution(stack: AirflowStack, runs: 
     assert audit[0]["reviewer"] == {"id": stack.api.user, "name": stack.api.user}
 
 
-def test_a_revision_in_the_last_round_fails_the_run_and_tells_the_fate(
+def test_a_revision_in_the_last_round_fails_the_run_and_reports_the_fate(
     stack: AirflowStack, runs: dict[str, DagRun]
 ) -> None:
     run = runs["review_last_round"]

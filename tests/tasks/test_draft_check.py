@@ -249,7 +249,7 @@ def test_a_post_that_was_answered_is_not_waited_for(service: Service) -> None:
     assert service.slept == []
 
 
-def test_a_live_deployment_does_not_tell_what_came_of_a_lost_post(service: Service) -> None:
+def test_a_live_deployment_does_not_report_what_came_of_a_lost_post(service: Service) -> None:
     service.shows = [LIVE, RUNS_LIVE]
     assert said(again(service, answer())) == UNKNOWN.format("The service does not tell.")
 

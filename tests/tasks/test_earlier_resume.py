@@ -60,7 +60,7 @@ def test_without_a_resume_upstream_nothing_is_pulled() -> None:
 
 
 @pytest.mark.parametrize("found", [None, [], [None], ["k-1"], [{}], [{**TOLD, "kickoff_id": "k-2"}]])
-def test_what_is_not_told_of_this_execution_is_left_out(found: Any) -> None:
+def test_reports_on_other_executions_are_left_out(found: Any) -> None:
     assert before(found) is None
     assert answered_before({"ti": Pulled(found)}, Wait(), "k-1") is None
 
@@ -91,6 +91,6 @@ def test_the_answered_draft_may_be_shown_for_a_while_after_the_resume() -> None:
 
 
 @pytest.mark.parametrize("name", ["draft_sha256", "resumed_at"])
-def test_a_resume_that_tells_no_draft_or_no_time_explains_no_pause(name: str) -> None:
+def test_a_resume_without_a_draft_or_a_time_explains_no_pause(name: str) -> None:
     told = {key: value for key, value in TOLD.items() if key != name}
     assert answered_before({"ti": Pulled([told])}, Wait(), "k-1") is None

@@ -121,7 +121,7 @@ def test_work_that_does_not_end_is_given_up() -> None:
     assert 0.1 <= asyncio.run(play()) < 5
 
 
-def test_a_worker_is_told_by_its_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_is_recognized_by_its_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = SimpleNamespace()
     monkeypatch.setattr(supervisor, "task_runner", runner)
     assert (supervisor.supervisor(), supervisor.runs_in_worker()) == (None, False)

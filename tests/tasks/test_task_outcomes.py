@@ -142,7 +142,7 @@ def test_airflows_own_timeout_comes_well_after_the_deadline(noon: float) -> None
         (CrewProtocolError("odd"), "Execution k-1 could not be stopped (odd) and may go on at the service"),
     ],
 )
-def test_the_fate_of_an_execution_is_told(stopped: Any, fate: str) -> None:
+def test_the_fate_of_an_execution_is_reported(stopped: Any, fate: str) -> None:
     assert outcomes.fate_of_stop("k-1", stopped) == fate
 
 

@@ -100,7 +100,7 @@ def test_for_the_inbox_a_registration_is_made_and_kept_in_the_record(monkeypatch
 
 @pytest.mark.parametrize("again", [True, False])
 @pytest.mark.parametrize("record", [Record("k-1", inbox={"id": "r"}), Record("k-1"), Record(None, inbox={"id": "r"})])
-def test_the_inbox_hears_of_an_id_only_where_both_are_known(
+def test_the_inbox_gets_an_id_only_where_both_are_known(
     monkeypatch: pytest.MonkeyPatch, record: Any, again: bool
 ) -> None:
     calls: list[Any] = []

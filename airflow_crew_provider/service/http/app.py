@@ -19,7 +19,7 @@ from airflow_crew_provider.service.http.api import Api, key_reused
 from airflow_crew_provider.service.http.auth import Authentication
 from airflow_crew_provider.service.http.dialects import DIALECTS, Dialect
 from airflow_crew_provider.service.http.endpoints import Endpoint, table
-from airflow_crew_provider.service.http.measured import Measured
+from airflow_crew_provider.service.http.request_metrics import RequestMetrics
 from airflow_crew_provider.service.settings import Settings
 
 
@@ -52,7 +52,7 @@ def crew_app(service: Container, dialect: Dialect, base: str = "") -> FastAPI:
     app.add_middleware(
         Authentication, tokens=service.tokens, open_paths=open_paths | page.OPEN_PATHS | swagger_ui.OPEN_PATHS
     )
-    app.add_middleware(Measured, metrics=service.metrics)
+    app.add_middleware(RequestMetrics, metrics=service.metrics)
     api = Api(service, dialect)
     _add_routes(app, endpoints, api)
     page.Page(service, dialect).add_to(app)

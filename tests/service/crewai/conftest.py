@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from crew_play import CREWS, Play
+from engine_stub import CREWS, EngineStub
 
 from airflow_crew_provider.service.crewai import load
 
@@ -18,6 +18,6 @@ def _crewai_storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
-def play(tmp_path: Path) -> Callable[..., Play]:
+def play(tmp_path: Path) -> Callable[..., EngineStub]:
     """Plays a crew of `crews/`, as the engine would, with a log of what its model and callbacks did."""
-    return lambda name, file="samples.py": Play(load(f"{CREWS / file}:{name}"), tmp_path / "log")
+    return lambda name, file="samples.py": EngineStub(load(f"{CREWS / file}:{name}"), tmp_path / "log")

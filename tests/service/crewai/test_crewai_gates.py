@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from crew_play import Play
+from engine_stub import EngineStub
 
 from airflow_crew_provider.service.engine.crew import CrewFailed, ReviewDecision, Round, TaskStarted
 
-Player = Callable[..., Play]
+Player = Callable[..., EngineStub]
 
 
 def test_two_gates_with_a_revision_end_with_the_right_output_and_no_model_call_is_repeated(play: Player) -> None:

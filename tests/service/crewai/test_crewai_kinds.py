@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from crew_play import CREWS, Play
+from engine_stub import CREWS, EngineStub
 
 from airflow_crew_provider.service.crewai import load
 from airflow_crew_provider.service.engine.crew import Completed, StepDone, TaskInfo
 from airflow_crew_provider.service.targets import BadTarget
 
-Player = Callable[..., Play]
+Player = Callable[..., EngineStub]
 
 
 def test_output_models_give_json_and_come_back_as_models(play: Player) -> None:
@@ -43,7 +43,7 @@ def test_skipped_conditional_tasks_count_as_finished_and_stay_skipped(play: Play
     assert crew.calls() == ["draft", "gate"]
 
 
-def test_the_manager_of_a_hierarchical_crew_hears_what_the_person_said(play: Player) -> None:
+def test_the_manager_of_a_hierarchical_crew_gets_the_feedback(play: Player) -> None:
     crew = play("hierarchical")
     assert crew.segment().output == "draft v1"
     assert crew.revise("shorter").output == "draft v2 (shorter)"
@@ -76,7 +76,7 @@ def test_a_crew_with_memory_goes_on_remembering_after_a_gate(play: Player) -> No
     assert "Result: draft v1" in str(final["turns"]), "what the first segment remembered"
 
 
-def test_steps_are_reported_and_the_user_hears_of_them_too(play: Player) -> None:
+def test_steps_are_reported_and_the_users_callback_is_called_too(play: Player) -> None:
     crew = play("with_a_tool")
     assert crew.segment().output == "It is 7."
     steps = [progress for progress in crew.seen if isinstance(progress, StepDone)]
@@ -145,7 +145,7 @@ EXAMPLE = Path(__file__).parents[3] / "example_dags/crews/article_crew.py"
 
 
 def test_the_example_crew_carries_the_topic_and_the_feedback_to_its_end(tmp_path: Path) -> None:
-    crew = Play(load(f"{EXAMPLE}:article_crew"), tmp_path / "log")
+    crew = EngineStub(load(f"{EXAMPLE}:article_crew"), tmp_path / "log")
     crew.inputs = {"topic": "heat pumps"}
     assert "heat pumps" in crew.segment().output
     assert "Name the sources.\nAll of them." in crew.revise("Name the sources.\nAll of them.").output
@@ -155,6 +155,6 @@ def test_the_example_crew_carries_the_topic_and_the_feedback_to_its_end(tmp_path
 
 
 def test_the_example_crew_leaves_the_person_out_where_an_input_says_so(tmp_path: Path) -> None:
-    crew = Play(load(f"{EXAMPLE}:article_crew"), tmp_path / "log")
+    crew = EngineStub(load(f"{EXAMPLE}:article_crew"), tmp_path / "log")
     crew.inputs = {"topic": "heat pumps", "review": "no"}
     assert isinstance(crew.segment(), Completed)

@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 import pytest
 from crew_client import eventually
-from crew_play import Play, alive
+from engine_stub import EngineStub, alive
 
 from airflow_crew_provider.service.crewai.channel import Channel
 from airflow_crew_provider.service.engine.crew import Cancelled, Completed, CrewFailed
 
-Player = Callable[..., Play]
+Player = Callable[..., EngineStub]
 
 
-def unruly(play: Player, topic: str) -> Play:
+def unruly(play: Player, topic: str) -> EngineStub:
     crew = play("unruly", "unruly.py")
     crew.inputs["topic"] = topic
     return crew
@@ -86,12 +86,12 @@ def test_half_a_message_of_a_killed_process_is_dropped() -> None:
     assert channel.receive(1) is None
 
 
-def cancel_when_it_hangs(crew: Play, processes: int = 2) -> None:
+def cancel_when_it_hangs(crew: EngineStub, processes: int = 2) -> None:
     eventually(lambda: len(pids(crew)) == processes, "the process and its children", 30)
     crew.cancelled.set("time is up")
 
 
-def pids(crew: Play) -> list[int]:
+def pids(crew: EngineStub) -> list[int]:
     return crew.calls(of="pid")
 
 

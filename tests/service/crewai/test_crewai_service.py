@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from crew_client import Client, Command, eventually
-from crew_play import CREWS, alive
+from engine_stub import CREWS, alive
 
 Start = Callable[..., Command]
 TOKEN = "a-token-for-tests-only"

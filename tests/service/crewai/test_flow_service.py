@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import requests
 from crew_client import Client, Command, Receiver, eventually
-from crew_play import CREWS
+from engine_stub import CREWS
 
 Start = Callable[..., Command]
 TOKEN = "a-token-for-tests-only"

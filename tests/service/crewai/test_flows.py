@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crew_play import Play
+from engine_stub import EngineStub
 
 from airflow_crew_provider.service.crewai import load
 from airflow_crew_provider.service.engine.crew import Completed, CrewFailed, PendingReview
 
-Player = Callable[..., Play]
+Player = Callable[..., EngineStub]
 
 
-def flow(play: Player, name: str) -> Play:
+def flow(play: Player, name: str) -> EngineStub:
     return play(name, "flows.py")
 
 
@@ -125,7 +125,7 @@ EXAMPLE = Path(__file__).parents[3] / "example_dags/crews/briefing_flow.py"
 
 
 def test_the_example_flow_carries_both_reviews_to_its_end(tmp_path: Path) -> None:
-    run = Play(load(f"{EXAMPLE}:BriefingFlow"), tmp_path / "log")
+    run = EngineStub(load(f"{EXAMPLE}:BriefingFlow"), tmp_path / "log")
     run.inputs = {"topic": "ducks"}
     assert "ducks" in run.segment().output
     assert "Name the sources." in run.choose("rework", "Name the sources.").output

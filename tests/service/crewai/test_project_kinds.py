@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from crew_client import Command, eventually
-from crew_play import CREWS
-from openai_play import OpenAI
+from engine_stub import CREWS
+from openai_server import OpenAI
 
 TOKEN = "a-token-for-tests-only"
 CREW = """

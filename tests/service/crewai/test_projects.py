@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from crew_play import CREWS, Play
+from engine_stub import CREWS, EngineStub
 
 from airflow_crew_provider.service.engine.crew import BadTarget
 from airflow_crew_provider.service.targets import load
@@ -40,13 +40,13 @@ def project(folder: Path, settings: str, **files: str) -> Path:
 def test_a_project_runs_in_its_own_folder_with_its_variables(tmp_path: Path, inside: str) -> None:
     folder = project(tmp_path / "teller", '[tool.crewai]\ntype = "flow"\n', src__teller__main_dot_py=FLOW)
     target = str(folder / inside) if inside else str(folder)
-    run = Play(load(target), tmp_path / "log")
+    run = EngineStub(load(target), tmp_path / "log")
     run.inputs = {}
     assert run.segment().output.startswith(f"{folder} project ")
     assert (folder / "told.txt").exists()
 
 
-def test_a_scenario_and_a_crew_are_told_apart_by_their_content(tmp_path: Path) -> None:
+def test_a_scenario_and_a_crew_are_distinguished_by_their_content(tmp_path: Path) -> None:
     scenario = tmp_path / "crew.json"
     scenario.write_text(json.dumps({"inputs": ["topic"], "tasks": [{"id": "one", "output": "done"}]}))
     assert load(str(scenario)).isolation == "inline"
@@ -77,7 +77,7 @@ def test_a_scenario_and_a_crew_are_told_apart_by_their_content(tmp_path: Path) -
         ("tool = [", {}, "not valid TOML"),
     ],
 )
-def test_a_folder_that_cannot_be_served_is_told_what_would_do(
+def test_a_folder_that_cannot_be_served_is_refused_with_what_can_be(
     tmp_path: Path, settings: str, files: dict[str, str], reason: str
 ) -> None:
     folder = project(tmp_path / "it", settings, **files)
@@ -94,6 +94,6 @@ def test_a_wrong_name_is_answered_with_the_names_that_there_are() -> None:
 
 
 @pytest.mark.parametrize("target", ["no-such-folder", "notes.txt"])
-def test_what_is_no_target_at_all_is_told_what_would_be_one(target: str) -> None:
+def test_what_is_no_target_is_refused_with_what_would_be_one(target: str) -> None:
     with pytest.raises(BadTarget, match="expected demo, a scenario"):
         load(target)

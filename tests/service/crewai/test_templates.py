@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from crew_client import Command, eventually
-from openai_play import OpenAI
+from openai_server import OpenAI
 
 TOKEN = "a-token-for-tests-only"
 

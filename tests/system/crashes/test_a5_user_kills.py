@@ -62,7 +62,7 @@ def waits(*waiting: Waiting) -> None:
 
 
 @pytest.mark.row("A5")
-def test_a5_marking_a_deferred_wait_as_failed_stops_the_execution_unless_told_not_to(begin: Begin) -> None:
+def test_a5_marking_a_deferred_wait_as_failed_stops_the_execution_unless_configured_otherwise(begin: Begin) -> None:
     spec, live = begin("deferred", "failed by hand"), begin("deferred", "failed by hand", "live")
     kept = begin("deferred_kept", "failed by hand, kept")
     waits(spec, live, kept)
@@ -109,7 +109,7 @@ def test_a5_clearing_a_deferred_wait_starts_anew_and_leaves_no_execution_behind_
 
 
 @pytest.mark.row("A5")
-def test_a5_ending_a_running_wait_stops_the_execution_unless_told_not_to(begin: Begin) -> None:
+def test_a5_ending_a_running_wait_stops_the_execution_unless_configured_otherwise(begin: Begin) -> None:
     failed, kept = begin("in_worker", "running, failed by hand"), begin("in_worker_kept", "running, kept")
     run_stopped, cleared = begin("in_worker", "running, run stopped", "live"), begin("in_worker", "running, cleared")
     waits(failed, kept, run_stopped, cleared)
@@ -129,7 +129,7 @@ def test_a5_ending_a_running_wait_stops_the_execution_unless_told_not_to(begin: 
 
 
 @pytest.mark.row("A5")
-def test_a5_a_worker_that_is_told_to_end_stops_nothing(airflow: AirflowStack, begin: Begin) -> None:
+def test_a5_a_terminated_worker_stops_nothing(airflow: AirflowStack, begin: Begin) -> None:
     each = begin("in_worker", "worker told to end")
     waits(each)
     _, supervisor = worker(airflow, each.run)

@@ -1,4 +1,4 @@
-"""Stand-ins for what Airflow puts round a task."""
+"""Stand-ins for the parts of Airflow that a task talks to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hook's connection and the client that speaks over it: looked up once and shared by waits, again if needed."""
+"""A hook's connection and its client: looked up once, shared by all waits, and refreshed when needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CLIENT = "airflow_crew_provider.client.client"
 
 
-class HeldConnection(BaseHook):
+class CachedConnection(BaseHook):
     """A hook that keeps its connection and its client."""
 
     def __init__(self, crew_conn_id: str, **kwargs: Any) -> None:

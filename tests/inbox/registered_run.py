@@ -1,4 +1,4 @@
-"""What the tests of the inbox share: a DAG run in the database, the addresses given away, and the webhooks sent."""
+"""A DAG run in the database whose kickoff registered with the inbox, and the webhooks that a service sends to it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Inbox:
         return not self.server.server_state.tasks
 
 
-class Desk:
+class RegisteredRun:
     """One DAG run with a kickoff that registered; further tasks can be added."""
 
     def __init__(self, inbox: Inbox, session: requests.Session) -> None:
@@ -146,7 +146,7 @@ class Desk:
         with create_session(scoped=False) as session:
             session.execute(update(DagRun).where(DagRun.id == self.dag_run_id).values(state="success"))
 
-    def box(self, given: Given | None = None) -> InboxMessages:
+    def messages(self, given: Given | None = None) -> InboxMessages:
         given = given or self.kickoff
         return InboxMessages.of(self.xcom(given.task_id, MESSAGES_KEY), given.registration.id)
 
@@ -181,13 +181,15 @@ class Desk:
             **fields,
         }
 
-    def ask(self, given: Given | None = None, *, token: str | None = None, **fields: Any) -> requests.Response:
+    def send_question(
+        self, given: Given | None = None, *, token: str | None = None, **fields: Any
+    ) -> requests.Response:
         """Send a human-input webhook, with its own token by default."""
         given = given or self.kickoff
         headers = {"Authorization": f"Bearer {given.token if token is None else token}"}
         return self.http.post(given.url, json=self.question(**fields), headers=headers, timeout=20)
 
-    def tell(self, url: str | None, **body: Any) -> requests.Response:
+    def send_webhook(self, url: str | None, **body: Any) -> requests.Response:
         """Send a task, step or crew webhook."""
         assert url
         return self.http.post(url, json={"kickoff_id": self.execution_id, **body}, timeout=20)
@@ -196,25 +198,25 @@ class Desk:
 class Task:
     """The context of one task instance: XComs in the database, cleared at each try, and a memory that is not."""
 
-    def __init__(self, desk: Desk, task_id: str) -> None:
-        self.desk, self.task_id = desk, task_id
+    def __init__(self, dag_run: RegisteredRun, task_id: str) -> None:
+        self.dag_run, self.task_id = dag_run, task_id
         self.memory: dict[str, Any] = {}
-        desk.add_task(task_id, state="running")
+        dag_run.add_task(task_id, state="running")
 
     def run(self, operator: Any) -> Any:
         self.pushed: Json = {}
-        self.desk.clear(self.task_id)
-        names = {"dag_id": self.desk.dag_id, "run_id": self.desk.run_id, "task_id": self.task_id, "map_index": -1}
+        self.dag_run.clear(self.task_id)
+        names = {"dag_id": self.dag_run.dag_id, "run_id": self.dag_run.run_id, "task_id": self.task_id, "map_index": -1}
         ti = SimpleNamespace(**names, max_tries=0, try_number=1, xcom_push=self._push)
         store = SimpleNamespace(get=self._recall, set=self._keep, delete=lambda name: self.memory.pop(name, None))
         return operator.execute({"ti": ti, "task_state_store": store})
 
     def _push(self, key: str, value: Any) -> None:
         self.pushed[key] = value
-        self.desk.put(self.task_id, key, json.loads(json.dumps(value)))
+        self.dag_run.put(self.task_id, key, json.loads(json.dumps(value)))
 
     def _recall(self, name: str) -> Any:
-        return self.memory.get(name) or self.desk.state(self.task_id, name)
+        return self.memory.get(name) or self.dag_run.state(self.task_id, name)
 
     def _keep(self, name: str, value: Any, **more: Any) -> None:
         self.memory[name] = json.loads(json.dumps(value))

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
-from airflow_play import PATHS, Connect, run, wait
 from faults.dialects import SPEC
 from faults.server import FaultServer
+from simulated_airflow import PATHS, Connect, run, wait
 
 from airflow_crew_provider.core.outcome import COMPLETED, GAVE_UP
-from airflow_crew_provider.hooks import held_connection
+from airflow_crew_provider.hooks import cached_connection
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 
@@ -24,7 +24,7 @@ Away = Callable[[int], list[str]]
 @pytest.fixture
 def away(monkeypatch: pytest.MonkeyPatch) -> Away:
     """Let so many look-ups fail from now on; return what was asked for in vain."""
-    find, afind = CrewHook.get_connection, held_connection.aget_connection
+    find, afind = CrewHook.get_connection, cached_connection.aget_connection
     failed: list[str] = []
 
     def begin(times: int) -> list[str]:
@@ -40,7 +40,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> Away:
             return await afind(conn_id)
 
         monkeypatch.setattr(CrewHook, "get_connection", staticmethod(look_up))
-        monkeypatch.setattr(held_connection, "aget_connection", alook_up)
+        monkeypatch.setattr(cached_connection, "aget_connection", alook_up)
         return failed
 
     return begin
@@ -48,7 +48,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> Away:
 
 @pytest.mark.row("N18")
 @path
-def test_n18_a_wait_that_begins_while_the_back_end_is_away_forgives_it(
+def test_n18_a_wait_that_begins_while_the_back_end_is_unavailable_forgives_it(
     path: str, server: FaultServer, away: Away
 ) -> None:
     server.on(LOOK, SPEC.running, SPEC.completed)
@@ -59,7 +59,7 @@ def test_n18_a_wait_that_begins_while_the_back_end_is_away_forgives_it(
 
 @pytest.mark.row("N18")
 @path
-def test_n18_a_back_end_that_stays_away_ends_the_wait(
+def test_n18_a_back_end_that_stays_unavailable_ends_the_wait(
     path: str, server: FaultServer, away: Away, impatient: None
 ) -> None:
     away(10_000)
@@ -80,7 +80,7 @@ def test_n18_a_sensor_forgives_it_from_its_first_moment_on(server: FaultServer, 
 
 @pytest.mark.row("N18", "N5")
 @path
-def test_n18_a_token_that_rotates_while_the_back_end_is_away_is_found_later(
+def test_n18_a_token_that_rotates_while_the_back_end_is_unavailable_is_found_later(
     path: str, server: FaultServer, connect: Connect, away: Away
 ) -> None:
     def rotate(request: Any) -> Any:

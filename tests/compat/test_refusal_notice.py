@@ -16,7 +16,7 @@ from airflow.models import import_all_models  # noqa: E402
 from sqlalchemy import create_engine, event  # noqa: E402
 from sqlalchemy.orm import Session  # noqa: E402
 
-from airflow_crew_provider.compat import asked_again  # noqa: E402
+from airflow_crew_provider.compat import refusal_notice  # noqa: E402
 
 PARAMS = {"human_feedback": {"value": "", "description": None, "schema": {}}}
 TEXT = "The draft."
@@ -27,11 +27,11 @@ def session() -> Iterator[Session]:
     engine = create_engine("sqlite://")
     import_all_models()  # what the table of questions refers to
     hitl.HITLDetail.metadata.create_all(engine)
-    asked_again.explain_refusals()
+    refusal_notice.explain_refusals()
     with Session(engine) as session:
         yield session
     engine.dispose()
-    event.remove(hitl.HITLDetail, "before_update", asked_again._before_update)
+    event.remove(hitl.HITLDetail, "before_update", refusal_notice._before_update)
 
 
 def question(session: Session, option: str = "revise", params: Any = None, **more: Any) -> Any:
@@ -75,7 +75,7 @@ def test_a13_an_answer_that_is_removed_is_explained(session: Session, option: st
 
 
 @pytest.mark.row("A13")
-def test_a13_only_the_last_reason_is_told_and_none_of_an_answer_that_was_taken(session: Session) -> None:
+def test_a13_only_the_last_reason_is_shown_and_none_for_an_accepted_answer(session: Session) -> None:
     detail = question(session, "revise", {"feedback": "Shorter."})
     asks_again(session, detail)
     answered(session, detail, "revise", {"human_feedback": ""})
@@ -93,11 +93,11 @@ def test_questions_of_other_operators_keep_their_text(session: Session) -> None:
 
 def test_what_cannot_be_explained_hinders_nothing(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     detail = question(session, "revise", {"feedback": "Shorter."})
-    monkeypatch.setattr(asked_again, "problem_with", None)
+    monkeypatch.setattr(refusal_notice, "problem_with", None)
     assert asks_again(session, detail) == TEXT
 
 
 def test_a_process_without_airflows_models_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, asked_again.MODELS)
-    asked_again.explain_refusals()
-    assert not event.contains(hitl.HITLDetail, "before_update", asked_again._before_update)
+    monkeypatch.delitem(sys.modules, refusal_notice.MODELS)
+    refusal_notice.explain_refusals()
+    assert not event.contains(hitl.HITLDetail, "before_update", refusal_notice._before_update)

@@ -1,4 +1,4 @@
-"""The steps of a wait: poll, pause, refresh. Worker and triggerer walk them alike and perform them in their own way."""
+"""The loop of a wait as a generator of steps (poll, pause, refresh), performed in its own way by worker and triggerer."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from airflow_crew_provider.models import Execution
 
 @dataclass(frozen=True)
 class Poll:
-    """Asks for one status request within so many seconds; the reply is an `Execution` or a `CrewError`."""
+    """One status request with a timeout in seconds; the reply is an `Execution` or a `CrewError`."""
 
     timeout: float | None
 
 
 @dataclass(frozen=True)
 class Pause:
-    """Asks for a pause of so many seconds."""
+    """A pause in seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Refresh:
-    """Asks for a new look-up of the connection; the reply is whether it has changed, or a `CrewError`."""
+    """A new look-up of the connection; the reply is whether it has changed, or a `CrewError`."""
 
 
 Step = Poll | Pause | Refresh
 
 
 def steps(watch: Watch, clock: Callable[[], float], say: Callable[[str], None]) -> Generator[Step, Any, Outcome]:
-    """Walk through a wait: yield each step to do, receive what came of it, return how the wait ended."""
+    """Yield each step of a wait, receive its result, and return how the wait ended."""
     while True:
         was_known = watch.known
         reply = yield Poll(watch.left(now=clock()))

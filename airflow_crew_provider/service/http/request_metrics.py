@@ -1,4 +1,4 @@
-"""Count and time every request, for the metrics."""
+"""Counts and times every request for the metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from airflow_crew_provider.service.engine.metrics import Metrics
 
 
-class Measured:
+class RequestMetrics:
     """Middleware that labels each request with the path of its route, so that ids do not become labels."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:

@@ -1,4 +1,4 @@
-"""Which failures of a status request may pass by themselves."""
+"""Which failures of a status request are transient."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from airflow_crew_provider.exceptions import (
 )
 
 
-def may_heal(error: CrewError) -> bool:
-    """Whether asking again later may help."""
+def is_transient(error: CrewError) -> bool:
+    """Return whether a later request may succeed."""
     if isinstance(error, CrewConnectionError):
         return not error.permanent
     if isinstance(error, CrewApiError) and error.status_code in (408, 425):

@@ -1,8 +1,7 @@
-"""Lets the next question say why the last answer was not taken. Internal to Airflow; tried on 3.3.2.
+"""Shows in a review form why the last answer was refused. Internal to Airflow; tried on 3.3.2.
 
-Airflow never changes the text of a question that was asked once: a task that asks again only removes the answer. As
-the API server removes an answer that a review does not take, the reason is put before the text, in the same
-transaction.
+Airflow never changes the text of a question: a task that asks again only removes the answer. When the API server
+removes an answer that the review refused, the reason is put before the text in the same transaction.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server on loopback: the one thing that a test changes of a project that real models run."""
+"""An OpenAI-compatible server on loopback: the only part of a project that the tests replace."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ class OpenAI:
         self.answers = answers or {}
         self.tools: dict[str, dict[str, Any]] = {}
         self.asked: list[dict[str, Any]] = []
-        play = self
+        server = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                play.asked.append({"path": self.path, **body})
-                said = json.dumps(play.embedded(body) if "embeddings" in self.path else play.completed(body)).encode()
+                server.asked.append({"path": self.path, **body})
+                said = json.dumps(
+                    server.embedded(body) if "embeddings" in self.path else server.completed(body)
+                ).encode()
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(said)))

@@ -1,4 +1,4 @@
-"""What Airflow does around an operator, played without its processes: tries, deferrals, clears, what is kept between.
+"""Simulates what Airflow does around an operator, without its processes: tries, deferrals, clears, stored state.
 
 Triggers run as they do in a triggerer: rebuilt from what is stored, in an event loop of their own.
 """

@@ -1,4 +1,4 @@
-"""Plays the engine's part: keeps what is reported as JSON, and gives the next segment nothing else."""
+"""A stub of the engine: it stores what a crew reports as JSON, and gives the next segment nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_crew_provider.service.engine.crew import (
 CREWS = Path(__file__).parent / "crews"
 
 
-class Play:
+class EngineStub:
     def __init__(self, crew: Crew, log: Path) -> None:
         self.crew = crew
         self.log = log
@@ -91,7 +91,7 @@ def _stored(value: Any) -> Any:
 
 
 def alive(pid: int) -> bool:
-    """Say whether the process is there; one that is dead and not yet buried is not."""
+    """Say whether the process is there; a zombie is not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
