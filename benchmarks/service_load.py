@@ -1,4 +1,4 @@
-"""Load on the crew service: `python benchmarks/service_load.py`. Prints the figures of service_load.md.
+"""Load on the crew service: `python benchmarks/service_load.py`. Prints the figures of docs/performance.md.
 
 Each rate is measured on a service in a process of its own, over kept connections, in the same run as a bare
 FastAPI route that answers a body of the same kind.
@@ -26,6 +26,7 @@ TOKEN = "benchmark-token-0123456789"
 CONNECTIONS = 16
 ROUNDS = 11
 SECONDS = 0.5  # of each turn
+STORED = 1_000_000
 BARE = """
 import sys, uvicorn
 from fastapi import FastAPI
@@ -185,8 +186,8 @@ async def measure(folder: Path) -> None:
         await asyncio.gather(*(approve(port, kickoff_id) for kickoff_id in ids))
         await settled(port, ids, "completed")
         await report("completed", *sides, ids)
-        multiply(database, ids[0], 100_000)
-        await report("completed, with 100,000 more stored", *sides, ids)
+        multiply(database, ids[0], STORED)
+        await report(f"completed, with {STORED:,} more stored", *sides, ids)
 
 
 async def approve(port: int, kickoff_id: str) -> None:

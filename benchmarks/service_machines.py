@@ -1,4 +1,4 @@
-"""Several services on one PostgreSQL: `python -m benchmarks.service_machines`. Prints figures of service_load.md.
+"""Several services on one PostgreSQL: `python -m benchmarks.service_machines`. Prints figures of docs/performance.md.
 
 `kickoffs` measures kickoffs per second with one, two and three services; `polls` what a status costs with few and with
 many stored executions, on SQLite and on PostgreSQL. Needs a server on which databases may be made.
@@ -13,21 +13,29 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
-from sqlalchemy import text
+from sqlalchemy import func, select, text
 
 from airflow_crew_provider.service.http.dialects.spec import SpecDialect
 from airflow_crew_provider.service.storage import queries
 from airflow_crew_provider.service.storage.database import Database
+from airflow_crew_provider.service.storage.states import OVER
+from airflow_crew_provider.service.storage.tables import executions
+from benchmarks.harness import turns
+from benchmarks.harness.turns import Figures
 from benchmarks.service_load import TOKEN, ask, free_port, request, started
 from scripts.find_postgres import CANDIDATES, usable
 from scripts.stack.database import ThrowAwayDatabase
 
 CLIENTS = 24
 SECONDS = 8.0
+ROUNDS = 3
 SIZES = (100, 1_000_000)
-POLLS = 2000
+POLLS = 500  # of each turn
+POLL_ROUNDS = 11
+IDS = 100
 SCENARIO = {"inputs": ["topic"], "tasks": [{"id": "only_task", "output": "All on {topic}"}]}
 FILL = """
 INSERT INTO executions (id, kickoff_id, crew, state, segment, writes, created_at, due_at, updated_at, ended_at,
@@ -53,62 +61,101 @@ async def kick_off(port: int, until: float) -> int:
     return count
 
 
-async def rate(ports: list[int]) -> float:
+async def kicked_off(ports: list[int]) -> int:
     until = time.perf_counter() + SECONDS
-    return sum(await asyncio.gather(*(kick_off(ports[i % len(ports)], until) for i in range(CLIENTS)))) / SECONDS
+    return sum(await asyncio.gather(*(kick_off(ports[i % len(ports)], until) for i in range(CLIENTS))))
 
 
-def kickoffs(server: str, folder: Path) -> None:
+def completed(database: Database, number: int) -> None:
+    """Return once that many executions are over."""
+    query = select(func.count()).select_from(executions).where(executions.c.state.in_(OVER))
+    while True:
+        with database.reading() as connection:
+            if connection.execute(query).scalar_one() >= number:
+                return
+        time.sleep(0.05)
+
+
+def rates(server: str, scenario: Path, number: int) -> Figures:
+    """Kickoffs that are answered in a second, and executions that are run to their end in one."""
+    database = ThrowAwayDatabase(server)
+    with ExitStack() as stack:
+        stack.callback(database.drop)
+        ports = [free_port() for _ in range(number)]
+        for port in ports:
+            command = ["-m", "airflow_crew_provider.service", "serve", "--port", str(port), "--token", TOKEN]
+            stack.enter_context(started(*command, "--db", database.url, "--crew", str(scenario), port=port))
+        stored = Database(database.url)
+        stack.callback(stored.close)
+        began = time.perf_counter()
+        answered = asyncio.run(kicked_off(ports))
+        completed(stored, answered)
+        return {"answered": answered / SECONDS, "completed": answered / (time.perf_counter() - began)}
+
+
+def kickoffs(server: str, folder: Path) -> str:
     scenario = folder / "crew.json"
     scenario.write_text(json.dumps(SCENARIO))
-    for number in (1, 2, 3):
-        database = ThrowAwayDatabase(server)
-        with ExitStack() as stack:
-            ports = [free_port() for _ in range(number)]
-            for port in ports:
-                command = ["-m", "airflow_crew_provider.service", "serve", "--port", str(port), "--token", TOKEN]
-                stack.enter_context(started(*command, "--db", database.url, "--crew", str(scenario), port=port))
-            print(f"{number} services: {asyncio.run(rate(ports)):.0f} kickoffs/s, each run to its end meanwhile")
-        database.drop()
+    found = turns.in_turn({str(n): partial(rates, server, scenario, n) for n in (1, 2, 3)}, ROUNDS)
+    turns.keep("service_kickoffs", found.of)
+    rows = [[case, found.shown(case, "answered"), found.shown(case, "completed")] for case in found.of]
+    return turns.table(["services on one PostgreSQL", "kickoffs/s", "completed/s"], rows)
 
 
-def polls(url: str) -> None:
+def filled(url: str, size: int) -> Database:
     database = Database(url)
     kind = "sqlite" if database.is_sqlite else "postgresql"
-    stored = 0
-    for size in SIZES:
-        with database.writing() as connection:
-            connection.execute(text(FILL + SERIES[kind]), {"size": size - stored})
-            connection.execute(text("ANALYZE"))
-        stored = size
-        print(f"{kind}, {size:,} stored: {cost(database):.0f} us a status")
-    database.close()
+    with database.writing() as connection:
+        connection.execute(text(FILL + SERIES[kind]), {"size": size})
+        connection.execute(text("ANALYZE"))
+    return database
 
 
-def cost(database: Database) -> float:
-    """Microseconds of the read that a status makes, the median."""
-    query = queries.status_query(SpecDialect.columns)
+def some_ids(database: Database) -> list[str]:
+    """Of executions from all over the table."""
     with database.reading() as connection:
-        ids = list(connection.execute(text("SELECT kickoff_id FROM executions LIMIT 100")).scalars())
-    times = []
+        query = select(executions.c.kickoff_id).order_by(func.random()).limit(IDS)
+        return list(connection.execute(query).scalars())
+
+
+def cost(database: Database, ids: list[str]) -> Figures:
+    """Microseconds of the read that a status makes, the median."""
+    query, times = queries.status_query(SpecDialect.columns), []
     for number in range(POLLS):
         began = time.perf_counter()
         assert database.peek(query, ids[number % len(ids)])
         times.append(time.perf_counter() - began)
-    return statistics.median(times) * 1e6
+    return {"us": statistics.median(times) * 1e6}
+
+
+def polls(kind: str, urls: list[str]) -> str:
+    with ExitStack() as stack:
+        cases = {}
+        for size, url in zip(SIZES, urls, strict=True):
+            database = filled(url, size)
+            stack.callback(database.close)
+            cases[f"{size:,}, {kind}"] = partial(cost, database, some_ids(database))
+        found = turns.in_turn(cases, POLL_ROUNDS)
+    turns.keep(f"service_polls_{kind.lower()}", found.of)
+    few = next(iter(cases))
+    rows = [[case, found.shown(case, "us"), found.ratio(case, few, "us")] for case in cases]
+    return turns.table(["stored executions", "us for the read of a status", "beside the first"], rows)
 
 
 def main() -> None:
     server = next(filter(usable, CANDIDATES))
-    wanted = sys.argv[1:] or ["kickoffs", "polls"]
-    with tempfile.TemporaryDirectory() as folder:
+    wanted, tables = sys.argv[1:] or ["kickoffs", "polls"], []
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
         if "kickoffs" in wanted:
-            kickoffs(server, Path(folder))
+            tables.append(kickoffs(server, folder))
         if "polls" in wanted:
-            polls(str(Path(folder) / "many.db"))
-            database = ThrowAwayDatabase(server)
-            polls(database.url)
-            database.drop()
+            databases = [ThrowAwayDatabase(server) for _ in SIZES]
+            for database in databases:
+                stack.callback(database.drop)
+            tables.append(polls("SQLite", [str(folder / f"{size}.db") for size in SIZES]))
+            tables.append(polls("PostgreSQL", [database.url for database in databases]))
+    print("\n\n".join(tables))
 
 
 if __name__ == "__main__":
