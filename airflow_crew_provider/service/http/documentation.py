@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
@@ -41,15 +42,25 @@ ANY_BUT_NULL = ["string", "number", "boolean", "array", "object"]
 UNAUTHORIZED = "The token is missing or not valid."
 
 
-def described(endpoint: Endpoint) -> dict[str, Any]:
-    """Return what the route of an endpoint says in /openapi.json and /docs."""
-    return {
-        "tags": [endpoint.tag],
-        "summary": endpoint.summary,
-        "description": _description(endpoint),
-        "responses": _refusals(endpoint),
-        "openapi_extra": _request(endpoint),
-    }
+def _described(endpoint: Endpoint) -> APIRoute:
+    """Return a route that serves nobody: FastAPI reads from it what to say of the endpoint."""
+    return APIRoute(
+        endpoint.path,
+        _nothing,
+        name=endpoint.handler.__name__,
+        methods=[endpoint.method],
+        response_model=endpoint.answer,
+        response_class=endpoint.media,
+        tags=[endpoint.tag],
+        summary=endpoint.summary,
+        description=_description(endpoint),
+        responses=_refusals(endpoint),
+        openapi_extra=_request(endpoint),
+    )
+
+
+def _nothing() -> None:  # no arguments and no docstring: FastAPI would describe both
+    pass
 
 
 def _description(endpoint: Endpoint) -> str:
@@ -89,7 +100,7 @@ def install(app: FastAPI, endpoints: tuple[Endpoint, ...], crew: Crew, limits: L
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = _document(app, endpoints, crew)
+            app.openapi_schema = _document(endpoints, crew)
             _say_limits(app.openapi_schema["components"]["schemas"]["KickoffLimits"], limits)
             if base:
                 app.openapi_schema["servers"] = [{"url": base}]
@@ -98,13 +109,13 @@ def install(app: FastAPI, endpoints: tuple[Endpoint, ...], crew: Crew, limits: L
     app.openapi = document  # type: ignore[method-assign]
 
 
-def _document(app: FastAPI, endpoints: tuple[Endpoint, ...], crew: Crew) -> dict[str, Any]:
+def _document(endpoints: tuple[Endpoint, ...], crew: Crew) -> dict[str, Any]:
     told = get_openapi(
         title="Crew Execution API",
         version=__version__,
         summary="Start, watch, review and stop executions of one crew.",
         description=DESCRIPTION,
-        routes=app.routes,
+        routes=[_described(endpoint) for endpoint in endpoints],
         tags=list(TAGS),
     )
     read = [endpoint.body for endpoint in endpoints if endpoint.body]

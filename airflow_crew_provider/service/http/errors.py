@@ -22,11 +22,17 @@ def add_to(app: FastAPI) -> None:
 
 async def _http_error(request: Request, error: Any) -> Response:
     if error.status_code == 405:
-        allowed = error.headers["Allow"].replace("GET", "GET, HEAD")
+        allowed = _with_head(error.headers["Allow"])
         if request.method == "OPTIONS":
             return Response(status_code=204, headers={"Allow": allowed})
         error = HTTPException(405, error.detail, {"Allow": allowed})
     return await http_exception_handler(request, error)
+
+
+def _with_head(allowed: str) -> str:
+    """Every GET may be a HEAD; not every kind of route says so, nor in a fixed order."""
+    methods = set(allowed.split(", "))
+    return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
 
 
 async def _left(request: Request, error: Exception) -> Response:
