@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from crew_client import PLAIN, Client, Command, eventually
+from crew_client import PLAIN, Client, Command, Receiver, eventually
 
 from airflow_crew_provider.service.cli import main
 
@@ -20,6 +20,18 @@ REPORT = {
 }
 BRIEF = {"inputs": ["subject"], "tasks": [{"id": "brief_task", "output": "Brief on {subject}"}]}
 COMMON, OWN, ANN, EVE = "token-for-all-crews", "token-of-the-brief", "anns-token", "eves-token"
+FIGURES_OF_REPORT = {
+    'crew_service_executions{crew="report",state="waiting"} 1.0',
+    'crew_service_workers{crew="report"} 32.0',
+    'crew_service_webhooks_total{crew="report",kind="step",outcome="delivered"} 1.0',
+    'crew_service_webhooks_waiting{crew="report"} 0.0',
+    'crew_service_webhooks_given_up{crew="report"} 0.0',
+    'crew_service_request_seconds_count{code="200",crew="report",path="/crews/report/kickoff"} 1.0',
+}
+FIGURES_OF_BRIEF = {
+    'crew_service_executions{crew="brief",state="completed"} 1.0',
+    *(line.replace("report", "brief") for line in FIGURES_OF_REPORT if "state=" not in line),
+}
 CREWS = ("--crew", "report=report.json", "--crew", "brief=brief.json")
 
 
@@ -93,18 +105,25 @@ def test_the_root_says_whether_the_service_is_well_and_refuses_all_else_as_json(
         assert (answer.status_code, list(answer.json())) == (404, ["detail"])
 
 
-def test_the_metrics_are_labelled_by_crew(crews: tuple[Client, Client]) -> None:
+def test_the_metrics_are_labelled_by_crew_and_a_crews_own_token_reads_its_crew_alone(
+    crews: tuple[Client, Client], receiver: Receiver
+) -> None:
     report, brief = crews
-    report.until(report.kickoff(), "pending")
-    brief.until(brief.post("/kickoff", {"inputs": {"subject": "AI"}}).json()["kickoff_id"], "completed")
-    for client in crews:
-        lines = client.get("/metrics").text.splitlines()
-        counts = {line for line in lines if line.startswith("crew_service_executions{") and not line.endswith(" 0.0")}
-        assert counts == {
-            'crew_service_executions{crew="report",state="waiting"} 1.0',
-            'crew_service_executions{crew="brief",state="completed"} 1.0',
-        }
-        assert 'crew_service_workers{crew="report"} 32.0' in lines
+    hooks = {"stepWebhookUrl": receiver.url}
+    report.until(report.kickoff(**hooks), "pending")
+    answer = brief.post("/kickoff", {"inputs": {"subject": "AI"}, **hooks}).json()
+    brief.until(answer["kickoff_id"], "completed")
+
+    def told(client: Client, crew: str) -> set[str]:
+        return {line for line in client.get("/metrics").text.splitlines() if f'crew="{crew}"' in line}
+
+    eventually(lambda: told(report, "report") >= FIGURES_OF_REPORT, "the figures of the report")
+    eventually(lambda: told(brief, "brief") >= FIGURES_OF_BRIEF, "the figures of the brief")
+    assert told(report, "brief") >= FIGURES_OF_BRIEF
+    assert told(brief, "report") == set()
+    figures = [line for line in brief.get("/metrics").text.splitlines() if not line.startswith("#")]
+    assert [line for line in figures if 'crew="brief"' not in line] == []
+    assert [line for line in told(brief, "brief") if "/crews/report" in line] == []
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ class Process:
 
     def __init__(self, settings: Settings, crews: Mapping[str, Crew], dialect: Dialect) -> None:
         self.settings = settings
-        self.metrics = Metrics()
+        self.metrics = Metrics(crews)
         self.is_stopping = False
         self.database = Database(settings.database, serve=True)
         self.flow_webhook = _flow_webhook(settings)
@@ -107,6 +107,7 @@ class Container:
     def __init__(self, process: Process, name: str, crew: Crew, dialect: Dialect) -> None:
         settings = process.settings
         self.process = process
+        self.name = name
         self.settings = settings
         self.crew = crew
         self.database = process.database
@@ -136,6 +137,11 @@ class Container:
             cancel=self.runner.cancel,
         )
         self.flow_answers = FlowAnswers(self.database, self.executions, process.flow_webhook)
+
+    def figures(self) -> bytes:
+        """Return the metrics for the organization's token: of all crews, unless the token is this crew's own."""
+        own = any(crew == self.name and user is None for crew, user, _ in self.settings.crew_tokens)
+        return self.metrics.text(self.name if own else None)
 
 
 def _tokens(settings: Settings, name: str) -> Tokens:

@@ -23,6 +23,7 @@ from airflow_crew_provider.service.engine import retrying, sending
 from airflow_crew_provider.service.engine.crew import Cancellation, Cancelled
 from airflow_crew_provider.service.engine.membership import Membership
 from airflow_crew_provider.service.engine.metrics import Metrics
+from airflow_crew_provider.service.engine.paths import ROOT
 from airflow_crew_provider.service.storage import webhooks
 from airflow_crew_provider.service.storage.availability import DatabaseUnavailable
 from airflow_crew_provider.service.storage.database import Database
@@ -54,7 +55,7 @@ class Outbox:
     ) -> None:
         self._database = database
         self._membership = membership
-        self._count = metrics.webhooks
+        self._metrics = metrics
         self._timeout = timeout
         self._attempts = attempts
         self._secret = secret
@@ -189,7 +190,7 @@ class Outbox:
                 secret=self._secret,
             )
         (self._silent.discard if sending.answered(problem) else self._silent.add)(queue.receiver)
-        self._count.labels(webhook.kind, "failed" if problem else "delivered").inc()
+        self._metrics.tried(queue.crew or ROOT, webhook.kind, "failed" if problem else "delivered")
         return problem
 
     def _body(self, webhook: Row[Any]) -> bytes | None:

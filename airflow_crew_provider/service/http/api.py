@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 from fastapi import HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy import Row
 
 from airflow_crew_provider.core.batch_status import MOST_IDS, OFFER, PATH
@@ -130,8 +130,7 @@ class Api:
     async def metrics(self, request: Request) -> Response:
         if _caller(request).user is not None:
             raise HTTPException(403, "These figures are about everybody; they need the organization's token.")
-        registry = self._service.metrics.registry
-        return Response(await run_in_threadpool(generate_latest, registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(await run_in_threadpool(self._service.figures), media_type=CONTENT_TYPE_LATEST)
 
     async def refused(self, request: Request, refused: Any) -> JSONResponse:
         if isinstance(refused, BadResponseToken):

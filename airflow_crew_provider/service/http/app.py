@@ -53,7 +53,7 @@ def crew_app(service: Container, dialect: Dialect, base: str = "") -> FastAPI:
     app.add_middleware(
         Authentication, tokens=service.tokens, open_paths=open_paths | page.OPEN_PATHS | swagger_ui.OPEN_PATHS
     )
-    app.add_middleware(RequestMetrics, metrics=service.metrics)
+    app.add_middleware(RequestMetrics, metrics=service.metrics, crew=service.name)
     api = Api(service, dialect)
     _add_routes(app, endpoints, api)
     page.Page(service, dialect).add_to(app)

@@ -12,9 +12,10 @@ from airflow_crew_provider.service.engine.metrics import Metrics
 class RequestMetrics:
     """Middleware that labels each request with the path of its route, so that ids do not become labels."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, crew: str) -> None:
         self._app = app
-        self._requests = metrics.requests
+        self._metrics = metrics
+        self._crew = crew
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -33,4 +34,4 @@ class RequestMetrics:
             await self._app(scope, receive, note)
         finally:
             path = base + getattr(scope.get("route"), "path", "other")
-            self._requests.labels(path, code).observe(time.perf_counter() - began)
+            self._metrics.answered(self._crew, path, code, time.perf_counter() - began)

@@ -73,10 +73,12 @@ def due(
 
 
 def claim(connection: Connection, process_id: str, queue_ids: list[str]) -> list[Row[Any]]:
-    """Take these queues, as far as no other process was quicker."""
+    """Take these queues, as far as no other process was quicker; each with its crew."""
     wanted = webhook_queues.c.id.in_(queue_ids)
     connection.execute(update(webhook_queues).where(wanted, _free(process_id)).values(claimed_by=process_id))
-    return list(connection.execute(select(webhook_queues).where(wanted, webhook_queues.c.claimed_by == process_id)))
+    of_crew = webhook_queues.outerjoin(executions, executions.c.id == webhook_queues.c.execution_id)
+    query = select(webhook_queues, executions.c.crew).select_from(of_crew)
+    return list(connection.execute(query.where(wanted, webhook_queues.c.claimed_by == process_id)))
 
 
 def _is_due(now: float) -> ColumnElement[bool]:
