@@ -1,4 +1,4 @@
-"""The loop of a wait as a generator of steps (poll, pause, refresh), performed in its own way by worker and triggerer."""
+"""The loop of a wait as a generator of steps (poll, pause, refresh); worker and triggerer each perform them."""
 
 from __future__ import annotations
 
