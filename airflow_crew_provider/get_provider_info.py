@@ -1,4 +1,4 @@
-"""What Airflow is told of this provider: pure data, read without importing anything else."""
+"""The provider's description for Airflow: pure data, read without importing anything else."""
 
 from __future__ import annotations
 

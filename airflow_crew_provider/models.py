@@ -1,4 +1,4 @@
-"""The nouns of the API as frozen values: what is sent, what comes back. They do nothing."""
+"""The values of the API, frozen and without behaviour: what is sent and what comes back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TaskResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """One look at an execution, the same for both dialects (specification, section 2.2).
+    """One poll of an execution, the same for both dialects (specification, section 2.2).
 
     ``output`` is the text: the result of a completed one, the draft of a pending one. ``output_json`` is the
     object where that text is one. ``execution_time`` is as the service gives it. ``raw`` is the answer itself.
@@ -90,7 +90,7 @@ class Execution:
 
     @property
     def _asked(self) -> Json:
-        """What a Flow asks; a crew asks for approval or a revision, and its record says nothing of it."""
+        """The question of a Flow; a crew asks for approval or a revision, and its record has no question."""
         if self.question is None and not self.outcomes:
             return {}
         flow_id = {"flow_id": self.flow_id} if self.flow_id else {}

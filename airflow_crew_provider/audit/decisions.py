@@ -1,4 +1,4 @@
-"""One record for each answer of a person, joined from the question, the review and what the service said to it."""
+"""One record for each reviewer's answer, joined from the question, the review and the service's response."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _is_decided(detail: Json) -> bool:
 
 
 def _answers(api: AirflowApi, path: tuple[str, ...]) -> list[Json]:
-    """Read what each resume of the run has sent and was told."""
+    """Read what each resume of the run has sent, and the service's response."""
     found = api.pages("xcom_entries", *path, "taskInstances", EVERY, "xcomEntries", xcom_key_pattern=RESUME_KEY)
     entries = [entry for entry in found if entry["key"] == RESUME_KEY]
     return [
@@ -67,7 +67,7 @@ def _decision(api: AirflowApi, path: tuple[str, ...], detail: Json, answers: lis
 
 
 def _not_taken(detail: Json) -> Json:
-    """Tell of an answer that came too late, or that the task has not taken up (yet)."""
+    """Return the record of an answer that came too late, or that the task has not processed yet."""
     return {
         "taken": False,
         "chosen_options": detail["chosen_options"],

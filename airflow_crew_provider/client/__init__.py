@@ -1,4 +1,4 @@
-"""The one place where bytes travel. `client.Client` performs calls; a `Deployment` is a value that loads no library.
+"""The only place that sends and receives: `client.Client` performs calls, `Deployment` is a value without libraries.
 
 Law: connecting may be retried, a POST that may have arrived is never sent again. Every exchange ends within its
 total time, every body within `LARGEST_BODY`, and the token goes to the connection's own origin only.

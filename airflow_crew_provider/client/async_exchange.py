@@ -23,7 +23,7 @@ from airflow_crew_provider.core.responses import HttpResponse
 from airflow_crew_provider.exceptions import CrewProtocolError
 
 NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError, ValueError, CrewProtocolError)
-MOST_SOCKETS = 100  # of one deployment, however many wait: a slow one cannot take those of its neighbours
+MOST_SOCKETS = 100  # of one deployment, however many wait: a slow one cannot use up those of others
 KEPT_ALIVE = 75.0  # seconds; as servers and load balancers usually do, and longer than most poll intervals
 SMALL_BODY = 64 * 1024
 
@@ -110,13 +110,13 @@ async def _body(call: Call[Any], response: aiohttp.ClientResponse) -> bytes:
 
 
 class SessionPool:
-    """Sessions, one for each event loop and deployment, closed when nobody uses them."""
+    """Sessions, one for each event loop and deployment, closed when no longer used."""
 
     def __init__(self) -> None:
         self._by_loop: weakref.WeakKeyDictionary[Any, dict[Deployment, SharedSession]] = weakref.WeakKeyDictionary()
 
     async def exchange(self, deployment: Deployment, call: Call[Any], total: float) -> HttpResponse:
-        """Perform a call in the session that this loop shares, which is opened for it if need be."""
+        """Perform a call in the session that this loop shares, which is opened if needed."""
         shared = self.acquire(deployment)
         try:
             return await shared.exchange(call, total)

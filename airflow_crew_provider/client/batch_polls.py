@@ -1,7 +1,7 @@
 """Polls of many waits that fall due within a moment of each other, sent as one request.
 
 Law: each wait gets what a poll of its own would have got. An error of the request is a failed poll of each of them; a
-wait that the answer says nothing of polls by itself.
+wait that the answer leaves out polls by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from airflow_crew_provider.exceptions import CrewProtocolError
 
 MOMENT = 0.1  # seconds: less than a tenth of the shortest usual poll interval
 
-# None: ask by yourself.
+# None: poll individually
 Answer = HttpResponse | Exception | None
 
 
@@ -39,11 +39,11 @@ class BatchPolls:
         self._sending: set[asyncio.Task[None]] = set()
 
     def note(self, answer: HttpResponse) -> None:
-        """See in the answer to a single poll whether the service can do it; believe it until it refuses."""
+        """Read from the answer to a single poll whether the service supports it; use it until it refuses."""
         self.offered = not self._refused and answer.headers.get(OFFER) == PATH
 
     def ask(self, kickoff_id: str) -> asyncio.Future[Answer]:
-        """Poll together with all others that ask within a moment."""
+        """Poll together with all others that poll within a moment."""
         loop = asyncio.get_running_loop()
         asked: asyncio.Future[Answer] = loop.create_future()
         if not self._due:

@@ -56,7 +56,7 @@ class Client:
         sessions.acquire(self.deployment)
 
     async def release(self) -> None:
-        """Give back what `hold` took; the last one closes the session."""
+        """Release what `hold` acquired; the last one closes the session."""
         await sessions.release(self.deployment)
 
     def _total(self, call: Call[Any], timeout: float | None) -> float:

@@ -21,7 +21,7 @@ from airflow_crew_provider.core.responses import HttpResponse
 
 
 class _Body(io.BytesIO):
-    """A request's body that knows whether it was touched: before that, nothing that counts has been sent."""
+    """A request's body that knows whether it was read: before that, nothing that matters was sent."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
@@ -31,12 +31,12 @@ class _Body(io.BytesIO):
     def read(self, size: int | None = -1) -> bytes:
         with self._lock:
             if self._withdrawn:
-                raise TimeoutError("the time for it ran out before it was sent")
+                raise TimeoutError("it timed out before it was sent")
             self.touched = True
         return super().read(size)
 
     def withdraw(self) -> None:
-        """Never let it be sent, if that has not begun."""
+        """Prevent it from being sent, unless that has begun."""
         with self._lock:
             self._withdrawn = not self.touched
 
@@ -98,7 +98,7 @@ class Exchange:
         )
         self._response = response
         if self._abandoned:
-            raise TimeoutError("the time for it ran out")
+            raise TimeoutError("it timed out")
         try:
             body = collect(response.iter_content(65536), LARGEST_BODY)
         except BodyTooLarge:
@@ -123,9 +123,9 @@ def _connect_retries() -> Retry:
 
 
 def within(seconds: float, exchange: Exchange) -> HttpResponse | Exception:
-    """Run in a thread and stop waiting when the time is up.
+    """Run in a thread and stop waiting after the timeout.
 
-    Socket timeouts bound each read, not their sum: a peer that sends a byte a second would never end.
+    Socket timeouts limit each read, not their sum: a peer that sends a byte a second would never end.
     """
     done: list[HttpResponse | Exception] = []
 

@@ -1,4 +1,4 @@
-"""What it means that an exchange got no answer: nothing was sent, or nobody knows."""
+"""Which error an exchange without an answer is: nothing was sent, or the outcome is unknown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def no_answer(
     reason = _reason(error, mask)
     if call.starts_something and sent:
         return CrewOutcomeUnknown(
-            f"{call.method} {call.path} was sent and its answer is lost ({reason}): "
+            f"{call.method} {call.path} was sent and its answer was lost ({reason}): "
             "whether the service acted on it is unknown"
         )
     if isinstance(error, CrewProtocolError):
@@ -45,7 +45,7 @@ def no_answer(
 def _reason(error: BaseException, mask: responses.Mask) -> str:
     """Return the innermost message, which says most, without the object addresses around it."""
     if isinstance(error, TimeoutError | requests.Timeout | aiohttp.ServerTimeoutError):
-        return mask(str(error)) or "the time for it ran out"
+        return mask(str(error)) or "it timed out"
     for inner in _chain(error):
         error = inner
     text = str(error).rpartition("object at 0x")[2] if "object at 0x" in str(error) else str(error)

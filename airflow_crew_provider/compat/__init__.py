@@ -1,1 +1,1 @@
-"""Everything that depends on Airflow's version or on its internals, one file a subject."""
+"""Everything that depends on Airflow's version or on its internals, one file per subject."""

@@ -2,7 +2,7 @@
 
 Read and tried on Airflow 2.11, 3.0, 3.1, 3.2 and 3.3. A retry leaves a task instance's `max_tries` alone; a clear sets
 it to the tries so far plus the task's `retries`. The two can come to the same number only where `retries` was edited in
-between. Then the run's `clear_number` and a task that has ended tell them apart; in doubt it is a retry, since a retry
+between. Then the run's `clear_number` and a task that has ended distinguish them; in doubt it is a retry, since a retry
 starts nothing twice.
 """
 

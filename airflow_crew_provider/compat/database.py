@@ -1,4 +1,4 @@
-"""Access to Airflow's database: XComs as storage, triggers to wake. All of it is internal to Airflow.
+"""Access to Airflow's database: XComs as storage, triggers to fire. All of it is internal to Airflow.
 
 Tried on 3.0.6, 3.1.8, 3.2.2 and 3.3.2, with whole processes on 3.3.2 only. Airflow 2.11 has no inbox.
 
@@ -70,7 +70,7 @@ class DeferredTask:
 
 
 def find(registration_id: str) -> RegisteredTask | None:
-    """Look a registration up by its id."""
+    """Look up a registration by its id."""
     with create_session(scoped=False) as session:
         found = session.scalars(
             select(XComModel).where(XComModel.key == REGISTRATION_KEY + registration_id)
@@ -94,7 +94,7 @@ class InboxStore:
 
     @property
     def posted(self) -> str | None:
-        """The id that the service gave when it got this registration; None as long as its answer is under way."""
+        """The id that the service returned for this registration; None until its answer has arrived."""
         told = self._found.get(POSTED_KEY) or {}
         return told["kickoff_id"] if told.get("registration") == self._address.registration.id else None
 

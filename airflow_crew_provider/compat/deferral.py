@@ -1,6 +1,6 @@
 """How long Airflow may take to notice that a task has left its worker. Tried on 3.3.2; read in the source of more.
 
-A task that is queued again before the scheduler has read the end of its last visit is failed, as if its process had
+A task that is queued again before the scheduler has recorded that it left its worker is failed, as if its process had
 died. Which states the scheduler takes for that, by its `process_executor_events`:
 
 * 2.11.2, 3.0.6, 3.1.8: scheduled, queued and running (apache/airflow issue 66374);

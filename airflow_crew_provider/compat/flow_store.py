@@ -1,7 +1,7 @@
 """The inbox's side of questions of Flows: the connection that proves a webhook, and where questions are stored.
 
 It runs in the API server. Questions stand in Variables, which Airflow encrypts and a task can read whichever of its ids
-the service told: which task will wait for a question need not be known when it arrives. Tried on 3.3.2.
+the service reported: which task will wait for a question need not be known when it arrives. Tried on 3.3.2.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TRIES = 3
 
 @dataclass(frozen=True)
 class FlowSender:
-    """A deployment whose webhooks are taken, by its connection."""
+    """A deployment whose webhooks are accepted, by its connection."""
 
     crew_conn_id: str
     base_url: str
@@ -38,20 +38,20 @@ class FlowSender:
 
 
 def sender(crew_conn_id: str) -> FlowSender | None:
-    """Look up who may send; None without such a connection, or without a secret in it."""
+    """Look up the sender; None without such a connection, or without a secret in it."""
     try:
         found = Connection.get_connection_from_secrets(crew_conn_id)
         extra = json.loads(found.extra) if found.extra else {}
         secret = str(extra.get("flow_webhook_secret") or "").strip()
         base = base_url(found.host, found.port, found.schema)
         allowed = hosts(extra.get("callback_hosts"))
-    except Exception:  # whatever is wrong with it, whoever sends is not told
+    except Exception:  # whatever is wrong with it is not disclosed to the sender
         return None
     return FlowSender(crew_conn_id, base, secret, allowed) if found.conn_type == "crew" and secret else None
 
 
 def store(crew_conn_id: str, question: FlowQuestion, address: AnswerAddress, now: datetime) -> bool:
-    """Store a question and how it is answered, once; False if it is known already."""
+    """Store a question and how it is answered, once; False if it is already known."""
     for _ in range(TRIES):
         # Two at once: the second finds what the first has stored.
         with suppress(IntegrityError):
@@ -85,7 +85,7 @@ def _add(session: Any, key: str, question: FlowQuestion, said: str) -> None:
 
 
 def _sweep(session: Any, now: datetime) -> None:
-    """Remove what nobody has answered in a long time."""
+    """Remove questions that were not answered in a long time."""
     mine = Variable.key.startswith(FLOW_PREFIX, autoescape=True)
     rows = session.execute(select(Variable.key, Variable.description).where(mine))
     over = [row.key for row in rows if flow_questions.is_over(row.key, row.description, now)]

@@ -1,4 +1,4 @@
-"""How Airflow keeps a question to a person: an answered one can be opened again, a text once shown never changes.
+"""How Airflow stores a question to a person: an answered one can be opened again, its text never changes.
 
 Needs Airflow 3.1. Tried on 3.1.8, 3.2.2 and 3.3.2.
 """
@@ -58,7 +58,7 @@ def _own_params(operator: Any) -> dict[str, Param]:
     params = {name: operator.params.get_param(name) for name in operator.params}
     if hasattr(ParamsDict, "filter_params_by_source"):
         return {name: param for name, param in params.items() if param.source == "task"}
-    # Airflow 3.1 does not say where a param comes from; one that the DAG has just so is the DAG's.
+    # Airflow 3.1 does not say where a param comes from; one that equals the DAG's is the DAG's.
     of_dag = operator.dag.params if operator.has_dag() else ParamsDict()
     return {name: param for name, param in params.items() if not _has(of_dag, name, param)}
 
@@ -120,7 +120,7 @@ def _stored_body(operator: Any, context: Any) -> str | None:
 
 
 def park(operator: Any, context: Any, timeout: timedelta | None, kwargs: Json) -> NoReturn:
-    """Give the worker slot back until somebody answers; an answer that is there already brings the task back at once.
+    """Free the worker slot until somebody answers; if an answer exists already, the task resumes at once.
 
     :param kwargs: what `execute_complete` is called with, beside the event
     """

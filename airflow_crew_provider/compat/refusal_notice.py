@@ -31,7 +31,7 @@ def explain_refusals() -> None:
         if not event.contains(models.HITLDetail, "before_update", _before_update):
             event.listen(models.HITLDetail, "before_update", _before_update)
     except Exception:
-        log.exception("Questions will not say why their last answer was not taken; the tasks' logs do")
+        log.exception("Review forms will not show why the last answer was refused; the tasks' logs do")
 
 
 def _before_update(mapper: Any, connection: Any, detail: Any) -> None:
@@ -39,7 +39,7 @@ def _before_update(mapper: Any, connection: Any, detail: Any) -> None:
         if FEEDBACK_FIELD in (detail.params or {}) and detail.responded_at is None:
             _explain(detail)
     except Exception:
-        log.exception("The question could not say why its last answer was not taken")
+        log.exception("The form could not show why the last answer was refused")
 
 
 def _explain(detail: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a task remembers from one try to the next, where Airflow keeps such things.
+"""The state that a task keeps between its tries, stored where this Airflow can.
 
 Tried on 3.3.2; the Variables that serve before are there on 2.11.2, 3.0.6, 3.1.8 and 3.2.2.
 
@@ -33,7 +33,7 @@ _MISSING = re.compile(r"VARIABLE_NOT_FOUND|variable\b.*(not found|does not exist
 
 
 class TaskStateUnavailable(CrewConnectionError):
-    """Airflow cannot tell or store at the moment what a task remembers."""
+    """Airflow cannot read or write the state of a task at the moment."""
 
 
 class TaskState(Protocol):
@@ -56,7 +56,7 @@ class TaskState(Protocol):
 
 
 def task_state_of(context: Any, name: str) -> TaskState:
-    """Return the memory of the task instance that runs, under a name of its own."""
+    """Return the state of the running task instance, under its own name."""
     if NEVER_EXPIRE is None:
         return VariableTaskState(task_identity(context), name)
     store = context.get("task_state_store")
@@ -91,18 +91,18 @@ class StoredTaskState:
         _checked("removed", lambda: self._store.delete(self._name))
 
     def over(self, record: Json) -> None:
-        """Keep the record: it tells a task that is cleared what it did before."""
+        """Keep the record: a cleared task reads from it what it did before."""
         self.keep(record)
 
 
 class NoTaskState:
-    """A task that is called by hand, outside of any DAG run: there is no next try."""
+    """A task that is called by hand, outside of any DAG run: it has no next try."""
 
     def recall(self) -> Json:
         return {}
 
     def keep(self, record: Json) -> None:
-        log.debug("Airflow keeps no state for this call; nothing is remembered")
+        log.debug("Airflow keeps no state for this call; nothing is stored")
 
     over = keep
 
@@ -135,7 +135,7 @@ class VariableTaskState:
         _checked("removed", lambda: found_or_none(lambda: Variable.delete(self._key)))
 
     def over(self, record: Json) -> None:
-        """Leave nothing behind: nobody else would remove it."""
+        """Remove the record: nothing else would."""
         self.forget()
 
     def _prove_readable(self) -> None:
@@ -171,7 +171,7 @@ def _checked(what: str, access: Callable[[], Any]) -> Any:
     try:
         return access()
     except Exception as error:
-        problem = f"What this task remembers could not be {what} ({type(error).__name__}: {str(error)[:200]})"
+        problem = f"The stored state of this task could not be {what} ({type(error).__name__}: {str(error)[:200]})"
     raise TaskStateUnavailable(problem)
 
 

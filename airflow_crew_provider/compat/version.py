@@ -1,4 +1,4 @@
-"""What only some versions of Airflow have, where only the version number shows it. Tried on 2.11.2 and 3.3.2."""
+"""Features that only the version number of Airflow reveals. Tried on 2.11.2 and 3.3.2."""
 
 from __future__ import annotations
 

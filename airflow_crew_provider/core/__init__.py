@@ -1,1 +1,1 @@
-"""What the provider knows without Airflow and without I/O: requests, answers, state words, polling, feedback."""
+"""The rules, without Airflow and without I/O: requests, answers, state words, polling, feedback."""

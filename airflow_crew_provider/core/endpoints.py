@@ -41,7 +41,7 @@ from airflow_crew_provider.models import (
 T = TypeVar("T")
 
 QUOTA_TEXT = "monthly execution limit reached"
-# A gateway that gives up says nothing of what the service behind it did.
+# A gateway that gives up does not say what the service behind it did.
 GATEWAY_ERRORS = (502, 503, 504)
 
 
@@ -243,14 +243,14 @@ def _read_resume(execution_id: str, answer: HttpResponse, mask: Mask) -> Resumed
     if not _can_be_polled(kickoff_id):
         raise CrewOutcomeUnknown(
             "POST /resume was answered with neither a status nor an id that can be polled: "
-            "whether the answer was taken is unknown",
+            "whether the answer was accepted is unknown",
             answer.status,
         )
     return Resumed(kickoff_id=kickoff_id, status=status, message=message and mask(message))
 
 
 def _read_stop(answer: HttpResponse, mask: Mask) -> bool:
-    """Believe a stop only where the service says so in a word that the state table knows as an end."""
+    """Trust a stop only where the service reports it with a word that the state table lists as final."""
     try:
         body = responses.json_of(answer, "POST /stop", mask)
     except CrewProtocolError:

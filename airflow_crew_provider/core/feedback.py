@@ -1,4 +1,4 @@
-"""What a person's answer becomes before it is sent, and the one rule of what reads as an approval. Pure.
+"""The text that is sent for a person's answer, and the one rule of what reads as an approval. Pure.
 
 Live deployments decide by the text alone, so the text must say what the flag says (observed dialect). The crew
 service decides by the same rule.

@@ -62,7 +62,7 @@ def stored_answer(address: AnswerAddress) -> str:
     return json.dumps(address.as_dict())
 
 
-USED = "{}"  # stored in place of an address that is used up, so that a repeated webhook is known
+USED = "{}"  # stored in place of a used address, so that a repeated webhook is recognized
 
 
 def read_answer(text: str | None) -> AnswerAddress | None:

@@ -1,4 +1,4 @@
-"""The signed webhook by which a Flow asks for a person: its proof, its two shapes, what is kept of it. Pure.
+"""The signed webhook of a Flow's question: its signature, its two shapes, what is kept of it. Pure.
 
 What answers the question, the address with its token, is a secret and is kept apart from the rest.
 """

@@ -1,4 +1,4 @@
-"""What an inbox needs to know to take webhooks in: registrations, of which our side keeps only hashes. Pure.
+"""Registrations, by which the inbox authenticates webhooks; our side keeps only their hashes. Pure.
 
 A registration belongs to one kickoff or resume. Its bearer token lets the question to a person in; its progress
 URLs, which the service calls without authentication, hold a capability that never ends a wait for a person.

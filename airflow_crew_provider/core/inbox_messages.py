@@ -1,6 +1,6 @@
 """What webhooks have reported under one registration: questions to a person, and progress. Pure and bounded.
 
-A message is taken once; the same one again changes nothing.
+A message is stored once; a repeated one changes nothing.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def pending_execution(kickoff_id: str, crew_task_id: str, output: str, **more: A
     return Execution(
         kickoff_id=kickoff_id,
         state=ExecutionState.PENDING,
-        raw_state="told by webhook",
+        raw_state="reported by webhook",
         output=output,
         output_json=json_object_in(output),
         crew_task_id=crew_task_id,

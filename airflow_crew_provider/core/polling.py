@@ -1,7 +1,7 @@
 """What a poll means: wait on, or an outcome. Pure: `now` is an argument, in epoch seconds.
 
-A failed poll is not a failed crew: a failure that may heal is forgiven for `FORGIVEN` seconds, one that cannot heal
-ends the wait at once.
+A failed poll is not a failed crew: a transient failure is forgiven for `FORGIVEN` seconds, a permanent one ends
+the wait at once.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Watch:
         return {name: getattr(self, name) for name in LEARNED}
 
     def recall(self, kept: Json) -> None:
-        """Take in what `learned` returned, of this release or an earlier one."""
+        """Restore what `learned` returned, in this release or an earlier one."""
         for name, value in kept.items():
             name = EARLIER_NAMES.get(name, name)
             if name in LEARNED:
@@ -133,7 +133,7 @@ class Watch:
         slowest = max(slowest, self.poll_interval)
         wanted = min(max(wanted, self.poll_interval), slowest)
         if self._retry_after is None:
-            # Drawn between the limits, not cut off at them: waits that were begun together must drift apart.
+            # Drawn between the limits, not clipped to them: waits that began together must drift apart.
             least, most = max(wanted * (1 - JITTER), self.poll_interval), min(wanted * (1 + JITTER), slowest)
             wanted = least + (most - least) * draw
         return wanted if self.deadline is None else max(0.0, min(wanted, self.deadline - now))
@@ -159,7 +159,7 @@ class Watch:
 
     @property
     def fate(self) -> str:
-        """Say what is known of the execution at this moment."""
+        """Return what is known of the execution at this moment."""
         if self.last is None and self.known:
             return f"Execution {self.kickoff_id} is not affected and may go on at the service"
         if self.last is None:
@@ -169,12 +169,12 @@ class Watch:
 
     def _line(self, now: float) -> str:
         if self.failures:
-            return f"{self._failing(now)}; execution {self.kickoff_id} is not affected, polling goes on"
+            return f"{self._failing(now)}; execution {self.kickoff_id} is not affected; polling continues"
         last = self.last
         if self._not_found_now and self.known:
             return (
                 f"The service no longer shows execution {self.kickoff_id}: it may wait for a person, "
-                "whose task id only the human-input webhook carries; waiting on"
+                "whose task id only the human-input webhook carries; the wait continues"
             )
         if last is None:
             return f"The service does not know execution {self.kickoff_id} yet"
@@ -215,7 +215,7 @@ class Watch:
         if self.deadline is None or now < self.deadline:
             return None
         waited = _duration(now - self.started)
-        return self._outcome(TIMEOUT, f"The time to wait is over after {waited}. {self.fate}")
+        return self._outcome(TIMEOUT, f"The wait timed out after {waited}. {self.fate}")
 
     def _outcome(self, kind: str, message: str = "") -> Outcome:
         return Outcome(kind, self.kickoff_id, message)

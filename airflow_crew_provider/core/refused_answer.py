@@ -1,4 +1,4 @@
-"""Why an event of Airflow is no answer to a review, and how people are told. Pure."""
+"""Why an event of Airflow is not a valid answer to a review, and the notice about it. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def parted(text: str) -> str:
 
 
 def problem_with(event: Json, options: Sequence[str], fields: Collection[str], revise: str | None) -> str | None:
-    """Say why an event of Airflow is no answer, as the end of a sentence; None if it is one.
+    """Return why an event of Airflow is not an answer, as the end of a sentence; None if it is one.
 
     :param options: the words to choose from
     :param revise: the one that needs feedback, if any does
@@ -47,10 +47,10 @@ def _listed(names: Collection[Any]) -> str:
 
 
 def code(value: Any) -> str:
-    """Write what others wrote as code, in Markdown, on one line."""
+    """Format untrusted text as Markdown code on one line."""
     return "`" + parted(" ".join(str(value).split())[:100].replace("`", "'")) + "`"
 
 
 def notice(who: str, problem: str) -> str:
-    """Say in the next question that an answer was not taken."""
-    return f"The last answer by {code(who)} was not taken, because {problem}."
+    """Return the notice for the next question that an answer was not accepted."""
+    return f"The last answer by {code(who)} was not accepted because {problem}."

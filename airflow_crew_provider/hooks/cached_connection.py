@@ -52,12 +52,12 @@ class CachedConnection(BaseHook):
         return self.client
 
     async def hold(self) -> None:
-        """Look the connection up and keep the session that this event loop shares open until `release`."""
+        """Look up the connection and keep the session that this event loop shares open until `release`."""
         await self._aconnect()
         await self.client.hold()
 
     async def release(self) -> None:
-        """Give back what `hold` took."""
+        """Release what `hold` acquired."""
         if self._client is not None:
             await self._client.release()
 
@@ -87,11 +87,11 @@ class CachedConnection(BaseHook):
         raise problem
 
     def refresh(self) -> bool:
-        """Look the connection up once more; return whether it has changed."""
+        """Look up the connection once more; return whether it has changed."""
         return self._replaced_by(read_connection(self.look_up(self.crew_conn_id)))
 
     async def arefresh(self) -> bool:
-        """Do what `refresh` does; the shared session moves along."""
+        """Do what `refresh` does, and move the shared session to the new connection."""
         before = self.client
         fresh = await shared_lookups.for_refresh(self.crew_conn_id, self._aread, self.connection)
         replaced = self._replaced_by(fresh)
@@ -115,7 +115,7 @@ class CachedConnection(BaseHook):
 
 
 class ConnectionNotFound(CrewConnectionError, AirflowNotFoundException):
-    """Airflow knows no such connection. It says so too while the secrets back end that holds it is away."""
+    """Airflow knows no such connection. It reports the same while the secrets back end is unavailable."""
 
 
 def _named(error: Exception, conn_id: str) -> CrewConnectionError:
@@ -125,6 +125,6 @@ def _named(error: Exception, conn_id: str) -> CrewConnectionError:
 
 
 async def _load_client() -> None:
-    """Load the HTTP libraries in a thread: that takes longer than an event loop may stand still."""
+    """Load the HTTP libraries in a thread: that takes longer than an event loop may block."""
     if CLIENT not in sys.modules:
         await asyncio.to_thread(import_module, CLIENT)

@@ -1,4 +1,4 @@
-"""An Airflow connection of type `crew`, read into values. A field that cannot be meant is refused by its name."""
+"""An Airflow connection of type `crew`, read into values. An invalid field is refused by its name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CREW, FLOW = "crew", "flow"
 
 @dataclass(frozen=True)
 class CrewConnection:
-    """What a connection says: where the crew is deployed, and what else is known of it.
+    """The content of a connection: where the crew is deployed, and what else is known of it.
 
     :param kind: `CREW` or `FLOW`; None if unknown
     :param flow_webhook_secret: by which the console signs the webhooks of a Flow
@@ -84,7 +84,7 @@ def _token(password: str | None, headers: dict[str, str]) -> str:
     token = re.sub(r"\A\s*bearer\s+", "", password or "", flags=re.IGNORECASE).strip()
     if not token and not any(name.lower() == "authorization" for name in headers):
         raise ValueError(
-            "Password is empty; it takes the bearer token, which stands on the crew's detail page in the console, "
+            "Password is empty; it takes the bearer token, which is on the crew's detail page in the console, "
             "on the Status tab"
         )
     return check_header("Password", token)

@@ -89,7 +89,7 @@ class CrewHook(CachedConnection, Poller):
         return self.client.send(endpoints.kickoff(request), secrets=_credentials(sent))
 
     def get_status(self, kickoff_id: str) -> Execution:
-        """Look at an execution (specification, section 4.3)."""
+        """Poll an execution (specification, section 4.3)."""
         return self.client.send(endpoints.status(kickoff_id))
 
     def list_executions(self, state: str | None = None, limit: int = 20) -> list[Execution]:
@@ -108,7 +108,7 @@ class CrewHook(CachedConnection, Poller):
         raise refused
 
     async def aget_status(self, kickoff_id: str) -> Execution:
-        """Look at an execution without blocking the event loop."""
+        """Poll an execution without blocking the event loop."""
         await self._aconnect()
         return await self.client.asend(endpoints.status(kickoff_id))
 

@@ -36,7 +36,7 @@ class FlowHook(CrewHook):
         return paused and self.connection.flow_webhook_secret is not None
 
     def _without_question(self, reply: Execution | CrewError) -> Execution | CrewError:
-        self.log.warning("The questions that arrived by webhook could not be read; polling goes on", exc_info=True)
+        self.log.warning("The questions that arrived by webhook could not be read; polling continues", exc_info=True)
         return reply
 
 

@@ -60,7 +60,7 @@ def check(hook: CrewHook) -> None:
 
 
 def put_up(context: Any, registration: Registration, box: InboxMessages) -> None:
-    """Store a registration where the inbox finds it; a try of a task begins without those of earlier tries."""
+    """Store a registration where the inbox finds it; each try of a task begins without those of earlier tries."""
     try:
         push_shared(context, MESSAGES_KEY, box.as_dict())
         push_shared(context, registration.key, registration.as_dict())
@@ -114,11 +114,11 @@ class InboxHook(FlowHook):
     def poll(self, kickoff_id: str, timeout: float | None = None) -> Execution | CrewError:
         """Poll the status and, where it does not show a pending question, the inbox."""
         reply = super().poll(kickoff_id, timeout)
-        return self._either(reply, self._box(), kickoff_id) if _does_not_tell(reply) else reply
+        return self._either(reply, self._box(), kickoff_id) if _may_hide_a_question(reply) else reply
 
     async def _apoll(self, kickoff_id: str, timeout: float | None) -> Execution | CrewError:  # noqa: ASYNC109 - passed on
         reply = await super()._apoll(kickoff_id, timeout)
-        return self._either(reply, await self._abox(), kickoff_id) if _does_not_tell(reply) else reply
+        return self._either(reply, await self._abox(), kickoff_id) if _may_hide_a_question(reply) else reply
 
     async def was_asked(self, kickoff_id: str) -> bool:
         """Whether a question to a person has arrived."""
@@ -154,7 +154,7 @@ class InboxHook(FlowHook):
         return InboxMessages.of(value, self.address["registration"])
 
     def _unreadable(self) -> InboxMessages:
-        self.log.warning("The inbox could not be read; polling goes on", exc_info=True)
+        self.log.warning("The inbox could not be read; polling continues", exc_info=True)
         return InboxMessages(self.address["registration"])
 
 
@@ -163,7 +163,7 @@ def hook_with(crew_conn_id: str, address: Json | None) -> CrewHook:
     return InboxHook(crew_conn_id, address) if address else FlowHook(crew_conn_id)
 
 
-def _does_not_tell(reply: Execution | CrewError) -> bool:
+def _may_hide_a_question(reply: Execution | CrewError) -> bool:
     """Whether the execution may wait for a person although the status does not show it."""
     if isinstance(reply, CrewError):
         return isinstance(reply, CrewNotFound)

@@ -33,7 +33,7 @@ class Poller:
         raise NotImplementedError
 
     def refresh(self) -> bool:
-        """Look the connection up once more; return whether it has changed."""
+        """Look up the connection once more; return whether it has changed."""
         raise NotImplementedError
 
     async def arefresh(self) -> bool:
@@ -41,7 +41,7 @@ class Poller:
         raise NotImplementedError
 
     def poll(self, kickoff_id: str, timeout: float | None = None) -> Execution | CrewError:
-        """Look at an execution; what goes wrong is returned, for a `Watch` to judge."""
+        """Poll an execution; an error is returned, for a `Watch` to judge."""
         try:
             return self.client.send(endpoints.status(kickoff_id), timeout=timeout)
         except CrewError as error:

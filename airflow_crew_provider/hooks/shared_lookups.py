@@ -1,4 +1,4 @@
-"""Look-ups of connections that the waits of an event loop share: one for a connection, not one for each wait."""
+"""Look-ups of connections, shared by the waits of an event loop: one per connection, not one per wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The news that a draft waits for a reviewer: the headline and the way to the form, by any notifier of Airflow."""
+"""Notifies people of a waiting review: the subject and a link to the form, sent by any notifier of Airflow."""
 
 from __future__ import annotations
 

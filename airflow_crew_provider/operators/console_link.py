@@ -10,7 +10,7 @@ from airflow_crew_provider.models import Json
 
 
 def link_to_console(context: Any, crew_conn_id: str, pending: Json, log: Any) -> None:
-    """Link to the console; a connection that is not there or cannot be read costs the link only."""
+    """Return the link to the console; None if the connection is missing or cannot be read."""
     try:
         console = CrewHook(crew_conn_id).connection.console_url
     except Exception as error:  # each version of Airflow has its own for a connection that is not there

@@ -1,4 +1,4 @@
-"""Makes text that others wrote safe to show as Markdown: whatever renders it, nothing in it is loaded or run. Pure.
+"""Makes untrusted text safe to show as Markdown: whatever renders it, nothing in it is loaded or run. Pure.
 
 Parsers of Markdown disagree about what is code, so safety does not rest on that. Outside of code blocks that every
 parser sees alike, an invisible character parts ``!`` from ``[`` and ``<`` from what would make it HTML. Which other

@@ -37,8 +37,8 @@ def at_deadline(shown: Json, options: Sequence[str], policy: str | Json) -> list
     meant = outcome_meant(approves, outcomes)
     if meant is None:
         raise CrewInvalidInput(
-            f"on_timeout={policy!r} does not tell which outcome of the Flow is meant ({', '.join(outcomes)}); nobody "
-            "was asked and nothing was sent. Use on_timeout='fail' with this Flow"
+            f"on_timeout={policy!r} does not determine which outcome of the Flow is meant ({', '.join(outcomes)}); "
+            "nobody was asked and nothing was sent. Use on_timeout='fail' with this Flow"
         )
     return [meant]
 

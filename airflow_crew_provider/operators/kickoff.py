@@ -165,11 +165,11 @@ class CrewKickoffOperator(WaitingTask):
         return execution.record()
 
     def _over(self, context: Any, **known: bool) -> None:
-        """Write down that the task has ended; what it has got is not lost if that fails."""
+        """Record that the task has ended; its result is not lost if that fails."""
         try:
             PostRecord(task_state_of(context, KICKOFF_STATE), Attempt.of(context, self)).over(**known)
         except CrewError as error:
-            self.log.warning("The end of this task could not be recorded: %s", error)
+            self.log.warning("The end of this task could not be stored: %s", error)
 
     def failed(self, watch: Watch, error: str) -> NoReturn:
         """Fail so that a retry starts a new execution."""

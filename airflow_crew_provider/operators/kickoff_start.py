@@ -40,7 +40,7 @@ OVER = (ExecutionState.COMPLETED, ExecutionState.ERROR)
 
 
 class KickoffTask(Protocol):
-    """What a start needs to know of the operator, and tells it."""
+    """The operator as a start sees it."""
 
     inputs: Any
     webhooks: Any
@@ -166,7 +166,7 @@ class KickoffStart:
         return True
 
     def _settle_unknown(self, record: PostRecord, sender: Sender) -> None:
-        """An earlier try sent a kickoff, and what came of it was never recorded."""
+        """Handle a kickoff of an earlier try whose outcome was never recorded."""
         said = f"An earlier try sent a kickoff at {_time(record.record)} and its outcome is unknown"
         if not self._may_send_again:
             raise CrewTaskFailed(f"{said}. {WHAT_TO_CHECK}")
@@ -203,7 +203,7 @@ class KickoffStart:
     def _end_of(self, kickoff_id: str) -> tuple[bool, str]:
         """Return whether an earlier execution is over, stopped if need be, and a sentence on its fate."""
         reply = self.task.hook.poll(kickoff_id)
-        over, fate = _is_over(reply), f"Execution {kickoff_id} of before is {_state(reply)}"
+        over, fate = _is_over(reply), f"The earlier execution {kickoff_id} is {_state(reply)}"
         if over or not self.task.cancel_on_kill:
             return over, fate
         try:
@@ -224,7 +224,7 @@ class KickoffStart:
         return f"This try started nothing, but {'; '.join(map(_left_by, open_posts[:3]))}"
 
     def ended(self) -> None:
-        """Write down that no retry follows, so that the next try is known to be a clear."""
+        """Record that no retry follows, so that the next try is known to be a clear."""
         if self.record is not None and self.record.record:
             try:
                 self.record.note(over=True)

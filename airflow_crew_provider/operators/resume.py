@@ -1,4 +1,4 @@
-"""The operator that hands a person's answer back, once, and only to the draft it was given for."""
+"""The operator that sends a person's answer, once, and only to the draft it was given for."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class CrewResumeOperator(HasHook, BaseOperator):
         if record.same_request:
             keyed = self.hook.connection.idempotency_keys
             because = "the idempotency key stays the same" if keyed else "the same draft still waits"
-            self.log.info("What came of the answer of an earlier try is not known, and %s. Sending it again", because)
+            self.log.info("The outcome of an earlier try's answer is not known, and %s. Sending it again", because)
         key = record.intend(Sender.of(self.hook.connection, webhooks), draft_sha256=self._check.draft.output_sha256)
         try:
             resumed = self.hook.resume(
@@ -165,7 +165,7 @@ class CrewResumeOperator(HasHook, BaseOperator):
             )
         except CrewError as error:
             if self._check.was_taken_after_all(error):
-                return self._go_on(context, record, "An earlier try has sent this answer; it waits no more")
+                return self._go_on(context, record, "An earlier try has sent this answer; the draft no longer waits")
             self._not_resumed(record, error)
         record.note(kickoff_id=resumed.kickoff_id, resumed_at=time.time())
         tell_inbox(context, record)
@@ -203,14 +203,14 @@ class CrewResumeOperator(HasHook, BaseOperator):
     def _not_resumed(self, record: PostRecord, error: CrewError) -> NoReturn:
         if record.failed(error):
             who = ": it was answered by somebody else, or is over" if isinstance(error, CrewBadRequest) else ""
-            fail_task(error, f"This answer was not taken{who}")
+            fail_task(error, f"This answer was not accepted{who}")
         record.note(lost_at=time.time())
         if isinstance(error, CrewOutcomeUnknown):
-            fail_task(error, "A retry of this task finds out whether the answer was taken before it sends it again")
+            fail_task(error, "A retry of this task finds out whether the answer was accepted before it sends it again")
         raise AirflowException(str(error)) from error
 
     def _told(self, kickoff_id: str) -> Json:
-        """Return the record of the service's answer; a run that found the answer sent already has no words of it."""
+        """Return the record of the service's answer; empty in a run that found the answer already sent."""
         assert self._given
         said = self._resumed or Resumed(kickoff_id, "sent before")
         decided_at = record_of(self.review, "review").get("decided_at") if self.review is not None else None

@@ -150,7 +150,7 @@ class CrewReviewOperator(HITLOperator):
         problem = self._problem(context, event, shown) if in_time else None
         if problem:
             who = human_in_the_loop.name_of(event)
-            self.log.warning("The answer of %s is not taken, because %s. Asking again", who, problem)
+            self.log.warning("The answer of %s is not accepted because %s. Asking again", who, problem)
             self._ask(context, shown, until, notice(who, problem))
         review = self._review(shown, event, in_time=in_time)
         self._write_down(context, shown, review)
@@ -263,7 +263,7 @@ class CrewReviewOperator(HITLOperator):
         )
 
     def _write_down(self, context: Any, shown: Json, review: Json) -> None:
-        """Keep the decision with the draft that it was made on, and tell it in one line."""
+        """Store the decision with the draft that it was made on, and log it in one line."""
         rounds = {"round": self.round_number, "max_rounds": self.max_rounds}
         decision = {**review, **rounds, "output": whole_draft(record_or_none(self.pending), shown)}
         context["ti"].xcom_push(key=REVIEW_KEY, value=decision)

@@ -41,7 +41,7 @@ def text_of(output: Any) -> str:
 
 
 def author_of(pending: Json) -> str | None:
-    """Name the agent that wrote the draft, where the service told."""
+    """Return the agent that wrote the draft, where the service reports it."""
     tasks = pending.get("tasks") or []
     named: Json = next((each for each in tasks if each.get("task_id") == pending.get("crew_task_id")), {})
     agent = pending.get("agent") or named.get("agent")
@@ -49,7 +49,7 @@ def author_of(pending: Json) -> str | None:
 
 
 def identity_of(shown: Json) -> list[Any]:
-    """Return what tells one draft from another."""
+    """Return what distinguishes one draft from another."""
     return [shown[name] for name in DRAFT]
 
 
@@ -74,7 +74,7 @@ def review_of(shown: Json, answer: Json, *, choice: Json, feedback: str, reviewe
 
 
 def in_one_line(decision: Json) -> str:
-    """Tell a decision in one line of the log."""
+    """Return a decision as one line of the log."""
     said = decision["human_feedback"]
     cut = said if len(said) <= 500 else f"{said[:500]} … ({len(said)} characters)"
     return (

@@ -1,4 +1,4 @@
-"""What a reviewer reads. All that the crew or a person wrote is text: it is never rendered, run or loaded. Pure."""
+"""The page that a reviewer reads. Text of crews and people is never rendered as a template, run or loaded. Pure."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ReviewForm:
         return f"round {self.round_number}" + (f" of {self.max_rounds}" if self.max_rounds else "")
 
     def _author(self) -> tuple[str | None, str | None]:
-        """Name the crew's task and its agent, where the service told; a bare UUID says nothing to a person."""
+        """Name the crew's task and its agent, where the service reports them; a bare UUID means nothing to a person."""
         waiting = self.pending.get("crew_task_id")
         task = self.pending.get("crew_task_name") or (None if _is_uuid(waiting) else waiting)
         return task, author_of(self.pending)
@@ -118,8 +118,8 @@ class ReviewForm:
             )
         else:
             lines.append(
-                f"* **{self.revise}**: the task runs again. Say under *Feedback* what to change; a revision that says "
-                "nothing is not taken, and you are asked again."
+                f"* **{self.revise}**: the task runs again. Say under *Feedback* what to change; a revision "
+                "without feedback is not accepted, and you are asked again."
             )
         return lines
 

@@ -41,7 +41,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     :param deferrable: wait in the triggerer, without a worker slot
     :param cancel_on_timeout: stop the execution, best effort, when the sensor times out
     :param cancel_on_kill: stop the execution, best effort, when a user ends the waiting task
-    :param poke_interval: the shortest pause between two looks, in seconds or as a timedelta; with
+    :param poke_interval: the shortest pause between two polls, in seconds or as a timedelta; with
         ``mode="reschedule"`` no pause is shorter than 8 s
     """
 
@@ -84,10 +84,10 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         except CrewError as error:
             fail_task(error)
         if self.deferrable:
-            # Through Airflow's own door, so that soft_fail and never_fail count from the first look on.
+            # Through Airflow's own entry point, so that soft_fail and never_fail apply from the first poll on.
             return self.resume_execution("begin", None, context)
         self._watch = self._recalled(context)
-        # The watch keeps the time, since its end tells the fate of the execution; Airflow's is the net beneath.
+        # The watch keeps the deadline, since its end reports the fate of the execution; Airflow's own is a fallback.
         own, self.timeout = self.timeout, self.timeout + NET
         try:
             return super().execute(context)
@@ -95,11 +95,11 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
             self.timeout = own
 
     def begin(self, context: Any) -> Any:
-        """Look once, and wait in the triggerer if that does not end it."""
+        """Poll once, and wait in the triggerer if that does not end it."""
         return self.begin_in_triggerer(context, self.watch_again(context))
 
     def poke(self, context: Any) -> bool | PokeReturnValue:
-        """Look once."""
+        """Poll once."""
         if self._watch is None:
             self._watch = self._recalled(context)
         outcome = self.hook.poll_once(self._watch)
@@ -136,7 +136,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         return execution.record(self.execution_id)
 
     def failed(self, watch: Watch, error: str) -> NoReturn:
-        """Fail for good; after a resume, say that the answer was taken and what came after it failed."""
+        """Fail for good; after a resume, say that the answer was accepted and what came after it failed."""
         failure = CrewExecutionFailed(watch.kickoff_id, error)
         continuation = f"{self._resumed(watch)}Waiting again cannot help; clear the kickoff to start a new one"
         raise CrewTaskFailed(f"{failure}. {continuation}") from failure
@@ -145,7 +145,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         root = self.execution_id or self.kickoff_id
         if root == watch.kickoff_id and resume_before({"ti": self._ti}, self, watch.kickoff_id) is None:
             return ""
-        return f"The resume of execution {root} was accepted; what failed is its continuation. "
+        return f"The resume of execution {root} was accepted; its continuation failed. "
 
     def timed_out(self, watch: Watch, message: str) -> NoReturn:
         """Fail as sensors do at their timeout, and stop the execution if that was asked for."""
@@ -165,7 +165,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         except CrewError as error:
             fail_task(error)
 
-    # In reschedule mode each look is a process of its own; what the watch has learned is kept between them.
+    # In reschedule mode each poll is a process of its own; what the watch has learned is kept between them.
 
     def _recalled(self, context: Any) -> Watch:
         watch = self.watch_again(context)

@@ -71,7 +71,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     given = options.token_of(arguments)
     settings = options.settings_of(arguments, given or secrets.token_urlsafe(32))
     if settings.flow_webhook and not settings.flow_webhook_secret:
-        return _refuse("--flow-webhook needs --flow-webhook-secret: its receiver must be able to tell who calls.")
+        return _refuse("--flow-webhook needs --flow-webhook-secret: its receiver must be able to verify the sender.")
     with contextlib.ExitStack() as stack:
         try:
             listener = stack.enter_context(bind(arguments.host, arguments.port))

@@ -16,8 +16,8 @@ from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResume
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 
-# Looking again costs nothing, and an execution that failed is not looked at again. Airflow now and then fails a task
-# that is resumed in the moment in which it is put away (apache/airflow issues 66374 and 67287).
+# Polling again costs nothing, and a failed execution is not polled again. Airflow now and then fails a task
+# that is resumed at the moment in which it defers (apache/airflow issues 66374 and 67287).
 AGAIN: Json = {"retries": 2, "retry_delay": timedelta(seconds=5)}
 
 
@@ -95,11 +95,11 @@ def crew_with_review(
     needed are skipped.
 
     :param inputs: what the crew asks for (templated)
-    :param max_rounds: how many answers of a person there may be, over all gates of the crew
+    :param max_rounds: how many times a person may answer, over all gates of the crew
     :param webhooks: given at the kickoff and again at each resume, since the service does not carry them over
     :param meta: echoed by the service in webhooks (templated)
     :param deferrable: wait for the crew in the triggerer, without a worker slot
-    :param poll_interval: the shortest pause between two looks, in seconds
+    :param poll_interval: the shortest pause between two polls, in seconds
     :param timeout: how long one wait for the crew may take, in seconds
     :param cancel_on_kill: stop the execution, best effort, when a user ends the kickoff or a wait
     :param review: arguments of `CrewReviewOperator`: ``assigned_users``, ``notifiers``, ``response_timeout``, ...
@@ -139,7 +139,7 @@ def crew_with_review(
 
 
 def _review(**arguments: Any) -> BaseOperator:
-    """Make the task of a round; imported late, so that this module tells of Airflow's version and not its import."""
+    """Make the task of a round; imported late, so that a call reports a wrong Airflow version, not the import."""
     from airflow_crew_provider.operators.review import CrewReviewOperator
 
     return CrewReviewOperator(task_id="review", **arguments)

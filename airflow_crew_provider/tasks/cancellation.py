@@ -1,7 +1,7 @@
-"""Why a wait is broken off: a user ended its task, or the process ends that waits, and the wait goes on elsewhere.
+"""Why a wait is cancelled: a user ended its task, or its process ends and the wait continues elsewhere.
 
-A task that was woken by a webhook is not waiting any more either; nobody wants its execution stopped. What a
-cleared task has started is for its next try to judge.
+A task that was resumed by a webhook no longer waits either; its execution must not be stopped. The next try of a
+cleared task decides what becomes of its execution.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from asgiref.sync import sync_to_async
 from airflow_crew_provider.compat.supervisor import KILLS_CALL_ON_KILL, AirflowTaskTimeout, runs_in_worker, task_state
 
 # The states of a task that still wants its execution: waiting, about to take its result, or (None) cleared. A task
-# that is cleared while it runs is "restarting" instead, and its next try cannot be told from a retry.
+# that is cleared while it runs is "restarting" instead, and its next try cannot be distinguished from a retry.
 GOES_ON = ("deferred", "scheduled", "queued", "running", "up_for_retry", "up_for_reschedule", None)
 STOPPING = 20.0
 LOOKING = 3.0
 
 
-def must_be_told_apart() -> bool:
+def must_be_distinguished() -> bool:
     """Whether this Airflow cancels triggers without saying why; 3.3 calls `on_kill` for a user's action only."""
     return not KILLS_CALL_ON_KILL
 
 
 async def to_its_end(work: Coroutine[Any, Any, None], seconds: float = STOPPING) -> None:
-    """Do what a kill asks for, although Airflow 3.3 cancels the trigger anew at each round, about once a second."""
+    """Finish what a kill requires, although Airflow 3.3 cancels the trigger again about once a second."""
     clock = asyncio.get_running_loop().time
     task, ends = asyncio.ensure_future(work), clock() + seconds
     while not task.done() and clock() < ends:
@@ -68,7 +68,7 @@ def is_for_good(ti: Any) -> bool:
         with suppress(Exception):
             seen.append(task_state(ti))
 
-    # In a thread: this is a signal's handler, and what it interrupted may hold the line to Airflow.
+    # In a thread: this is a signal handler, and the interrupted code may hold the connection to Airflow.
     thread = Thread(target=look, daemon=True)
     thread.start()
     thread.join(LOOKING)

@@ -82,7 +82,7 @@ class DraftCheck:
         if verdict is Verdict.TAKEN and not by_key:
             return True
         if verdict is Verdict.UNKNOWN and not self._keyed:
-            raise CrewTaskFailed(self._unknown("The service does not tell."))
+            raise CrewTaskFailed(self._unknown("The service does not report it."))
         changes = self._record.changes(sender)
         if changes:
             raise CrewTaskFailed(self._unknown(f"Since then {' and '.join(changes)} changed."))

@@ -1,6 +1,6 @@
-"""What a wait knows of the resume before it: which draft was answered, and when.
+"""What a wait reads about the resume before it: which draft was answered, and when.
 
-The resume tells it in its XCom, so a wait that gets `resume.output` as its kickoff id needs no further argument.
+The resume stores it in its XCom, so a wait that gets `resume.output` as its kickoff id needs no further argument.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def _by_flow_id(hook: CrewHook, answer: ReviewAnswer) -> AnswerAddress | None:
 
 
 def send(hook: CrewHook, answer: ReviewAnswer, address: AnswerAddress) -> Resumed:
-    """Send an answer once; a question that was answered elsewhere is told in the words of the service."""
+    """Send an answer once; for a question that was answered elsewhere, return what the service says."""
     url = address.callback_url
     if url is not None:
         from airflow_crew_provider.client.client import Client

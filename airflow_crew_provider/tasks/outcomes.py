@@ -79,13 +79,13 @@ def deadline_of(context: Any, timeout: Any, execution_timeout: timedelta | None)
     return min(ends, default=None)
 
 
-def net_beneath(deadline: float | None) -> timedelta | None:
-    """Return Airflow's own timeout for a deferral: well after the deadline, in case no triggerer runs."""
+def fallback_timeout(deadline: float | None) -> timedelta | None:
+    """Return Airflow's own timeout for a deferral, a fallback well after the deadline in case no triggerer runs."""
     return None if deadline is None else timedelta(seconds=max(0.0, deadline - time.time()) + NET)
 
 
 def fate_of_stop(kickoff_id: str, stopped: bool | CrewError | None) -> str:
-    """Tell what became of an execution: stopped or not, a stop that went wrong, or (None) none was asked for."""
+    """Return what became of an execution: stopped or not, a failed stop, or (None) no stop was requested."""
     if stopped is None:
         return f"Execution {kickoff_id} is not stopped and may go on at the service"
     if isinstance(stopped, CrewError):
@@ -96,9 +96,9 @@ def fate_of_stop(kickoff_id: str, stopped: bool | CrewError | None) -> str:
 
 
 def ended(hook: CrewHook, watch: Watch, outcome: Outcome) -> Execution | None:
-    """Return the execution that an outcome tells of; None if it went on meanwhile.
+    """Return the execution that an outcome is about; None if it went on meanwhile.
 
-    What travelled in a trigger event is looked at again here, where results may be large. The first terminal
+    The execution of a trigger event is polled again here, where results may be large. The first terminal
     answer counts: a service that takes `completed` back is asked until it says so again.
     """
     if watch.last is not None and str(watch.last.state) == outcome.kind:

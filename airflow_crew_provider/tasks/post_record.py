@@ -1,4 +1,4 @@
-"""At most once: what a task writes down before and after a POST, and what the next try makes of it.
+"""At most once: what a task records before and after a POST, and how the next try reads it.
 
 How to use it, in this order::
 
@@ -50,8 +50,8 @@ REFUSED = (
     CrewMissingInputs,
     CrewRateLimited,
 )
-# By these a service that honours the key tells also what became of the same request when it was sent before: it would
-# have repeated its answer. Other refusals come before it looks.
+# A service that honours the key answers these only to a request that it has not seen before; otherwise it repeats its
+# first answer. Other refusals come before it checks the key.
 SETTLES = (CrewBadRequest, CrewMissingInputs)
 # How many earlier POSTs a record names at most.
 KEPT = 20
@@ -67,7 +67,7 @@ class Earlier(StrEnum):
 
 
 class PostRecord:
-    """The record of the POSTs of one task instance; the module tells how to use it.
+    """The record of the POSTs of one task instance; the module's docstring shows how to use it.
 
     Keys of `record`: ``fingerprint`` of the request, ``base_url``, ``principal`` and ``credentials`` of the `Sender`
     (fingerprints, no secrets), ``idempotency_key``, ``try_number`` and ``intended_at`` (epoch seconds) of the try that
@@ -128,7 +128,7 @@ class PostRecord:
         return sender.is_another(self.record)
 
     def intend(self, sender: Sender, *, keyed: bool = True, **more: Any) -> str:
-        """Write down that the POST is about to be sent; return its idempotency key, kept if it is sent again.
+        """Record that the POST is about to be sent; return its idempotency key, kept if it is sent again.
 
         :param keyed: whether the service honours the key; if not, a second POST is one of its own
         :param more: what the record holds besides
@@ -157,7 +157,7 @@ class PostRecord:
         self.memory.keep(self.record)
 
     def done(self, kickoff_id: str) -> None:
-        """Write down the id that the POST was answered with."""
+        """Record the id that the POST was answered with."""
         self.note(kickoff_id=kickoff_id)
 
     def failed(self, error: CrewError) -> bool:
@@ -183,7 +183,7 @@ class PostRecord:
             self.memory.forget()
 
     def over(self, **more: Any) -> None:
-        """Write down that the task has ended; the last thing before it succeeds.
+        """Record that the task has ended; the last step before it succeeds.
 
         :param more: ``finished=True`` if the execution is known to have ended too
         """
@@ -195,7 +195,7 @@ class PostRecord:
 
 
 def _generation(attempt: Attempt) -> Json:
-    """Return what tells a clear from a retry; the same for all tries between two clears."""
+    """Return what distinguishes a clear from a retry; the same for all tries between two clears."""
     kept = attempt.as_dict()
     del kept["try_number"]
     return kept

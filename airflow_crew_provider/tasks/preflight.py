@@ -22,7 +22,7 @@ from airflow_crew_provider.models import CrewInputs, Json
 
 
 def check_inputs(hook: CrewHook, inputs: Json, log: Any) -> CrewInputs | None:
-    """Ask for the crew's inputs and compare; return them, None if the service does not tell them.
+    """Request the crew's inputs and compare; return them, None if the service does not report them.
 
     :raises CrewMissingInputs: a required input is missing
     :raises CrewUnauthorized: the token is refused
@@ -33,7 +33,7 @@ def check_inputs(hook: CrewHook, inputs: Json, log: Any) -> CrewInputs | None:
     except (CrewUnauthorized, CrewInvalidInput, CrewWebPage):
         raise
     except CrewError as error:
-        log.warning("The crew's inputs could not be checked (%s); starting it all the same", error)
+        log.warning("The crew's inputs could not be checked (%s); starting it anyway", error)
         return None
     missing = [name for name in asked.names if name not in inputs]
     required = asked.required if asked.required is not None else asked.names if hook.connection.kind == CREW else []
@@ -45,13 +45,13 @@ def check_inputs(hook: CrewHook, inputs: Json, log: Any) -> CrewInputs | None:
 
 
 def missing_inputs(names: Iterable[str], asked: CrewInputs, inputs: Json) -> str:
-    """Say which inputs are missing."""
+    """Return the message about missing inputs."""
     return f"Missing inputs: {_listed(names)} (the crew asks for {_listed(asked.names)}; given: {_listed(inputs)})"
 
 
 def _warn(hook: CrewHook, asked: CrewInputs, missing: list[str], inputs: Json, log: Any) -> None:
     if missing and asked.required is None:
-        log.warning("%s. Whether they are required is for the service to say", hook.mask(_lacking(missing)))
+        log.warning("%s. The service decides whether they are required", hook.mask(_lacking(missing)))
     unasked = sorted(set(inputs) - set(asked.names))
     if unasked:
         told = f"The crew did not ask for {_listed(unasked)}; it asks for {_listed(asked.names)}"

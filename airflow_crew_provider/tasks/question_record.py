@@ -1,4 +1,4 @@
-"""What a review remembers of its question between tries, so that no answer is lost.
+"""The state of a review's question, kept between tries so that no answer is lost.
 
 Airflow keeps a question and its answer through retries and clears; asking again removes the answer. So a try that finds
 the draft shown already does not ask again: an answer that was given meanwhile counts.
@@ -42,7 +42,7 @@ class QuestionRecord:
         return None if self.cleared else self._record.get("until")
 
     def asked(self, draft: list[Any], until: str | None, *, again: bool = False) -> None:
-        """Write down that the question stands; ``again`` notifies people once more."""
+        """Record that the question is open; ``again`` notifies people once more."""
         notified = None if again or self.cleared else self._record.get("notified")
         self._record = {**self._attempt.as_dict(), "draft": draft, "until": until, "notified": notified}
         self.cleared = False
@@ -61,11 +61,11 @@ class QuestionRecord:
             try:
                 notifier(context)
             except Exception:
-                log.warning("A notifier failed; the question is open all the same", exc_info=True)
+                log.warning("A notifier failed; the question stays open", exc_info=True)
         self._keep(notified=DONE)
 
     def over(self) -> None:
-        """Write down that the question is answered, or its time is over."""
+        """Record that the question is answered, or timed out."""
         self._record = {**self._record, "over": True}
         self._memory.over(self._record)
 

@@ -1,4 +1,4 @@
-"""Who sends a POST, and where to: what must be the same before a POST of unknown outcome may be sent again.
+"""The sender and target of a POST, which must be unchanged before a POST of unknown outcome is sent again.
 
 Another token may be another user, whose requests the service keeps apart: it would not find what was sent before.
 """

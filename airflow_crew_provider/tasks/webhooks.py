@@ -28,7 +28,7 @@ def refuse_literal_credentials(webhooks: Any) -> None:
             value = human.get(name)
         if value is not None:
             raise CrewInvalidInput(
-                f"webhooks.human_input.{name} would stand readable in the rendered fields; "
+                f"webhooks.human_input.{name} would be readable in the rendered fields; "
                 "put the credential into an Airflow connection and name it by conn_id"
             )
 

@@ -1,4 +1,4 @@
-"""Scenarios for tests: written by hand, or taken from a real execution, to be played again offline."""
+"""Scenarios for tests: written by hand, or recorded from a real execution and replayed offline."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def scenario(*outputs: str, inputs: tuple[str, ...] = ("topic",), review_last: b
 
 
 def recorded(record: Json, inputs: tuple[str, ...] = ()) -> Json:
-    """Return the scenario that plays a completed record again: the same tasks, agents and output, at once.
+    """Return a scenario that replays a completed record: the same tasks, agents and output, at once.
 
     :param record: what a kickoff with ``wait_for_completion``, or a sensor, has returned
     :param inputs: the names that the crew asks for
     """
     if record.get("state") != "completed":
-        raise ValueError(f"Only a completed record can be played again; this one is {record.get('state')!r}")
+        raise ValueError(f"Only a completed record can be replayed; this one is {record.get('state')!r}")
     tasks = [
         {"id": each["task_id"] or f"task_{n}", "agent": each["agent"] or "Agent", "output": _literal(each["output"])}
         for n, each in enumerate(record["tasks"], 1)

@@ -1,4 +1,4 @@
-"""The wait without a worker slot. It looks, and never starts, resumes or repeats anything.
+"""The wait without a worker slot. It only polls, and never starts, resumes or repeats anything.
 
 Its class path and arguments are stored in Airflow's database: arguments may be added with a default, never
 renamed or removed.
@@ -31,16 +31,16 @@ class CrewStatusTrigger(BaseTrigger):
 
     :param kickoff_id: the id that is polled
     :param crew_conn_id: the connection; the token stays in it
-    :param poll_interval: the shortest pause between two looks, in seconds
+    :param poll_interval: the shortest pause between two polls, in seconds
     :param started: when the wait began, in epoch seconds; kept over triggerer restarts
     :param deadline: when it ends, in epoch seconds; None for no end
     :param wait_past_pending: whether an execution that waits for a person counts as in progress
     :param known: whether the service has shown this id already
-    :param exponential_backoff: double the pause at each look instead of the adaptive pace
+    :param exponential_backoff: double the pause at each poll instead of the adaptive pace
     :param max_wait: the longest such pause, in seconds
     :param cancel_on_kill: whether a user's kill of the waiting task stops the execution
     :param inbox: where webhooks of this execution are kept, if they go to the inbox
-    :param not_before: when to look first, in epoch seconds; None for at once
+    :param not_before: when to poll first, in epoch seconds; None for at once
     :param report_seen: whether to fire also when the id is first known, so that a restart does not forget it
     """
 
@@ -102,7 +102,7 @@ class CrewStatusTrigger(BaseTrigger):
         try:
             yield TriggerEvent((await self._outcome()).to_event())
         except asyncio.CancelledError:
-            if cancellation.must_be_told_apart():
+            if cancellation.must_be_distinguished():
                 await cancellation.to_its_end(self._stop_if_killed(without_task=False))
             raise
 
@@ -111,7 +111,7 @@ class CrewStatusTrigger(BaseTrigger):
         await cancellation.to_its_end(self._stop_if_killed(without_task=True))
 
     async def cleanup(self) -> None:
-        """Give the shared session back; called on every exit, so nothing is stopped here."""
+        """Release the shared session; called on every exit, so nothing is stopped here."""
         if self._held:
             self._held = False
             await self._hook.release()
@@ -127,13 +127,13 @@ class CrewStatusTrigger(BaseTrigger):
         except CrewError as error:
             return self._gave_up(str(error))
         except Exception as error:
-            self.log.exception("The wait for execution %s broke off", self.kickoff_id)
+            self.log.exception("The wait for execution %s ended with an error", self.kickoff_id)
             return self._gave_up(f"{type(error).__name__}: {error}")
         finally:
-            await self.cleanup()  # `dag.test` calls it not
+            await self.cleanup()  # `dag.test()` does not call it
 
     async def _hold(self, watch: Watch) -> Outcome | None:
-        """Look the connection up; one that is not to be had for a moment is forgiven as a failed poll is."""
+        """Look up the connection; a temporary failure is forgiven like a failed poll."""
         while True:
             try:
                 await self._hook.hold()
@@ -151,7 +151,7 @@ class CrewStatusTrigger(BaseTrigger):
         now = time.time()
         if self.not_before is None:
             return 0.0
-        # Taken up late, as after a restart: so are all others, and they shall not all look in the same moment.
+        # Resumed late, as after a restart: so are all others, and they must not all poll at the same moment.
         first = self.not_before if self.not_before > now else now + self.poll_interval * random.random()  # noqa: S311
         return max(0.0, min(first, self.deadline or first) - now)
 
@@ -165,7 +165,7 @@ class CrewStatusTrigger(BaseTrigger):
             self.log.info("The task was ended by a user. %s", fate)
 
     async def _was_woken(self) -> bool:
-        """Whether the inbox ended this wait; a task that was quick may have succeeded since, as if marked so."""
+        """Whether the inbox ended this wait; a quick task may have succeeded since, as if a user had marked it."""
         return isinstance(self._hook, InboxHook) and await self._hook.was_asked(self.kickoff_id)
 
     async def _stop(self) -> bool | CrewError:

@@ -1,4 +1,4 @@
-"""What a task that waits does in a worker: begin, hand over to the triggerer, and come back with an outcome."""
+"""The worker's part of a wait: begin, defer to the triggerer, and resume with an outcome."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_crew_provider.hooks.inbox import address_of, hook_with
 from airflow_crew_provider.links.crew import push_link
 from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.tasks import cancellation
-from airflow_crew_provider.tasks.outcomes import ended, fail_task, fate_of_stop, net_beneath
+from airflow_crew_provider.tasks.outcomes import ended, fail_task, fallback_timeout, fate_of_stop
 from airflow_crew_provider.tasks.output_rules import OutputRules
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 
@@ -58,7 +58,7 @@ class WaitingTask(HasHook, BaseOperator):
         return getattr(self.hook, "address", None)
 
     def open_inbox(self, context: Any, kickoff_id: str) -> None:
-        """Let all looks know what the inbox is told, if the execution was started with it."""
+        """Let all polls read the inbox too, if the execution was started with it."""
         self.__dict__["_hook"] = hook_with(self.crew_conn_id, address_of(context, self, kickoff_id))
 
     def push_link(self, context: Any, kickoff_id: str, execution_id: str | None = None) -> None:
@@ -87,19 +87,19 @@ class WaitingTask(HasHook, BaseOperator):
         raise NotImplementedError
 
     def begin_in_triggerer(self, context: Any, watch: Watch) -> Any:
-        """Look once, and leave the rest to the triggerer; what is over already needs none."""
+        """Poll once, and leave the rest to the triggerer unless the execution has ended."""
         outcome = self.hook.poll_once(watch)
         if outcome is None:
             self.go_on(watch)
         return self.end(context, watch, outcome)
 
     def go_on(self, watch: Watch) -> NoReturn:
-        """Give the worker slot back."""
+        """Free the worker slot."""
         raise TaskDeferred(
             trigger=CrewStatusTrigger.of(watch, self.crew_conn_id, self.cancel_on_kill, self.inbox),
             method_name="execute_complete",
             kwargs={"waiting": self._waiting(watch)},
-            timeout=net_beneath(watch.deadline),
+            timeout=fallback_timeout(watch.deadline),
         )
 
     def _waiting(self, watch: Watch) -> Json:
@@ -108,11 +108,11 @@ class WaitingTask(HasHook, BaseOperator):
         return {"started": watch.started, "deadline": watch.deadline, **found_by}
 
     def execute_complete(self, context: Any, event: Any = None, waiting: Json | None = None) -> Any:
-        """Take the trigger's event up in a worker; the result is fetched here."""
+        """Handle the trigger's event in a worker; the result is fetched here."""
         try:
             outcome = Outcome.from_event(event)
         except CrewError as error:
-            fail_task(error, "What became of the execution is not known; a retry of this task looks again")
+            fail_task(error, "What became of the execution is not known; a retry of this task polls again")
         self.__dict__.update(_ti=context["ti"], _kickoff_id=outcome.kickoff_id)
         watch = self.watch_again(context)
         watch.kickoff_id = outcome.kickoff_id
@@ -121,7 +121,7 @@ class WaitingTask(HasHook, BaseOperator):
         if not watch.wait_past_pending:
             self.open_inbox(context, watch.kickoff_id)
         if outcome.kind == SEEN and outcome.message:
-            # A webhook woke this task: the service may have more to tell by now.
+            # A webhook resumed this task: the service may report more by now.
             self.log.info("Execution %s: %s", watch.kickoff_id, outcome.message)
             watch.known = True
             return self.begin_in_triggerer(context, watch)
@@ -137,7 +137,7 @@ class WaitingTask(HasHook, BaseOperator):
         if outcome.kind == TIMEOUT:
             self.timed_out(watch, outcome.message)
         if outcome.kind == GAVE_UP:
-            raise AirflowException(f"{outcome.message}. A retry of this task looks at it again")
+            raise AirflowException(f"{outcome.message}. A retry of this task polls again")
         assert outcome.kind in (COMPLETED, PENDING)
         try:
             execution = ended(self.hook, watch, outcome)
@@ -145,7 +145,7 @@ class WaitingTask(HasHook, BaseOperator):
             fail_task(error)
         if execution is None:
             self.log.info(
-                "Execution %s goes on, somebody else answered it or the pause was an old one; waiting on",
+                "Execution %s goes on, somebody else answered it, or the pause was an old one; the wait continues",
                 watch.kickoff_id,
             )
             watch.known = True
@@ -155,7 +155,7 @@ class WaitingTask(HasHook, BaseOperator):
         return {**self.completed(context, execution), **changed}
 
     def stop_execution(self, kickoff_id: str) -> str:
-        """Stop an execution, best effort; return a sentence that tells its fate."""
+        """Stop an execution, best effort; return a sentence on its fate."""
         try:
             return fate_of_stop(kickoff_id, self.hook.stop(kickoff_id))
         except CrewError as error:

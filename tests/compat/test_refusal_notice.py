@@ -71,7 +71,7 @@ def asks_again(session: Session, detail: Any) -> str:
 )
 def test_a13_an_answer_that_is_removed_is_explained(session: Session, option: str, params: Any, reason: str) -> None:
     body = asks_again(session, question(session, option, params))
-    assert body == f"**The last answer by `Ann` was not taken, because {reason}.**\n\n{TEXT}"
+    assert body == f"**The last answer by `Ann` was not accepted because {reason}.**\n\n{TEXT}"
 
 
 @pytest.mark.row("A13")
@@ -79,7 +79,7 @@ def test_a13_only_the_last_reason_is_shown_and_none_for_an_accepted_answer(sessi
     detail = question(session, "revise", {"feedback": "Shorter."})
     asks_again(session, detail)
     answered(session, detail, "revise", {"human_feedback": ""})
-    assert asks_again(session, detail).count("was not taken") == 1
+    assert asks_again(session, detail).count("was not accepted") == 1
     answered(session, detail, "revise", {"human_feedback": "Shorter."})
     assert asks_again(session, detail) == TEXT
 

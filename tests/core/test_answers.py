@@ -238,7 +238,7 @@ def test_a_resume_whose_answer_is_empty_is_unknown(body: Any) -> None:
     assert type(error) is CrewOutcomeUnknown
     assert str(error) == (
         "POST /resume was answered with neither a status nor an id that can be polled: "
-        "whether the answer was taken is unknown"
+        "whether the answer was accepted is unknown"
     )
     assert error.status_code == 202
 

@@ -111,7 +111,7 @@ def test_a_question_is_what_a_poll_would_have_shown() -> None:
     assert seen == Execution(
         kickoff_id="polled",
         state=ExecutionState.PENDING,
-        raw_state="told by webhook",
+        raw_state="reported by webhook",
         output='{"a": 1}',
         output_json={"a": 1},
         crew_task_id="t",

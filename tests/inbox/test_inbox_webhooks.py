@@ -186,8 +186,8 @@ def test_n17_a_duplicate_is_acknowledged_and_taken_once(dag_run: RegisteredRun) 
 def test_n17_many_at_once_are_all_kept_and_the_same_one_is_taken_once(dag_run: RegisteredRun) -> None:
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     with ThreadPoolExecutor(8) as threads:
-        asked = [threads.submit(dag_run.ask) for _ in range(8)]
-        told = [threads.submit(dag_run.tell, dag_run.kickoff.webhooks.step, thought=str(n)) for n in range(24)]
+        asked = [threads.submit(dag_run.send_question) for _ in range(8)]
+        told = [threads.submit(dag_run.send_webhook, dag_run.kickoff.webhooks.step, thought=str(n)) for n in range(24)]
         assert sorted(each.result().json()["status"] for each in asked) == ["known already"] * 7 + ["taken"]
         assert {each.result().status_code for each in told} == {200}
     assert dag_run.messages().steps == 24

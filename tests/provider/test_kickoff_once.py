@@ -223,7 +223,7 @@ def test_a7_a_cleared_task_starts_a_new_execution_and_the_log_reports_the_fate_o
     assert len(server.sent("POST /stop/k-1")) == int(cancel_on_kill)
     log = told()
     assert "The task was cleared" in log
-    assert ("Execution k-1 was stopped" if cancel_on_kill else "Execution k-1 of before is running") in log
+    assert ("Execution k-1 was stopped" if cancel_on_kill else "The earlier execution k-1 is running") in log
 
 
 @pytest.mark.row("A7")
@@ -305,7 +305,7 @@ def test_a6_a_timeout_reports_the_fate_of_the_execution(
         timeout=datetime.timedelta(seconds=0.4),
         cancel_on_kill=cancel_on_kill,
     )
-    with pytest.raises(AirflowException, match="The time to wait is over") as error:
+    with pytest.raises(AirflowException, match="The wait timed out") as error:
         run(operator)
     fate = "Execution k-1 was stopped" if cancel_on_kill else "A retry of this task waits for it again"
     assert fate in str(error.value)

@@ -167,7 +167,7 @@ def test_n20_a_400_while_another_draft_waits_is_somebody_else(server: FaultServe
         return Reply(status=400, body={"detail": "Execution is not pending"})
 
     server.on(POST, late)
-    with pytest.raises(CrewTaskFailed, match="not taken"):
+    with pytest.raises(CrewTaskFailed, match="not accepted"):
         run(resume(), task_run)
 
 

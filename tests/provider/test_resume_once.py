@@ -209,7 +209,7 @@ def test_n14_an_answer_to_an_old_draft_is_not_sent_to_a_new_one(server: FaultSer
 def test_a_refused_answer_was_not_taken_and_may_be_sent_later(server: FaultServer, status: int) -> None:
     server.on(LOOK, PENDING_SPEC, PENDING_SPEC, SPEC.running).on(POST, Reply(status=status, body={}), SPEC.resumed)
     task_run = TaskRun("resume")
-    with pytest.raises(CrewTaskFailed, match="was not taken"):
+    with pytest.raises(CrewTaskFailed, match="was not accepted"):
         run(resume(), task_run)
     assert run(resume(), task_run.retry()) == "k-1"
 

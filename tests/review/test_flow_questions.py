@@ -93,7 +93,7 @@ def test_f3_an_outcome_that_the_flow_does_not_know_is_asked_again(context: Json,
     with pytest.raises(TaskAwaitingInput):
         review_of().execute_complete(context, answered("approve"))
     assert "`publish`, `rework`, `drop`" in supervisor.asked[-1].body
-    assert "was not taken" in supervisor.asked[-1].body
+    assert "was not accepted" in supervisor.asked[-1].body
 
 
 def test_a_deadline_chooses_an_outcome_only_where_one_can_be_meant(context: Json, supervisor: Supervisor) -> None:
@@ -102,7 +102,7 @@ def test_a_deadline_chooses_an_outcome_only_where_one_can_be_meant(context: Json
     with pytest.raises(TaskAwaitingInput):
         review_of(two, **arguments).execute(context)
     assert supervisor.asked[-1].defaults == ["approved"]
-    with pytest.raises(CrewTaskFailed, match="does not tell which outcome of the Flow is meant"):
+    with pytest.raises(CrewTaskFailed, match="does not determine which outcome of the Flow is meant"):
         review_of(**arguments).execute(context)
 
 

@@ -115,7 +115,7 @@ def test_s8_a_moved_database_file_is_reported(start: Callable[..., Command], tmp
     client = service.client(TOKEN)
     kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(4)]
     (tmp_path / "x.db").rename(tmp_path / "elsewhere.db")
-    moved = "The database cannot be used: its file was moved away."
+    moved = "The database cannot be used: its file was moved."
     assert [refusal(client, path) for path in ("/kickoff", f"/status/{kickoffs[0]}")] == [moved, moved]
     assert eventually(lambda: refusal(client, "/healthz"), "the truth of /healthz") == moved
     if come_back == "moved":

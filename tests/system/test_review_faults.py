@@ -84,7 +84,7 @@ def test_a13_the_next_form_says_whose_answer_was_not_taken_and_why(
         return detail["body"] if not detail["response_received"] else None
 
     body = wait_until(told, 90, "the next question")
-    said = f"The last answer by `{stack.api.user}` was not taken, because its fields are `feedback` and the form has"
+    said = f"The last answer by `{stack.api.user}` was not accepted because its fields are `feedback` and the form has"
     assert body.startswith(f"**{said} `human_feedback`.**\n\n")
     assert body.endswith(asked["body"])
     decide(run, asked, "revise", "Shorter.")

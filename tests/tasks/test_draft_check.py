@@ -251,7 +251,7 @@ def test_a_post_that_was_answered_is_not_waited_for(service: Service) -> None:
 
 def test_a_live_deployment_does_not_report_what_came_of_a_lost_post(service: Service) -> None:
     service.shows = [LIVE, RUNS_LIVE]
-    assert said(again(service, answer())) == UNKNOWN.format("The service does not tell.")
+    assert said(again(service, answer())) == UNKNOWN.format("The service does not report it.")
 
 
 RUNS_LIVE = execution(ExecutionState.RUNNING, raw={"state": "RUNNING"})

@@ -128,9 +128,9 @@ def test_a_task_instance_without_a_start_counts_from_now_and_a_bad_timeout_is_na
 
 
 def test_airflows_own_timeout_comes_well_after_the_deadline(noon: float) -> None:
-    assert outcomes.net_beneath(None) is None
-    assert outcomes.net_beneath(1010.0) == timedelta(seconds=NET + 10)
-    assert outcomes.net_beneath(990.0) == timedelta(seconds=NET)
+    assert outcomes.fallback_timeout(None) is None
+    assert outcomes.fallback_timeout(1010.0) == timedelta(seconds=NET + 10)
+    assert outcomes.fallback_timeout(990.0) == timedelta(seconds=NET)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def test_a_literal_credential_is_refused_by_its_name(name: str, as_dict: bool) -
     if not as_dict:
         given = Webhooks(human_input=HumanInputWebhook(URL, **{name: "x"}))
     said = (
-        f"webhooks.human_input.{name} would stand readable in the rendered fields; "
+        f"webhooks.human_input.{name} would be readable in the rendered fields; "
         "put the credential into an Airflow connection and name it by conn_id"
     )
     for check in (webhooks.refuse_literal_credentials, webhooks.checked_webhooks):

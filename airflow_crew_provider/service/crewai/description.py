@@ -79,5 +79,5 @@ def _problems(crew: Crew) -> Iterator[str]:
         if agent is not None and not isinstance(agent, Agent):
             yield (
                 f"its task {name!r} has human_input, and its agent is a {type(agent).__name__}, "
-                "which CrewAI does not tell what the person said."
+                "to which CrewAI does not pass the feedback."
             )

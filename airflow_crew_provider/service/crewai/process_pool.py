@@ -92,7 +92,7 @@ class ProcessPool:
                 return CrewProcess(channel, message["pid"])
             channel.close()
             self._forget(control)
-        raise ProcessPoolClosed("The processes of crews die before they start; the log may say why.")
+        raise ProcessPoolClosed("The crews' processes end before they start; the log may say why.")
 
     def _fork(self, control: socket.socket, execution_id: str | None) -> Channel:
         mine, theirs = socket.socketpair()

@@ -88,7 +88,7 @@ def _chosen(outcomes: list[str], decision: Decision) -> str | None:
     if decision.is_approve is not None:
         meant = outcome_meant(decision.is_approve, outcomes)
         if meant is None:
-            raise BadAnswer(f"is_approve does not tell which outcome is meant; send outcome, one of: {offered}.")
+            raise BadAnswer(f"is_approve does not determine which outcome is meant; send outcome, one of: {offered}.")
         return meant
     text = decision.feedback.strip()
     if not text:

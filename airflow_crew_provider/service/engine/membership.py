@@ -50,7 +50,7 @@ class Membership:
             with self._database.reading() as connection:
                 if self.id in claims.beats(connection):
                     return  # another thread was quicker
-            log.warning("other processes took this one for dead; what it ran goes on elsewhere")
+            log.warning("other processes considered this one dead; they continue what it ran")
             self._on_loss()
             self._register()
 
@@ -98,4 +98,4 @@ class Membership:
         with self._database.writing() as connection:
             moved = claims.bury(connection, process_id, beat=beat, now=time.time())
         if moved is not None:
-            log.warning("process %s is dead; its executions go on elsewhere, count=%d", process_id, moved)
+            log.warning("process %s does not respond; its executions continue elsewhere, count=%d", process_id, moved)

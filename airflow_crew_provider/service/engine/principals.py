@@ -33,7 +33,7 @@ class Tokens:
             if not (token.isascii() and token.isprintable()) or " " in token:
                 raise BadToken("A token must be printable ASCII without spaces, since it is sent in a header.")
         if len({digest for digest, _ in self._callers}) < len(self._callers):
-            raise BadToken("The tokens must differ, since they tell who calls.")
+            raise BadToken("The tokens must differ, since they identify the caller.")
 
     @property
     def digests(self) -> list[tuple[bytes, Principal]]:

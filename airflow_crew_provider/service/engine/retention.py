@@ -51,7 +51,7 @@ def forget_old(database: Database, *, before: float) -> int:
     while deleted := _forget_some(database, before):
         count += deleted
     if count:
-        log.info("forgot old executions count=%d", count)
+        log.info("deleted old executions, count=%d", count)
     return count
 
 

@@ -129,7 +129,7 @@ class Api:
 
     async def metrics(self, request: Request) -> Response:
         if _caller(request).user is not None:
-            raise HTTPException(403, "These figures are about everybody; they need the organization's token.")
+            raise HTTPException(403, "These figures cover all users; they need the organization's token.")
         return Response(await run_in_threadpool(self._service.figures), media_type=CONTENT_TYPE_LATEST)
 
     async def refused(self, request: Request, refused: Any) -> JSONResponse:

@@ -74,7 +74,7 @@ def _decode(raw: bytes) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        raise BadBody(f"The name {_shown(_first_repeated(pairs))} stands twice in one object.")
+        raise BadBody(f"The name {_shown(_first_repeated(pairs))} occurs twice in one object.")
     return value
 
 

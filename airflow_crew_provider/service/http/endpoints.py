@@ -191,7 +191,7 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             answer=None,
             media=PlainTextResponse,
             tag="Service",
-            problems={403: "A user's token; the figures are about everybody."},
+            problems={403: "A user's token; the figures cover all users."},
         ),
     )
 

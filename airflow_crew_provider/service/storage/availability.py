@@ -28,7 +28,7 @@ SENTENCES = {
     "read-only": "The database cannot be written: it is read-only.",
     "locked": "The database is locked by another process.",
     "lock timeout": "The database is locked by another process.",
-    "moved away": "The database cannot be used: its file was moved away.",
+    "moved away": "The database cannot be used: its file was moved.",
     "unable to open": "The database cannot be used: its file cannot be opened.",
     "i/o error": "The database cannot be used: the disk reports an error.",
 }

@@ -44,7 +44,7 @@ class Database:
         except schema.OtherVersion:
             self._held.close()
             raise DatabaseUnusable(
-                f"The database {database!r} is of another version; move it away, or name another."
+                f"The database {database!r} is of another version; move it, or name another."
             ) from None
         except location.InMemory:
             raise DatabaseUnusable(f"The database {database!r} is in memory and keeps nothing; name a file.") from None

@@ -147,7 +147,7 @@ def release(connection: Connection, queue_id: str, *, due_at: float) -> None:
 
 
 def withdraw_question(connection: Connection, execution_id: str) -> None:
-    """The question is answered or moot: its webhook is not delivered any more."""
+    """Withdraw the webhook of a question that is answered or moot."""
     for table in (outbox, dead_letters):
         connection.execute(delete(table).where(table.c.execution_id == execution_id, table.c.kind == "human_input"))
     empty = ~exists().where(outbox.c.queue_id == webhook_queues.c.id)

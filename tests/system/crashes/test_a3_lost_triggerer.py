@@ -39,7 +39,7 @@ def test_a3_a_hundred_waits_go_on_in_another_triggerer_with_their_deadlines_and_
         wait_until(lambda: _count(run, "failed") == WITH_DEADLINE, 180, "the deadlines", pause=1)
         ends = [_end(task) for task in run.tasks() if task["state"] == "failed"]
         assert max(ends) < taken_over + TIMEOUT, "a deadline is not counted anew from the restart"
-        assert "The time to wait is over after 1 min" in run.log("crew", map_index=WAITS - 1)
+        assert "The wait timed out after 1 min" in run.log("crew", map_index=WAITS - 1)
 
         run.mark("failed")
         left = [ids[topic] for topic in TOPICS[LET_GO:]]

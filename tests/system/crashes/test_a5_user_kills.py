@@ -101,7 +101,7 @@ def test_a5_clearing_a_deferred_wait_starts_anew_and_leaves_no_execution_behind_
         assert each.says(each.executions()[0], tries=2)
     assert stopped.stopped(stopped.executions()[0])
     assert not kept.deployment.is_stopped(kept.executions()[0])
-    assert kept.says(f"Execution {kept.executions()[0]} of before is running", tries=2)
+    assert kept.says(f"The earlier execution {kept.executions()[0]} is running", tries=2)
     for each in (stopped, kept):
         each.deployment.crew.let_go(each.topic)
         each.run.wait_for("success")

@@ -62,7 +62,7 @@ def late(airflow: AirflowStack, deployments: dict[str, Deployment]) -> Iterator[
 def test_a6_a_sensor_that_times_out_reports_the_fate_of_the_execution(late: dict[str, Late], dag_id: str) -> None:
     each = late[dag_id]
     each.run.wait_for("failed")
-    each.says("The time to wait is over after ")
+    each.says("The wait timed out after ")
     each.says(f"Execution {each.execution} ")
     cancels = dag_id.endswith("_cancels")
     each.says(f"Execution {each.execution} was stopped" if cancels else "Clear this task to wait again")

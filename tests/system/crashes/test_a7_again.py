@@ -28,7 +28,7 @@ def test_a7_a_cleared_kickoff_and_a_second_run_start_new_executions_and_the_log_
 
         first, second, third = (execution["id"] for execution in deployment.executions(topic))
         said = run.log("crew", try_number=2)
-        assert f"The task was cleared. Execution {first} of before is completed. Starting a new execution" in said
+        assert f"The task was cleared. The earlier execution {first} is completed. Starting a new execution" in said
         assert f"Started execution {second}" in said
         assert run.xcom("wait")["kickoff_id"] == second
         assert f"Started execution {third}" in other.log("crew")
