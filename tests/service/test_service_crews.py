@@ -79,6 +79,20 @@ def test_an_execution_of_one_crew_is_unknown_to_another(crews: tuple[Client, Cli
     assert report.status(kickoff_id)["status"] == "pending"
 
 
+def test_the_page_of_one_crew_shows_nothing_of_another(crews: tuple[Client, Client]) -> None:
+    report, brief = crews
+    draft = report.kickoff("rivals")
+    report.until(draft, "pending")
+    text = brief.post("/kickoff", {"inputs": {"subject": "rivals"}}).json()["kickoff_id"]
+    brief.until(text, "completed")
+    for client, own, foreign, part in ((report, draft, text, "output"), (brief, text, draft, "draft")):
+        for path in ("/", "/?q=rivals", f"/?q={foreign}", "/?state=waiting", "/?state=completed"):
+            assert f"view?id={foreign}" not in client.get(path).text, path
+        assert f"view?id={own}" in client.get("/?q=rivals").text
+        for path in (f"/view?id={foreign}", f"/text?id={foreign}&part={part}"):
+            assert client.get(path).status_code == 404, path
+
+
 def test_a_crew_with_its_own_tokens_takes_no_others(crews: tuple[Client, Client]) -> None:
     report, brief = crews
     codes = {

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 from crew_client import PLAIN, Serve
-from sqlalchemy import func, select
+from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import IntegrityError
 
 from airflow_crew_provider.service.engine import crew, retention, runner
 from airflow_crew_provider.service.scripted_crew import DEMO, ScriptedCrew
 from airflow_crew_provider.service.storage import queries, states
+from airflow_crew_provider.service.storage.availability import DatabaseUnavailable
 from airflow_crew_provider.service.storage.database import Database, DatabaseUnusable
 from airflow_crew_provider.service.storage.tables import executions
 
@@ -95,6 +96,23 @@ def test_an_execution_that_nobody_runs_is_found_and_goes_on(
         connection.exec_driver_sql("UPDATE executions SET state = 'running', gate = NULL")
     database.close()
     client.until(kickoff_id, "pending")
+
+
+def test_an_execution_whose_start_met_a_database_in_trouble_goes_on_as_soon_as_it_answers(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "RECOVERY", 86400.0)
+    read, troubles = queries.by_id, [DatabaseUnavailable("The database cannot be reached.")]
+
+    def by_id(connection: Connection, execution_id: str) -> Any:
+        if troubles:
+            raise troubles.pop()
+        return read(connection, execution_id)
+
+    client = serve(PLAIN)
+    monkeypatch.setattr(queries, "by_id", by_id)
+    client.until(client.kickoff(), "completed")
+    assert troubles == []
 
 
 def test_another_database_url_works_too(serve: Serve, tmp_path: Path) -> None:

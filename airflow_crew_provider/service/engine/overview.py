@@ -64,25 +64,28 @@ TEXTS = ("inputs", "meta", "output", "error", "usage", "current_task")
 
 
 class Overview:
-    def __init__(self, database: Database) -> None:
+    """Of one crew."""
+
+    def __init__(self, database: Database, crew: str) -> None:
         self._database = database
+        self._crew = crew
 
     def listed(self, which: Filter) -> Listing:
         with self._database.reading() as connection:
             rows = views.newest(connection, which, limit=PAGE + 1)
             waiting: list[Row[Any]] = []
             if which.before is None and not which.search:
-                only = Filter(which.owner, frozenset({State.WAITING}))
+                only = Filter(self._crew, which.owner, frozenset({State.WAITING}))
                 waiting = views.newest(connection, only, limit=DRAFTS * 10)
             drafts = [draft for row in waiting[:DRAFTS] if (draft := _draft(connection, row.id))]
             shown = {draft.execution_id for draft in drafts}
             waiting = [row for row in waiting if row.id not in shown]
-            letters = webhooks.letters(connection, owner=which.owner, limit=LETTERS) if which.before is None else []
+            letters = self._letters(connection, owner=which.owner, limit=LETTERS) if which.before is None else []
         return Listing(rows[:PAGE], len(rows) > PAGE, drafts, waiting, letters)
 
     def execution(self, caller: Principal, execution_id: str) -> Details | None:
         with self._database.reading() as connection:
-            row = _row(connection, caller, execution_id)
+            row = self._row(connection, caller, execution_id)
             if row is None:
                 return None
             return Details(
@@ -90,13 +93,13 @@ class Overview:
                 views.parts(connection, row.id, TEXTS),
                 views.task_parts(connection, row.id),
                 _draft(connection, row.id, whole=True) if row.state == State.WAITING else None,
-                [each for each in webhooks.letters(connection, owner=None, limit=100) if each.execution_id == row.id],
+                self._letters(connection, owner=None, execution_id=row.id, limit=100),
             )
 
     def text(self, caller: Principal, execution_id: str, part: str) -> str | None:
         """The whole of one text: `draft`, `output`, or the number of a task."""
         with self._database.reading() as connection:
-            if _row(connection, caller, execution_id) is None:
+            if self._row(connection, caller, execution_id) is None:
                 return None
             if part == "draft":
                 gate = _gate(connection, execution_id)
@@ -107,11 +110,13 @@ class Overview:
             found = views.whole(connection, execution_id, position)
         return found["output"] if isinstance(found, dict) else found if isinstance(found, str) else None
 
+    def _row(self, connection: Connection, caller: Principal, execution_id: str) -> Row[Any] | None:
+        mine = (executions.c.id == execution_id, executions.c.crew == self._crew)
+        row = connection.execute(select(*(executions.c[name] for name in COLUMNS)).where(*mine)).one_or_none()
+        return row if row is not None and caller.may_see(row.owner) else None
 
-def _row(connection: Connection, caller: Principal, execution_id: str) -> Row[Any] | None:
-    query = select(*(executions.c[name] for name in COLUMNS)).where(executions.c.id == execution_id)
-    row = connection.execute(query).one_or_none()
-    return row if row is not None and caller.may_see(row.owner) else None
+    def _letters(self, connection: Connection, **which: Any) -> list[Row[Any]]:
+        return webhooks.letters(connection, crew=self._crew, **which)
 
 
 def _gate(connection: Connection, execution_id: str) -> dict[str, Any] | None:

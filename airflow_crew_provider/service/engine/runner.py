@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 TICK = 0.25  # seconds between polls for work that another process queued
 SYNC = 1.0  # seconds within which a stop by another process is noticed
-RECOVERY = 30.0  # seconds between polls for executions that nobody runs
+RECOVERY = 30.0  # seconds between polls for executions that nobody runs; after trouble with the database at once
 GRACE = 5.0  # seconds that a cancelled segment has to return before its place is given away
 
 
@@ -83,17 +83,24 @@ class Runner:
             time.sleep(0.02)
 
     def _dispatch(self) -> None:
+        try:
+            self._step()
+        except DatabaseUnavailable:  # it may hold a claim that no thread was started for
+            self._recovered_at = float("-inf")
+            raise
+
+    def _step(self) -> None:
         if self._database.availability.problem:
             self._membership.probe()
         self._enforce_limits()
-        self._claim_free()
         now = time.monotonic()
-        if now - self._synced_at > SYNC:
-            self._synced_at = now
-            self._drop_lost()
         if now - self._recovered_at > RECOVERY:
             self._recovered_at = now
             self._recover()
+        self._claim_free()
+        if now - self._synced_at > SYNC:
+            self._synced_at = now
+            self._drop_lost()
 
     def _claim_free(self) -> None:
         free = self._workers - len(self._running)
@@ -178,7 +185,7 @@ class Runner:
             self.cancel(execution_id, "the execution is not run here any more")
 
     def _recover(self) -> None:
-        """After a segment whose end could not be written; only where no claim is under way."""
+        """After a claim or an end whose write had no answer; only where no claim is under way."""
         with self._database.writing() as connection:
             running = list(self._running)
             lost = claims.requeue_lost(connection, self._membership.id, self._name, running, now=time.time())

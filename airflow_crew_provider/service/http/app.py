@@ -8,7 +8,8 @@ from types import MethodType
 
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
-from starlette.routing import Route
+from starlette.routing import Match, Route
+from starlette.types import Scope
 
 from airflow_crew_provider.service.engine import paths
 from airflow_crew_provider.service.engine.container import Container, Process
@@ -73,4 +74,12 @@ def _add_routes(app: FastAPI, endpoints: tuple[Endpoint, ...], api: Api) -> None
     """
     for endpoint in sorted(endpoints, key=lambda endpoint: not endpoint.frequent):
         handler = MethodType(endpoint.handler, api)
-        app.router.routes.append(Route(endpoint.path, handler, methods=[endpoint.method]))
+        app.router.routes.append(_Route(endpoint.path, handler, methods=[endpoint.method]))
+
+
+class _Route(Route):
+    """Names itself in the scope, for the metrics; Starlette's own does so in recent releases only."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        match, more = super().matches(scope)
+        return match, {**more, "route": self}

@@ -40,7 +40,7 @@ class Page(Forms):
     def __init__(self, service: Container, dialect: Dialect) -> None:
         super().__init__(service)
         self._dialect = dialect
-        self._data = Overview(service.database)
+        self._data = Overview(service.database, service.name)
 
     def add_to(self, app: FastAPI) -> None:
         for method, path, name in ROUTES:
@@ -50,7 +50,7 @@ class Page(Forms):
         session = await self.session(request)
         if session is None:
             return self.login_form(request)
-        which = _filter(request, session)
+        which = _filter(request, self._service.name, session)
         shown = await run_in_threadpool(self._data.listed, which)
         query = {name: request.query_params[name] for name in ("q", "state") if request.query_params.get(name)}
         older = urlencode({**query, "before": cursor(shown.rows[-1])}) if shown.has_older else ""
@@ -104,7 +104,7 @@ class Page(Forms):
         }
 
 
-def _filter(request: Request, session: BrowserSession) -> Filter:
+def _filter(request: Request, crew: str, session: BrowserSession) -> Filter:
     """What cannot be understood filters nothing."""
     given = request.query_params
     states = frozenset(state for state in State if state.value == given.get("state"))
@@ -113,4 +113,4 @@ def _filter(request: Request, session: BrowserSession) -> Filter:
         before = (float(moment), last) if moment else None
     except ValueError:
         before = None
-    return Filter(session.caller.user, states, given.get("q", "").strip()[:LONGEST_SEARCH], before)
+    return Filter(crew, session.caller.user, states, given.get("q", "").strip()[:LONGEST_SEARCH], before)

@@ -24,6 +24,7 @@ PARTIAL_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{0,3})?$")
 class Filter:
     """Which executions a list shows; `before` is the moment and the id of the last one on the page before."""
 
+    crew: str
     owner: str | None
     states: frozenset[State] = frozenset()
     search: str = ""
@@ -54,7 +55,7 @@ def newest(connection: Connection, which: Filter, *, limit: int) -> list[Row[Any
 
 
 def _conditions(which: Filter) -> list[ColumnElement[bool]]:
-    wanted: list[ColumnElement[bool]] = []
+    wanted: list[ColumnElement[bool]] = [executions.c.crew == which.crew]
     if which.owner is not None:
         wanted.append(executions.c.owner == which.owner)
     if which.states:
@@ -64,15 +65,16 @@ def _conditions(which: Filter) -> list[ColumnElement[bool]]:
         same = and_(executions.c.created_at == moment, executions.c.id < last)
         wanted.append(or_(executions.c.created_at < moment, same))
     if which.search:
-        wanted.append(_found(which.search))
+        wanted.append(_found(which.crew, which.search))
     return wanted
 
 
-def _found(search: str) -> ColumnElement[bool]:
-    """By the beginning of an id, or in the inputs and meta of the newest executions."""
+def _found(crew: str, search: str) -> ColumnElement[bool]:
+    """By the beginning of an id, or in the inputs and meta of the newest executions of the crew."""
     stored = json.dumps(search)[1:-1]
     texts = or_(*(cast(executions.c[name], Text).icontains(stored, autoescape=True) for name in ("inputs", "meta")))
-    recent = select(executions.c.id).order_by(executions.c.created_at.desc()).limit(SEARCHED)
+    of_crew = select(executions.c.id).where(executions.c.crew == crew)
+    recent = of_crew.order_by(executions.c.created_at.desc()).limit(SEARCHED)
     ids = or_(*(executions.c[name].startswith(search.lower(), autoescape=True) for name in ("id", "kickoff_id")))
     return or_(ids, and_(executions.c.id.in_(recent), texts))
 
