@@ -1,0 +1,72 @@
+"""What Airflow keeps of a Flow's questions: under which name, for how long, and how it is read back."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from airflow_crew_provider.core import flow_questions
+from airflow_crew_provider.core.flow_questions import MOST_QUESTIONS, FlowQuestions, is_over, read_answer
+from airflow_crew_provider.core.flow_webhooks import AnswerAddress, FlowQuestion
+
+NOW = datetime(2026, 11, 20, 12, 0, 0, 5, tzinfo=UTC)
+SAID = "Inbox of the crew provider, kept until "
+
+
+def question(number: int) -> FlowQuestion:
+    return FlowQuestion(f"q-{number}", "check", "Fine?", "Draft", ["yes", "no"], ["f"], "f")
+
+
+def test_names_are_of_a_connection_and_an_id_and_stay_what_they_were() -> None:
+    digest = hashlib.sha256(b'["crew_flow", "e-1"]').hexdigest()[:40]
+    assert flow_questions.questions_key("crew_flow", "e-1") == f"crew_flow_questions_{digest}"
+    assert flow_questions.answer_key("crew_flow", "e-1") == f"crew_flow_secret_{digest}"
+
+
+def test_a_variable_says_until_when_it_is_kept() -> None:
+    assert flow_questions.description(NOW) == SAID + "2027-01-19T12:00:00+00:00"
+    elsewhere = NOW.astimezone(timezone(timedelta(hours=5)))
+    assert flow_questions.description(elsewhere) == flow_questions.description(NOW)
+
+
+@pytest.mark.parametrize("key", ["crew_flow_questions_1", "crew_flow_secret_1"])
+def test_a_variable_is_over_after_its_time(key: str) -> None:
+    said = flow_questions.description(NOW)
+    ends = datetime(2027, 1, 19, 12, tzinfo=timezone(timedelta(hours=0)))
+    assert is_over(key, said, ends) is False
+    assert is_over(key, said, (ends + timedelta(seconds=1)).astimezone(timezone(timedelta(hours=-5)))) is True
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("other", SAID + "2020-01-01T00:00:00+00:00"),
+        ("crew_flow_questions_1", None),
+        ("crew_flow_questions_1", ""),
+        ("crew_flow_questions_1", "2020-01-01T00:00:00+00:00"),
+        ("crew_flow_questions_1", "A note of mine"),
+    ],
+)
+def test_a_variable_of_others_is_never_over(key: str, said: str | None) -> None:
+    assert is_over(key, said, NOW) is False
+
+
+@pytest.mark.parametrize("text", [None, ""])
+def test_without_anything_stored_there_is_no_question_and_no_address(text: str | None) -> None:
+    assert FlowQuestions.of(text) == FlowQuestions([])
+    assert read_answer(text) is None
+
+
+def test_questions_are_read_back_the_oldest_first_and_the_newest_are_kept() -> None:
+    text: str | None = None
+    for number in range(MOST_QUESTIONS + 2):
+        text = FlowQuestions.of(text).asking(question(number))
+    assert FlowQuestions.of(text).questions == [question(number) for number in range(2, MOST_QUESTIONS + 2)]
+
+
+def test_an_address_is_read_back_until_it_is_used_up() -> None:
+    address = AnswerAddress("https://x.example/r", "token", "f")
+    assert read_answer(flow_questions.stored_answer(address)) == address
+    assert read_answer(flow_questions.USED) is None
