@@ -1,0 +1,160 @@
+"""What a review remembers of its question between tries, so that no answer is lost and nobody is asked twice."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from airflow_crew_provider.compat.attempt import Attempt
+from airflow_crew_provider.compat.task_state import TaskStateUnavailable
+from airflow_crew_provider.tasks.question_record import QuestionRecord
+
+DRAFT, OTHER = ["e-1", "t-1", "hash"], ["e-1", "t-1", "other"]
+NOON = "2026-11-20T12:00:00+00:00"
+ATTEMPT = {"try_number": 1, "max_tries": 2, "retries": 2, "clears": 0}
+
+
+class Memory:
+    """Keeps a record as JSON, between tries; `history` is every record that was kept."""
+
+    def __init__(self) -> None:
+        self.kept, self.broken = "{}", False
+        self.history: list[Any] = []
+
+    def recall(self) -> Any:
+        return json.loads(self.kept)
+
+    def keep(self, record: Any) -> None:
+        if self.broken:
+            raise TaskStateUnavailable("Airflow is away")
+        self.kept = json.dumps(record)
+        self.history.append(record)
+
+    def over(self, record: Any) -> None:
+        self.keep(record)
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory()
+
+
+def tried(memory: Any, **attempt: Any) -> QuestionRecord:
+    return QuestionRecord(memory, Attempt(**{**ATTEMPT, **attempt}))
+
+
+def cleared(memory: Any) -> QuestionRecord:
+    return tried(memory, try_number=2, max_tries=3)
+
+
+def test_before_anything_was_asked_no_question_is_open(memory: Memory) -> None:
+    record = tried(memory)
+    assert (record.is_open_for(DRAFT), record.until, record.cleared) == (False, None, False)
+
+
+def test_a_question_stays_open_for_its_draft_until_a_deadline_that_retries_keep(memory: Memory) -> None:
+    tried(memory).asked(DRAFT, NOON)
+    assert memory.recall() == {**ATTEMPT, "draft": DRAFT, "until": NOON, "notified": None}
+    retry = tried(memory, try_number=2)
+    assert (retry.is_open_for(DRAFT), retry.is_open_for(OTHER), retry.until) == (True, False, NOON)
+    assert retry.cleared is False
+
+
+def test_a_clear_keeps_an_open_question_and_its_answer_but_not_the_deadline(memory: Memory) -> None:
+    tried(memory).asked(DRAFT, NOON)
+    record = cleared(memory)
+    assert (record.cleared, record.is_open_for(DRAFT), record.until) == (True, True, None)
+    record.asked(DRAFT, None)
+    assert record.cleared is False
+    assert memory.recall() == {
+        **ATTEMPT,
+        **{"try_number": 2, "max_tries": 3},
+        "draft": DRAFT,
+        "until": None,
+        "notified": None,
+    }
+
+
+def test_after_its_end_only_a_clear_asks_anew(memory: Memory) -> None:
+    record = tried(memory)
+    record.asked(DRAFT, NOON)
+    record.over()
+    assert memory.recall() == {**ATTEMPT, "draft": DRAFT, "until": NOON, "notified": None, "over": True}
+    assert tried(memory, try_number=2).is_open_for(DRAFT) is True
+    assert cleared(memory).is_open_for(DRAFT) is False
+
+
+def test_people_are_notified_once(memory: Memory) -> None:
+    told: list[Any] = []
+    record = tried(memory)
+    record.asked(DRAFT, NOON)
+    record.notify([told.append, told.append], "context")
+    assert told == ["context", "context"]
+    assert [each["notified"] for each in memory.history] == [None, "begun", "done"]
+    retry = tried(memory, try_number=2)
+    retry.notify([told.append], "again")
+    retry.asked(OTHER, NOON)
+    retry.notify([told.append], "again")
+    assert len(told) == 2
+
+
+@pytest.mark.parametrize("by_clear", [True, False])
+def test_a_new_question_and_a_clear_notify_once_more(memory: Memory, by_clear: bool) -> None:
+    told: list[Any] = []
+    record = tried(memory)
+    record.asked(DRAFT, NOON)
+    record.notify([told.append], 1)
+    later = cleared(memory) if by_clear else tried(memory, try_number=2)
+    later.asked(DRAFT, NOON, again=not by_clear)
+    later.notify([told.append], 2)
+    assert told == [1, 2]
+
+
+def test_a_try_that_dies_while_it_notifies_is_followed_by_one_more_attempt(memory: Memory) -> None:
+    told: list[int] = []
+
+    def kills(context: int) -> None:
+        told.append(context)
+        raise KeyboardInterrupt
+
+    tried(memory).asked(DRAFT, NOON)
+    for number in (1, 2):
+        with pytest.raises(KeyboardInterrupt):
+            tried(memory, try_number=number).notify([kills], number)
+    tried(memory, try_number=3).notify([kills], 3)
+    assert told == [1, 2]
+
+
+def test_a_notifier_that_fails_keeps_nobody_else_from_being_told(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Any] = []
+
+    def fails(context: Any) -> None:
+        raise ValueError(context)
+
+    record = tried(memory)
+    record.asked(DRAFT, NOON)
+    record.notify([fails, told.append], "context")
+    assert told == ["context"]
+    [line] = caplog.records
+    assert (line.levelno, line.getMessage()) == (
+        logging.WARNING,
+        "A notifier failed; the question is open all the same",
+    )
+    assert line.exc_info
+    assert memory.recall()["notified"] == "done"
+
+
+def test_a_record_that_cannot_be_kept_does_not_take_the_question_back(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory.broken = True
+    record = tried(memory)
+    record.asked(DRAFT, NOON)
+    assert record.is_open_for(DRAFT)
+    said = "Airflow is away. The question is open; if this try is lost, the next one asks anew"
+    assert caplog.messages == [said]
