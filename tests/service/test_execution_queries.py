@@ -1,0 +1,170 @@
+"""Reads and writes of executions, one transaction each: what is found, in which order, and what an end erases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, select
+
+from airflow_crew_provider.service.storage import queries, states
+from airflow_crew_provider.service.storage.database import Database
+from airflow_crew_provider.service.storage.queries import Fence
+from airflow_crew_provider.service.storage.states import State
+from airflow_crew_provider.service.storage.tables import executions, results
+
+TIMES = {"created_at": 1.0, "due_at": 1.0, "updated_at": 1.0}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    database = Database(str(tmp_path_factory.mktemp("queries") / "x.db"))
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def database(file: Database) -> Database:
+    with file.writing() as connection:
+        connection.execute(executions.delete())
+        connection.execute(results.delete())
+    return file
+
+
+def put(database: Database, execution_id: str, kickoff_id: str | None = None, **values: Any) -> None:
+    row = {"id": execution_id, "kickoff_id": kickoff_id or execution_id, "state": State.RUNNING, **TIMES}
+    with database.writing() as connection:
+        connection.execute(insert(executions).values(**{**row, "inputs": {}, "asked": [], **values}))
+
+
+def row(database: Database, execution_id: str = "a") -> Any:
+    with database.reading() as connection:
+        return connection.execute(select(executions).where(executions.c.id == execution_id)).one()
+
+
+def test_an_execution_begins_queued_and_nobody_was_asked(database: Database) -> None:
+    with database.writing() as connection:
+        queries.create(connection, id="a", kickoff_id="k", inputs={"topic": "tea"}, **TIMES)
+    made = row(database)
+    assert (made.state, made.asked, made.inputs, made.kickoff_id) == ("queued", [], {"topic": "tea"}, "k")
+
+
+FINDERS = [
+    (queries.by_id, {"a": "a", "b": "b"}),
+    (queries.by_kickoff_id, {"b": "a", "c": "b"}),
+    # The polled id comes first: after a live resume it may be what another execution began with.
+    (queries.by_either_id, {"a": "a", "b": "a", "c": "b"}),
+    (queries.locked, {"a": "a", "b": "a", "c": "b"}),
+]
+
+
+@pytest.mark.parametrize(("find", "found"), FINDERS, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize("some_id", ["a", "b", "c", "d", "", "a\0"])
+def test_an_execution_is_found_by_its_ids(database: Database, find: Any, found: dict[str, str], some_id: str) -> None:
+    put(database, "a", "b")
+    put(database, "b", "c")
+    with database.writing() as connection:
+        seen = find(connection, some_id)
+    assert (seen and seen.id) == found.get(some_id)
+
+
+def test_a_row_is_locked_by_either_id() -> None:
+    """SQLite has no such lock; the statement for the other databases has."""
+    asked: list[str] = []
+
+    class Connection:
+        def execute(self, query: Any, values: Any) -> Any:
+            asked.append(f"{query}".split("WHERE")[1].strip())
+            return self
+
+        def one_or_none(self) -> None:
+            return None
+
+    connection: Any = Connection()
+    assert queries.locked(connection, "a") is None
+    assert asked == ["executions.kickoff_id = :id FOR UPDATE", "executions.id = :id FOR UPDATE"]
+
+
+def test_a_poll_reads_the_columns_that_it_tells_of(database: Database) -> None:
+    put(database, "a", "k", crew="tea", owner="ann", output="x")
+    with database.reading() as connection:
+        seen = connection.execute(queries.status_query(("output", "error")), {"key": "k"}).one()
+        assert connection.execute(queries.status_query(()), {"key": "a"}).one_or_none() is None
+    assert seen._asdict() == {
+        **{"id": "a", "kickoff_id": "k", "crew": "tea", "owner": "ann", "state": "running"},
+        **{"output": "x", "error": None},
+    }
+
+
+def test_the_results_of_tasks_come_in_their_order(database: Database) -> None:
+    with database.writing() as connection:
+        for execution_id, position in (("a", 1), ("a", 0), ("b", 0)):
+            queries.add_result(connection, execution_id, position, {"of": execution_id, "at": position})
+    with database.reading() as connection:
+        assert queries.tasks_of(connection, "a") == [{"of": "a", "at": 0}, {"of": "a", "at": 1}]
+        assert queries.tasks_of(connection, "c") == []
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, "dcba"),
+        ({"limit": 2}, "dc"),
+        ({"crew": "tea"}, "cba"),
+        ({"crew": ""}, "d"),
+        ({"owner": "ann"}, "ca"),
+        ({"crew": "tea", "owner": "bob"}, "b"),
+        ({"owner": "nobody"}, ""),
+        ({"states": [State.RUNNING]}, "da"),
+        ({"states": [State.RUNNING, State.WAITING]}, "dba"),
+        ({"states": [], "owner": "bob"}, "b"),
+    ],
+)
+def test_the_newest_executions_come_first_and_only_those_asked_for(database: Database, given: Any, found: str) -> None:
+    states_of = [("a", State.RUNNING), ("b", State.WAITING), ("c", State.COMPLETED), ("d", State.RUNNING)]
+    owners = {"a": "ann", "b": "bob", "c": "ann", "d": None}
+    for at, (name, state) in enumerate(states_of):
+        crew = "" if name == "d" else "tea"
+        put(database, name, state=state, created_at=float(at), crew=crew, owner=owners[name])
+    with database.reading() as connection:
+        seen = queries.latest(connection, **{"crew": None, "owner": None, "limit": 10, **given})
+    assert "".join(each.id for each in seen) == found
+
+
+def test_a_move_and_a_write_carry_more_values(database: Database) -> None:
+    put(database, "a", claimed_by="p", segment=3, writes=2)
+    with database.writing() as connection:
+        note = {"current_task": "draft", "completed_tasks": 1}
+        assert queries.write_fenced(connection, Fence("a", 3, 2), states.NOTE, now=2.0, **note)
+    made = row(database)
+    assert (made.current_task, made.completed_tasks, made.updated_at, made.claimed_by) == ("draft", 1, 2.0, "p")
+    with database.writing() as connection:
+        assert queries.move(connection, "a", states.STOP, now=3.0, **queries.ended(3.0))
+    assert (row(database).state, row(database).ended_at, row(database).updated_at) == ("stopped", 3.0, 3.0)
+
+
+def test_an_end_erases_credentials_and_the_question(database: Database) -> None:
+    put(database, "a", webhooks={"token": "secret"}, gate={"key": "secret"})
+    with database.writing() as connection:
+        assert queries.move(connection, "a", states.COMPLETE, now=3.0, **queries.ended(2.5))
+    made = row(database)
+    assert (made.ended_at, made.webhooks, made.gate) == (2.5, None, None)
+
+
+@pytest.mark.parametrize(
+    ("fence", "written"),
+    [
+        (Fence("a", 3, 1), True),
+        (Fence("a", 3, 2), False),
+        (Fence("a", 3, 0), False),
+        (Fence("a", 2, 1), False),
+        (Fence("b", 3, 1), False),
+    ],
+)
+def test_a_write_whose_commit_was_not_answered_is_known_by_its_count(
+    database: Database, fence: Fence, written: bool
+) -> None:
+    put(database, "a", segment=3, writes=2)
+    with database.reading() as connection:
+        assert queries.was_written(connection, fence) is written

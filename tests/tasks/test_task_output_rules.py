@@ -1,0 +1,169 @@
+"""What a DAG demands of an output, and where a large one goes; what is said of an execution that breaks a rule."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat import sdk
+from airflow.providers.common.compat.sdk import AirflowException
+
+from airflow_crew_provider.exceptions import CrewInvalidInput
+from airflow_crew_provider.models import Execution, ExecutionState, TaskResult
+from airflow_crew_provider.tasks import output_storage
+from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.tasks.output_rules import OutputRules
+
+STAYS = (
+    "The execution is completed and its output stays at the service; a retry would find the same. To run the crew "
+    "again, clear its kickoff; after a change of the rule alone, clear the task that waits for it"
+)
+TASK = TaskResult(task_id="t", agent="a", output="long", execution_time=1.5)
+OBJECT = {"type": "object", "required": ["total"]}
+
+
+class Log:
+    """The warnings, as they are written."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def warning(self, text: str, *values: Any) -> None:
+        self.lines.append(text % values)
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def completed(output: str | None = "text", **more: Any) -> Execution:
+    named = {"kickoff_id": "k-1", "state": ExecutionState.COMPLETED, "raw_state": "completed", "tasks": (TASK,)}
+    return Execution(**{**named, "output": output, **more})
+
+
+@pytest.mark.parametrize("most", [0, -1, True, False, 1.5, "5"])
+def test_a_limit_of_tokens_is_a_whole_number_above_0(most: Any) -> None:
+    with pytest.raises(CrewInvalidInput) as error:
+        OutputRules(max_total_tokens=most)
+    assert str(error.value) == f"max_total_tokens must be a whole number of at least 1, not {most!r}"
+
+
+def test_a_bad_schema_is_refused_when_the_file_is_parsed() -> None:
+    with pytest.raises(CrewInvalidInput, match="output_schema"):
+        OutputRules({"type": "objekt"})
+
+
+@pytest.mark.parametrize(
+    ("rules", "names"),
+    [
+        (OutputRules(), []),
+        (OutputRules(OBJECT), ["output_schema"]),
+        (OutputRules({}, 1, ""), ["output_schema", "max_total_tokens", "output_to"]),
+        (OutputRules(output_to="/x"), ["output_to"]),
+    ],
+)
+def test_the_rules_that_were_given_are_named_as_their_parameters(rules: OutputRules, names: list[str]) -> None:
+    assert rules.names == names
+
+
+def test_a_rule_that_cannot_be_applied_fails_before_anything_is_started(tmp_path: Path) -> None:
+    OutputRules().refuse_unusable()
+    OutputRules(OBJECT, output_to=str(tmp_path)).refuse_unusable()
+    with pytest.raises(CrewTaskFailed, match=r"^output_schema 'no_such_module:Model' cannot be imported"):
+        OutputRules("no_such_module:Model").refuse_unusable()
+    with pytest.raises(AirflowException) as error:
+        OutputRules(output_to="nowhere://x").refuse_unusable()
+    cause = error.value.__cause__
+    assert str(error.value) == f"output_to 'nowhere://x' cannot be opened: {type(cause).__name__}: {cause}"
+
+
+@pytest.mark.parametrize(
+    ("execution", "output"),
+    [(completed(), "text"), (completed('{"a": 1}', output_json={"a": 1}), {"a": 1}), (completed(output_json={}), {})],
+)
+def test_without_rules_the_output_is_what_it_is(log: Log, execution: Execution, output: Any) -> None:
+    assert OutputRules().applied(execution, log) == {"output": output}
+    assert log.lines == []
+
+
+@pytest.mark.parametrize("used", [5, 5.0, 0])
+def test_an_execution_within_its_tokens_is_taken(log: Log, used: Any) -> None:
+    rules = OutputRules(max_total_tokens=5)
+    assert rules.applied(completed(usage={"total_tokens": used}), log) == {"output": "text"}
+    assert log.lines == []
+
+
+@pytest.mark.parametrize("used", [6, 5.5])
+def test_an_execution_that_used_more_tokens_fails(log: Log, used: Any) -> None:
+    with pytest.raises(CrewTaskFailed) as error:
+        OutputRules(max_total_tokens=5).applied(completed(usage={"total_tokens": used}), log)
+    assert str(error.value) == f"Execution k-1 used {used} tokens, more than max_total_tokens of 5. {STAYS}"
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"total_tokens": None}, {"total_tokens": "9"}, {"total_tokens": True}])
+def test_where_the_service_does_not_count_tokens_it_is_told(log: Log, usage: Any) -> None:
+    assert OutputRules(max_total_tokens=5).applied(completed(usage=usage), log) == {"output": "text"}
+    assert log.lines == ["max_total_tokens: the service does not say how many tokens k-1 used"]
+
+
+def test_an_output_that_matches_is_handed_on_as_its_schema_reads_it(log: Log) -> None:
+    assert OutputRules({"type": "array"}).applied(completed("[1]"), log) == {"output": [1]}
+    read = {"total": 1}
+    assert OutputRules(OBJECT).applied(completed("x", output_json=read), log) == {"output": read}
+
+
+def test_an_output_that_does_not_match_fails_with_every_violation(log: Log) -> None:
+    with pytest.raises(CrewTaskFailed) as error:
+        OutputRules({**OBJECT, "minProperties": 1}).applied(completed(output_json={}), log)
+    assert str(error.value).startswith("The output of execution k-1 does not match output_schema, 2 violations: $: ")
+    assert "'total' is a required property" in str(error.value)
+    assert str(error.value).endswith(f". {STAYS}")
+
+
+@pytest.mark.parametrize(
+    ("execution", "written"),
+    [
+        (completed("text, 茶"), "text, 茶"),
+        (completed("x", output_json={"a": "茶"}), '{"a": "茶"}'),
+        (completed("half \ud800"), "half \ud800"),
+        (completed(None), "null"),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_the_output_is_written_to_its_path_and_leaves_the_record(
+    log: Log, tmp_path: Path, execution: Execution, written: str, scheme: str
+) -> None:
+    path = tmp_path / "new" / "folder" / "one.txt"
+    for _ in range(2):
+        record = OutputRules(output_to=f"{scheme}{path}").applied(execution, log)
+    assert path.read_bytes() == written.encode("utf-8", "surrogatepass")
+    left = {"task_id": "t", "agent": "a", "output": None, "execution_time": 1.5}
+    assert record == {"output": None, "output_path": f"{scheme}{path}", "tasks": [left]}
+    assert json.dumps(record)
+
+
+def test_an_output_that_cannot_be_written_is_left_to_a_retry(log: Log, tmp_path: Path) -> None:
+    with pytest.raises(AirflowException) as error:
+        OutputRules(output_to=str(tmp_path)).applied(completed(), log)
+    cause = error.value.__cause__
+    assert not isinstance(error.value, CrewTaskFailed)
+    assert str(error.value) == (
+        f"The output of execution k-1 could not be written to {tmp_path}: {type(cause).__name__}: {cause}. The "
+        "execution is completed and its output stays at the service; a retry of this task fetches and writes it again"
+    )
+
+
+def test_no_folder_is_made_in_an_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There it would be a bucket."""
+    written: list[Any] = []
+    parent = SimpleNamespace(mkdir=lambda **more: written.append(more))
+    for protocol in ("s3", "file", "local", ""):
+        opened = SimpleNamespace(fs=None, protocol=protocol, parent=parent, write_bytes=written.append)
+        monkeypatch.setattr(sdk, "ObjectStoragePath", lambda path, opened=opened: opened, raising=False)
+        output_storage.stored("x://bucket/one", completed(), "text")
+    made = {"parents": True, "exist_ok": True}
+    assert written == [b"text", made, b"text", made, b"text", made, b"text"]
