@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,10 +26,13 @@ from airflow_crew_provider.exceptions import (
 )
 from airflow_crew_provider.models import CrewInputs, Execution, ExecutionState, Kickoff, Resume, Resumed
 
-GET, KICKOFF = endpoints.inputs(), endpoints.kickoff(Kickoff(inputs={}))
-RESUME = endpoints.resume(Resume(execution_id="e-1", crew_task_id="t", human_feedback="", is_approve=True))
-STOP = endpoints.stop("k-1")
-LIST = endpoints.executions()
+Ask = Callable[[], endpoints.Call[Any]]
+GET: Ask = endpoints.inputs
+KICKOFF: Ask = partial(endpoints.kickoff, Kickoff(inputs={}))
+RESUMING = Resume(execution_id="e-1", crew_task_id="t", human_feedback="", is_approve=True)
+RESUME: Ask = partial(endpoints.resume, RESUMING)
+STOP: Ask = partial(endpoints.stop, "k-1")
+LIST: Ask = endpoints.executions
 HIDE = masker(["secret"])
 LISTED = {
     **{"kickoff_id": "k-1", "status": "error", "error": "a secret", "task_id": "t-1", "current_task": "now"},
@@ -40,9 +45,13 @@ def answer(body: Any = b"", status: int = 200, **headers: str) -> HttpResponse:
     return HttpResponse(status, named, body if isinstance(body, bytes) else json.dumps(body).encode())
 
 
-def refused(call: endpoints.Call[Any], reply: HttpResponse) -> CrewError:
+def read(ask: Ask, reply: HttpResponse) -> Any:
+    return endpoints.read(ask(), reply, HIDE)
+
+
+def refused(ask: Ask, reply: HttpResponse) -> CrewError:
     with pytest.raises(CrewError) as error:
-        endpoints.read(call, reply, HIDE)
+        read(ask, reply)
     return error.value
 
 
@@ -50,18 +59,16 @@ def refused(call: endpoints.Call[Any], reply: HttpResponse) -> CrewError:
     ("status", "kind"),
     [(400, CrewBadRequest), (401, CrewUnauthorized), (403, CrewUnauthorized), (404, CrewNotFound), (409, CrewApiError)],
 )
-@pytest.mark.parametrize("call", [GET, KICKOFF], ids=["GET", "POST"])
-def test_a_refusal_has_the_error_of_its_status(
-    call: endpoints.Call[Any], status: int, kind: type[CrewApiError]
-) -> None:
-    error = refused(call, answer({"detail": "no secret"}, status))
+@pytest.mark.parametrize("ask", [GET, KICKOFF], ids=["GET", "POST"])
+def test_a_refusal_has_the_error_of_its_status(ask: Ask, status: int, kind: type[CrewApiError]) -> None:
+    error = refused(ask, answer({"detail": "no secret"}, status))
     assert type(error) is kind
-    assert vars(error) == {"status_code": status, "method": call.method, "path": call.path, "detail": "no ***"}
+    assert vars(error) == {"status_code": status, "method": ask().method, "path": ask().path, "detail": "no ***"}
 
 
 @pytest.mark.parametrize("status", [200, 204, 299])
 def test_a_2xx_is_read(status: int) -> None:
-    assert endpoints.read(KICKOFF, answer({"kickoff_id": "k"}, status)) == "k"
+    assert read(KICKOFF, answer({"kickoff_id": "k"}, status)) == "k"
 
 
 @pytest.mark.parametrize("status", [199, 300])
@@ -84,6 +91,7 @@ def test_an_exhausted_quota_is_a_rate_limit_in_any_status() -> None:
     error = refused(KICKOFF, answer({"detail": said}))
     assert type(error) is CrewRateLimited
     assert error.args == (200, "POST", "/kickoff", said, None)
+    assert "secret" not in str(refused(KICKOFF, answer({"detail": f"{said} secret"})))
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
@@ -104,6 +112,23 @@ def test_missing_inputs_are_named() -> None:
     assert error.detail == "Missing inputs: topic, ***"
 
 
+def test_missing_inputs_are_named_where_the_service_only_lists_them() -> None:
+    error = refused(KICKOFF, answer({"detail": [{"loc": ["a"]}, {"loc": ["secret"], "msg": "required"}]}, 422))
+    assert isinstance(error, CrewMissingInputs)
+    assert (error.names, error.path) == (["a", "***"], "/kickoff")
+    assert error.detail == "Missing inputs: a, *** (a: ; ***: required)"
+    error = refused(KICKOFF, answer({"detail": "no"}, 422))
+    assert isinstance(error, CrewMissingInputs)
+    assert (error.names, error.detail) == ([], "no")
+
+
+@pytest.mark.parametrize(("ask", "what"), [(GET, "GET /inputs"), (LIST, "GET /executions")])
+def test_an_answer_that_is_not_json_is_named_and_masked(ask: Ask, what: str) -> None:
+    error = refused(ask, answer(b"a secret"))
+    assert type(error) is CrewProtocolError
+    assert str(error) == f"{what} was answered 200 with a body that is not JSON: a ***"
+
+
 def test_a_redirect_that_is_not_followed_is_reported_and_masked() -> None:
     error = refused(GET, answer(b"", 302, location="https://secret/" + "x" * 300))
     assert isinstance(error, CrewApiError)
@@ -114,7 +139,7 @@ def test_a_redirect_that_is_not_followed_is_reported_and_masked() -> None:
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_get_follows_a_redirect_at_its_own_origin(status: int) -> None:
-    assert endpoints.redirect(GET, "https://x/a/inputs", answer(status=status, location="../b")) == "https://x/b"
+    assert endpoints.redirect(GET(), "https://x/a/inputs", answer(status=status, location="../b")) == "https://x/b"
 
 
 @pytest.mark.parametrize(
@@ -122,24 +147,24 @@ def test_a_get_follows_a_redirect_at_its_own_origin(status: int) -> None:
     [("http://x:80/a", "http://x/b"), ("https://x/a", "https://x:443/b"), ("ws://x:5/a", "ws://x:5/b")],
 )
 def test_a_default_port_is_the_same_origin(url: str, location: str) -> None:
-    assert endpoints.redirect(GET, url, answer(status=302, location=location)) == location
+    assert endpoints.redirect(GET(), url, answer(status=302, location=location)) == location
 
 
 @pytest.mark.parametrize("location", ["https://y/b", "http://x/b", "https://x:444/b", "https://x:99999/b", ""])
 def test_a_redirect_elsewhere_is_not_followed(location: str) -> None:
-    assert endpoints.redirect(GET, "https://x/a", answer(status=302, location=location)) is None
+    assert endpoints.redirect(GET(), "https://x/a", answer(status=302, location=location)) is None
 
 
 def test_neither_a_post_nor_another_status_is_redirected() -> None:
-    assert endpoints.redirect(KICKOFF, "https://x/a", answer(status=302, location="/b")) is None
-    assert endpoints.redirect(GET, "https://x/a", answer(status=304, location="/b")) is None
-    assert endpoints.redirect(GET, "https://x/a", answer(status=302)) is None
+    assert endpoints.redirect(KICKOFF(), "https://x/a", answer(status=302, location="/b")) is None
+    assert endpoints.redirect(GET(), "https://x/a", answer(status=304, location="/b")) is None
+    assert endpoints.redirect(GET(), "https://x/a", answer(status=302)) is None
 
 
 def test_inputs_and_which_of_them_are_required() -> None:
-    read = endpoints.read(GET, answer({"inputs": ["a", "secret"], "required": ["a"]}), HIDE)
-    assert read == CrewInputs(["a", "secret"], ["a"])
-    assert endpoints.read(GET, answer({"inputs": []}), HIDE).required is None
+    found = read(GET, answer({"inputs": ["a", "secret"], "required": ["a"]}))
+    assert found == CrewInputs(["a", "secret"], ["a"])
+    assert read(GET, answer({"inputs": []})).required is None
 
 
 @pytest.mark.parametrize("body", [[], {"inputs": None}, {"inputs": "a"}, {"inputs": ["a", 1]}, {}])
@@ -157,8 +182,8 @@ def test_a_web_page_is_no_crew() -> None:
 
 
 def test_a_list_of_executions() -> None:
-    [read] = endpoints.read(LIST, answer({"executions": [LISTED]}), HIDE)
-    assert read == Execution(
+    [found] = read(LIST, answer({"executions": [LISTED]}))
+    assert found == Execution(
         kickoff_id="k-1",
         state=ExecutionState.ERROR,
         raw_state="error",
@@ -169,8 +194,8 @@ def test_a_list_of_executions() -> None:
         total_tasks=2,
         execution_time=1.5,
     )
-    assert read.raw == LISTED
-    assert endpoints.read(LIST, answer({"executions": []})) == []
+    assert found.raw == LISTED
+    assert read(LIST, answer({"executions": []})) == []
 
 
 @pytest.mark.parametrize("name", [*LISTED])
@@ -201,18 +226,18 @@ def test_a_kickoff_without_an_id_is_unknown(body: Any) -> None:
 
 def test_a_kickoff_with_an_id_is_started_whatever_else_is_said() -> None:
     said = {"kickoff_id": "k", "detail": "monthly execution limit reached"}
-    assert endpoints.read(KICKOFF, answer(said)) == "k"
+    assert read(KICKOFF, answer(said)) == "k"
 
 
-@pytest.mark.parametrize(("call", "what"), [(KICKOFF, "POST /kickoff"), (RESUME, "POST /resume")])
-def test_a_post_whose_answer_is_no_object_is_unknown(call: endpoints.Call[Any], what: str) -> None:
-    error = refused(call, answer([], 201))
+@pytest.mark.parametrize(("ask", "what"), [(KICKOFF, "POST /kickoff"), (RESUME, "POST /resume")])
+def test_a_post_whose_answer_is_no_object_is_unknown(ask: Ask, what: str) -> None:
+    error = refused(ask, answer([], 201))
     assert type(error) is CrewOutcomeUnknown
     assert str(error) == (
         f"{what} was answered with list instead of an object; whether the service acted on the request is unknown"
     )
     assert error.status_code == 201
-    error = refused(call, answer(b"a secret", 201))
+    error = refused(ask, answer(b"a secret", 201))
     assert str(error) == (
         f"{what} was answered 201 with a body that is not JSON: a ***; "
         "whether the service acted on the request is unknown"
@@ -229,7 +254,7 @@ def test_a_post_whose_answer_is_no_object_is_unknown(call: endpoints.Call[Any], 
     ],
 )
 def test_a_resume_returns_what_to_poll_next(body: Any, resumed: Resumed) -> None:
-    assert endpoints.read(RESUME, answer(body), HIDE) == resumed
+    assert read(RESUME, answer(body)) == resumed
 
 
 @pytest.mark.parametrize("body", [{}, {"message": "fine"}, {"status": ""}, {"kickoff_id": "..", "status": "resumed"}])
@@ -245,9 +270,9 @@ def test_a_resume_whose_answer_is_empty_is_unknown(body: Any) -> None:
 
 @pytest.mark.parametrize("body", [{"status": "stopped"}, {"status": "REVOKED"}, {"status": "Cancelled"}])
 def test_a_stop_that_the_service_says(body: Any) -> None:
-    assert endpoints.read(STOP, answer(body)) is True
+    assert read(STOP, answer(body)) is True
 
 
 @pytest.mark.parametrize("body", [b"", b"{", [], {}, {"status": None}, {"status": "running"}, {"status": "completed"}])
 def test_all_else_is_no_stop(body: Any) -> None:
-    assert endpoints.read(STOP, answer(body)) is False
+    assert read(STOP, answer(body)) is False

@@ -54,6 +54,10 @@ def test_as_much_as_is_to_be_drained_is_read_and_no_more() -> None:
     with pytest.raises(BodyTooLarge):
         asyncio.run(acollect(pieces, 10, drained=20))
     assert pieces.read == 31
+    pieces = Pieces(1000, 1)
+    with pytest.raises(BodyTooLarge):
+        asyncio.run(acollect(pieces, 10))
+    assert pieces.read == 11
 
 
 def test_the_order_of_the_pieces_is_kept() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -45,16 +47,20 @@ def test_without_a_callback_the_flow_is_named() -> None:
     assert call.body == {"flow_id": "f-1", "feedback": "Shorter.", "source": "airflow"}
 
 
-CALLS = [flow_answers.respond("https://x.example/r", ANSWER), flow_answers.resume_feedback("f-1", ANSWER)]
+Ask = Callable[[], endpoints.Call[Resumed]]
+CALLS: list[Ask] = [
+    partial(flow_answers.respond, "https://x.example/r", ANSWER),
+    partial(flow_answers.resume_feedback, "f-1", ANSWER),
+]
 
 
-@pytest.mark.parametrize("call", CALLS, ids=["callback", "flow"])
+@pytest.mark.parametrize("ask", CALLS, ids=["callback", "flow"])
 @pytest.mark.parametrize("body", [{"status": "accepted"}, {}])
-def test_an_answer_that_is_taken_goes_on_under_the_same_id(call: endpoints.Call[Any], body: Any) -> None:
-    assert endpoints.read(call, reply(body)) == Resumed("e-1", "accepted")
+def test_an_answer_that_is_taken_goes_on_under_the_same_id(ask: Ask, body: Any) -> None:
+    assert endpoints.read(ask(), reply(body)) == Resumed("e-1", "accepted")
 
 
-@pytest.mark.parametrize("call", CALLS, ids=["callback", "flow"])
+@pytest.mark.parametrize("ask", CALLS, ids=["callback", "flow"])
 @pytest.mark.parametrize(
     ("body", "told"),
     [
@@ -73,18 +79,18 @@ def test_an_answer_that_is_taken_goes_on_under_the_same_id(call: endpoints.Call[
         ({"request": []}, "somebody else"),
     ],
 )
-def test_an_answer_that_comes_second_learns_who_was_first(call: endpoints.Call[Any], body: Any, told: str) -> None:
-    resumed = endpoints.read(call, reply(body, 409), HIDE)
+def test_an_answer_that_comes_second_learns_who_was_first(ask: Ask, body: Any, told: str) -> None:
+    resumed = endpoints.read(ask(), reply(body, 409), HIDE)
     assert resumed == Resumed("e-1", "already_responded", f"the question was answered by {told} already")
 
 
-@pytest.mark.parametrize("call", CALLS, ids=["callback", "flow"])
-def test_an_answer_of_which_nothing_is_known_is_unknown(call: endpoints.Call[Any]) -> None:
+@pytest.mark.parametrize("ask", CALLS, ids=["callback", "flow"])
+def test_an_answer_of_which_nothing_is_known_is_unknown(ask: Ask) -> None:
     with pytest.raises(CrewOutcomeUnknown) as error:
-        endpoints.read(call, reply(b"a secret", 200), HIDE)
+        endpoints.read(ask(), reply(b"a secret", 200), HIDE)
     assert str(error.value) == (
         "The answer to the Flow was answered 200 with a body that is not JSON: a ***; "
         "whether the service acted on the request is unknown"
     )
     with pytest.raises(CrewApiError):
-        endpoints.read(call, reply({}, 401))
+        endpoints.read(ask(), reply({}, 401))

@@ -8,6 +8,7 @@ import pytest
 
 from airflow_crew_provider.core import endpoints
 from airflow_crew_provider.core.request_parts import LONGEST_ID, path_segment, webhook_fields
+from airflow_crew_provider.core.responses import HttpResponse
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import HumanInputWebhook, Kickoff, Resume, Webhooks
 
@@ -37,8 +38,16 @@ def test_a_kickoff_carries_meta_webhooks_and_key() -> None:
     assert shape(endpoints.kickoff(request)) == ("POST", "/kickoff", body, {"Idempotency-Key": "key-1"}, True)
 
 
+def test_a_kickoff_of_a_flow_may_go_on_from_a_state() -> None:
+    call = endpoints.kickoff(Kickoff(inputs={}, restore_from="state-1"))
+    assert call.body == {"inputs": {}, "restoreFromStateId": "state-1"}
+
+
 def test_get_status() -> None:
     assert shape(endpoints.status("a/b")) == ("GET", "/status/a%2Fb", None, {}, False)
+    assert endpoints.status("a/b").polled == "a/b"
+    seen = endpoints.read(endpoints.status("a/b"), HttpResponse(200, {}, b'{"status": "running"}'))
+    assert seen.kickoff_id == "a/b"
 
 
 def test_get_executions() -> None:
@@ -54,6 +63,15 @@ def test_a_resume_carries_every_field_in_both_spellings(is_approve: bool) -> Non
         **{"human_feedback": "Shorter", "humanFeedback": "Shorter", "is_approve": is_approve, "isApprove": is_approve},
     }
     assert shape(endpoints.resume(request)) == ("POST", "/resume", body, {}, True)
+
+
+def test_a_resume_of_a_flow_carries_its_outcome_and_no_approval() -> None:
+    request = Resume(execution_id="e", crew_task_id="t", human_feedback="x", is_approve=None, outcome="rework")
+    body = {
+        **{"execution_id": "e", "executionId": "e", "task_id": "t", "taskId": "t"},
+        **{"human_feedback": "x", "humanFeedback": "x", "outcome": "rework"},
+    }
+    assert endpoints.resume(request).body == body
 
 
 def test_a_resume_carries_webhooks_and_key() -> None:
