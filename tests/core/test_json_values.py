@@ -41,6 +41,37 @@ def test_what_is_not_json_is_refused_with_its_path(value: Any, path: str) -> Non
     assert "Nothing was sent" in str(error.value)
 
 
+def nested(depth: int) -> Any:
+    return [nested(depth - 1)] if depth else []
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ([1], "inputs: must be an object (a dict), not list"),
+        (None, "inputs: must be an object (a dict), not NoneType"),
+        ({"a": float("nan")}, "inputs.a: nan is not a number in JSON"),
+        ({"a": [0, float("-inf")]}, "inputs.a[1]: -inf is not a number in JSON"),
+        ({"a": b"x"}, "inputs.a: bytes is not JSON; convert it first, e.g. to a text"),
+        ({"a": bytearray()}, "inputs.a: bytearray is not JSON; convert it first, e.g. to a text"),
+        ({"a": memoryview(b"")}, "inputs.a: memoryview is not JSON; convert it first, e.g. to a text"),
+        ({"a": {b"x": 1}}, "inputs.a: has the key b'x', which is not a text"),
+        ({"a": nested(100)}, f"inputs.a{'[0]' * 24}…: nested deeper than 100 levels"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_is_refused_is_said_word_by_word(value: Any, problem: str) -> None:
+    with pytest.raises(CrewInvalidInput) as error:
+        plain_object(value, "inputs")
+    assert str(error.value) == f"{problem}. Nothing was sent"
+
+
+def test_a_hundred_levels_are_not_too_deep() -> None:
+    assert plain_object({"a": nested(99)}, "inputs") == {"a": nested(99)}
+    with pytest.raises(CrewInvalidInput, match="deeper than 100"):
+        plain_object({"a": json.loads('{"b": ' * 100 + "{}" + "}" * 100)}, "inputs")
+
+
 def test_sequences_and_mappings_of_any_kind_become_lists_and_dicts() -> None:
     from types import MappingProxyType
 

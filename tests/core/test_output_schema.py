@@ -93,6 +93,35 @@ def test_a_text_that_is_not_json_is_said_to_be_none(text: str) -> None:
     assert violations(PRICES, text)[-1] == "$: the output is a text and not JSON"
 
 
+def test_a_text_that_is_not_json_keeps_its_first_violations() -> None:
+    output, found = matching(validator_of(PRICES), "no")
+    assert (output, found) == ("no", ["$: 'no' is not of type 'object'", "$: the output is a text and not JSON"])
+    assert matching(validator_of(PRICES), "[1]") == ([1], ["$: [1] is not of type 'object'"])
+
+
+def test_violations_are_listed_in_the_order_of_their_paths() -> None:
+    schema = {"properties": {name: {"type": "string"} for name in "bac"}, "minProperties": 9}
+    found = violations(schema, {"b": 1, "c": 1, "a": 1})
+    assert [each.split(":")[0] for each in found] == ["$", "$.a", "$.b", "$.c"]
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        ([], ""),
+        (["a"], "a"),
+        (["a", "b"], "a; b"),
+        (["a"] * 20, "; ".join(["a"] * 20)),
+        (["a"] * 21, "; ".join(["a"] * 20) + "; and 1 more"),
+        (["x" * LONGEST_VIOLATION], "x" * LONGEST_VIOLATION),
+        (["x" * (LONGEST_VIOLATION + 1)], "x" * LONGEST_VIOLATION + "…"),
+    ],
+    ids=len,
+)
+def test_violations_in_one_message(found: list[str], text: str) -> None:
+    assert listed(found) == text
+
+
 def test_an_output_of_none_breaks_the_schema() -> None:
     assert violations(PRICES, None) == ["$: None is not of type 'object'"]
 
@@ -116,6 +145,42 @@ def test_what_is_no_schema_is_refused(schema: Any) -> None:
         refuse_bad_schema(schema)
 
 
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ("nothing here", "must be like 'package.module:Model', not 'nothing here'"),
+        (5, "must be a JSON Schema (a dict), a pydantic model or its import path, not int"),
+        (dict, "must be a JSON Schema (a dict), a pydantic model or its import path, not type"),
+        (
+            {"properties": {"a": {"required": "x"}}},
+            "is not a JSON Schema: $.properties.a.required: 'x' is not of type 'array'",
+        ),
+        ({"$ref": "other.json"}, "refers to 'other.json', which it does not contain; nothing is fetched"),
+    ],
+    ids=str,
+)
+def test_what_is_no_schema_is_told_why(schema: Any, problem: str) -> None:
+    with pytest.raises(CrewInvalidInput) as error:
+        refuse_bad_schema(schema)
+    assert str(error.value) == f"output_schema {problem}"
+    assert error.value.__suppress_context__ or error.value.__context__ is None
+
+
+def test_a_long_problem_of_a_schema_is_cut_off() -> None:
+    with pytest.raises(CrewInvalidInput) as error:
+        refuse_bad_schema({"type": "x" * 1000})
+    assert str(error.value) == f"output_schema is not a JSON Schema: $.type: '{'x' * (LONGEST_VIOLATION - 1)}…"
+
+
+@pytest.mark.parametrize("where", ["$defs", "properties"])
+def test_a_reference_is_looked_up_from_where_it_stands(where: str) -> None:
+    part = {"$id": "http://x.example/part", "$defs": {"b": {"type": "string"}}, "$ref": "#/$defs/b"}
+    refuse_bad_schema({where: {"a": part}, "$ref": f"#/{where}/a"})
+    refuse_bad_schema({"properties": {"$ref": {"type": "string"}}})
+    with pytest.raises(CrewInvalidInput, match=r"/\$defs/c', which it does not contain"):
+        refuse_bad_schema({where: {"a": {**part, "$ref": "#/$defs/c"}}})
+
+
 @pytest.mark.parametrize("reference", ["#/$defs/none", "http://127.0.0.1:9/schema.json", "other.json"])
 def test_a_schema_that_refers_to_what_it_does_not_contain_is_refused_and_nothing_is_fetched(reference: str) -> None:
     with pytest.raises(CrewInvalidInput, match="which it does not contain"):
@@ -129,5 +194,11 @@ def test_what_is_a_schema_is_taken(schema: Any) -> None:
 
 @pytest.mark.parametrize("path", ["no_such_module:Model", f"{__name__}:Missing", f"{__name__}:PRICES"])
 def test_a_model_that_cannot_be_imported_is_named(path: str) -> None:
-    with pytest.raises(CrewInvalidInput, match=path):
+    with pytest.raises(CrewInvalidInput, match=path) as error:
         validator_of(path)
+    said = {
+        "no_such_module": "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'",
+        "Missing": f"cannot be imported: AttributeError: module {__name__!r} has no attribute 'Missing'",
+        "PRICES": "is not a pydantic model",
+    }
+    assert str(error.value) == f"output_schema {path!r} {next(text for name, text in said.items() if name in path)}"
