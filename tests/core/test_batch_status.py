@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_crew_provider.core import batch_status, endpoints
 from airflow_crew_provider.core.batch_status import LONGEST_IDS, MOST_IDS, portions, statuses
+from airflow_crew_provider.core.request_parts import path_segment
 from airflow_crew_provider.core.responses import HttpResponse, masker
 from airflow_crew_provider.exceptions import CrewInvalidInput, CrewProtocolError
 
@@ -79,7 +80,7 @@ def test_a_portion_has_as_many_ids_as_a_request_may_carry() -> None:
 def test_a_portion_is_as_long_as_a_request_line_may_be() -> None:
     """An id counts as it is sent, quoted, with the comma that follows it."""
     ids = ["x" * 999, "/" * 333, *(letter * 999 for letter in "abcde")]
-    assert sum(len(batch_status.path_segment(each)) + 1 for each in ids) == LONGEST_IDS
+    assert sum(len(path_segment(each)) + 1 for each in ids) == LONGEST_IDS
     assert list(portions(ids)) == [ids]
     longer = [*ids[:-1], "e" * 1000]
     assert list(portions(longer)) == [longer[:-1], longer[-1:]]
