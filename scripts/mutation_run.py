@@ -8,6 +8,7 @@ by patterns, e.g. ``core.review.* tasks.sender.*``; the results of others stay.
 from __future__ import annotations
 
 import fnmatch
+import gc
 import json
 import os
 import resource
@@ -42,6 +43,7 @@ def main() -> int:
         "--rootdir=.",
         "-q",
         "-s",
+        "--tb=no",
         "-o",
         "timeout=30",
     ]
@@ -62,6 +64,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     """Replace the run of the tests."""
     reached, times = _reached(session)
     print(f"{len(session.items)} tests, {len(reached)} functions reached", flush=True)
+    gc.freeze()  # a child that collects garbage would copy all of it
     wanted = [f"airflow_crew_provider.{each}" for each in os.environ.get("MUTANTS", "*").split()]
     for meta in sorted(Path().rglob("*.meta")):
         _try_all(session, meta, wanted, reached, times)

@@ -14,6 +14,7 @@ from airflow_crew_provider.core.addresses import base_url, hosts, is_allowed
     [
         ("https://x.example", None, None, "https://x.example"),
         ("https://x.example///", None, None, "https://x.example"),
+        ("https://x.example/crewX/", None, None, "https://x.example/crewX"),
         (" https://x.example/ ", None, None, "https://x.example"),
         ("http://x.example/", None, None, "http://x.example"),
         ("http://x.example", None, "https", "http://x.example"),

@@ -214,7 +214,7 @@ def test_a_question_is_what_a_poll_would_have_shown() -> None:
     assert execution == Execution(
         kickoff_id="k-1",
         state=ExecutionState.PENDING,
-        raw_state="told by webhook",
+        raw_state="reported by webhook",
         output='{"a": 1}',
         output_json={"a": 1},
         crew_task_id="q-1",

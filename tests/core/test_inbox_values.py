@@ -28,13 +28,13 @@ def sha(text: str) -> str:
 
 
 def test_a_registration_keeps_hashes_of_what_it_gives_away() -> None:
-    kept, webhooks = addresses.registered("https://x/inbox//", "e-1", lambda purpose: f"<{purpose}>")
+    kept, webhooks = addresses.registered("https://x/inboX//", "e-1", lambda purpose: f"<{purpose}>")
     assert asdict(webhooks) == {
-        "task": "https://x/inbox/progress/<id>/<progress>/task",
-        "step": "https://x/inbox/progress/<id>/<progress>/step",
-        "crew": "https://x/inbox/progress/<id>/<progress>/crew",
+        "task": "https://x/inboX/progress/<id>/<progress>/task",
+        "step": "https://x/inboX/progress/<id>/<progress>/step",
+        "crew": "https://x/inboX/progress/<id>/<progress>/crew",
         "human_input": {
-            "url": "https://x/inbox/human-input/<id>",
+            "url": "https://x/inboX/human-input/<id>",
             "token": "<human_input>",
             "username": None,
             "password": None,

@@ -58,7 +58,7 @@ def nested(depth: int) -> Any:
         ({"a": {b"x": 1}}, "inputs.a: has the key b'x', which is not a text"),
         ({"a": nested(100)}, f"inputs.a{'[0]' * 24}…: nested deeper than 100 levels"),
     ],
-    ids=lambda value: str(value)[:40],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
 def test_what_is_refused_is_said_word_by_word(value: Any, problem: str) -> None:
     with pytest.raises(CrewInvalidInput) as error:

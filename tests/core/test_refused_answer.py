@@ -105,6 +105,6 @@ def test_text_that_was_parted_reads_the_same(text: str) -> None:
     assert parted(parted(text)) == parted(text)
 
 
-def test_the_next_question_says_whose_answer_was_not_taken() -> None:
+def test_the_next_question_says_whose_answer_was_not_accepted() -> None:
     said = notice("Ada `x`", "it chose nothing")
-    assert said == "The last answer by `Ada 'x'` was not taken, because it chose nothing."
+    assert said == "The last answer by `Ada 'x'` was not accepted because it chose nothing."

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from airflow_crew_provider.core.outcome import COMPLETED, FAILED, GAVE_UP, PENDING, SEEN, TIMEOUT, Outcome
+from airflow_crew_provider.core.poll_loop import Pause, Poll, Refresh, steps
 from airflow_crew_provider.core.polling import FORGIVEN, HEARTBEAT, LEARNED, SHORTEST_POLL, Watch
 from airflow_crew_provider.core.review import AnsweredDraft, Draft
-from airflow_crew_provider.core.wait_steps import Pause, Poll, Refresh, steps
 from airflow_crew_provider.exceptions import (
     CrewConnectionError,
     CrewError,
@@ -27,7 +27,7 @@ UNKNOWN = CrewNotFound(404, "GET", "/status/k-1", "not found")
 LOST = "Execution k-1 was not seen at the service; if it exists, it goes on"
 GONE = (
     "The service no longer shows execution k-1: it may wait for a person, whose task id only the human-input "
-    "webhook carries; waiting on"
+    "webhook carries; the wait continues"
 )
 
 
@@ -67,7 +67,7 @@ def test_the_first_line_says_what_was_seen_and_for_how_long(reply: Any, line: st
 
 
 def test_a_failure_says_that_the_execution_is_not_affected() -> None:
-    line = f"The status request has failed 1 times since {SINCE}; execution k-1 is not affected, polling goes on"
+    line = f"The status request has failed 1 times since {SINCE}; execution k-1 is not affected; polling continues"
     assert polled(watch(), BUSY, 0) == line
 
 
@@ -115,13 +115,13 @@ def test_how_long_a_wait_took_is_said_in_hours_minutes_and_seconds(seconds: floa
     assert outcome == Outcome(
         TIMEOUT,
         "k-1",
-        f"The time to wait is over after {said}. Execution k-1 was last seen running and may go on at the service",
+        f"The wait timed out after {said}. Execution k-1 was last seen running and may go on at the service",
     )
 
 
 def test_a_wait_that_saw_nothing_ends_by_saying_so() -> None:
     assert watch(deadline=T0 + 5).failed(BUSY, now=T0 + 5) == Outcome(
-        TIMEOUT, "k-1", f"The time to wait is over after 5 s. {LOST}"
+        TIMEOUT, "k-1", f"The wait timed out after 5 s. {LOST}"
     )
     assert watch(deadline=T0 + 5).failed(BUSY, now=T0 + 4.9) is None
 

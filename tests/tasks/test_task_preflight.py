@@ -80,7 +80,7 @@ def test_secrets_among_the_names_are_not_shown(log: Log) -> None:
     assert error.value.detail == "Missing inputs: *** (the crew asks for ***; given: none)"
     check_inputs(hook(CrewInputs(["a-secret"])), {"b-secret": 1}, log)
     assert log.lines == [
-        "The crew asks for a-*** too. Whether they are required is for the service to say",
+        "The crew asks for a-*** too. The service decides whether they are required",
         "The crew did not ask for b-***; it asks for a-***",
     ]
 
@@ -89,7 +89,7 @@ def test_secrets_among_the_names_are_not_shown(log: Log) -> None:
 def test_where_it_is_not_known_what_is_required_the_service_decides(log: Log, kind: str | None) -> None:
     asked = CrewInputs(["topic", "tone", "size"])
     assert check_inputs(hook(asked, kind), {"tone": 1}, log) is asked
-    assert log.lines == ["The crew asks for topic, size too. Whether they are required is for the service to say"]
+    assert log.lines == ["The crew asks for topic, size too. The service decides whether they are required"]
 
 
 def test_an_input_that_may_be_left_out_is_not_mentioned(log: Log) -> None:
@@ -115,7 +115,7 @@ def test_what_a_kickoff_would_fail_with_too_fails_at_once(log: Log, error: CrewE
 @pytest.mark.parametrize("error", [CrewServerError(500, *WHERE), CrewNotFound(404, *WHERE), CrewProtocolError("no")])
 def test_a_check_that_fails_otherwise_holds_nothing_up(log: Log, error: CrewError) -> None:
     assert check_inputs(hook(error), {}, log) is None
-    assert log.lines == [f"The crew's inputs could not be checked ({error}); starting it all the same"]
+    assert log.lines == [f"The crew's inputs could not be checked ({error}); starting it anyway"]
 
 
 def test_a_refusal_of_the_service_is_worded_in_the_same_way() -> None:

@@ -143,7 +143,7 @@ def test_a_notifier_that_fails_keeps_nobody_else_from_being_told(
     [line] = caplog.records
     assert (line.levelno, line.getMessage()) == (
         logging.WARNING,
-        "A notifier failed; the question is open all the same",
+        "A notifier failed; the question stays open",
     )
     assert line.exc_info
     assert memory.recall()["notified"] == "done"

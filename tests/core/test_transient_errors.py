@@ -1,10 +1,10 @@
-"""Which failures of a status request may pass by themselves, each by its kind."""
+"""Which failures of a status request are transient, each by its kind."""
 
 from __future__ import annotations
 
 import pytest
 
-from airflow_crew_provider.core.healing import may_heal
+from airflow_crew_provider.core.transient_errors import is_transient
 from airflow_crew_provider.exceptions import (
     CrewApiError,
     CrewBadRequest,
@@ -36,8 +36,8 @@ WHERE = ("GET", "/status/k-1", "no")
     ],
     ids=repr,
 )
-def test_what_may_pass(error: CrewError) -> None:
-    assert may_heal(error) is True
+def test_what_is_transient(error: CrewError) -> None:
+    assert is_transient(error) is True
 
 
 @pytest.mark.parametrize(
@@ -52,5 +52,5 @@ def test_what_may_pass(error: CrewError) -> None:
     ],
     ids=repr,
 )
-def test_what_stays(error: CrewError) -> None:
-    assert may_heal(error) is False
+def test_what_is_permanent(error: CrewError) -> None:
+    assert is_transient(error) is False
