@@ -45,13 +45,13 @@ class Demo:
     def _look(self) -> str | None:
         state = self.run.state
         for task in self.run.tasks():
-            self._tell_task(task)
-        self._tell_progress()
+            self._report_task(task)
+        self._report_progress()
         for review in self.run.reviews():
             self._review(review)
         return state if state in FINISHED else None
 
-    def _tell_task(self, task: Mapping[str, Any]) -> None:
+    def _report_task(self, task: Mapping[str, Any]) -> None:
         name, state = task["task_id"], task["state"]
         if state in (None, "scheduled", "queued", self._seen.get(name)):
             return
@@ -60,11 +60,11 @@ class Demo:
             return  # seen by chance only: most tasks are done before one looks
         if state in WAITING:
             slots = self.airflow.api.occupied_slots()
-            self.story.tell(name, f"{state}: waits without a worker slot ({slots} in use)", "cyan")
+            self.story.report(name, f"{state}: waits without a worker slot ({slots} in use)", "cyan")
         else:
-            self.story.tell(name, state, "red" if state == "failed" else "green")
+            self.story.report(name, state, "red" if state == "failed" else "green")
 
-    def _tell_progress(self) -> None:
+    def _report_progress(self) -> None:
         if not (kickoff_id := self._kickoff_id()):
             return
         status = requests.get(
@@ -79,7 +79,7 @@ class Demo:
         words += f", {status['status']}: {status['current_task']}"
         if words != self._progress:
             self._progress = words
-            self.story.tell("the crew", words, "yellow")
+            self.story.report("the crew", words, "yellow")
 
     def _kickoff_id(self) -> str | None:
         kickoffs = [task for task in self._seen if task.endswith("kickoff")]
@@ -92,11 +92,11 @@ class Demo:
         self.story.quote(review["subject"], review["body"] or "")
         if self.asked_for_changes:
             self.run.answer(review, "approve", human_feedback="")
-            self.story.tell("the reviewer", "approves, by Airflow's REST API", "bold")
+            self.story.report("the reviewer", "approves, by Airflow's REST API", "bold")
         else:
             self.asked_for_changes = True
             self.run.answer(review, "revise", human_feedback=FEEDBACK)
-            self.story.tell("the reviewer", f"revises, by Airflow's REST API: {FEEDBACK}", "bold")
+            self.story.report("the reviewer", f"revises, by Airflow's REST API: {FEEDBACK}", "bold")
 
 
 def keep_logs(airflow: AirflowStack) -> Path:
@@ -111,20 +111,20 @@ def keep_logs(airflow: AirflowStack) -> Path:
 
 
 def play(crew: str, story: Story) -> bool:
-    """Run the demo; tell whether the final output carries the feedback."""
-    with both(crew, story.tell) as (service, airflow):
+    """Run the demo; return whether the final output carries the feedback."""
+    with both(crew, story.report) as (service, airflow):
         demo = Demo(service, airflow, story)
-        story.tell(DAG_ID, "triggered")
+        story.report(DAG_ID, "triggered")
         try:
             state = demo.watch()
         except StackTimeout as late:
             state = str(late)
         if state != "success":
-            story.tell(DAG_ID, f"{state}; its logs are kept in {keep_logs(airflow)}", "red")
+            story.report(DAG_ID, f"{state}; its logs are kept in {keep_logs(airflow)}", "red")
             return False
         output = demo.run.xcom(RESULT)["output"]
         story.quote("The final output", output)
-        story.tell(DAG_ID, state, "green")
+        story.report(DAG_ID, state, "green")
         return FEEDBACK in output
 
 
@@ -138,7 +138,7 @@ def main() -> None:
         sys.exit("\nStopped.")
     if not carried:
         sys.exit("The final output does not carry the reviewer's feedback.")
-    story.tell("done", "the output carries the reviewer's feedback; everything is stopped", "green")
+    story.report("done", "the output carries the reviewer's feedback; everything is stopped", "green")
 
 
 if __name__ == "__main__":

@@ -16,15 +16,15 @@ CREWS = {
 
 
 @contextmanager
-def both(crew: str, tell: Callable[[str, str], None]) -> Iterator[tuple[CrewService, AirflowStack]]:
+def both(crew: str, report: Callable[[str, str], None]) -> Iterator[tuple[CrewService, AirflowStack]]:
     """Run both for the time of the block; nothing is left behind, whatever ends it."""
     with ProcessGroup() as group:
-        tell("start", f"the crew service, with the {crew} crew, which needs no network ...")
+        report("start", f"the crew service, with the {crew} crew, which needs no network ...")
         service = CrewService(CREWS[crew], group=group).start()
-        tell("crew service", service.url)
-        tell("start", "Airflow: SQLite, API server, scheduler, DAG processor, triggerer (about 20 seconds) ...")
+        report("crew service", service.url)
+        report("start", "Airflow: SQLite, API server, scheduler, DAG processor, triggerer (about 20 seconds) ...")
         airflow = AirflowStack(
             dags=[ROOT / "example_dags"], connections={"crew_default": service.connection}, group=group
         ).start_all()
-        tell("Airflow", airflow.url)
+        report("Airflow", airflow.url)
         yield service, airflow

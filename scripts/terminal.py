@@ -15,12 +15,12 @@ def paint(text: str, colour: str) -> str:
 
 
 class Story:
-    """What happens, told line by line as it happens."""
+    """Reports what happens, line by line."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
 
-    def tell(self, subject: str, what: str, colour: str = "bold") -> None:
+    def report(self, subject: str, what: str, colour: str = "bold") -> None:
         clock = paint(f"{time.monotonic() - self._start:6.1f} s", "dim")
         print(f"{clock}  {paint(f'{subject:<24}', colour)} {what}", flush=True)
 

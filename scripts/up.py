@@ -58,7 +58,7 @@ def main() -> None:
     NOTE.parent.mkdir(exist_ok=True)
     NOTE.write_text(json.dumps({"pid": os.getpid(), "created": psutil.Process().create_time()}))
     try:
-        with both(crew, Story().tell) as (service, airflow):
+        with both(crew, Story().report) as (service, airflow):
             show(service, airflow)
             while True:
                 time.sleep(3600)

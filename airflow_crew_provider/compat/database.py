@@ -90,13 +90,13 @@ class InboxStore:
         self._session, self._address = session, address
         rows = session.execute(select(XComModel.key, XComModel.value).where(*address.rows(MESSAGES_KEY, POSTED_KEY)))
         self._found = {row.key: row.value for row in rows}
-        self.box = InboxMessages.of(self._found.get(MESSAGES_KEY), address.registration.id)
+        self.messages = InboxMessages.of(self._found.get(MESSAGES_KEY), address.registration.id)
 
     @property
     def posted(self) -> str | None:
         """The id that the service returned for this registration; None until its answer has arrived."""
-        told = self._found.get(POSTED_KEY) or {}
-        return told["kickoff_id"] if told.get("registration") == self._address.registration.id else None
+        posted = self._found.get(POSTED_KEY) or {}
+        return posted["kickoff_id"] if posted.get("registration") == self._address.registration.id else None
 
     @property
     def root(self) -> str | None:
@@ -120,17 +120,17 @@ class InboxStore:
         mine = self._address.registration
         return any(each.execution_id == root and each.at > mine.at for each in read)
 
-    def store(self, box: InboxMessages) -> None:
+    def store(self, messages: InboxMessages) -> None:
         """Write what arrived; a question also where it outlives the XComs of this try."""
         address = self._address
-        if get_state_backend is not None and box.question != self.box.question:
+        if get_state_backend is not None and messages.question != self.messages.question:
             scope = TaskScope(address.dag_id, address.run_id, address.task_id, address.map_index)
-            get_state_backend().set(scope, MESSAGES_KEY, json.dumps(box.as_dict()), session=self._session)
+            get_state_backend().set(scope, MESSAGES_KEY, json.dumps(messages.as_dict()), session=self._session)
         if MESSAGES_KEY in self._found:
-            write = update(XComModel).where(*address.rows(MESSAGES_KEY)).values(value=box.as_dict())
+            write = update(XComModel).where(*address.rows(MESSAGES_KEY)).values(value=messages.as_dict())
             self._session.execute(write.execution_options(synchronize_session=False))
         else:
-            self._session.add(XComModel(**address.names, key=MESSAGES_KEY, value=box.as_dict()))
+            self._session.add(XComModel(**address.names, key=MESSAGES_KEY, value=messages.as_dict()))
 
 
 @contextmanager

@@ -38,9 +38,9 @@ def _read(execution_id: str, answer: HttpResponse, mask: Mask) -> Resumed:
     if answer.status != 409:
         return Resumed(execution_id, "accepted")
     request = body.get("request")
-    told = {**body, **request} if isinstance(request, dict) else body
-    who = _name(told.get("responded_by")) or "somebody else"
-    when = told.get("responded_at")
+    fields = {**body, **request} if isinstance(request, dict) else body
+    who = _name(fields.get("responded_by")) or "somebody else"
+    when = fields.get("responded_at")
     at = f" at {when}" if isinstance(when, str) and when else ""
     return Resumed(execution_id, ALREADY, mask(f"the question was answered by {who}{at} already"))
 

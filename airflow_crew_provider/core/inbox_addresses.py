@@ -98,7 +98,7 @@ def registered(inbox_url: str, execution_id: str | None, secret: Secret = fresh)
     """Return what our side keeps, and the webhooks to send."""
     id_, token, capability = (secret(purpose) for purpose in ("id", "human_input", "progress"))
     base = inbox_url.rstrip("/")
-    told = f"{base}/progress/{id_}/{capability}"
+    progress_url = f"{base}/progress/{id_}/{capability}"
     kept = Registration(id_, digest(token), digest(capability), execution_id, time.time())
     human_input = HumanInputWebhook(f"{base}/human-input/{id_}", token=token)
-    return kept, Webhooks(f"{told}/task", f"{told}/step", f"{told}/crew", human_input)
+    return kept, Webhooks(f"{progress_url}/task", f"{progress_url}/step", f"{progress_url}/crew", human_input)

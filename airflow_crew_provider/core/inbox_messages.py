@@ -82,7 +82,7 @@ class InboxMessages:
         """Return the messages with a question added."""
         return replace(self, question=asdict(question), asked=[*self.asked, question.task_id])
 
-    def told(self, kind: str, body: Any) -> InboxMessages:
+    def with_progress(self, kind: str, body: Any) -> InboxMessages:
         """Return the messages with progress added."""
         if not isinstance(body, dict):
             raise CrewProtocolError("The webhook is not an object")

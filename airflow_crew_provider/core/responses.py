@@ -129,10 +129,11 @@ def missing_names(answer: HttpResponse) -> list[str]:
     named = more.get("missing_inputs") if isinstance(more, dict) else None
     if isinstance(named, list):
         return [str(name) for name in named]
-    told = body.get("detail")
-    if isinstance(told, list):
-        return [str(place[-1]) for place in map(_missing_place, told) if place]
-    found = re.search(r"missing (?:required )?inputs?:\s*(.+)", told, re.IGNORECASE) if isinstance(told, str) else None
+    detail = body.get("detail")
+    if isinstance(detail, list):
+        return [str(place[-1]) for place in map(_missing_place, detail) if place]
+    text = detail if isinstance(detail, str) else ""
+    found = re.search(r"missing (?:required )?inputs?:\s*(.+)", text, re.IGNORECASE)
     return [name.strip(" '\"[]") for name in found[1].split(",")] if found else []
 
 
@@ -169,11 +170,11 @@ def _json_or_none(answer: HttpResponse) -> Any:
 
 
 def _said(body: dict[str, Any]) -> str:
-    told = body.get("detail")
-    if isinstance(told, str):
-        return told
-    if isinstance(told, list):
-        return "; ".join(_complaint(item) for item in told)
+    detail = body.get("detail")
+    if isinstance(detail, str):
+        return detail
+    if isinstance(detail, list):
+        return "; ".join(_complaint(item) for item in detail)
     return ": ".join(str(body[key]) for key in ("error", "message") if isinstance(body.get(key), str))
 
 

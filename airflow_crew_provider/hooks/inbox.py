@@ -59,10 +59,10 @@ def check(hook: CrewHook) -> None:
         )
 
 
-def put_up(context: Any, registration: Registration, box: InboxMessages) -> None:
+def put_up(context: Any, registration: Registration, messages: InboxMessages) -> None:
     """Store a registration where the inbox finds it; each try of a task begins without those of earlier tries."""
     try:
-        push_shared(context, MESSAGES_KEY, box.as_dict())
+        push_shared(context, MESSAGES_KEY, messages.as_dict())
         push_shared(context, registration.key, registration.as_dict())
     except Exception as error:
         problem = f"{type(error).__name__}: {error}"
@@ -109,7 +109,7 @@ class InboxHook(FlowHook):
     def __init__(self, crew_conn_id: str, address: Json) -> None:
         super().__init__(crew_conn_id)
         self.address = address
-        self._told = ""
+        self._reported_progress = ""
 
     def poll(self, kickoff_id: str, timeout: float | None = None) -> Execution | CrewError:
         """Poll the status and, where it does not show a pending question, the inbox."""
@@ -124,11 +124,11 @@ class InboxHook(FlowHook):
         """Whether a question to a person has arrived."""
         return _open_question(await self._abox(), kickoff_id) is not None
 
-    def _either(self, reply: Execution | CrewError, box: InboxMessages, kickoff_id: str) -> Execution | CrewError:
-        if box.progress != self._told:
-            self._told = box.progress
-            self.log.info("By webhook of execution %s: %s", kickoff_id, box.progress)
-        question = _open_question(box, kickoff_id)
+    def _either(self, reply: Execution | CrewError, messages: InboxMessages, kickoff_id: str) -> Execution | CrewError:
+        if messages.progress != self._reported_progress:
+            self._reported_progress = messages.progress
+            self.log.info("By webhook of execution %s: %s", kickoff_id, messages.progress)
+        question = _open_question(messages, kickoff_id)
         return reply if question is None else question.as_execution(kickoff_id)
 
     @property
@@ -172,6 +172,6 @@ def _may_hide_a_question(reply: Execution | CrewError) -> bool:
     return reply.state is ExecutionState.NOT_FOUND or (reply.state is ExecutionState.PENDING and not reply.crew_task_id)
 
 
-def _open_question(box: InboxMessages, kickoff_id: str) -> HumanInputRequest | None:
-    question = box.newest
+def _open_question(messages: InboxMessages, kickoff_id: str) -> HumanInputRequest | None:
+    question = messages.newest
     return question if question and kickoff_id in question.ids else None

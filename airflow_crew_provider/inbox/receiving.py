@@ -40,32 +40,32 @@ class Result(StrEnum):
 
 def take_question(address: RegisteredTask, question: HumanInputRequest) -> Result:
     """Store a question to a person, once."""
-    with database.locked_store(address) as desk:
-        result = _judge_question(desk, question)
+    with database.locked_store(address) as store:
+        result = _judge_question(store, question)
         if result is Result.TAKEN:
-            desk.store(desk.box.asking(question))
+            store.store(store.messages.asking(question))
     return result
 
 
 def take_progress(address: RegisteredTask, kind: str, body: Json) -> Result:
     """Store progress, and the success of the crew once."""
-    with database.locked_store(address) as desk:
-        if is_of_another({body["kickoff_id"]}, desk.root, desk.posted):
+    with database.locked_store(address) as store:
+        if is_of_another({body["kickoff_id"]}, store.root, store.posted):
             return Result.FOREIGN
-        if desk.over or (kind == CREW and desk.box.succeeded):
+        if store.over or (kind == CREW and store.messages.succeeded):
             return Result.LATE
-        desk.store(desk.box.told(kind, body))
+        store.store(store.messages.with_progress(kind, body))
     return Result.TAKEN
 
 
-def _judge_question(desk: InboxStore, question: HumanInputRequest) -> Result:
-    if is_of_another(question.ids, desk.root, desk.posted):
+def _judge_question(store: InboxStore, question: HumanInputRequest) -> Result:
+    if is_of_another(question.ids, store.root, store.posted):
         return Result.FOREIGN
-    if question.task_id in desk.box.asked:
+    if question.task_id in store.messages.asked:
         return Result.KNOWN
-    if desk.over or desk.box.full:
+    if store.over or store.messages.full:
         return Result.LATE
-    return Result.RETIRED if desk.replaced(desk.root) else Result.TAKEN
+    return Result.RETIRED if store.replaced(store.root) else Result.TAKEN
 
 
 def asked(address: RegisteredTask, question: HumanInputRequest) -> EventFor:

@@ -127,10 +127,10 @@ class CrewKickoffOperator(WaitingTask):
             return kickoff_id
         except CrewError as error:
             advice = f"Check the token of connection {self.crew_conn_id!r}. "
-            told = f"{advice if isinstance(error, CrewUnauthorized) else ''}{start.what_is_known()}"
+            known = f"{advice if isinstance(error, CrewUnauthorized) else ''}{start.what_is_known()}"
             if is_final(error):
                 start.ended()
-            fail_task(error, told)
+            fail_task(error, known)
         except CrewTaskFailed:
             start.ended()
             raise

@@ -146,8 +146,8 @@ class KickoffStart:
         """Let the service's refusal name the missing inputs as the preflight does."""
         if not isinstance(error, CrewMissingInputs) or not error.names or self._asked is None:
             return error
-        told = self.task.hook.mask(missing_inputs(error.names, self._asked, inputs))
-        return CrewMissingInputs(error.names, error.status_code, error.method, error.path, told)
+        message = self.task.hook.mask(missing_inputs(error.names, self._asked, inputs))
+        return CrewMissingInputs(error.names, error.status_code, error.method, error.path, message)
 
     # --- what an earlier try has left ---
 

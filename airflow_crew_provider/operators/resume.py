@@ -91,10 +91,10 @@ class CrewResumeOperator(HasHook, BaseOperator):
             if completed is not None:
                 return self._pass_on(context, completed)
             kickoff_id = self._resume(context)
-            told = self._told(kickoff_id)
-            context["ti"].xcom_push(key=RESUME_KEY, value=told)
-            context["ti"].xcom_push(key=EXECUTION_ID_KEY, value=told["execution_id"])
-            push_link(context, self.hook.connection.console_url, kickoff_id, told["execution_id"])
+            record = self._record(kickoff_id)
+            context["ti"].xcom_push(key=RESUME_KEY, value=record)
+            context["ti"].xcom_push(key=EXECUTION_ID_KEY, value=record["execution_id"])
+            push_link(context, self.hook.connection.console_url, kickoff_id, record["execution_id"])
         except CrewError as error:
             fail_task(error)
         return kickoff_id
@@ -209,7 +209,7 @@ class CrewResumeOperator(HasHook, BaseOperator):
             fail_task(error, "A retry of this task finds out whether the answer was accepted before it sends it again")
         raise AirflowException(str(error)) from error
 
-    def _told(self, kickoff_id: str) -> Json:
+    def _record(self, kickoff_id: str) -> Json:
         """Return the record of the service's answer; empty in a run that found the answer already sent."""
         assert self._given
         said = self._resumed or Resumed(kickoff_id, "sent before")

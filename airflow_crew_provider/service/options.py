@@ -21,7 +21,7 @@ SECRET_VARIABLE = "CREW_SERVICE_FLOW_WEBHOOK_SECRET"  # noqa: S105
 
 
 def add_crews(parser: argparse.ArgumentParser) -> None:
-    """What every process of one service must be told alike."""
+    """The options that must be the same in every process of one service."""
     option = parser.add_argument
     option(
         "--crew",

@@ -27,7 +27,7 @@ def load(target: str) -> Crew:
 
 
 def _json(target: str) -> Crew:
-    """Tell a scenario from a crew of CrewAI by its content: only the latter has agents."""
+    """Distinguish a scenario from a crew of CrewAI by its content: only the latter has agents."""
     text = _text(target)
     try:
         content = json.loads(text)

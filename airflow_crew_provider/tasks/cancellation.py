@@ -21,7 +21,7 @@ from airflow_crew_provider.compat.supervisor import KILLS_CALL_ON_KILL, AirflowT
 # that is cleared while it runs is "restarting" instead, and its next try cannot be distinguished from a retry.
 GOES_ON = ("deferred", "scheduled", "queued", "running", "up_for_retry", "up_for_reschedule", None)
 STOPPING = 20.0
-LOOKING = 3.0
+LOOKUP_SECONDS = 3.0
 
 
 def must_be_distinguished() -> bool:
@@ -64,12 +64,12 @@ def is_for_good(ti: Any) -> bool:
         return True
     seen: list[str | None] = []
 
-    def look() -> None:
+    def look_up() -> None:
         with suppress(Exception):
             seen.append(task_state(ti))
 
     # In a thread: this is a signal handler, and the interrupted code may hold the connection to Airflow.
-    thread = Thread(target=look, daemon=True)
+    thread = Thread(target=look_up, daemon=True)
     thread.start()
-    thread.join(LOOKING)
+    thread.join(LOOKUP_SECONDS)
     return bool(seen) and seen[0] not in GOES_ON

@@ -29,14 +29,14 @@ def resume_before(context: Any, task: Any, kickoff_id: str) -> Json | None:
             "What the resume upstream has done cannot be read; an old pause may be taken for new", exc_info=True
         )
         return None
-    told = [each for each in found if isinstance(each, dict) and each.get("kickoff_id") == kickoff_id]
-    return max(told, key=lambda each: each.get("resumed_at") or 0, default=None)
+    matching = [each for each in found if isinstance(each, dict) and each.get("kickoff_id") == kickoff_id]
+    return max(matching, key=lambda each: each.get("resumed_at") or 0, default=None)
 
 
 def answered_before(context: Any, task: Any, kickoff_id: str) -> AnsweredDraft | None:
     """Return the draft that the last resume upstream has answered, where the execution keeps its id."""
-    told = resume_before(context, task, kickoff_id)
-    if told is None or not told.get("draft_sha256") or not told.get("resumed_at"):
+    resume = resume_before(context, task, kickoff_id)
+    if resume is None or not resume.get("draft_sha256") or not resume.get("resumed_at"):
         return None
-    draft = Draft(told["execution_id"], told["crew_task_id"], told["draft_sha256"])
-    return AnsweredDraft(draft, told["resumed_at"] + OLD_PAUSE_SHOWS)
+    draft = Draft(resume["execution_id"], resume["crew_task_id"], resume["draft_sha256"])
+    return AnsweredDraft(draft, resume["resumed_at"] + OLD_PAUSE_SHOWS)

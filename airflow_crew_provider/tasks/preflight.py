@@ -54,8 +54,8 @@ def _warn(hook: CrewHook, asked: CrewInputs, missing: list[str], inputs: Json, l
         log.warning("%s. The service decides whether they are required", hook.mask(_lacking(missing)))
     unasked = sorted(set(inputs) - set(asked.names))
     if unasked:
-        told = f"The crew did not ask for {_listed(unasked)}; it asks for {_listed(asked.names)}"
-        log.warning("%s", hook.mask(told))
+        warning = f"The crew did not ask for {_listed(unasked)}; it asks for {_listed(asked.names)}"
+        log.warning("%s", hook.mask(warning))
 
 
 def _lacking(missing: list[str]) -> str:

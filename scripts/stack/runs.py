@@ -44,7 +44,7 @@ class DagRun:
         """Wait for a state; fail at once, with the states of all tasks, if the run ends in another one."""
         seen = wait_until(lambda: self._reached({state, *FINISHED}), timeout, f"{self.run_id} {state}")
         if seen != state:
-            raise StackTimeout(f"{self.dag_id} ended as {seen}, not {state}: {self.account()}")
+            raise StackTimeout(f"{self.dag_id} ended as {seen}, not {state}: {self.failure_report()}")
 
     def tasks(self) -> list[dict[str, Any]]:
         return list(self.api.pages(f"{self.path}/taskInstances", "task_instances"))
@@ -53,7 +53,7 @@ class DagRun:
         """Map each task (``name`` or ``name[index]``) to its state."""
         return {_label(task): task["state"] for task in self.tasks()}
 
-    def account(self) -> str:
+    def failure_report(self) -> str:
         """Say what became of each task, what those that failed said, and what the scheduler holds against any."""
         failed = [task for task in self.tasks() if task["state"] == "failed"]
         said = [line for task in failed for line in self.errors(task["task_id"], task["try_number"], task["map_index"])]
@@ -77,11 +77,11 @@ class DagRun:
     ) -> str:
         """Wait until a task is in one of the states, and return which."""
 
-        def look() -> str | None:
+        def check() -> str | None:
             found = self.task(task_id, map_index)["state"]
             return found if found in states else None
 
-        found = wait_until(look, timeout, f"{task_id} to be {' or '.join(states)}")
+        found = wait_until(check, timeout, f"{task_id} to be {' or '.join(states)}")
         assert found
         return found
 
@@ -116,12 +116,12 @@ class DagRun:
     def wait_for_review(self, timeout: float = 120) -> dict[str, Any]:
         """Wait for the next question to a person; fail at once if the run ends before one comes."""
 
-        def look() -> list[dict[str, Any]]:
+        def check() -> list[dict[str, Any]]:
             if self.state in FINISHED:
-                raise StackTimeout(f"{self.dag_id} ended before a review came: {self.account()}")
+                raise StackTimeout(f"{self.dag_id} ended before a review came: {self.failure_report()}")
             return self.reviews()
 
-        return wait_until(look, timeout, "a review")[0]
+        return wait_until(check, timeout, "a review")[0]
 
     def answer(self, review: Mapping[str, Any], option: str, **params: Any) -> None:
         """Answer a review as this API's user."""

@@ -13,10 +13,10 @@ class StackTimeout(AssertionError):
     """What was waited for did not come."""
 
 
-def wait_until(look: Callable[[], Found | None], timeout: float, what: str, pause: float = 0.2) -> Found:
-    """Look again and again until there is something to see, and return it."""
+def wait_until(condition: Callable[[], Found | None], timeout: float, what: str, pause: float = 0.2) -> Found:
+    """Check a condition until it is met, and return its value."""
     deadline = time.monotonic() + timeout
-    while not (found := look()):
+    while not (found := condition()):
         if time.monotonic() > deadline:
             raise StackTimeout(f"waited {timeout:.0f} s in vain for {what}")
         time.sleep(pause)

@@ -17,7 +17,7 @@ Ask = Callable[..., Any]
 
 STATUS = endpoints.status("k-1")
 
-LOOK = "GET /status/k-1"
+POLL = "GET /status/k-1"
 
 KICKOFF = endpoints.kickoff(Kickoff(inputs={"topic": "AI"}))
 

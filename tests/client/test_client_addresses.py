@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from client_calls import KICKOFF, LOOK, STATUS, Ask
+from client_calls import KICKOFF, POLL, STATUS, Ask
 from faults.dialects import SPEC
 from faults.server import FaultServer
 from faults.wire import Reply
@@ -32,7 +32,7 @@ def test_n16_an_ipv6_address_is_reached(ask: Ask) -> None:
     except OSError:
         pytest.skip("this machine has no IPv6")
     with server:
-        server.on(LOOK, SPEC.running)
+        server.on(POLL, SPEC.running)
         assert ask(STATUS, base_url=server.url).state is ExecutionState.RUNNING
 
 
@@ -45,7 +45,7 @@ def test_n16_the_token_of_the_connection_wins_over_netrc(
     monkeypatch.setenv("NETRC", str(netrc))
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".netrc").write_text(netrc.read_text())
-    server.on(LOOK, SPEC.running)
+    server.on(POLL, SPEC.running)
     ask(STATUS)
     ask(STATUS, token="", headers=(("Authorization", "Key own"),))
     assert [each.token for each in server.requests] == ["Bearer tok/en+with=specials~0123456789", "Key own"]
@@ -79,7 +79,7 @@ def test_n16_the_proxy_is_used_when_the_connection_or_the_environment_says_so(
 def test_n16_no_proxy_is_used_for_a_host_that_the_environment_excepts(
     ask: Ask, server: FaultServer, no_proxy_variables: pytest.MonkeyPatch
 ) -> None:
-    server.on(LOOK, SPEC.running)
+    server.on(POLL, SPEC.running)
     with FaultServer() as proxy:
         no_proxy_variables.setenv("http_proxy", proxy.url)
         no_proxy_variables.setenv("no_proxy", "127.0.0.1")
@@ -96,7 +96,7 @@ def test_n16_a_post_through_a_proxy_that_refuses_was_not_sent(ask: Ask, no_proxy
 
 
 def test_extra_headers_are_sent_and_never_replace_the_token(ask: Ask, server: FaultServer) -> None:
-    server.on(LOOK, SPEC.running)
+    server.on(POLL, SPEC.running)
     ask(STATUS, headers=(("X-Tenant", "a"), ("authorization", "Bearer other")))
     (request,) = server.requests
     assert request.headers["x-tenant"] == "a"
@@ -104,14 +104,14 @@ def test_extra_headers_are_sent_and_never_replace_the_token(ask: Ask, server: Fa
 
 
 def test_cookies_of_the_service_are_not_kept(ask: Ask, server: FaultServer) -> None:
-    server.on(LOOK, Reply(body=SPEC.running, headers={"Set-Cookie": "session=1"}))
+    server.on(POLL, Reply(body=SPEC.running, headers={"Set-Cookie": "session=1"}))
     ask(STATUS)
     ask(STATUS)
     assert all("cookie" not in request.headers for request in server.requests)
 
 
 def test_nothing_is_logged_of_a_request(ask: Ask, server: FaultServer, caplog: pytest.LogCaptureFixture) -> None:
-    server.on(LOOK, SPEC.running)
+    server.on(POLL, SPEC.running)
     with caplog.at_level(logging.INFO):
         ask(STATUS)
     assert caplog.records == []

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_calls import KICKOFF, LOOK, STATUS, Ask, send
+from client_calls import KICKOFF, POLL, STATUS, Ask, send
 from faults.certificates import self_signed
 from faults.dialects import SPEC
 from faults.server import FaultServer
@@ -34,7 +34,7 @@ def test_n3_a_refused_connection_is_a_transient_error(ask: Ask) -> None:
 @pytest.mark.row("N3")
 @pytest.mark.parametrize("fault", [NoReply(RESET), NoReply(CLOSE), Reply(body=b"0123", stop_after=2, end=RESET)])
 def test_n3_a_reset_after_the_request_is_a_transient_error(ask: Ask, server: FaultServer, fault: Any) -> None:
-    server.on(LOOK, fault)
+    server.on(POLL, fault)
     with pytest.raises(CrewConnectionError) as error:
         ask(STATUS)
     assert not error.value.permanent
@@ -77,7 +77,7 @@ def test_n3_a_certificate_that_is_not_trusted_is_permanent_and_says_why(ask: Ask
 @pytest.mark.parametrize("trusted", ["by a file", "by nobody who looks"])
 def test_n3_a_certificate_is_taken_as_the_connection_says(ask: Ask, certificate: Path, trusted: str) -> None:
     with FaultServer(certificate=certificate) as server:
-        server.on(LOOK, SPEC.completed)
+        server.on(POLL, SPEC.completed)
         verify = str(certificate) if trusted == "by a file" else False
         assert ask(STATUS, base_url=server.url, verify=verify).state is ExecutionState.COMPLETED
 

@@ -10,7 +10,7 @@ from email.utils import format_datetime
 from typing import Any
 
 import pytest
-from client_calls import GATEWAY, LOOK, STATUS, Ask, send
+from client_calls import GATEWAY, POLL, STATUS, Ask, send
 from faults.dialects import SPEC, Dialect
 from faults.server import FaultServer
 from faults.wire import SILENCE, NoReply, Reply
@@ -26,7 +26,7 @@ from airflow_crew_provider.models import ExecutionState
 
 
 def test_a_poll_reads_the_answer_of_either_dialect(ask: Ask, server: FaultServer, dialect: Dialect) -> None:
-    server.on(LOOK, dialect.completed)
+    server.on(POLL, dialect.completed)
     assert ask(STATUS).output == "the output"
     assert server.requests[0].headers["authorization"].startswith("Bearer tok/")
 
@@ -34,7 +34,7 @@ def test_a_poll_reads_the_answer_of_either_dialect(ask: Ask, server: FaultServer
 @pytest.mark.row("N1")
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
 def test_n1_a_server_error_is_named_with_the_words_of_its_page(ask: Ask, server: FaultServer, status: int) -> None:
-    server.on(LOOK, Reply(status=status, body=GATEWAY, headers={"Content-Type": "text/html"}))
+    server.on(POLL, Reply(status=status, body=GATEWAY, headers={"Content-Type": "text/html"}))
     with pytest.raises(CrewServerError) as error:
         ask(STATUS)
     assert (error.value.status_code, error.value.detail) == (status, "502 Bad Gateway Sorry")
@@ -62,7 +62,7 @@ HTTP_DATE = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
 def test_n2_a_retry_after_is_read_in_every_form(
     ask: Ask, server: FaultServer, header: str, least: float | None, most: float | None
 ) -> None:
-    server.on(LOOK, Reply(status=429, body={"detail": "slow down"}, headers={"Retry-After": _latin(header)}))
+    server.on(POLL, Reply(status=429, body={"detail": "slow down"}, headers={"Retry-After": _latin(header)}))
     with pytest.raises(CrewRateLimited) as error:
         ask(STATUS)
     asked = error.value.retry_after
@@ -85,7 +85,7 @@ def _latin(text: str) -> str:
     ids=["silence", "one byte now and then", "half, then silence", "late"],
 )
 def test_n4_the_total_timeout_of_a_poll_ends_it(ask: Ask, server: FaultServer, fault: Any) -> None:
-    server.on(LOOK, fault)
+    server.on(POLL, fault)
     began = time.monotonic()
     with pytest.raises(CrewConnectionError) as error:
         ask(STATUS, timeout=0.5)
@@ -95,7 +95,7 @@ def test_n4_the_total_timeout_of_a_poll_ends_it(ask: Ask, server: FaultServer, f
 
 @pytest.mark.row("N4")
 def test_n4_the_rest_of_the_wait_limits_a_poll_in_flight(ask: Ask, server: FaultServer) -> None:
-    server.on(LOOK, NoReply(SILENCE))
+    server.on(POLL, NoReply(SILENCE))
     began = time.monotonic()
     with pytest.raises(CrewConnectionError):
         ask(STATUS, within=0.3, timeout=30)
@@ -104,7 +104,7 @@ def test_n4_the_rest_of_the_wait_limits_a_poll_in_flight(ask: Ask, server: Fault
 
 @pytest.mark.row("N4")
 def test_n4_an_abandoned_poll_leaves_no_thread_behind(server: FaultServer) -> None:
-    server.on(LOOK, Reply(body=b"x" * 10_000, drip=0.05))
+    server.on(POLL, Reply(body=b"x" * 10_000, drip=0.05))
     with pytest.raises(CrewConnectionError):
         send(server, STATUS, timeout=0.3)
     until = time.monotonic() + 5
@@ -129,7 +129,7 @@ def test_n4_an_abandoned_poll_leaves_no_thread_behind(server: FaultServer) -> No
 def test_n7_what_cannot_be_read_is_an_error_that_a_wait_forgives_for_a_while(
     ask: Ask, server: FaultServer, fault: Reply
 ) -> None:
-    server.on(LOOK, fault)
+    server.on(POLL, fault)
     with pytest.raises((CrewProtocolError, CrewConnectionError)):
         ask(STATUS)
 
@@ -139,7 +139,7 @@ def test_n7_what_cannot_be_read_is_an_error_that_a_wait_forgives_for_a_while(
 def test_n7_a_body_of_fifty_megabytes_is_not_taken(ask: Ask, server: FaultServer, packed: bool) -> None:
     body = b'{"status": "completed", "result": {"output": "' + b"x" * 50_000_000 + b'"}}'
     reply = Reply(body=gzip.compress(body, 1), headers={"Content-Encoding": "gzip"}) if packed else Reply(body=body)
-    server.on(LOOK, reply)
+    server.on(POLL, reply)
     with pytest.raises((CrewProtocolError, CrewConnectionError)):
         ask(STATUS, timeout=20.0)
 
@@ -147,11 +147,11 @@ def test_n7_a_body_of_fifty_megabytes_is_not_taken(ask: Ask, server: FaultServer
 @pytest.mark.row("N7")
 def test_n7_a_body_just_under_the_limit_is_taken(ask: Ask, server: FaultServer) -> None:
     text = "x" * (LARGEST_BODY - 1000)
-    server.on(LOOK, {"status": "completed", "result": {"output": text}})
+    server.on(POLL, {"status": "completed", "result": {"output": text}})
     assert ask(STATUS, timeout=20.0).output == text
 
 
 def test_a_packed_answer_is_unpacked(ask: Ask, server: FaultServer) -> None:
     packed = gzip.compress(b'{"status": "running"}')
-    server.on(LOOK, Reply(body=packed, headers={"Content-Encoding": "gzip"}))
+    server.on(POLL, Reply(body=packed, headers={"Content-Encoding": "gzip"}))
     assert ask(STATUS).state is ExecutionState.RUNNING

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from client_calls import KICKOFF, LOOK, RESUME, STATUS, Ask
+from client_calls import KICKOFF, POLL, RESUME, STATUS, Ask
 from faults.dialects import LIVE, SPEC
 from faults.server import FaultServer
 from faults.wire import Reply
@@ -19,7 +19,7 @@ from airflow_crew_provider.models import ExecutionState
 @pytest.mark.row("N9")
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_n9_a_redirect_to_the_same_host_is_followed_with_the_token(ask: Ask, server: FaultServer, status: int) -> None:
-    server.on(LOOK, Reply(status=status, headers={"Location": "/v2/status/k-1"}))
+    server.on(POLL, Reply(status=status, headers={"Location": "/v2/status/k-1"}))
     server.on("GET /v2/status/k-1", LIVE.running)
     assert ask(STATUS).state is ExecutionState.RUNNING
     assert server.requests[1].token == server.requests[0].token
@@ -32,8 +32,8 @@ def test_n9_a_redirect_to_the_same_host_is_followed_with_the_token(ask: Ask, ser
 def test_n9_the_token_never_goes_to_another_origin(ask: Ask, server: FaultServer, location: str) -> None:
     with FaultServer() as other:
         target = location.format(other=other.url, host=other.url[7:], port=server.port)
-        server.on(LOOK, Reply(status=307, headers={"Location": target}))
-        other.on(LOOK, SPEC.completed)
+        server.on(POLL, Reply(status=307, headers={"Location": target}))
+        other.on(POLL, SPEC.completed)
         with pytest.raises(CrewApiError, match="not followed"):
             ask(STATUS)
         assert other.requests == []
@@ -42,7 +42,7 @@ def test_n9_the_token_never_goes_to_another_origin(ask: Ask, server: FaultServer
 
 @pytest.mark.row("N9")
 def test_n9_redirects_that_lead_nowhere_end(ask: Ask, server: FaultServer) -> None:
-    server.on(LOOK, Reply(status=302, headers={"Location": "/status/k-1"}))
+    server.on(POLL, Reply(status=302, headers={"Location": "/status/k-1"}))
     with pytest.raises(CrewApiError):
         ask(STATUS)
     assert len(server.requests) <= 10

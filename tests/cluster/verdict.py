@@ -79,7 +79,7 @@ def _judge_run(run: DagRun, mine: list[dict[str, Any]], verdict: Verdict) -> Non
     verdict.doubled += [f"{run.run_id} {task}: {times} times" for task, times in starts.items() if times > 1]
     verdict.orphans += [each["id"] for each in mine if each["ended_at"] is None]
     if run.state != EXPECTED.get(run.dag_id, "success"):
-        verdict.lost.append(f"{run.dag_id} {run.run_id}: {run.account()}")
+        verdict.lost.append(f"{run.dag_id} {run.run_id}: {run.failure_report()}")
     elif run.dag_id == PLAIN:
         verdict.seconds.append(_downstream_start(run) - mine[0]["ended_at"])
     elif run.dag_id == "cluster_gated":

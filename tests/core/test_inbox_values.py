@@ -120,7 +120,7 @@ def test_a_question_is_what_a_poll_would_have_shown() -> None:
 
 def test_messages_come_back_as_they_were_stored_and_only_to_their_registration() -> None:
     question = HumanInputRequest("t", "Draft", "k", None)
-    stored = InboxMessages("r").asking(question).told("task", {"name": "write", "agent": "Ann"})
+    stored = InboxMessages("r").asking(question).with_progress("task", {"name": "write", "agent": "Ann"})
     assert stored.as_dict() == {
         **{"registration": "r", "question": asdict(question), "asked": ["t"], "tasks": 1, "steps": 0},
         **{"last": "task write of Ann is done", "succeeded": False},
@@ -133,13 +133,13 @@ def test_messages_come_back_as_they_were_stored_and_only_to_their_registration()
 
 
 def test_the_newest_question_is_kept_whole_and_of_the_others_the_id() -> None:
-    box = InboxMessages("r")
+    messages = InboxMessages("r")
     for number in range(MOST_QUESTIONS):
-        assert not box.full
-        box = box.asking(HumanInputRequest(f"t{number}", "Draft", "k", None))
-    assert box.full
-    assert box.asked == [f"t{number}" for number in range(MOST_QUESTIONS)]
-    assert box.newest == HumanInputRequest(f"t{MOST_QUESTIONS - 1}", "Draft", "k", None)
+        assert not messages.full
+        messages = messages.asking(HumanInputRequest(f"t{number}", "Draft", "k", None))
+    assert messages.full
+    assert messages.asked == [f"t{number}" for number in range(MOST_QUESTIONS)]
+    assert messages.newest == HumanInputRequest(f"t{MOST_QUESTIONS - 1}", "Draft", "k", None)
 
 
 @pytest.mark.parametrize(
@@ -157,18 +157,18 @@ def test_the_newest_question_is_kept_whole_and_of_the_others_the_id() -> None:
     ],
 )
 def test_progress_is_counted_and_reported(kind: str, body: Any, last: str, counts: tuple[int, int, bool]) -> None:
-    box = InboxMessages("r").told(kind, body)
-    assert (box.tasks, box.steps, box.succeeded) == counts
-    assert box.last == last
-    assert box.progress == f"{counts[0]} tasks and {counts[1]} steps, the last: {last}"
-    twice = box.told(kind, body)
+    messages = InboxMessages("r").with_progress(kind, body)
+    assert (messages.tasks, messages.steps, messages.succeeded) == counts
+    assert messages.last == last
+    assert messages.progress == f"{counts[0]} tasks and {counts[1]} steps, the last: {last}"
+    twice = messages.with_progress(kind, body)
     assert (twice.tasks, twice.steps) == (counts[0] * 2, counts[1] * 2)
 
 
 def test_without_progress_there_is_nothing_to_report() -> None:
     assert InboxMessages("r").progress == ""
     with pytest.raises(CrewProtocolError, match=r"^The webhook is not an object$"):
-        InboxMessages("r").told("task", [])
+        InboxMessages("r").with_progress("task", [])
 
 
 @pytest.mark.parametrize(

@@ -65,11 +65,11 @@ RUNNING = seen(S.RUNNING, current_task="draft_task", completed_tasks=1, total_ta
 
 
 def test_the_log_says_that_an_execution_is_seen_again_after_a_failure_and_is_silent_while_nothing_changes() -> None:
-    one, same, told = watch(), RUNNING, []
+    one, same, news = watch(), RUNNING, []
     for t, reply in enumerate((same, same, server_error(), same, same)):
         one.saw(reply, now=T0 + t) if isinstance(reply, Execution) else one.failed(reply, now=T0 + t)
-        told.append(one.news(now=T0 + t))
-    assert [bool(line) for line in told] == [True, False, True, True, False]
+        news.append(one.news(now=T0 + t))
+    assert [bool(line) for line in news] == [True, False, True, True, False]
 
 
 @pytest.mark.row("N1")
@@ -111,11 +111,11 @@ def test_n1_pauses_grow_while_polls_fail_and_stay_between_one_and_six_intervals(
 @pytest.mark.row("N1")
 def test_n1_the_log_says_since_when_and_how_often_but_not_at_each_poll() -> None:
     one = watch(poll_interval=10)
-    told = []
+    news = []
     for t in range(0, 120, 10):
         one.failed(server_error(), now=T0 + t)
-        told.append(one.news(now=T0 + t))
-    lines = [line for line in told if line]
+        news.append(one.news(now=T0 + t))
+    lines = [line for line in news if line]
     assert 2 <= len(lines) <= 3
     assert "has failed 1 times since 2027-01-15T08:00:00+00:00" in lines[0]
     assert "not affected" in lines[0]
@@ -243,11 +243,11 @@ def test_a_timeout_reports_how_long_the_wait_was_and_the_last_state() -> None:
 
 def test_the_heartbeat_logs_progress_at_once_and_then_every_five_minutes() -> None:
     one = watch()
-    told = []
+    news = []
     for t in range(0, 700, 10):
         one.saw(RUNNING, now=T0 + t)
-        told.append(one.news(now=T0 + t))
-    lines = [line for line in told if line]
+        news.append(one.news(now=T0 + t))
+    lines = [line for line in news if line]
     assert len(lines) == 3
     assert lines[0] == "Execution k-1 is running: 1 of 2 tasks, now draft_task, 0 s so far"
 

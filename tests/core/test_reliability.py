@@ -27,9 +27,9 @@ def test_markers_of_functions_and_of_whole_files_are_read_and_rows_without_a_tes
     )
     found = reliability.proofs(tmp_path)
     assert found["A1"] == found["N1"] == found["N2"] == [("tests/test_x.py", "test_n1_it")]
-    told = reliability.tables(found)
-    assert "[test_x.py](../tests/test_x.py): `test_n1_it` |" in told
-    assert "| nothing is lost | **no test** |" in told
+    page = reliability.tables(found)
+    assert "[test_x.py](../tests/test_x.py): `test_n1_it` |" in page
+    assert "| nothing is lost | **no test** |" in page
 
 
 def test_a_row_that_is_not_in_the_matrix_is_an_error(tmp_path: Path) -> None:

@@ -172,9 +172,9 @@ def test_n7_an_unknown_word_is_in_progress_and_logged_once(caplog: pytest.LogCap
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert read({"status": "polishing-the-crown", "note": "x" * 5000}).state is S.RUNNING
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert "polishing-the-crown" in told
-    assert len(told) < 1500
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "polishing-the-crown" in message
+    assert len(message) < 1500
 
 
 @pytest.mark.row("N7")

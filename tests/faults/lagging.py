@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 from urllib.parse import unquote
 
-from faults.proxy import LOOK, RESUME, FaultProxy, Injected, call_of
+from faults.proxy import POLL, RESUME, FaultProxy, Injected, call_of
 from faults.wire import Answer, Reply, Request
 
 LAG = (2.0, 12.0)  # seconds
@@ -25,8 +25,8 @@ class LaggingProxy(FaultProxy):
         super().__init__(upstream, seed=seed, **more)
 
     def _decide(self, request: Request) -> Answer:
-        if call_of(request) == LOOK and _polled(request) in self._paused and self._happens(self.rate):
-            self._note("N23", "unknown while a draft waits", LOOK, request, reached=False)
+        if call_of(request) == POLL and _polled(request) in self._paused and self._happens(self.rate):
+            self._note("N23", "unknown while a draft waits", POLL, request, reached=False)
             return Reply(status=404, body={"detail": "a fault: 404"})
         return super()._decide(request)
 
@@ -34,7 +34,7 @@ class LaggingProxy(FaultProxy):
         reply = super()._forward(request, call)
         if reply.status >= 300:
             return reply
-        if call == LOOK:
+        if call == POLL:
             return self._as_shown(_polled(request), reply)
         if call == RESUME and self.rate and self._happens(SHARE):
             execution_id = request.json["execution_id"]

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from faults.server import FaultServer
 from faults.wire import RESET, SILENCE, Answer, NoReply, Reply, Request
 
-LOOK, KICKOFF, RESUME, STOP, OTHER = "look", "kickoff", "resume", "stop", "other"
+POLL, KICKOFF, RESUME, STOP, OTHER = "look", "kickoff", "resume", "stop", "other"
 Forward = Callable[[], Reply]
 NOT_FORWARDED = ("host", "connection", "content-length", "transfer-encoding")
 LATE = (1.0, 8.0)  # seconds
@@ -97,21 +97,21 @@ def _refusal(status: int, **headers: str) -> Reply:
 
 
 LOOK_FAULTS = (
-    Fault("N1", "server error", LOOK, _one_of(_refusal(500), _refusal(503), _refusal(504))),
-    Fault("N1", "gateway page", LOOK, _instead(Reply(status=502, body=A_GATEWAY))),
-    Fault("N2", "told to wait", LOOK, _one_of(*(_refusal(429, Retry_After=x) for x in ("1", "-5", "soon")))),
-    Fault("N3", "reset", LOOK, _instead(NoReply(RESET))),
-    Fault("N3", "reset after the answer began", LOOK, _half),
-    Fault("N4", "silence", LOOK, _instead(NoReply(SILENCE)), 0.3),
-    Fault("N4", "slow", LOOK, _slow),
-    Fault("N6", "unknown for a moment", LOOK, _instead(_refusal(404))),
-    Fault("N7", "not an answer", LOOK, _one_of(*(Reply(body=x) for x in (b"", b"{", [], None, {"status": 5}, "<p>")))),
-    Fault("N7", "unknown word", LOOK, _instead(Reply(body={"status": "warming_up"}))),
+    Fault("N1", "server error", POLL, _one_of(_refusal(500), _refusal(503), _refusal(504))),
+    Fault("N1", "gateway page", POLL, _instead(Reply(status=502, body=A_GATEWAY))),
+    Fault("N2", "asked to wait", POLL, _one_of(*(_refusal(429, Retry_After=x) for x in ("1", "-5", "soon")))),
+    Fault("N3", "reset", POLL, _instead(NoReply(RESET))),
+    Fault("N3", "reset after the answer began", POLL, _half),
+    Fault("N4", "silence", POLL, _instead(NoReply(SILENCE)), 0.3),
+    Fault("N4", "slow", POLL, _slow),
+    Fault("N6", "unknown for a moment", POLL, _instead(_refusal(404))),
+    Fault("N7", "not an answer", POLL, _one_of(*(Reply(body=x) for x in (b"", b"{", [], None, {"status": 5}, "<p>")))),
+    Fault("N7", "unknown word", POLL, _instead(Reply(body={"status": "warming_up"}))),
 )
 # After these nothing was started, and the task's retry sends the request again.
 REFUSED_POSTS = (
-    Fault("N12", "told to wait", KICKOFF, _instead(_refusal(429, Retry_After="1"))),
-    Fault("N12", "told to wait", RESUME, _instead(_refusal(429, Retry_After="1"))),
+    Fault("N12", "asked to wait", KICKOFF, _instead(_refusal(429, Retry_After="1"))),
+    Fault("N12", "asked to wait", RESUME, _instead(_refusal(429, Retry_After="1"))),
 )
 # After these nobody knows what the service did.
 LOST_POSTS = tuple(
@@ -163,7 +163,7 @@ class FaultProxy:
         """Refuse connections from now on."""
         self._server.close()
 
-    def heal(self) -> None:
+    def stop_faults(self) -> None:
         """Disturb nothing any more."""
         self.rate = 0.0
 
@@ -224,5 +224,5 @@ def call_of(request: Request) -> str:
     """Return which call of the API a request is."""
     path = urlsplit(request.target).path
     if request.method == "GET":
-        return LOOK if "/status/" in path or path.endswith("/statuses") else OTHER
+        return POLL if "/status/" in path or path.endswith("/statuses") else OTHER
     return next((call for call in (KICKOFF, RESUME, STOP) if f"/{call}" in path), OTHER)

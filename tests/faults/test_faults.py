@@ -9,7 +9,7 @@ import requests
 
 from airflow_crew_provider.service.local import running_service
 from faults.lagging import LaggingProxy
-from faults.proxy import KICKOFF, LATE_POSTS, LOOK, Fault, FaultProxy, call_of
+from faults.proxy import KICKOFF, LATE_POSTS, POLL, Fault, FaultProxy, call_of
 from faults.server import FaultServer
 from faults.wire import RESET, SILENCE, NoReply, Reply, Request
 
@@ -78,10 +78,10 @@ def test_the_proxy_forwards_and_drops_answers_as_configured_and_reports_what_it_
         headers = {"Authorization": f"Bearer {service.token}"}
         with pytest.raises(requests.ConnectionError):
             requests.post(f"{proxy.url}/kickoff", json={"inputs": {}}, headers=headers, timeout=5)
-        proxy.heal()
+        proxy.stop_faults()
         answer = requests.post(f"{proxy.url}/kickoff", json={"inputs": {}}, headers=headers, timeout=5)
         assert requests.get(f"{proxy.url}/status/{answer.json()['kickoff_id']}", headers=headers, timeout=5).ok
-    assert proxy.forwarded == {KICKOFF: 2, LOOK: 1}
+    assert proxy.forwarded == {KICKOFF: 2, POLL: 1}
     assert [(each.row, each.reached) for each in proxy.injected] == [("N11", True)]
     assert "| N11 | kickoff | answer lost | 1 |" in proxy.table()
 
@@ -122,7 +122,7 @@ def test_a_status_lags_behind_a_resume_and_a_waiting_draft_is_unknown_at_times(m
         assert set(seen) == {200, 404}
         assert requests.post(f"{proxy.url}/resume", json={"execution_id": "e-1"}, timeout=5).ok
         service.on("GET /status/e-1", {"status": "running"})
-        proxy.heal()
+        proxy.stop_faults()
         shown = requests.get(f"{proxy.url}/status/e-1", timeout=5)
         assert shown.json() == {"status": "pending"}
         found = {name: {"code": 200, "body": {"status": "running"}} for name in ("e-1", "e-2")}

@@ -56,8 +56,8 @@ def flow(inbox: Any) -> Iterator[LocalService]:
         patch.syspath_prepend(str(FLOWS.parent))
         patch.setenv("PYTHONPATH", str(FLOWS.parent))
         crew = targets.load(f"{FLOWS}:BriefingFlow")
-        told = {"flow_webhook": f"{inbox.url}/flow/{CONN}", "flow_webhook_secret": SECRET}
-        with running_service(crew=crew, dialect="live", **told) as service:
+        options = {"flow_webhook": f"{inbox.url}/flow/{CONN}", "flow_webhook_secret": SECRET}
+        with running_service(crew=crew, dialect="live", **options) as service:
             yield service
 
 
@@ -65,8 +65,8 @@ def flow(inbox: Any) -> Iterator[LocalService]:
 def connect(flow: LocalService, dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def connect(**fields: Any) -> None:
         extra = {"flow_webhook_secret": SECRET, "kind": "flow"}
-        told = {"conn_type": "crew", "host": flow.url, "password": flow.token, "extra": extra, **fields}
-        monkeypatch.setenv(f"AIRFLOW_CONN_{CONN.upper()}", json.dumps(told))
+        connection = {"conn_type": "crew", "host": flow.url, "password": flow.token, "extra": extra, **fields}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{CONN.upper()}", json.dumps(connection))
 
     connect()
     monkeypatch.setattr(flow_variables, "Variable", StoredVariables)
@@ -152,9 +152,9 @@ def _answered_elsewhere(dag_run: RegisteredRun, seen: Execution) -> None:
     assert requests.post(url, json={"feedback": "publish", "outcome": "publish", "source": "rita"}, timeout=30).ok
     late = Task(dag_run, f"resume-{uuid4().hex[:6]}")
     assert late.run(resume(seen, outcome="drop")) == seen.kickoff_id
-    told = late.pushed[RESUME_KEY]
-    assert told["status"] == "already_responded"
-    assert "answered by rita at 20" in told["message"]
+    record = late.pushed[RESUME_KEY]
+    assert record["status"] == "already_responded"
+    assert "answered by rita at 20" in record["message"]
     assert address_is_gone(seen)
 
 

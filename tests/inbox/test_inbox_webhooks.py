@@ -153,8 +153,8 @@ BROKEN = [
 def test_n17_a_malformed_body_is_refused(dag_run: RegisteredRun, body: bytes) -> None:
     headers = {"Authorization": f"Bearer {dag_run.kickoff.token}"}
     assert dag_run.http.post(dag_run.kickoff.url, data=body, headers=headers, timeout=20).status_code == 422
-    told = dag_run.http.post(dag_run.kickoff.webhooks.task or "", data=body, timeout=20)
-    assert told.status_code in (200, 422)
+    response = dag_run.http.post(dag_run.kickoff.webhooks.task or "", data=body, timeout=20)
+    assert response.status_code in (200, 422)
     assert dag_run.messages().newest is None
 
 
@@ -187,9 +187,9 @@ def test_n17_many_at_once_are_all_kept_and_the_same_one_is_taken_once(dag_run: R
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     with ThreadPoolExecutor(8) as threads:
         asked = [threads.submit(dag_run.send_question) for _ in range(8)]
-        told = [threads.submit(dag_run.send_webhook, dag_run.kickoff.webhooks.step, thought=str(n)) for n in range(24)]
+        sent = [threads.submit(dag_run.send_webhook, dag_run.kickoff.webhooks.step, thought=str(n)) for n in range(24)]
         assert sorted(each.result().json()["status"] for each in asked) == ["known already"] * 7 + ["taken"]
-        assert {each.result().status_code for each in told} == {200}
+        assert {each.result().status_code for each in sent} == {200}
     assert dag_run.messages().steps == 24
 
 
@@ -212,7 +212,7 @@ def test_n17_a_question_of_before_the_resume_does_not_wake_the_wait_after_it(dag
     dag_run.posted(resume, "continuation")
     trigger = dag_run.wait(resume, "continuation")
     assert dag_run.send_question().status_code == 401
-    assert dag_run.send_question(resume).status_code == 200, "the service told of the root execution alone"
+    assert dag_run.send_question(resume).status_code == 200, "the service names the root execution only"
     dag_run.send_webhook(resume.webhooks.step, kickoff_id="continuation")
     assert dag_run.still_waits(trigger)
     assert dag_run.send_question(resume, task_id="f00d", kickoff_id="continuation").status_code == 200

@@ -86,16 +86,16 @@ def a_memory(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture
-def told(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
+def log_text(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
     """Return what was logged so far: to the standard output, or by older versions of Airflow to the log."""
     caplog.set_level(logging.INFO)
     heard: list[str] = []
 
-    def told() -> str:
+    def log_text() -> str:
         heard.extend(capsys.readouterr())
         return max("".join(heard), caplog.text, key=len)
 
-    return told
+    return log_text
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 
 POST = "POST /kickoff"
-LOOK = "GET /status/k-1"
+POLL = "GET /status/k-1"
 STARTED = {"kickoff_id": "k-1"}
 LOST: dict[str, Any] = {
     "reset": NoReply(RESET),
@@ -118,14 +118,14 @@ def test_a1_a_worker_that_died_between_the_post_and_the_record_leaves_an_unknown
 
 @pytest.mark.row("N11")
 def test_n11_a_cleared_task_starts_a_new_execution_after_an_unknown_outcome(
-    server: FaultServer, told: Callable[[], str]
+    server: FaultServer, log_text: Callable[[], str]
 ) -> None:
     server.on(POST, NoReply(RESET), {"kickoff_id": "k-2"})
     task_run = TaskRun()
     with pytest.raises(CrewTaskFailed):
         run(kickoff(), task_run)
     assert run(kickoff(), task_run.clear()) == "k-2"
-    assert "unknown outcome" in told()
+    assert "unknown outcome" in log_text()
 
 
 @pytest.mark.row("N12")
@@ -176,15 +176,15 @@ def test_a_connection_that_is_missing_is_no_unknown_outcome(
 @pytest.mark.row("A2")
 @pytest.mark.parametrize("state", ["running", "completed", "unknown"])
 def test_a2_a_retry_takes_up_the_execution_that_was_started(
-    server: FaultServer, dialect: Dialect, state: str, told: Callable[[], str]
+    server: FaultServer, dialect: Dialect, state: str, log_text: Callable[[], str]
 ) -> None:
-    server.on(POST, STARTED).on(LOOK, getattr(dialect, state))
+    server.on(POST, STARTED).on(POLL, getattr(dialect, state))
     task_run = TaskRun()
     _started_and_died(task_run)
     assert run(kickoff(), task_run.retry()) == "k-1"
     assert len(server.sent(POST)) == 1
     assert task_run.xcom["kickoff_id"] == "k-1"
-    assert "going on with it" in told()
+    assert "going on with it" in log_text()
 
 
 def _started_and_died(task_run: TaskRun) -> None:
@@ -200,7 +200,7 @@ def _started_and_died(task_run: TaskRun) -> None:
 
 
 def test_a_retry_of_a_failed_execution_starts_another(server: FaultServer, dialect: Dialect) -> None:
-    server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(LOOK, dialect.failed).on("GET /status/k-2", dialect.completed)
+    server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, dialect.failed).on("GET /status/k-2", dialect.completed)
     task_run, operator = TaskRun(), kickoff(wait_for_completion=True)
     with pytest.raises(AirflowException, match=r"ValueError: bad input.*retry of this task starts a new") as error:
         run(operator, task_run)
@@ -212,23 +212,23 @@ def test_a_retry_of_a_failed_execution_starts_another(server: FaultServer, diale
 @pytest.mark.row("A7")
 @pytest.mark.parametrize("cancel_on_kill", [True, False])
 def test_a7_a_cleared_task_starts_a_new_execution_and_the_log_reports_the_fate_of_the_old_one(
-    server: FaultServer, dialect: Dialect, told: Callable[[], str], cancel_on_kill: bool
+    server: FaultServer, dialect: Dialect, log_text: Callable[[], str], cancel_on_kill: bool
 ) -> None:
-    server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(LOOK, dialect.running).on(
+    server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, dialect.running).on(
         "POST /stop/k-1", {"status": "stopped"}
     )
     task_run = TaskRun()
     _started_and_died(task_run)
     assert run(kickoff(cancel_on_kill=cancel_on_kill), task_run.clear()) == "k-2"
     assert len(server.sent("POST /stop/k-1")) == int(cancel_on_kill)
-    log = told()
+    log = log_text()
     assert "The task was cleared" in log
     assert ("Execution k-1 was stopped" if cancel_on_kill else "The earlier execution k-1 is running") in log
 
 
 @pytest.mark.row("A7")
 def test_a7_a_task_that_is_cleared_after_its_success_starts_a_new_execution(server: FaultServer) -> None:
-    server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(LOOK, {"status": "completed", "result": {"output": "x"}})
+    server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, {"status": "completed", "result": {"output": "x"}})
     task_run = TaskRun()
     assert run(kickoff(), task_run) == "k-1"
     assert run(kickoff(), task_run.clear()) == "k-2"
@@ -238,12 +238,14 @@ def test_a7_a_task_that_is_cleared_after_its_success_starts_a_new_execution(serv
 
 
 @pytest.mark.row("A7")
-def test_a7_a_changed_request_starts_a_new_execution_on_a_retry(server: FaultServer, told: Callable[[], str]) -> None:
-    server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(LOOK, 404)
+def test_a7_a_changed_request_starts_a_new_execution_on_a_retry(
+    server: FaultServer, log_text: Callable[[], str]
+) -> None:
+    server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, 404)
     task_run = TaskRun()
     _started_and_died(task_run)
     assert run(kickoff(inputs={"topic": "other"}), task_run.retry()) == "k-2"
-    assert "The request has changed" in told()
+    assert "The request has changed" in log_text()
 
 
 @pytest.mark.row("N11")
@@ -287,7 +289,7 @@ def test_a_kickoff_waits_for_the_completed_record_past_a_person(
     server: FaultServer, dialect: Dialect, deferrable: bool
 ) -> None:
     pending = {"status": "pending", "task_id": "t", "task_output": "draft"}
-    server.on(POST, STARTED).on(LOOK, dialect.running, pending, dialect.completed)
+    server.on(POST, STARTED).on(POLL, dialect.running, pending, dialect.completed)
     record = run(kickoff(wait_for_completion=True, deferrable=deferrable))
     assert (record["state"], record["output"], record["execution_id"]) == ("completed", "the output", "k-1")
 
@@ -298,7 +300,7 @@ def test_a_kickoff_waits_for_the_completed_record_past_a_person(
 def test_a6_a_timeout_reports_the_fate_of_the_execution(
     server: FaultServer, dialect: Dialect, deferrable: bool, cancel_on_kill: bool
 ) -> None:
-    server.on(POST, STARTED).on(LOOK, dialect.running).on("POST /stop/k-1", {"status": "stopped"})
+    server.on(POST, STARTED).on(POLL, dialect.running).on("POST /stop/k-1", {"status": "stopped"})
     operator = kickoff(
         wait_for_completion=True,
         deferrable=deferrable,
@@ -384,17 +386,17 @@ def test_n12_a_preflight_that_is_refused_fails_and_names_the_connection(server: 
     [404, 500, 503, NoReply(RESET), Reply(body=[]), Reply(body={"inputs": [5]}), Reply(body={"inputs": None}), 204],
 )
 def test_n12_a_preflight_that_fails_otherwise_does_not_hold_the_kickoff_up(
-    server: FaultServer, fault: Any, told: Callable[[], str]
+    server: FaultServer, fault: Any, log_text: Callable[[], str]
 ) -> None:
     server.on("GET /inputs", fault).on(POST, STARTED)
     assert run(kickoff()) == "k-1"
-    assert "could not be checked" in told()
+    assert "could not be checked" in log_text()
 
 
-def test_inputs_that_the_crew_did_not_ask_for_are_a_warning(server: FaultServer, told: Callable[[], str]) -> None:
+def test_inputs_that_the_crew_did_not_ask_for_are_a_warning(server: FaultServer, log_text: Callable[[], str]) -> None:
     server.on("GET /inputs", {"inputs": []}).on(POST, STARTED)
     assert run(kickoff()) == "k-1"
-    assert "did not ask for topic" in told()
+    assert "did not ask for topic" in log_text()
 
 
 def test_without_check_inputs_nothing_is_asked(server: FaultServer) -> None:

@@ -1,4 +1,4 @@
-"""What a kickoff remembers of its earlier tries: a clear is told from a retry, and no record is read as empty."""
+"""What a kickoff remembers of its earlier tries: a clear is not a retry, and no record is read as empty."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a17_a_retry_after_retries_were_edited_takes_the_execution_up(
 ) -> None:
     task_run = TaskRun(retries=2)
     die_after_recording(task_run, kickoff(retries=2))
-    # Not both: another task's clear beside an edit that fits by chance is the one case that cannot be told.
+    # Not both: another task's clear beside an edit that fits by chance is the one case that cannot be distinguished.
     task_run.clears += others_cleared if retries != 1 else 0
     assert run(kickoff(retries=retries), task_run.retry()) == "k-1"
     assert len(server.sent(POST)) == 1

@@ -1,4 +1,4 @@
-"""What a retry of a kickoff does when something has changed since, or cannot be told: it never starts a second one."""
+"""What a retry of a kickoff does when something has changed since, or is unknown: it never starts a second one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 
 POST = "POST /kickoff"
-LOOK = "GET /status/k-1"
+POLL = "GET /status/k-1"
 STOP = "POST /stop/k-1"
 STARTED = {"kickoff_id": "k-1"}
 RUNNING = {"status": "running"}
-Told = Callable[[], str]
+LogText = Callable[[], str]
 
 
 def kickoff(**more: Any) -> CrewKickoffOperator:
@@ -31,7 +31,7 @@ def kickoff(**more: Any) -> CrewKickoffOperator:
 @pytest.fixture(autouse=True)
 def two_executions(server: FaultServer, connect: Connect) -> None:
     connect(server.url, kickoff_timeout=0.5)
-    server.on("GET /inputs", {"inputs": ["topic"]}).on(POST, STARTED, {"kickoff_id": "k-2"}).on(LOOK, RUNNING)
+    server.on("GET /inputs", {"inputs": ["topic"]}).on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, RUNNING)
 
 
 @pytest.fixture
@@ -179,13 +179,13 @@ def test_a16_a_retry_with_other_inputs_starts_no_second_execution_while_the_firs
 ) -> None:
     task_run = TaskRun()
     die_after_recording(task_run, kickoff())
-    server.on(LOOK, state).on(STOP, 405)
+    server.on(POLL, state).on(STOP, 405)
     changed = {"inputs": {"topic": "other"}, "cancel_on_kill": cancel_on_kill}
     with pytest.raises(AirflowException, match=r"request has changed.*k-1.*No second execution") as error:
         run(kickoff(**changed), task_run.retry())
     assert not isinstance(error.value, CrewTaskFailed)
     assert len(server.sent(POST)) == 1
-    server.on(LOOK, {"status": "completed", "result": {"output": "x"}})
+    server.on(POLL, {"status": "completed", "result": {"output": "x"}})
     assert run(kickoff(**changed), task_run.retry()) == "k-2"
 
 
@@ -225,7 +225,7 @@ def test_a16_the_preflight_comes_before_the_first_execution_is_stopped(server: F
 
 @pytest.mark.row("A15")
 def test_a15_a_task_that_is_killed_during_the_post_says_since_when(
-    server: FaultServer, told: Told, monkeypatch: pytest.MonkeyPatch
+    server: FaultServer, log_text: LogText, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operator = kickoff(check_inputs=False)
     send = CrewHook.kickoff
@@ -238,13 +238,13 @@ def test_a15_a_task_that_is_killed_during_the_post_says_since_when(
     monkeypatch.setattr(CrewHook, "kickoff", killed)
     with pytest.raises(KeyboardInterrupt):
         operator.execute(TaskRun().context())
-    log = told()
+    log = log_text()
     assert "killed while a kickoff was under way, sent at 20" in log
     assert "outcome is unknown" in log
 
 
 @pytest.mark.row("A15")
-def test_a15_a_task_that_is_killed_before_the_record_names_the_id(server: FaultServer, told: Told) -> None:
+def test_a15_a_task_that_is_killed_before_the_record_names_the_id(server: FaultServer, log_text: LogText) -> None:
     task_run, operator = TaskRun(), kickoff(check_inputs=False, cancel_on_kill=False)
     keep = task_run.store.set
 
@@ -257,11 +257,11 @@ def test_a15_a_task_that_is_killed_before_the_record_names_the_id(server: FaultS
     task_run.store.set = killed  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         operator.execute(task_run.context())
-    assert "killed while execution k-1 may run" in told()
+    assert "killed while execution k-1 may run" in log_text()
 
 
 @pytest.mark.row("A15")
-def test_a15_an_id_that_cannot_be_recorded_is_logged_and_kept_as_xcom(server: FaultServer, told: Told) -> None:
+def test_a15_an_id_that_cannot_be_recorded_is_logged_and_kept_as_xcom(server: FaultServer, log_text: LogText) -> None:
     task_run = TaskRun()
     keep = task_run.store.set
 
@@ -273,7 +273,7 @@ def test_a15_an_id_that_cannot_be_recorded_is_logged_and_kept_as_xcom(server: Fa
     task_run.store.set = full  # type: ignore[method-assign]
     assert run(kickoff(), task_run) == "k-1"
     assert task_run.xcom["kickoff_id"] == "k-1"
-    log = told()
+    log = log_text()
     assert "Execution k-1 was started, but its id could not be recorded" in log
     assert "the database is away" in log
     with pytest.raises(CrewTaskFailed, match="outcome is unknown"):

@@ -21,8 +21,8 @@ from airflow_crew_provider.tasks.outcomes import CrewTaskFailed, seconds
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 
 POST = "POST /kickoff"
-LOOK = "GET /status/k-1"
-Told = Callable[[], str]
+POLL = "GET /status/k-1"
+LogText = Callable[[], str]
 
 
 def kickoff(**more: Any) -> CrewKickoffOperator:
@@ -56,7 +56,7 @@ def test_a19_what_is_no_time_is_refused_by_its_name_when_the_dag_is_parsed(name:
 @pytest.mark.row("A19")
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_a19_times_as_text_reach_the_wait(server: FaultServer, deferrable: bool) -> None:
-    server.on(LOOK, {"status": "running"}, {"status": "completed", "result": {"output": "x"}})
+    server.on(POLL, {"status": "running"}, {"status": "completed", "result": {"output": "x"}})
     times = {"poll_interval": "0.05", "timeout": "30"}
     assert run(kickoff(wait_for_completion=True, deferrable=deferrable, **times))["output"] == "x"
 
@@ -83,7 +83,7 @@ def test_a19_a_missing_kickoff_id_is_refused_at_once(server: FaultServer, identi
 def test_a19_an_error_of_eight_megabytes_stays_out_of_events_and_messages(
     server: FaultServer, deferrable: bool
 ) -> None:
-    server.on(LOOK, {"status": "error", "error": "boom " + "x" * 8_000_000})
+    server.on(POLL, {"status": "error", "error": "boom " + "x" * 8_000_000})
     event = fire(CrewStatusTrigger("k-1", poll_interval=0.05))
     assert event["kind"] == FAILED
     assert event["message"].startswith("boom x")
@@ -105,7 +105,7 @@ def test_a19_a_message_of_the_longest_length_is_kept_whole() -> None:
 @pytest.mark.row("N26")
 @pytest.mark.parametrize("required", [None, ["marketing_brief"]])
 def test_n26_a_headers_value_in_the_name_of_an_input_is_masked_where_it_is_shown_only(
-    server: FaultServer, connect: Connect, told: Told, required: Any
+    server: FaultServer, connect: Connect, log_text: LogText, required: Any
 ) -> None:
     connect(server.url, headers={"X-Team": "marketing"}, kind="crew")
     server.on("GET /inputs", {"inputs": ["marketing_brief"], "required": required})
@@ -114,16 +114,16 @@ def test_n26_a_headers_value_in_the_name_of_an_input_is_masked_where_it_is_shown
     assert CrewHook().get_inputs() == ["marketing_brief"]
     with pytest.raises(CrewTaskFailed, match=r"Missing inputs: \*\*\*_brief"):
         run(kickoff(inputs={}), TaskRun())
-    assert "marketing" not in told()
+    assert "marketing" not in log_text()
 
 
-def test_an_input_that_may_be_optional_is_left_to_the_service(server: FaultServer, told: Told) -> None:
+def test_an_input_that_may_be_optional_is_left_to_the_service(server: FaultServer, log_text: LogText) -> None:
     server.on("GET /inputs", {"inputs": ["topic", "tone"]})
     server.on(POST, Reply(status=422, body={"detail": "Missing inputs: tone"}))
     message = r"Missing inputs: tone \(the crew asks for topic, tone; given: topic\)"
     with pytest.raises(CrewTaskFailed, match=f"422.*{message}"):
         run(kickoff())
-    assert "The crew asks for tone too" in told()
+    assert "The crew asks for tone too" in log_text()
 
 
 @pytest.mark.parametrize("kind", ["flow", None])

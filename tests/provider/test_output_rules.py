@@ -17,7 +17,7 @@ from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 
 PRICES = {"type": "object", "required": ["total"], "properties": {"total": {"type": "number"}}}
 GOOD, BAD = '{"total": 3}', '{"total": "three"}'
-LOOK = "GET /status/k-1"
+POLL = "GET /status/k-1"
 waits = pytest.mark.parametrize("deferrable", [False, True], ids=["worker", "triggerer"])
 
 
@@ -44,7 +44,7 @@ def sensor(**more: Any) -> CrewStatusSensor:
 @waits
 @pytest.mark.parametrize("made", [kickoff, sensor])
 def test_an_output_that_matches_is_the_records(server: FaultServer, made: Any, deferrable: bool) -> None:
-    server.on(LOOK, SPEC.running, completed(GOOD))
+    server.on(POLL, SPEC.running, completed(GOOD))
     assert run(made(deferrable=deferrable))["output"] == {"total": 3}
 
 
@@ -53,7 +53,7 @@ def test_an_output_that_matches_is_the_records(server: FaultServer, made: Any, d
 def test_an_output_that_does_not_match_fails_the_task_for_good(
     server: FaultServer, made: Any, deferrable: bool
 ) -> None:
-    server.on(LOOK, SPEC.running, completed(BAD))
+    server.on(POLL, SPEC.running, completed(BAD))
     with pytest.raises(CrewTaskFailed) as failure:
         run(made(deferrable=deferrable))
     message = str(failure.value)
@@ -69,12 +69,12 @@ def test_after_a_resume_the_output_of_the_second_wait_is_compared(server: FaultS
 
 
 def test_a_draft_is_not_compared(server: FaultServer) -> None:
-    server.on(LOOK, PENDING_SPEC)
+    server.on(POLL, PENDING_SPEC)
     assert run(sensor(deferrable=False))["output"] == "the draft"
 
 
 def test_a_list_becomes_the_output_where_the_schema_asks_for_one(server: FaultServer) -> None:
-    server.on(LOOK, completed("```json\n[1, 2]\n```"))
+    server.on(POLL, completed("```json\n[1, 2]\n```"))
     assert run(sensor(deferrable=False, output_schema={"type": "array"}))["output"] == [1, 2]
 
 
@@ -86,7 +86,7 @@ def test_a_model_that_cannot_be_imported_fails_before_the_crew_is_started(server
 
 def test_a_cleared_kickoff_starts_a_new_execution_after_a_mismatch(server: FaultServer) -> None:
     server.on("POST /kickoff", {"kickoff_id": "k-1"}, {"kickoff_id": "k-2"})
-    server.on(LOOK, completed(BAD))
+    server.on(POLL, completed(BAD))
     server.on("GET /status/k-2", completed(GOOD))
     task_run = TaskRun()
     with pytest.raises(CrewTaskFailed):
@@ -113,7 +113,7 @@ def test_mapped_tasks_take_it() -> None:
 
 
 def test_a_mapped_task_that_is_unmapped_compares_its_output(server: FaultServer) -> None:
-    server.on(LOOK, completed(BAD))
+    server.on(POLL, completed(BAD))
     with DAG("mapped", schedule=None) as dag:
         options = {"poll_interval": 0.05, "wait_for_completion": True, "output_schema": PRICES, "deferrable": False}
         CrewKickoffOperator.partial(task_id="crew", **options).expand(inputs=[{}])
@@ -123,7 +123,7 @@ def test_a_mapped_task_that_is_unmapped_compares_its_output(server: FaultServer)
 
 
 def test_a_decorated_function_takes_it(server: FaultServer) -> None:
-    server.on(LOOK, completed(BAD))
+    server.on(POLL, completed(BAD))
 
     @dag(schedule=None)
     def of_crews() -> None:
@@ -152,25 +152,25 @@ def test_every_wait_of_the_group_compares(server: FaultServer) -> None:
 def test_an_execution_that_used_more_tokens_fails_the_task_with_the_figures(
     server: FaultServer, made: Any, deferrable: bool
 ) -> None:
-    server.on(LOOK, SPEC.running, LIVE.completed)
+    server.on(POLL, SPEC.running, LIVE.completed)
     with pytest.raises(CrewTaskFailed, match="Execution k-1 used 1250 tokens, more than max_total_tokens of 1249"):
         run(made(deferrable=deferrable, output_schema=None, max_total_tokens=1249))
 
 
 def test_an_execution_may_use_as_many_tokens_as_are_allowed(server: FaultServer) -> None:
-    server.on(LOOK, LIVE.completed)
+    server.on(POLL, LIVE.completed)
     record = run(sensor(deferrable=False, output_schema=None, max_total_tokens=1250))
     assert record["usage"] == {"total_tokens": 1250}
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"total_tokens": "many"}, {"total_tokens": True}])
 def test_tokens_that_the_service_does_not_report_are_said_and_fail_nothing(
-    server: FaultServer, told: Callable[[], str], usage: Any
+    server: FaultServer, log_text: Callable[[], str], usage: Any
 ) -> None:
-    server.on(LOOK, {**LIVE.completed, "usage_metrics": usage})
+    server.on(POLL, {**LIVE.completed, "usage_metrics": usage})
     record = run(sensor(deferrable=False, output_schema=None, max_total_tokens=1))
     assert record["output"] == "the output"
-    assert "the service does not say how many tokens k-1 used" in told()
+    assert "the service does not say how many tokens k-1 used" in log_text()
 
 
 @pytest.mark.parametrize("made", [kickoff, sensor])

@@ -16,14 +16,14 @@ from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 
-LOOK = "GET /status/k-1"
+POLL = "GET /status/k-1"
 
 
 @pytest.fixture(autouse=True)
 def crew(server: FaultServer) -> None:
     server.on("GET /inputs", {"inputs": []})
     server.on("POST /kickoff", {"kickoff_id": "k-1"})
-    server.on(LOOK, SPEC.running, SPEC.completed)
+    server.on(POLL, SPEC.running, SPEC.completed)
 
 
 def kickoff(output_to: Any, **more: Any) -> CrewKickoffOperator:
@@ -48,7 +48,7 @@ def test_the_output_is_written_and_the_record_has_its_path(tmp_path: Path, made:
 
 def test_an_object_is_written_as_json_once_it_matches_the_schema(server: FaultServer, tmp_path: Path) -> None:
     path = tmp_path / "one.json"
-    server.on(LOOK, {**SPEC.completed, "result": {"output": '```json\n["tea, 茶"]\n```', "tasks": []}})
+    server.on(POLL, {**SPEC.completed, "result": {"output": '```json\n["tea, 茶"]\n```', "tasks": []}})
     run(sensor(path, output_schema={"type": "array"}))
     assert json.loads(path.read_text("utf-8")) == ["tea, 茶"]
 
@@ -61,7 +61,7 @@ def test_an_output_that_breaks_the_schema_is_not_written(tmp_path: Path) -> None
 
 
 def test_a_draft_is_not_written(server: FaultServer, tmp_path: Path) -> None:
-    server.on(LOOK, PENDING_SPEC)
+    server.on(POLL, PENDING_SPEC)
     assert run(sensor(tmp_path / "draft.txt"))["output"] == "the draft"
     assert not (tmp_path / "draft.txt").exists()
 

@@ -23,7 +23,7 @@ from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 
 SETTLING = module.SETTLING
 POST = "POST /resume"
-LOOK = "GET /status/k-1"
+POLL = "GET /status/k-1"
 APPROVAL = {
     "execution_id": "k-1",
     "crew_task_id": "draft_task",
@@ -55,7 +55,7 @@ def later(seconds: float, act: Callable[[], Any]) -> threading.Timer:
 
 def lose_the_answer(server: FaultServer, task_run: TaskRun, review: Any = APPROVAL, **more: Any) -> TaskRun:
     """Run a first try whose answer is lost; return the second one."""
-    server.on(LOOK, PENDING_SPEC).on(POST, NoReply(RESET))
+    server.on(POLL, PENDING_SPEC).on(POST, NoReply(RESET))
     with pytest.raises(AirflowException):
         run(resume(review, **more), task_run)
     assert len(server.sent(POST)) == 1
@@ -72,7 +72,7 @@ def test_n19_an_approval_whose_answer_was_lost_is_not_sent_to_the_draft_of_a_lat
 ) -> None:
     connect(server.url, kickoff_timeout=0.5, idempotency_keys=keyed)
     task_run = lose_the_answer(server, TaskRun("resume"))
-    server.on(LOOK, SECOND_DRAFT).on(POST, SPEC.resumed)
+    server.on(POLL, SECOND_DRAFT).on(POST, SPEC.resumed)
     with pytest.raises(CrewTaskFailed, match="another draft"):
         run(resume(), task_run)
     assert len(server.sent(POST)) == 1
@@ -85,7 +85,7 @@ def test_n19_a_revision_is_not_sent_to_a_gate_that_somebody_elses_approval_has_r
 ) -> None:
     connect(server.url, kickoff_timeout=0.5, idempotency_keys=keyed)
     task_run = lose_the_answer(server, TaskRun("resume"), REVISION)
-    server.on(LOOK, NEXT_GATE).on(POST, SPEC.resumed)
+    server.on(POLL, NEXT_GATE).on(POST, SPEC.resumed)
     with pytest.raises(CrewTaskFailed, match="another draft"):
         run(resume(REVISION), task_run)
     assert len(server.sent(POST)) == 1
@@ -99,7 +99,7 @@ def test_n19_what_this_answer_leads_to_is_taken_as_its_effect_and_nothing_is_sen
 ) -> None:
     connect(server.url, kickoff_timeout=0.5, idempotency_keys=keyed)
     task_run = lose_the_answer(server, TaskRun("resume"), review)
-    server.on(LOOK, seen)
+    server.on(POLL, seen)
     assert run(resume(review), task_run) == "k-1"
     assert len(server.sent(POST)) == 1
 
@@ -108,7 +108,7 @@ def test_n19_what_this_answer_leads_to_is_taken_as_its_effect_and_nothing_is_sen
 def test_n19_four_fields_are_bound_to_the_draft_that_waited_when_they_were_first_sent(server: FaultServer) -> None:
     fields = {name: value for name, value in REVISION.items() if name != "output_sha256"}
     task_run = lose_the_answer(server, TaskRun("resume"), None, **fields)
-    server.on(LOOK, SECOND_DRAFT)
+    server.on(POLL, SECOND_DRAFT)
     assert run(resume(None, **fields), task_run) == "k-1"
     assert len(server.sent(POST)) == 1
 
@@ -132,11 +132,11 @@ def test_n22_an_answer_of_unknown_outcome_is_not_sent_again_with_another_token(
 @pytest.mark.row("N20")
 def test_n20_after_a_504_the_service_may_act_as_late_as_it_may_answer(server: FaultServer, connect: Connect) -> None:
     connect(server.url, kickoff_timeout=1.5)
-    server.on(LOOK, PENDING_SPEC).on(POST, Reply(status=504), SPEC.resumed)
+    server.on(POLL, PENDING_SPEC).on(POST, Reply(status=504), SPEC.resumed)
     task_run = TaskRun("resume")
     with pytest.raises(AirflowException):
         run(resume(REVISION), task_run)
-    later(1.2, lambda: server.on(LOOK, SECOND_DRAFT))
+    later(1.2, lambda: server.on(POLL, SECOND_DRAFT))
     assert run(resume(REVISION), task_run.retry()) == "k-1"
     assert len(server.sent(POST)) == 1
 
@@ -144,18 +144,18 @@ def test_n20_after_a_504_the_service_may_act_as_late_as_it_may_answer(server: Fa
 @pytest.mark.row("N20")
 @pytest.mark.parametrize("seen", [SPEC.running, SPEC.completed, NEXT_GATE, PENDING_SPEC])
 def test_n20_a_400_to_the_second_sending_is_the_first_one_and_not_somebody_else(
-    server: FaultServer, seen: Any, told: Callable[[], str]
+    server: FaultServer, seen: Any, log_text: Callable[[], str]
 ) -> None:
     task_run = lose_the_answer(server, TaskRun("resume"))
 
     def late(request: Any) -> Any:
-        server.on(LOOK, seen)
+        server.on(POLL, seen)
         return Reply(status=400, body={"detail": "Execution is not pending"})
 
     server.on(POST, late)
     assert run(resume(), task_run) == "k-1"
     assert len(server.sent(POST)) == 2
-    assert "An earlier try has sent this answer" in told()
+    assert "An earlier try has sent this answer" in log_text()
 
 
 @pytest.mark.row("N20")
@@ -163,7 +163,7 @@ def test_n20_a_400_while_another_draft_waits_is_somebody_else(server: FaultServe
     task_run = lose_the_answer(server, TaskRun("resume"))
 
     def late(request: Any) -> Any:
-        server.on(LOOK, SECOND_DRAFT)
+        server.on(POLL, SECOND_DRAFT)
         return Reply(status=400, body={"detail": "Execution is not pending"})
 
     server.on(POST, late)
@@ -179,8 +179,8 @@ def test_n21_the_resume_ends_only_when_the_old_pause_is_gone(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SETTLING", 10.0)
-    server.on(LOOK, PENDING_SPEC).on(POST, SPEC.resumed)
-    later(1.5, lambda: server.on(LOOK, SPEC.running))
+    server.on(POLL, PENDING_SPEC).on(POST, SPEC.resumed)
+    later(1.5, lambda: server.on(POLL, SPEC.running))
     began = time.monotonic()
     assert run(resume()) == "k-1"
     assert 1.4 < time.monotonic() - began < 6
@@ -210,9 +210,9 @@ def test_n21_the_wait_after_a_resume_does_not_take_the_old_pause_for_a_question(
 ) -> None:
     resumed, wait = chain(deferrable=deferrable)
     first = TaskRun("resume")
-    server.on(LOOK, PENDING_SPEC).on(POST, SPEC.resumed)
+    server.on(POLL, PENDING_SPEC).on(POST, SPEC.resumed)
     run(resumed, first)  # ends while the old pause still shows
-    server.on(LOOK, PENDING_SPEC, SPEC.running, PENDING_SPEC, PENDING_SPEC, SPEC.running, SECOND_DRAFT)
+    server.on(POLL, PENDING_SPEC, SPEC.running, PENDING_SPEC, PENDING_SPEC, SPEC.running, SECOND_DRAFT)
     record = run(wait, TaskRun("wait", upstream={"resume": first}))
     assert (record["state"], record["output"]) == ("pending", "the second draft")
 
@@ -224,13 +224,13 @@ def test_n21_a_new_question_is_one_at_once_and_the_same_draft_again_in_time(
     monkeypatch.setattr(earlier_resume, "OLD_PAUSE_SHOWS", 2.0)
     resumed, wait = chain(deferrable=False)
     first = TaskRun("resume")
-    server.on(LOOK, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
     began = time.time()
     run(resumed, first)
-    server.on(LOOK, NEXT_GATE)
+    server.on(POLL, NEXT_GATE)
     assert run(wait, TaskRun("wait", upstream={"resume": first}))["crew_task_id"] == "other_task"
     assert time.time() - began < 2.0
-    server.on(LOOK, PENDING_SPEC)
+    server.on(POLL, PENDING_SPEC)
     assert run(wait, TaskRun("wait", upstream={"resume": first}))["output"] == "the draft"
     assert time.time() - began >= 2.0
 
@@ -244,12 +244,12 @@ def test_n21_a_new_question_is_one_at_once_and_the_same_draft_again_in_time(
 def test_n23_a_draft_that_cannot_be_compared_is_not_answered(server: FaultServer, hidden: Any, before: bool) -> None:
     task_run = lose_the_answer(server, TaskRun("resume")) if before else TaskRun("resume")
     sent = len(server.sent(POST))
-    server.on(LOOK, hidden).on(POST, SPEC.resumed)
+    server.on(POLL, hidden).on(POST, SPEC.resumed)
     with pytest.raises(AirflowException, match="Nothing was sent; a retry of this task compares again") as error:
         run(resume(), task_run)
     assert not isinstance(error.value, CrewTaskFailed)
     assert len(server.sent(POST)) == sent
-    server.on(LOOK, PENDING_SPEC, SPEC.running)
+    server.on(POLL, PENDING_SPEC, SPEC.running)
     assert run(resume(), task_run.retry()) == "k-1"
 
 
@@ -260,7 +260,7 @@ def test_n23_a_draft_that_cannot_be_compared_is_not_answered(server: FaultServer
 def test_a_failure_after_a_resume_says_that_the_answer_was_taken(server: FaultServer, deferrable: bool) -> None:
     resumed, wait = chain(deferrable=deferrable)
     first = TaskRun("resume")
-    server.on(LOOK, PENDING_SPEC, SPEC.running, SPEC.failed).on(POST, SPEC.resumed)
+    server.on(POLL, PENDING_SPEC, SPEC.running, SPEC.failed).on(POST, SPEC.resumed)
     run(resumed, first)
     with pytest.raises(CrewTaskFailed, match=r"bad input.*resume of execution k-1 was accepted.*its continuation"):
         run(wait, TaskRun("wait", upstream={"resume": first}))

@@ -18,7 +18,7 @@ from airflow_crew_provider.operators.crew import CrewResumeOperator
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 
 POST = "POST /resume"
-LOOK = "GET /status/k-1"
+POLL = "GET /status/k-1"
 ANSWER = {"execution_id": "k-1", "crew_task_id": "draft_task", "is_approve": True}
 REVIEW = {**ANSWER, "human_feedback": "", "output_sha256": output_sha256("the draft")}
 BEFORE = {"spec": PENDING_SPEC, "live": UNKNOWN_LIVE}
@@ -36,7 +36,7 @@ def quick(server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_approval_is_sent_and_the_id_to_poll_returned(server: FaultServer, dialect: Dialect) -> None:
-    server.on(LOOK, BEFORE[dialect.name], dialect.running).on(POST, dialect.resumed)
+    server.on(POLL, BEFORE[dialect.name], dialect.running).on(POST, dialect.resumed)
     assert run(resume()) == POLLED[dialect.name]
     body = server.sent(POST)[0].json
     assert (body["human_feedback"], body["humanFeedback"]) == ("Approved.", "Approved.")
@@ -46,7 +46,7 @@ def test_an_approval_is_sent_and_the_id_to_poll_returned(server: FaultServer, di
 
 def test_the_webhooks_of_the_kickoff_are_given_again(server: FaultServer, connect: Connect) -> None:
     connect("https://inbox.example", token="the-token-of-the-inbox", conn_id="inbox")
-    server.on(LOOK, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
     human = HumanInputWebhook("https://inbox.example/human", conn_id="inbox")
     webhooks = Webhooks(task="https://x/t", step="https://x/s", crew="https://x/c", human_input=human)
     run(resume(review=REVIEW, webhooks=webhooks))
@@ -63,7 +63,7 @@ def test_the_webhooks_of_the_kickoff_are_given_again(server: FaultServer, connec
 def test_n13_a_second_run_finds_what_the_first_did_and_returns_the_same_id(
     server: FaultServer, dialect: Dialect, again: str
 ) -> None:
-    server.on(LOOK, BEFORE[dialect.name], dialect.running).on(POST, dialect.resumed)
+    server.on(POLL, BEFORE[dialect.name], dialect.running).on(POST, dialect.resumed)
     task_run = TaskRun("resume")
     assert run(resume(), task_run) == POLLED[dialect.name]
     assert run(resume(), getattr(task_run, again)()) == POLLED[dialect.name]
@@ -84,29 +84,29 @@ LOST: dict[str, Any] = {
 @pytest.mark.parametrize("again", ["retry", "clear"])
 @pytest.mark.parametrize("fault", LOST)
 def test_n13_after_a_lost_answer_the_next_run_finds_out_that_it_was_taken(
-    server: FaultServer, fault: str, again: str, told: Callable[[], str]
+    server: FaultServer, fault: str, again: str, log_text: Callable[[], str]
 ) -> None:
-    server.on(LOOK, PENDING_SPEC, SPEC.running).on(POST, LOST[fault])
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, LOST[fault])
     task_run = TaskRun("resume")
     with pytest.raises(AirflowException) as error:
         run(resume(), task_run)
     assert not isinstance(error.value, CrewTaskFailed)
     assert run(resume(), getattr(task_run, again)()) == "k-1"
     assert len(server.sent(POST)) == 1
-    assert "An earlier try has sent this answer" in told()
+    assert "An earlier try has sent this answer" in log_text()
 
 
 @pytest.mark.row("N13")
 def test_n13_after_a_lost_answer_that_never_arrived_the_next_run_sends_it(
-    server: FaultServer, told: Callable[[], str]
+    server: FaultServer, log_text: Callable[[], str]
 ) -> None:
-    server.on(LOOK, PENDING_SPEC).on(POST, NoReply(RESET), SPEC.resumed)
+    server.on(POLL, PENDING_SPEC).on(POST, NoReply(RESET), SPEC.resumed)
     task_run = TaskRun("resume")
     with pytest.raises(AirflowException):
         run(resume(), task_run)
     assert run(resume(), task_run.retry()) == "k-1"
     assert len(server.sent(POST)) == 2
-    assert "the same draft still waits" in told()
+    assert "the same draft still waits" in log_text()
 
 
 @pytest.mark.row("N13", "N8")
@@ -114,7 +114,7 @@ def test_n13_the_old_pause_that_still_shows_for_a_moment_does_not_send_the_answe
     server: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SETTLING", 5.0)
-    server.on(LOOK, PENDING_SPEC, PENDING_SPEC, PENDING_SPEC, SPEC.running).on(POST, NoReply(RESET))
+    server.on(POLL, PENDING_SPEC, PENDING_SPEC, PENDING_SPEC, SPEC.running).on(POST, NoReply(RESET))
     task_run = TaskRun("resume")
     with pytest.raises(AirflowException):
         run(resume(), task_run)
@@ -128,7 +128,7 @@ def test_n13_with_idempotency_keys_the_answer_is_sent_again_under_the_same_key(
     server: FaultServer, connect: Connect, dialect: Dialect, again: str
 ) -> None:
     connect(server.url, idempotency_keys=True)
-    server.on(LOOK, BEFORE[dialect.name], dialect.running).on(POST, NoReply(RESET), dialect.resumed)
+    server.on(POLL, BEFORE[dialect.name], dialect.running).on(POST, NoReply(RESET), dialect.resumed)
     task_run = TaskRun("resume")
     with pytest.raises(AirflowException):
         run(resume(), task_run)
@@ -139,7 +139,7 @@ def test_n13_with_idempotency_keys_the_answer_is_sent_again_under_the_same_key(
 
 @pytest.mark.row("N13")
 def test_n13_a_live_deployment_does_not_report_it_so_a_lost_answer_is_left_to_a_person(server: FaultServer) -> None:
-    server.on(LOOK, UNKNOWN_LIVE).on(POST, NoReply(RESET))
+    server.on(POLL, UNKNOWN_LIVE).on(POST, NoReply(RESET))
     task_run = TaskRun("resume")
     with pytest.raises(AirflowException):
         run(resume(), task_run)
@@ -150,7 +150,7 @@ def test_n13_a_live_deployment_does_not_report_it_so_a_lost_answer_is_left_to_a_
 
 @pytest.mark.row("N8")
 def test_n8_the_old_pause_is_gone_before_the_next_task_polls(server: FaultServer) -> None:
-    server.on(LOOK, PENDING_SPEC, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    server.on(POLL, PENDING_SPEC, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
     run(resume())
     assert [request.method for request in server.requests] == ["GET", "POST", "GET", "GET"]
 
@@ -180,7 +180,7 @@ def test_a18_a_completed_record_without_an_id_is_refused(server: FaultServer) ->
 
 @pytest.mark.row("N14")
 def test_n14_a_400_says_that_somebody_else_has_answered(server: FaultServer) -> None:
-    server.on(LOOK, PENDING_SPEC).on(POST, Reply(status=400, body={"detail": "Execution is not pending"}))
+    server.on(POLL, PENDING_SPEC).on(POST, Reply(status=400, body={"detail": "Execution is not pending"}))
     with pytest.raises(CrewTaskFailed, match="answered by somebody else, or is over"):
         run(resume())
 
@@ -188,7 +188,7 @@ def test_n14_a_400_says_that_somebody_else_has_answered(server: FaultServer) -> 
 @pytest.mark.row("N14")
 @pytest.mark.parametrize("seen", [SPEC.running, SPEC.completed, SPEC.failed], ids=["running", "completed", "failed"])
 def test_n14_an_execution_that_does_not_wait_any_more_is_not_answered(server: FaultServer, seen: Any) -> None:
-    server.on(LOOK, seen)
+    server.on(POLL, seen)
     with pytest.raises(CrewTaskFailed, match="somebody else has answered it"):
         run(resume())
     assert server.sent(POST) == []
@@ -199,7 +199,7 @@ def test_n14_an_execution_that_does_not_wait_any_more_is_not_answered(server: Fa
     "changed", [{"task_output": "another draft"}, {"task_id": "other_task"}, {"task_output": "the draft "}]
 )
 def test_n14_an_answer_to_an_old_draft_is_not_sent_to_a_new_one(server: FaultServer, changed: Any) -> None:
-    server.on(LOOK, {**PENDING_SPEC, **changed})
+    server.on(POLL, {**PENDING_SPEC, **changed})
     with pytest.raises(CrewTaskFailed, match="another draft"):
         run(resume())
     assert server.sent(POST) == []
@@ -207,7 +207,7 @@ def test_n14_an_answer_to_an_old_draft_is_not_sent_to_a_new_one(server: FaultSer
 
 @pytest.mark.parametrize("status", [401, 404, 422])
 def test_a_refused_answer_was_not_taken_and_may_be_sent_later(server: FaultServer, status: int) -> None:
-    server.on(LOOK, PENDING_SPEC, PENDING_SPEC, SPEC.running).on(POST, Reply(status=status, body={}), SPEC.resumed)
+    server.on(POLL, PENDING_SPEC, PENDING_SPEC, SPEC.running).on(POST, Reply(status=status, body={}), SPEC.resumed)
     task_run = TaskRun("resume")
     with pytest.raises(CrewTaskFailed, match="was not accepted"):
         run(resume(), task_run)
@@ -239,28 +239,28 @@ def test_a_refused_answer_was_not_taken_and_may_be_sent_later(server: FaultServe
 def test_the_text_says_what_the_flag_says(
     server: FaultServer, bring: Any, is_approve: bool, feedback: str, sent: str
 ) -> None:
-    server.on(LOOK, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
     run(resume(review=bring({**REVIEW, "is_approve": is_approve, "human_feedback": feedback})))
     body = server.sent(POST)[0].json
     assert (body["human_feedback"], body["is_approve"]) == (sent, is_approve)
 
 
-def test_an_approval_with_a_text_warns_of_live_deployments(server: FaultServer, told: Callable[[], str]) -> None:
-    server.on(LOOK, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+def test_an_approval_with_a_text_warns_of_live_deployments(server: FaultServer, log_text: Callable[[], str]) -> None:
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
     run(resume(review={**REVIEW, "human_feedback": "Publish it on Monday"}))
-    assert "may run the task again" in told()
+    assert "may run the task again" in log_text()
 
 
 @pytest.mark.parametrize("word", ["True", " true ", "TRUE"])
 def test_the_word_true_is_an_approval(server: FaultServer, word: str) -> None:
-    server.on(LOOK, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
     run(resume(**{**ANSWER, "is_approve": word}))
     assert server.sent(POST)[0].json["is_approve"] is True
 
 
 @pytest.mark.parametrize("word", ["False", " false "])
 def test_the_word_false_is_no_approval(server: FaultServer, word: str) -> None:
-    server.on(LOOK, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
     run(resume(**{**ANSWER, "is_approve": word, "human_feedback": "Shorter"}))
     assert server.sent(POST)[0].json["is_approve"] is False
 
@@ -287,12 +287,12 @@ def test_what_is_not_an_answer_is_refused_before_anything_is_sent(server: FaultS
 
 
 def test_a_review_that_a_template_made_a_text_of_is_read(server: FaultServer) -> None:
-    server.on(LOOK, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
     assert run(resume(review=str(REVIEW))) == "k-1"
 
 
 def test_before_airflow_3_3_a_variable_remembers_that_the_answer_was_sent(server: FaultServer, variables: Any) -> None:
-    server.on(LOOK, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
     task_run = TaskRun("resume")
     run(resume(), task_run)
     assert run(resume(), task_run.clear()) == "k-1"

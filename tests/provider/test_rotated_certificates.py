@@ -18,7 +18,7 @@ from simulated_airflow import PATHS, Connect, wait
 
 from airflow_crew_provider.core.outcome import COMPLETED, GAVE_UP
 
-LOOK = "GET /status/k-1"
+POLL = "GET /status/k-1"
 path = pytest.mark.parametrize("path", PATHS)
 
 
@@ -72,7 +72,7 @@ def test_n24_a_ca_file_that_is_replaced_is_read_again(
     path: str, tls_server: FaultServer, ca_file: Path, new: Path
 ) -> None:
     rotate = then(tls_server, lambda: tls_server.use_certificate(new), lambda: shutil.copy(new, ca_file))
-    tls_server.on(LOOK, rotate, SPEC.completed)
+    tls_server.on(POLL, rotate, SPEC.completed)
     assert wait(path).kind == COMPLETED
     assert tls_server.handshakes_failed == 0
 
@@ -82,7 +82,7 @@ def test_n24_a_ca_file_that_is_replaced_is_read_again(
 def test_n24_a_wait_forgives_one_failure_while_the_ca_file_is_replaced(
     path: str, tls_server: FaultServer, ca_file: Path, new: Path
 ) -> None:
-    tls_server.on(LOOK, then(tls_server, lambda: tls_server.use_certificate(new)), SPEC.completed)
+    tls_server.on(POLL, then(tls_server, lambda: tls_server.use_certificate(new)), SPEC.completed)
 
     def rotate() -> None:
         ends = time.monotonic() + 20
@@ -100,7 +100,7 @@ def test_n24_a_wait_forgives_one_failure_while_the_ca_file_is_replaced(
 @pytest.mark.row("N24")
 @path
 def test_n24_a_ca_file_that_stays_wrong_ends_the_wait(path: str, tls_server: FaultServer, new: Path) -> None:
-    tls_server.on(LOOK, then(tls_server, lambda: tls_server.use_certificate(new)), SPEC.completed)
+    tls_server.on(POLL, then(tls_server, lambda: tls_server.use_certificate(new)), SPEC.completed)
     outcome = wait(path)
     assert outcome.kind == GAVE_UP
     assert "certificate" in outcome.message.lower()

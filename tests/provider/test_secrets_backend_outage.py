@@ -16,7 +16,7 @@ from airflow_crew_provider.hooks import cached_connection
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 
-LOOK = "GET /status/k-1"
+POLL = "GET /status/k-1"
 path = pytest.mark.parametrize("path", PATHS)
 Away = Callable[[int], list[str]]
 
@@ -51,7 +51,7 @@ def away(monkeypatch: pytest.MonkeyPatch) -> Away:
 def test_n18_a_wait_that_begins_while_the_back_end_is_unavailable_forgives_it(
     path: str, server: FaultServer, away: Away
 ) -> None:
-    server.on(LOOK, SPEC.running, SPEC.completed)
+    server.on(POLL, SPEC.running, SPEC.completed)
     failed = away(3)
     assert wait(path).kind == COMPLETED
     assert len(failed) == 3
@@ -72,7 +72,7 @@ def test_n18_a_back_end_that_stays_unavailable_ends_the_wait(
 @pytest.mark.row("N18")
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_n18_a_sensor_forgives_it_from_its_first_moment_on(server: FaultServer, away: Away, deferrable: bool) -> None:
-    server.on(LOOK, SPEC.completed)
+    server.on(POLL, SPEC.completed)
     away(2)
     sensor = CrewStatusSensor(task_id="wait", kickoff_id="k-1", poke_interval=0.05, deferrable=deferrable)
     assert run(sensor)["state"] == "completed"
@@ -92,5 +92,5 @@ def test_n18_a_token_that_rotates_while_the_back_end_is_unavailable_is_found_lat
         known = request.headers["authorization"] == "Bearer the-new-token-of-the-crew"
         return SPEC.completed if known else 401
 
-    server.on(LOOK, SPEC.running, rotate, _reply)
+    server.on(POLL, SPEC.running, rotate, _reply)
     assert wait(path).kind == COMPLETED

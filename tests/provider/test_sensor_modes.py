@@ -31,7 +31,7 @@ try:
 except ImportError:
     from airflow.exceptions import AirflowRescheduleException
 
-LOOK = "GET /status/k-1"
+POLL = "GET /status/k-1"
 MODES = ("poke", "reschedule", "deferrable")
 modes = pytest.mark.parametrize("mode", MODES)
 
@@ -56,7 +56,7 @@ def end_of(operator: CrewStatusSensor, task_run: TaskRun | None = None, most: in
 
 @modes
 def test_the_record_of_a_completed_execution(server: FaultServer, dialect: Dialect, mode: str) -> None:
-    server.on(LOOK, dialect.running, dialect.completed)
+    server.on(POLL, dialect.running, dialect.completed)
     record = end_of(sensor(mode, execution_id="root"))
     common = {
         "state": "completed",
@@ -74,7 +74,7 @@ def test_the_record_of_a_completed_execution(server: FaultServer, dialect: Diale
 
 @modes
 def test_the_record_of_an_execution_that_waits_for_a_person(server: FaultServer, mode: str) -> None:
-    server.on(LOOK, SPEC.running, PENDING_SPEC)
+    server.on(POLL, SPEC.running, PENDING_SPEC)
     assert end_of(sensor(mode)) == {
         "state": "pending",
         "kickoff_id": "k-1",
@@ -89,13 +89,13 @@ def test_the_record_of_an_execution_that_waits_for_a_person(server: FaultServer,
 
 @modes
 def test_past_pending_only_the_completed_record_ends_the_wait(server: FaultServer, mode: str) -> None:
-    server.on(LOOK, PENDING_SPEC, PENDING_SPEC, SPEC.completed)
+    server.on(POLL, PENDING_SPEC, PENDING_SPEC, SPEC.completed)
     assert end_of(sensor(mode, wait_past_pending=True))["state"] == "completed"
 
 
 @modes
 def test_output_that_is_an_object_is_given_as_one(server: FaultServer, mode: str) -> None:
-    server.on(LOOK, {"state": "SUCCESS", "result": '{"a": 1}', "result_json": {"a": 1}})
+    server.on(POLL, {"state": "SUCCESS", "result": '{"a": 1}', "result_json": {"a": 1}})
     assert end_of(sensor(mode))["output"] == {"a": 1}
 
 
@@ -103,7 +103,7 @@ def test_output_that_is_an_object_is_given_as_one(server: FaultServer, mode: str
 def test_a_failed_execution_fails_the_task_at_once_and_without_retries(
     server: FaultServer, dialect: Dialect, mode: str
 ) -> None:
-    server.on(LOOK, dialect.running, dialect.failed)
+    server.on(POLL, dialect.running, dialect.failed)
     with pytest.raises(AirflowFailException, match="ValueError: bad input"):
         end_of(sensor(mode))
 
@@ -124,7 +124,7 @@ def test_soft_fail_and_never_fail_skip_in_every_mode(
 ) -> None:
     answers = {"failed": dialect.failed, "gave up": Reply(status=401), "timeout": dialect.running}
     first = [dialect.running] if when == "later" else []
-    server.on(LOOK, *first, answers[fault])
+    server.on(POLL, *first, answers[fault])
     try:
         operator = sensor(mode, timeout=0.3 if fault == "timeout" else 20, **{flag: True})
     except Exception as error:
@@ -137,7 +137,7 @@ def test_soft_fail_and_never_fail_skip_in_every_mode(
 
 @pytest.mark.parametrize("mode", ["poke", "reschedule"])
 def test_silent_fail_goes_on_poking(server: FaultServer, dialect: Dialect, mode: str) -> None:
-    server.on(LOOK, Reply(status=401), Reply(status=401), dialect.completed)
+    server.on(POLL, Reply(status=401), Reply(status=401), dialect.completed)
     assert end_of(sensor(mode, silent_fail=True))["state"] == "completed"
 
 
@@ -147,7 +147,7 @@ def test_silent_fail_goes_on_poking(server: FaultServer, dialect: Dialect, mode:
 def test_a6_a_sensor_that_times_out_reports_the_fate_of_the_execution(
     server: FaultServer, dialect: Dialect, mode: str, cancel_on_timeout: bool
 ) -> None:
-    server.on(LOOK, dialect.running).on("POST /stop/k-1", {"status": "stopped", "kickoffId": "k-1"})
+    server.on(POLL, dialect.running).on("POST /stop/k-1", {"status": "stopped", "kickoffId": "k-1"})
     with pytest.raises(AirflowSensorTimeout) as error:
         end_of(sensor(mode, timeout=0.4, cancel_on_timeout=cancel_on_timeout))
     said = str(error.value)
@@ -163,7 +163,7 @@ def test_a6_a_sensor_that_times_out_reports_the_fate_of_the_execution(
 def test_a6_a_stop_that_the_service_cannot_do_is_said(
     server: FaultServer, dialect: Dialect, mode: str, answer: Any
 ) -> None:
-    server.on(LOOK, dialect.running).on("POST /stop/k-1", answer)
+    server.on(POLL, dialect.running).on("POST /stop/k-1", answer)
     with pytest.raises(AirflowSensorTimeout, match="could not be stopped"):
         end_of(sensor(mode, timeout=0.2, cancel_on_timeout=True))
 
@@ -173,7 +173,7 @@ def test_a6_a_stop_that_the_service_cannot_do_is_said(
 def test_a6_the_execution_timeout_of_the_task_ends_the_wait_too(
     server: FaultServer, dialect: Dialect, mode: str
 ) -> None:
-    server.on(LOOK, dialect.running)
+    server.on(POLL, dialect.running)
     with pytest.raises(AirflowSensorTimeout, match="The wait timed out"):
         end_of(sensor(mode, execution_timeout=timedelta(seconds=0.4)))
 
@@ -182,14 +182,14 @@ def test_a6_the_execution_timeout_of_the_task_ends_the_wait_too(
 def test_a6_a_rescheduled_sensor_has_its_execution_timeout_for_each_poll_anew(
     server: FaultServer, dialect: Dialect
 ) -> None:
-    server.on(LOOK, *[dialect.running] * 12, dialect.completed)
+    server.on(POLL, *[dialect.running] * 12, dialect.completed)
     operator, started = sensor("reschedule", execution_timeout=timedelta(seconds=0.4)), time.monotonic()
     assert end_of(operator)["state"] == "completed"
     assert time.monotonic() - started > 0.4  # all polls together
 
 
 def test_a_rescheduled_sensor_remembers_between_its_pokes(server: FaultServer, dialect: Dialect) -> None:
-    server.on(LOOK, dialect.running)
+    server.on(POLL, dialect.running)
     task_run = TaskRun("wait")
     operator = sensor("reschedule", timeout=0.6)
     with pytest.raises(AirflowSensorTimeout, match=r"after [01] s"):
@@ -202,7 +202,7 @@ def test_a_rescheduled_sensor_pauses_until_the_scheduler_has_recorded_its_last_p
     server: FaultServer, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deferral, "NOTICED_AFTER", 5.0)
-    server.on(LOOK, dialect.running)
+    server.on(POLL, dialect.running)
     now = time.time()
     with pytest.raises(AirflowRescheduleException) as away:
         run(sensor("reschedule"), TaskRun("wait"))
@@ -212,7 +212,7 @@ def test_a_rescheduled_sensor_pauses_until_the_scheduler_has_recorded_its_last_p
 def test_a_rescheduled_sensor_forgets_what_it_learned_when_it_ends(
     server: FaultServer, dialect: Dialect, variables: Any
 ) -> None:
-    server.on(LOOK, dialect.running, dialect.running, dialect.completed)
+    server.on(POLL, dialect.running, dialect.running, dialect.completed)
     assert end_of(sensor("reschedule"))["state"] == "completed"
     assert variables.kept == {}
 
@@ -221,17 +221,17 @@ def test_a_rescheduled_sensor_forgets_what_it_learned_when_it_ends(
 def test_n8_a_completed_execution_that_reads_running_again_is_polled_until_it_reads_completed(
     server: FaultServer, dialect: Dialect
 ) -> None:
-    server.on(LOOK, dialect.running, dialect.completed, dialect.running, dialect.completed)
+    server.on(POLL, dialect.running, dialect.completed, dialect.running, dialect.completed)
     assert end_of(sensor("deferrable"))["state"] == "completed"
 
 
 @pytest.mark.row("N8")
 def test_n8_a_pending_execution_that_somebody_else_answered_meanwhile_is_waited_for_again(
-    server: FaultServer, told: Callable[[], str]
+    server: FaultServer, log_text: Callable[[], str]
 ) -> None:
-    server.on(LOOK, SPEC.running, PENDING_SPEC, SPEC.running, SPEC.running, SPEC.completed)
+    server.on(POLL, SPEC.running, PENDING_SPEC, SPEC.running, SPEC.running, SPEC.completed)
     assert end_of(sensor("deferrable"))["state"] == "completed"
-    assert "somebody else answered it" in told()
+    assert "somebody else answered it" in log_text()
 
 
 @pytest.mark.row("N8")
@@ -239,7 +239,7 @@ def test_n8_a_completed_execution_whose_result_is_gone_fails_with_a_message(
     server: FaultServer, dialect: Dialect, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outcomes, "FORGIVEN", 0.5)
-    server.on(LOOK, dialect.running, dialect.completed, dialect.failed)
+    server.on(POLL, dialect.running, dialect.completed, dialect.failed)
     with pytest.raises(AirflowException, match="was seen completed, but its result could not be fetched"):
         end_of(sensor("deferrable"))
 
@@ -254,14 +254,14 @@ def test_what_is_no_id_is_refused_before_anything_is_sent(server: FaultServer, m
 
 @pytest.mark.parametrize("event", [None, {}, "completed", {"kind": "completed"}, {"kind": "done", "kickoff_id": "k-1"}])
 def test_an_event_that_is_missing_or_malformed_fails_the_task(server: FaultServer, event: Any) -> None:
-    server.on(LOOK, SPEC.completed)
+    server.on(POLL, SPEC.completed)
     with pytest.raises(AirflowException, match="cannot be read"):
         sensor("deferrable").resume_execution("execute_complete", {"event": event}, TaskRun("wait").context())
     assert server.requests == []
 
 
 def test_exponential_backoff_and_max_wait_replace_the_pace(server: FaultServer, dialect: Dialect) -> None:
-    server.on(LOOK, *[dialect.running] * 4, dialect.completed)
+    server.on(POLL, *[dialect.running] * 4, dialect.completed)
     end_of(sensor("poke", exponential_backoff=True, max_wait=0.2))
     pauses = [b.at - a.at for a, b in zip(server.requests, server.requests[1:], strict=False)]
     assert pauses[0] < 0.12

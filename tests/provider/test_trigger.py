@@ -24,7 +24,7 @@ from airflow_crew_provider.hooks import cached_connection
 from airflow_crew_provider.tasks import cancellation
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 
-LOOK = "GET /status/k-1"
+POLL = "GET /status/k-1"
 
 
 def trigger(**more: Any) -> CrewStatusTrigger:
@@ -48,26 +48,26 @@ def test_every_argument_is_stored() -> None:
 
 
 def test_no_token_is_stored_or_shown_by_a_trigger_that_holds_one(
-    server: FaultServer, dialect: Dialect, told: Callable[[], str]
+    server: FaultServer, dialect: Dialect, log_text: Callable[[], str]
 ) -> None:
     async def while_it_waits() -> str:
         one = trigger()
         wait = asyncio.create_task(one.run().__anext__())
         await asked(server, 1)
         shown = repr(one) + repr(one._hook.connection) + json.dumps(one.serialize())
-        server.on(LOOK, dialect.completed)
+        server.on(POLL, dialect.completed)
         return shown + json.dumps((await wait).payload)
 
-    server.on(LOOK, dialect.running)
+    server.on(POLL, dialect.running)
     shown = asyncio.run(while_it_waits())
     assert {request.token for request in server.requests} == {f"Bearer {TOKEN}"}
-    assert "Execution k-1 is running" in (logged := told())
+    assert "Execution k-1 is running" in (logged := log_text())
     assert TOKEN not in shown + logged
 
 
 @pytest.mark.row("A3")
 def test_a3_a_restart_keeps_the_deadline(server: FaultServer, dialect: Dialect) -> None:
-    server.on(LOOK, dialect.running)
+    server.on(POLL, dialect.running)
     began = time.time()
     event = fire(trigger(started=began - 60, deadline=began + 0.5))
     assert event["kind"] == TIMEOUT
@@ -79,7 +79,7 @@ def test_a3_a_restart_keeps_the_deadline(server: FaultServer, dialect: Dialect) 
 def test_a3_waits_that_a_restart_resumes_together_do_not_all_poll_at_the_same_time(
     server: FaultServer, dialect: Dialect
 ) -> None:
-    server.on(LOOK, dialect.completed)
+    server.on(POLL, dialect.completed)
 
     async def first_look() -> float:
         began = time.monotonic()
@@ -104,7 +104,7 @@ def test_n18_a_connection_that_stays_missing_ends_the_wait_as_a_failure(impatien
 
 
 def test_a_trigger_sends_only_status_requests(server: FaultServer, dialect: Dialect) -> None:
-    server.on(LOOK, dialect.running, 500, dialect.completed)
+    server.on(POLL, dialect.running, 500, dialect.completed)
     assert fire(trigger())["kind"] == COMPLETED
     assert {request.method for request in server.requests} == {"GET"}
 
@@ -133,7 +133,7 @@ def test_a_hundred_triggers_share_one_session_that_is_closed_in_the_end(
         return made[-1]
 
     monkeypatch.setattr(async_exchange.aiohttp, "ClientSession", counted)
-    server.on(LOOK, *[dialect.running] * 150, dialect.completed)
+    server.on(POLL, *[dialect.running] * 150, dialect.completed)
     events = asyncio.run(many(100))
     assert {event["kind"] for event in events} == {COMPLETED}
     assert len(made) == 1
@@ -146,7 +146,7 @@ def test_no_session_or_socket_is_left_behind_in_any_loop(server: FaultServer, di
         """As `dag.test` does: the first event, a loop of its own, and no cleanup."""
         return (await trigger().run().__anext__()).payload
 
-    server.on(LOOK, dialect.running, dialect.completed)
+    server.on(POLL, dialect.running, dialect.completed)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):
@@ -168,7 +168,7 @@ def test_a_cancelled_trigger_gives_its_session_back_and_the_others_go_on(server:
         server.on("GET /status/k-2", dialect.completed)
         return (await waits[1]).payload["kind"]
 
-    server.on(LOOK, dialect.running).on("GET /status/k-2", dialect.running)
+    server.on(POLL, dialect.running).on("GET /status/k-2", dialect.running)
     assert asyncio.run(asyncio.wait_for(play(), 20)) == COMPLETED
 
 
@@ -229,7 +229,7 @@ async def cancelled(one: CrewStatusTrigger, server: FaultServer) -> None:
 def test_a5_a_user_who_ends_the_task_stops_the_execution_if_that_was_asked_for(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch, state: str, cancel_on_kill: bool
 ) -> None:
-    server.on(LOOK, NoReply(SILENCE)).on("POST /stop/k-1", {"status": "stopped", "kickoffId": "k-1"})
+    server.on(POLL, NoReply(SILENCE)).on("POST /stop/k-1", {"status": "stopped", "kickoffId": "k-1"})
     asyncio.run(cancelled(_with_task(trigger(cancel_on_kill=cancel_on_kill), monkeypatch, state), server))
     assert len(server.sent("POST /stop/k-1")) == int(cancel_on_kill)
 
@@ -239,7 +239,7 @@ def test_a5_a_user_who_ends_the_task_stops_the_execution_if_that_was_asked_for(
 def test_a5_a_triggerer_that_shuts_down_stops_nothing(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch, state: Any
 ) -> None:
-    server.on(LOOK, NoReply(SILENCE)).on("POST /stop/k-1", {"status": "stopped"})
+    server.on(POLL, NoReply(SILENCE)).on("POST /stop/k-1", {"status": "stopped"})
     asyncio.run(cancelled(_with_task(trigger(cancel_on_kill=True), monkeypatch, state), server))
     assert server.sent("POST /stop/k-1") == []
 

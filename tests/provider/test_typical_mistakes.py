@@ -31,7 +31,7 @@ def kickoff(**more: Any) -> CrewKickoffOperator:
     return CrewKickoffOperator(**{"task_id": "kickoff", "inputs": {"topic": "tea"}, "deferrable": False, **more})
 
 
-def told(mistake: Mistake, *words: str) -> None:
+def fails_with(mistake: Mistake, *words: str) -> None:
     """The mistake ends in an error whose text is one line and holds all the words."""
     with pytest.raises(Exception) as error:
         mistake()
@@ -65,35 +65,39 @@ def test_a_misspelt_parameter() -> None:
 
 def test_https_where_the_service_speaks_http(plain_http: str, connect: Connect) -> None:
     connect(f"https://{plain_http}", timeout=10, kickoff_timeout=10)
-    told(lambda: run(kickoff()), "write http:// before it", "No execution was started")
+    fails_with(lambda: run(kickoff()), "write http:// before it", "No execution was started")
 
 
 def test_a_host_without_a_scheme(plain_http: str, connect: Connect) -> None:
     connect(plain_http, timeout=10, kickoff_timeout=10)
-    told(lambda: run(kickoff()), "a Host without a scheme means https; write http://", "No execution was started")
+    fails_with(lambda: run(kickoff()), "a Host without a scheme means https; write http://", "No execution was started")
 
 
 def test_a_web_page_where_the_crew_is_expected(server: FaultServer) -> None:
     server.on("GET /inputs", Reply(body="<!DOCTYPE html><title>Sign in</title>"))
-    told(lambda: run(kickoff()), "this is not a crew deployment", "Sign in", "No execution was started")
+    fails_with(lambda: run(kickoff()), "this is not a crew deployment", "Sign in", "No execution was started")
 
 
 def test_a_text_where_an_object_is_expected(server: FaultServer) -> None:
-    told(lambda: run(kickoff(inputs="topic: tea")), "inputs: must be an object (a dict), not str", "Nothing was sent")
+    fails_with(
+        lambda: run(kickoff(inputs="topic: tea")), "inputs: must be an object (a dict), not str", "Nothing was sent"
+    )
     assert server.requests == []
 
 
 @pytest.mark.parametrize("value", [datetime(2026, 1, 1, tzinfo=UTC), DataFrame()], ids=["datetime", "pandas"])
 def test_a_datetime_or_a_table_in_the_inputs(server: FaultServer, value: Any) -> None:
     kind = type(value).__name__
-    told(lambda: run(kickoff(inputs={"topic": [value]})), f"inputs.topic[0]: {kind} is not JSON; convert it first")
+    fails_with(
+        lambda: run(kickoff(inputs={"topic": [value]})), f"inputs.topic[0]: {kind} is not JSON; convert it first"
+    )
     assert server.requests == []
 
 
 def test_an_id_that_the_service_does_not_know(server: FaultServer, impatient: None) -> None:
     server.on("GET /status/k-9", Reply(status=404, body={"detail": "no such execution"}))
     wait = CrewStatusSensor(task_id="wait", kickoff_id="k-9", poke_interval=0.05, deferrable=False)
-    told(lambda: run(wait), "k-9", "Check the id, and that the connection")
+    fails_with(lambda: run(wait), "k-9", "Check the id, and that the connection")
 
 
 def test_a_review_before_airflow_3_1(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +108,7 @@ def test_a_review_before_airflow_3_1(monkeypatch: pytest.MonkeyPatch) -> None:
     def review() -> None:
         __import__(place)
 
-    told(review, "needs Airflow 3.1 or newer", "pass the four fields to CrewResumeOperator")
+    fails_with(review, "needs Airflow 3.1 or newer", "pass the four fields to CrewResumeOperator")
 
 
 def test_the_command_without_its_extra() -> None:
@@ -116,14 +120,14 @@ def test_the_command_without_its_extra() -> None:
 
 
 def test_a_time_of_a_wrong_type() -> None:
-    told(lambda: kickoff(timeout="an hour"), "timeout must be a number of seconds or a timedelta, not 'an hour'")
+    fails_with(lambda: kickoff(timeout="an hour"), "timeout must be a number of seconds or a timedelta, not 'an hour'")
 
 
 def test_a_connection_that_does_not_exist(server: FaultServer) -> None:
-    told(lambda: run(kickoff(crew_conn_id="crew_nowhere")), "crew_nowhere", "No execution was started")
+    fails_with(lambda: run(kickoff(crew_conn_id="crew_nowhere")), "crew_nowhere", "No execution was started")
     assert server.requests == []
 
 
 def test_a_wrong_token(server: FaultServer) -> None:
     server.on("GET /inputs", Reply(status=401, body={"detail": "Invalid or missing authentication credentials"}))
-    told(lambda: run(kickoff()), "401", "crew_default", "No execution was started")
+    fails_with(lambda: run(kickoff()), "401", "crew_default", "No execution was started")

@@ -15,20 +15,20 @@ from simulated_airflow import PATHS, POKE, TOKEN, TRIGGERER, Connect, wait
 from airflow_crew_provider.core.outcome import COMPLETED, FAILED, GAVE_UP, PENDING, TIMEOUT
 from airflow_crew_provider.hooks.crew import CrewHook
 
-LOOK = "GET /status/k-1"
+POLL = "GET /status/k-1"
 GATEWAY = "<html><head><title>502 Bad Gateway</title></head><body><h1>Sorry</h1></body></html>"
 path = pytest.mark.parametrize("path", PATHS)
 
 
 @path
 def test_a_wait_ends_with_the_completed_execution(path: str, server: FaultServer, dialect: Dialect) -> None:
-    server.on(LOOK, dialect.running, dialect.running, dialect.completed)
+    server.on(POLL, dialect.running, dialect.running, dialect.completed)
     assert wait(path).kind == COMPLETED
 
 
 @path
 def test_a_wait_ends_at_a_failed_execution_with_its_error(path: str, server: FaultServer, dialect: Dialect) -> None:
-    server.on(LOOK, dialect.running, dialect.failed)
+    server.on(POLL, dialect.running, dialect.failed)
     outcome = wait(path)
     assert outcome.kind == FAILED
     assert "ValueError: bad input" in outcome.message
@@ -37,12 +37,12 @@ def test_a_wait_ends_at_a_failed_execution_with_its_error(path: str, server: Fau
 @pytest.mark.row("N1")
 @path
 def test_n1_a_wait_goes_through_a_burst_of_server_errors(
-    path: str, server: FaultServer, dialect: Dialect, told: Callable[[], str]
+    path: str, server: FaultServer, dialect: Dialect, log_text: Callable[[], str]
 ) -> None:
     burst = [500, Reply(status=502, body=GATEWAY, headers={"Content-Type": "text/html"}), 503, 504]
-    server.on(LOOK, dialect.running, *burst, dialect.running, dialect.completed)
+    server.on(POLL, dialect.running, *burst, dialect.running, dialect.completed)
     assert wait(path).kind == COMPLETED
-    assert "has failed 1 times since" in told()
+    assert "has failed 1 times since" in log_text()
 
 
 @pytest.mark.row("N1")
@@ -50,7 +50,7 @@ def test_n1_a_wait_goes_through_a_burst_of_server_errors(
 def test_n1_a_service_that_stays_down_is_not_asked_in_a_hot_loop_and_given_up_in_the_end(
     path: str, server: FaultServer, impatient: None
 ) -> None:
-    server.on(LOOK, 503)
+    server.on(POLL, 503)
     outcome = wait(path)
     assert outcome.kind == GAVE_UP
     assert "503" in outcome.message
@@ -64,7 +64,7 @@ def test_n1_a_service_that_stays_down_is_not_asked_in_a_hot_loop_and_given_up_in
 def test_n2_a_retry_after_is_honoured_and_nonsense_ignored(
     path: str, server: FaultServer, dialect: Dialect, asked: str
 ) -> None:
-    server.on(LOOK, Reply(status=429, body={}, headers={"Retry-After": asked}), dialect.completed)
+    server.on(POLL, Reply(status=429, body={}, headers={"Retry-After": asked}), dialect.completed)
     began = time.monotonic()
     assert wait(path).kind == COMPLETED
     assert (time.monotonic() - began >= 1) == (asked == "1")
@@ -74,7 +74,7 @@ def test_n2_a_retry_after_is_honoured_and_nonsense_ignored(
 @path
 def test_n3_resets_before_and_after_the_request_are_forgiven(path: str, server: FaultServer, dialect: Dialect) -> None:
     server.reset_at_connect = 1
-    server.on(LOOK, NoReply(RESET), Reply(body=dialect.completed, stop_after=9, end=RESET), dialect.completed)
+    server.on(POLL, NoReply(RESET), Reply(body=dialect.completed, stop_after=9, end=RESET), dialect.completed)
     assert wait(path).kind == COMPLETED
 
 
@@ -84,7 +84,7 @@ def test_n3_a_service_that_is_not_up_yet_is_waited_for(path: str, connect: Conne
     import threading
 
     with FaultServer(listening=False) as late:
-        late.on(LOOK, dialect.completed)
+        late.on(POLL, dialect.completed)
         connect(late.url)
         threading.Timer(1.0, late.listen).start()
         assert wait(path).kind == COMPLETED
@@ -97,7 +97,7 @@ def test_n4_polls_without_a_whole_answer_time_out_and_are_forgiven(
 ) -> None:
     connect(server.url, timeout=0.4)
     faults = [NoReply(SILENCE), Reply(body=dialect.completed, drip=0.2), Reply(body=b"{}", stop_after=1, end=SILENCE)]
-    server.on(LOOK, *faults, dialect.completed)
+    server.on(POLL, *faults, dialect.completed)
     began = time.monotonic()
     assert wait(path).kind == COMPLETED
     assert 1.2 <= time.monotonic() - began < 10
@@ -107,7 +107,7 @@ def test_n4_polls_without_a_whole_answer_time_out_and_are_forgiven(
 @path
 def test_n4_the_deadline_of_the_wait_cuts_a_poll_in_flight(path: str, server: FaultServer, connect: Connect) -> None:
     connect(server.url, timeout=30)
-    server.on(LOOK, NoReply(SILENCE))
+    server.on(POLL, NoReply(SILENCE))
     began = time.monotonic()
     outcome = wait(path, timeout=0.5)
     assert outcome.kind == TIMEOUT
@@ -120,7 +120,7 @@ def test_n4_the_deadline_of_the_wait_cuts_a_poll_in_flight(path: str, server: Fa
 def test_n5_the_same_token_refused_in_mid_wait_ends_it_and_names_the_connection(
     path: str, server: FaultServer, dialect: Dialect, status: int
 ) -> None:
-    server.on(LOOK, dialect.running, Reply(status=status, body={"detail": "Invalid token"}))
+    server.on(POLL, dialect.running, Reply(status=status, body={"detail": "Invalid token"}))
     outcome = wait(path)
     assert outcome.kind == GAVE_UP
     assert str(status) in outcome.message
@@ -150,7 +150,7 @@ def test_n5_a_token_that_was_rotated_is_looked_up_and_used(
 @pytest.mark.row("N6")
 @path
 def test_n6_an_id_that_is_unknown_at_first_is_forgiven(path: str, server: FaultServer, dialect: Dialect) -> None:
-    server.on(LOOK, dialect.unknown, dialect.unknown, dialect.running, dialect.completed)
+    server.on(POLL, dialect.unknown, dialect.unknown, dialect.running, dialect.completed)
     assert wait(path).kind == COMPLETED
 
 
@@ -159,7 +159,7 @@ def test_n6_an_id_that_is_unknown_at_first_is_forgiven(path: str, server: FaultS
 def test_n6_an_id_that_stays_unknown_is_given_up_and_named(
     path: str, server: FaultServer, dialect: Dialect, impatient: None
 ) -> None:
-    server.on(LOOK, dialect.unknown)
+    server.on(POLL, dialect.unknown)
     outcome = wait(path)
     assert outcome.kind == GAVE_UP
     assert "The service does not know this id: k-1" in outcome.message
@@ -168,24 +168,24 @@ def test_n6_an_id_that_stays_unknown_is_given_up_and_named(
 @pytest.mark.row("N6")
 @path
 def test_n6_an_id_that_was_seen_is_waited_for_until_the_timeout(
-    path: str, server: FaultServer, dialect: Dialect, impatient: None, told: Callable[[], str]
+    path: str, server: FaultServer, dialect: Dialect, impatient: None, log_text: Callable[[], str]
 ) -> None:
-    server.on(LOOK, dialect.running, dialect.unknown)
+    server.on(POLL, dialect.running, dialect.unknown)
     outcome = wait(path, timeout=1.2)
     assert outcome.kind == TIMEOUT
-    assert "may wait for a person" in told()
+    assert "may wait for a person" in log_text()
 
 
 @pytest.mark.row("N6")
 @path
 def test_n6_a_live_pause_without_a_task_id_does_not_end_the_wait(path: str, server: FaultServer) -> None:
-    server.on(LOOK, {"state": "PAUSED", "status": None}, {"state": "PAUSED", "status": None}, LIVE.completed)
+    server.on(POLL, {"state": "PAUSED", "status": None}, {"state": "PAUSED", "status": None}, LIVE.completed)
     assert wait(path).kind == COMPLETED
 
 
 @path
 def test_a_pending_execution_of_the_specification_ends_the_wait(path: str, server: FaultServer) -> None:
-    server.on(LOOK, SPEC.running, PENDING_SPEC)
+    server.on(POLL, SPEC.running, PENDING_SPEC)
     outcome = wait(path)
     assert (outcome.kind, outcome.crew_task_id) == (PENDING, "draft_task")
 
@@ -197,7 +197,7 @@ def test_n7_answers_that_cannot_be_read_are_forgiven_and_never_a_success(
 ) -> None:
     bodies = (b"{", b"[]", b"null", b"", b'{"status": "completed"}', b'{"state": "SUCCESS", "result": 5}')
     faults = [Reply(body=body) for body in bodies]
-    server.on(LOOK, *faults, Reply(status=204), {"status": "contemplating"}, dialect.completed)
+    server.on(POLL, *faults, Reply(status=204), {"status": "contemplating"}, dialect.completed)
     assert wait(path).kind == COMPLETED
     assert len(server.requests) >= 9
 
@@ -205,7 +205,7 @@ def test_n7_answers_that_cannot_be_read_are_forgiven_and_never_a_success(
 @pytest.mark.row("N7")
 @path
 def test_n7_unreadable_answers_for_ever_end_the_wait(path: str, server: FaultServer, impatient: None) -> None:
-    server.on(LOOK, Reply(body=b"<html>completed</html>"))
+    server.on(POLL, Reply(body=b"<html>completed</html>"))
     outcome = wait(path)
     assert outcome.kind == GAVE_UP
     assert "not JSON" in outcome.message
@@ -217,7 +217,7 @@ def test_n7_a_body_of_fifty_megabytes_does_not_end_the_wait(
     path: str, server: FaultServer, connect: Connect, dialect: Dialect
 ) -> None:
     connect(server.url, timeout=20)
-    server.on(LOOK, Reply(body=b" " * 50_000_000), dialect.completed)
+    server.on(POLL, Reply(body=b" " * 50_000_000), dialect.completed)
     assert wait(path).kind == COMPLETED
 
 
@@ -227,7 +227,7 @@ def test_n9_a_redirect_to_another_host_ends_the_wait_and_the_token_stays(
     path: str, server: FaultServer, dialect: Dialect
 ) -> None:
     with FaultServer() as other:
-        server.on(LOOK, Reply(status=307, headers={"Location": f"{other.url}/status/k-1"}))
+        server.on(POLL, Reply(status=307, headers={"Location": f"{other.url}/status/k-1"}))
         assert wait(path).kind == GAVE_UP
         assert other.requests == []
 
@@ -243,14 +243,14 @@ def test_n16_a_base_url_with_a_path_and_slashes_is_kept(
     assert wait(path).kind == COMPLETED
 
 
-def test_the_heartbeat_of_a_wait_stands_in_the_log_once(server: FaultServer, told: Callable[[], str]) -> None:
-    server.on(LOOK, SPEC.running, SPEC.running, SPEC.completed)
+def test_the_heartbeat_of_a_wait_stands_in_the_log_once(server: FaultServer, log_text: Callable[[], str]) -> None:
+    server.on(POLL, SPEC.running, SPEC.running, SPEC.completed)
     wait(POKE)
-    assert told().count("Execution k-1 is running: 1 of 2 tasks, now draft_task") == 1
+    assert log_text().count("Execution k-1 is running: 1 of 2 tasks, now draft_task") == 1
 
 
 def test_get_status_and_aget_status_agree(server: FaultServer, dialect: Dialect) -> None:
     import asyncio
 
-    server.on(LOOK, dialect.completed)
+    server.on(POLL, dialect.completed)
     assert asyncio.run(CrewHook().aget_status("k-1")) == CrewHook().get_status("k-1")

@@ -19,7 +19,7 @@ OLD = {**COMPLETED, "kickoff_id": "execution-0", "execution_id": "execution-0", 
 
 
 class Noted(BaseNotifier):
-    """Notes down whom it told."""
+    """Notes down whom it notified."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,8 +47,8 @@ def test_the_result_is_the_only_end_and_each_round_is_a_group_of_its_own() -> No
 def test_webhooks_are_given_at_the_kickoff_and_again_at_each_resume() -> None:
     webhooks = {"crew": "https://hooks.example.com/crew"}
     dag = group(webhooks=webhooks, max_rounds=2)
-    told = [dag.get_task(f"crew.{task}").webhooks for task in ("kickoff", "round_1.resume", "round_2.resume")]
-    assert told == [webhooks] * 3
+    given = [dag.get_task(f"crew.{task}").webhooks for task in ("kickoff", "round_1.resume", "round_2.resume")]
+    assert given == [webhooks] * 3
 
 
 def test_arguments_of_the_review_and_the_connection_reach_every_round() -> None:

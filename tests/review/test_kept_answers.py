@@ -246,6 +246,6 @@ def test_a13_the_next_form_says_why_the_last_answer_was_not_taken(
 ) -> None:
     kept = parked(lambda: review_of(body=body).execute(context))
     parked(lambda: review_of(body=body).execute_complete(context, event, **kept))
-    told = supervisor.asked[-1].body
-    assert told.startswith(f"**The last answer by `Ann` was not accepted because {reason}")
-    assert told.endswith("Draft 1.")
+    body = supervisor.asked[-1].body
+    assert body.startswith(f"**The last answer by `Ann` was not accepted because {reason}")
+    assert body.endswith("Draft 1.")

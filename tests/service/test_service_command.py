@@ -75,9 +75,9 @@ def test_a_bad_target_ends_the_start_with_one_sentence_that_names_it(
     if content is not None:
         Path(target).write_text(content)
     assert main(["serve", "--port", "0", "--crew", target]) == 2
-    told = capfd.readouterr()
-    assert told.out == ""
-    (sentence,) = told.err.splitlines()
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    (sentence,) = printed.err.splitlines()
     assert repr(target) in sentence
 
 
@@ -126,7 +126,7 @@ def test_an_unusable_port_or_database_is_reported_in_one_sentence(
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        for options, told in (
+        for options, expected in (
             (["--port", port, "--db", "other.db"], f"Cannot listen on 127.0.0.1:{port}"),
             (["--port", "0"], "'crew-service.db' is in use by another crew service"),
             (["--port", "0", "--db", "absent/x.db"], "'absent/x.db' cannot be used"),
@@ -134,7 +134,7 @@ def test_an_unusable_port_or_database_is_reported_in_one_sentence(
         ):
             assert main(["serve", *options]) == 2
             (sentence,) = capsys.readouterr().err.splitlines()
-            assert told in sentence
+            assert expected in sentence
 
 
 def test_a_person_at_the_terminal_lists_shows_and_decides(

@@ -137,11 +137,11 @@ def test_the_assets_need_no_token_and_have_their_media_types(serve: Serve) -> No
 
 def test_the_document_describes_its_tags_and_says_where_no_token_is_needed(serve: Serve) -> None:
     document = serve().get("/openapi.json").json()
-    operations = [told for methods in document["paths"].values() for told in methods.values()]
-    assert {tag for told in operations for tag in told["tags"]} == {tag["name"] for tag in document["tags"]}
+    operations = [operation for methods in document["paths"].values() for operation in methods.values()]
+    assert {tag for operation in operations for tag in operation["tags"]} == {tag["name"] for tag in document["tags"]}
     assert all(tag["description"] for tag in document["tags"])
-    for told in operations:
-        assert (told.get("security") == []) == ("No token is needed." in told.get("description", ""))
+    for operation in operations:
+        assert (operation.get("security") == []) == ("No token is needed." in operation.get("description", ""))
     assert "the addresses to notify" in document["paths"]["/kickoff"]["post"]["description"]
     assert "Shorter, and name the sources." in json.dumps(document["components"]["schemas"]["ResumeBody"])
     assert "Authorization: Bearer" in document["info"]["description"]

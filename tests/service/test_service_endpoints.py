@@ -81,12 +81,12 @@ def test_the_document_gives_every_operation_a_summary_a_tag_its_body_and_the_ref
 ) -> None:
     document = served.app(tmp_path).openapi()
     for endpoint in served.endpoints:
-        told = document["paths"][endpoint.path][endpoint.method.lower()]
-        assert (told["summary"], told["tags"]) == (endpoint.summary, [endpoint.tag])
+        documented = document["paths"][endpoint.path][endpoint.method.lower()]
+        assert (documented["summary"], documented["tags"]) == (endpoint.summary, [endpoint.tag])
         codes = {"200", *map(str, endpoint.problems), *(["401"] if endpoint.needs_token else [])}
-        assert set(told["responses"]) == codes, endpoint.path
-        assert ("requestBody" in told) == (endpoint.body is not None), endpoint.path
-        assert {part["name"] for part in told.get("parameters", ())} >= names_in(endpoint.path), endpoint.path
+        assert set(documented["responses"]) == codes, endpoint.path
+        assert ("requestBody" in documented) == (endpoint.body is not None), endpoint.path
+        assert {part["name"] for part in documented.get("parameters", ())} >= names_in(endpoint.path), endpoint.path
 
 
 @EACH

@@ -89,9 +89,9 @@ def test_missing_inputs_are_a_422_with_the_names_and_wrong_types_a_422_with_a_li
     assert (answer.status_code, answer.json()) == (422, {"detail": "Missing inputs: topic"})
     answer = client.post("/resume", {"execution_id": "a", "task_id": "b", "human_feedback": "Approved."})
     assert answer.status_code == 422
-    told = {tuple(entry["loc"]): (entry["msg"], entry["type"]) for entry in answer.json()["detail"]}
+    errors = {tuple(entry["loc"]): (entry["msg"], entry["type"]) for entry in answer.json()["detail"]}
     missing = ("Field required", "missing")
-    assert told == {("body", "executionId"): missing, ("body", "taskId"): missing}
+    assert errors == {("body", "executionId"): missing, ("body", "taskId"): missing}
 
 
 def test_a_person_is_asked_by_webhook_and_the_result_stands_at_the_new_id(client: Client, receiver: Receiver) -> None:
@@ -141,8 +141,8 @@ def test_resume_answers_200_to_the_unknown_with_an_id_that_never_moves(client: C
     client.kickoff(humanInputWebhookUrl=f"{receiver.url}/ask")
     asked = question(receiver, 1)
     for wrong in ({"execution_id": str(uuid4())}, {"task_id": str(uuid4())}, {"task_id": "draft_task"}):
-        dead = decide(client, {**asked, **wrong}, "Approved.")
-        assert client.status(dead)["state"] == "NOT FOUND"
+        replaced = decide(client, {**asked, **wrong}, "Approved.")
+        assert client.status(replaced)["state"] == "NOT FOUND"
     assert client.until(decide(client, asked, "Approved."), "SUCCESS")
 
 

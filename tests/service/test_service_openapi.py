@@ -74,8 +74,12 @@ def test_schemathesis_finds_no_failure_with_all_checks_on(
 @pytest.mark.parametrize("dialect", ["spec", "live"])
 def test_the_document_names_every_path_and_code_of_the_dialect(serve: Serve, dialect: str) -> None:
     document = serve(dialect=dialect).get("/openapi.json").json()
-    told = {path: set(told["responses"]) for path, methods in document["paths"].items() for told in methods.values()}
-    assert told == CODES[dialect]
+    documented = {
+        path: set(documented["responses"])
+        for path, methods in document["paths"].items()
+        for documented in methods.values()
+    }
+    assert documented == CODES[dialect]
 
 
 def test_the_document_asks_for_the_inputs_of_this_crew(serve: Serve) -> None:
@@ -90,8 +94,8 @@ def test_every_answer_of_a_whole_run_has_the_documented_shape(serve: Serve) -> N
     document = client.get("/openapi.json").json()
 
     def fits(method: str, path: str, answer: requests.Response) -> dict[str, Any]:
-        told = document["paths"][path][method]["responses"][str(answer.status_code)]
-        schema = {**told["content"]["application/json"]["schema"], "components": document["components"]}
+        documented = document["paths"][path][method]["responses"][str(answer.status_code)]
+        schema = {**documented["content"]["application/json"]["schema"], "components": document["components"]}
         jsonschema.validate(answer.json(), schema)
         return answer.json()
 

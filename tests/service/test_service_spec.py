@@ -35,8 +35,8 @@ def test_an_execution_runs_waits_and_completes_with_the_results_of_every_task(cl
     record = client.until(kickoff_id, "completed")
     assert set(record) == {"status", "result", "execution_time"}
     assert record["result"]["output"] == '{"title": "All on AI"}'
-    told = [(task["task_id"], task["agent"], task["output"]) for task in record["result"]["tasks"]]
-    assert told == [
+    reported = [(task["task_id"], task["agent"], task["output"]) for task in record["result"]["tasks"]]
+    assert reported == [
         ("research_task", "Researcher", "Notes on AI"),
         ("draft_task", "Writer", "Draft 1 on AI"),
         ("publish_task", "Editor", '{"title": "All on AI"}'),

@@ -36,8 +36,18 @@ def test_every_level_is_sent_in_the_observed_shape(serve: Serve, receiver: Recei
     client.until(kickoff_id, "completed")
     eventually(lambda: len(receiver.taken) == 3, "three webhooks")
     (task,), (step,), (crew,) = (receiver.bodies(f"/{level}") for level in ("task", "step", "crew"))
-    told = ["name", "description", "expected_output", "summary", "agent", "output", "output_json", "kickoff_id", "meta"]
-    assert sorted(task) == sorted(told)
+    fields = [
+        "name",
+        "description",
+        "expected_output",
+        "summary",
+        "agent",
+        "output",
+        "output_json",
+        "kickoff_id",
+        "meta",
+    ]
+    assert sorted(task) == sorted(fields)
     assert (task["name"], task["agent"], task["output"]) == ("only_task", "Writer", "All on AI")
     assert sorted(step) == sorted(["prompt", "thought", "tool", "tool_input", "result", "kickoff_id", "meta"])
     assert sorted(crew) == sorted(["kickoff_id", "result", "result_json", "token_usage", "meta"])

@@ -56,7 +56,7 @@ def test_a13_an_answer_that_is_given_between_two_tries_is_taken_by_the_next_one(
     assert datetime.fromisoformat(review["decided_at"]) == datetime.fromisoformat(given.json()["responded_at"])
     # A try that parks with an answer there is queued again at once. Airflow 3.3.2 fails it if the scheduler has not yet
     # read the end of its visit (apache/airflow issues 67287 and 72716), and the next try takes the answer. The operator
-    # cannot spare that try, since no worker can read an answer; so the scheduler's own account of such tries counts.
+    # cannot spare that try, since no worker can read an answer; so the scheduler's own record of such tries counts.
     assert run.task("review")["try_number"] == 2 + len(run.state_mismatches())
 
 
@@ -79,11 +79,11 @@ def test_a13_the_next_form_says_whose_answer_was_not_taken_and_why(
     wrong = {"chosen_options": ["revise"], "params_input": {"feedback": "Shorter."}}
     assert stack.api.call("PATCH", path, json=wrong).ok
 
-    def told() -> str | None:
+    def next_body() -> str | None:
         detail = stack.api.json("GET", path)
         return detail["body"] if not detail["response_received"] else None
 
-    body = wait_until(told, 90, "the next question")
+    body = wait_until(next_body, 90, "the next question")
     said = f"The last answer by `{stack.api.user}` was not accepted because its fields are `feedback` and the form has"
     assert body.startswith(f"**{said} `human_feedback`.**\n\n")
     assert body.endswith(asked["body"])

@@ -111,8 +111,8 @@ def test_two_gates_and_three_rounds_in_one_execution(stack: AirflowStack, runs: 
     assert (record["state"], record["output"]) == ("completed", "Draft 1 on tea")
 
     audit = decisions(stack, "review_gates", run.run_id)
-    told = [(each["round"], each["crew_task_id"], each["is_approve"], each["service"]["status"]) for each in audit]
-    assert told == [
+    summary = [(each["round"], each["crew_task_id"], each["is_approve"], each["service"]["status"]) for each in audit]
+    assert summary == [
         (1, "outline_task", False, "retrying"),
         (2, "outline_task", True, "resumed"),
         (3, "draft_task", True, "resumed"),

@@ -36,7 +36,7 @@ def listen_to_steps(crew: Crew, report: Callable[[Progress], None]) -> None:
 
 def _listener(own: Callback | None, report: Callable[[Progress], None]) -> Callback:
     def step(answer: Any) -> None:
-        if isinstance(answer, AgentAction | AgentFinish):  # not the bare result that CrewAI tells before the action
+        if isinstance(answer, AgentAction | AgentFinish):  # not the bare result that CrewAI reports before the action
             report(_step(answer))
         if own:
             call(own, answer)

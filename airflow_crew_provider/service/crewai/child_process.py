@@ -1,4 +1,4 @@
-"""A crew's process: reads one request from the service, does it, and dies with its process group.
+"""A crew's process: reads one request from the service, performs it, and ends with its process group.
 
 It goes on only while the service is there: the end of the connection ends it.
 """

@@ -23,7 +23,7 @@ from airflow_crew_provider.service.engine.crew import (
 )
 
 PROCESSES = ProcessPool()  # one for all crews of the service: it knows none of them
-BATCH = 0.2  # seconds between looks at a job's cancellation
+BATCH = 0.2  # seconds between two checks of a job's cancellation
 LOADING = 120.0  # seconds for the modules of a target to be imported when the service starts
 LONGEST = 1_000  # characters of what is wrong with a target; a validation can say a lot
 

@@ -1,4 +1,4 @@
-"""What a person said reaches the agent as the turns of a conversation; CrewAI never asks at a terminal."""
+"""Passes a person's feedback to the agent as turns of a conversation; CrewAI never asks at a terminal."""
 
 from __future__ import annotations
 

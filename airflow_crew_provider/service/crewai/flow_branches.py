@@ -1,4 +1,4 @@
-"""Keeps a gate from cancelling what runs beside it: each branch of a Flow goes on to its own end or gate.
+"""Keeps a gate from cancelling parallel branches: each branch of a Flow continues to its own end or gate.
 
 Once no branch runs, the question of the first gate pauses the Flow, in the way that CrewAI pauses one.
 """

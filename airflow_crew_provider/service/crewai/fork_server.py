@@ -1,6 +1,6 @@
 """The process that crews are forked from: it imports CrewAI once, runs no user code and has one thread.
 
-It forks when the service asks, tells the service how each child ended, and ends when the service is gone. What a
+It forks on request, reports to the service how each child ended, and ends when the service is gone. What a
 crew leaves behind when it dies becomes a child of this process, and is killed.
 """
 

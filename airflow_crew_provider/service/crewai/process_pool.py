@@ -43,7 +43,7 @@ class CrewProcess:
         self._pid: int | None = pid
 
     def send(self, message: Message) -> None:
-        """Send to a process that may be gone: what it says next, or its silence, tells that."""
+        """Send to a process that may be gone; the next `receive` shows whether it is."""
         with contextlib.suppress(ConnectionError):
             self._channel.send(message)
 

@@ -1,4 +1,4 @@
-"""Tells the service how many tokens this process has used: after each answer of a model, and before other progress."""
+"""Reports how many tokens this process has used: after each answer of a model, and before other progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Puts the parts of one process together, and starts and stops them in the right order."""
+"""Assembles the parts of one process, and starts and stops them in the right order."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, NotRequired, Protocol, TypedDict
 
 
 class Cancelled(Exception):
-    """The segment ended because it was told to, not because the crew failed."""
+    """The segment ended on request, not because the crew failed."""
 
 
 class BadTarget(ValueError):
@@ -167,7 +167,7 @@ class PendingReview:
     state: dict[str, Any] = field(default_factory=dict)
     question: str | None = None  # of a Flow: what its author asks
     outcomes: list[str] | None = None  # of a Flow: what the person may choose from; empty for free text
-    details: dict[str, Any] = field(default_factory=dict)  # of a Flow: what else a flow webhook tells
+    details: dict[str, Any] = field(default_factory=dict)  # of a Flow: what else a flow webhook reports
 
 
 class Crew(Protocol):

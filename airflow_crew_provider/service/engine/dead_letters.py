@@ -1,4 +1,4 @@
-"""Webhooks that no receiver took: kept as long as their execution, listed, and sent again on request."""
+"""Undelivered webhooks: kept as long as their execution, listed, and sent again on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller can ask for: start, look, decide, stop. One transaction each, so that of two rivals one wins."""
+"""The requests of a caller: start, poll, decide, stop. One transaction each, so that of two at once one wins."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ class Executions:
         return row is not None and self._crew in (None, row.crew) and caller.may_see(row.owner)
 
     def _mend(self, some_id: str) -> None:
-        """Whoever is about to change a row has one that can be read."""
+        """End an execution whose row cannot be read, before it is changed."""
         with self._database.reading() as connection:
             row = queries.by_either_id(connection, some_id)
         if row is not None and not integrity.is_readable(row):

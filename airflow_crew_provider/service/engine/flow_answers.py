@@ -69,8 +69,8 @@ class FlowAnswers:
         decision = Decision(row.id, gate["key"], None, answer.feedback, outcome=answer.outcome, question_id=question.id)
 
         def accepted(kickoff_id: str) -> dict[str, Any]:
-            told = {"flow_id": row.id, "method_name": gate["task_id"], "responded_by": by, "responded_at": _iso(now)}
-            return {"status": "accepted", "request": {"id": question.id, "status": "responded", **told}}
+            receipt = {"flow_id": row.id, "method_name": gate["task_id"], "responded_by": by, "responded_at": _iso(now)}
+            return {"status": "accepted", "request": {"id": question.id, "status": "responded", **receipt}}
 
         now = time.time()
         try:

@@ -101,13 +101,13 @@ class FlowWebhooks:
     def _send(self, question_id: str, row: Row[Any]) -> None:
         raw = json.dumps(self._webhook.body(question_id, row)).encode()
         headers = self._webhook.headers(raw, now=time.time())
-        told = {"execution_id": row.id, "webhook": "flow"}
+        labels = {"execution_id": row.id, "webhook": "flow"}
         try:
             answer = requests.post(self._webhook.url, raw, headers=headers, timeout=TIMEOUT, allow_redirects=False)
             problem = None if answer.ok and not answer.is_redirect else f"HTTP {answer.status_code}"
         except requests.RequestException as error:
             problem = type(error).__name__
         if problem:
-            log.warning("flow webhook not delivered: %s; it is not sent again", problem, extra=told)
+            log.warning("flow webhook not delivered: %s; it is not sent again", problem, extra=labels)
         else:
-            log.info("flow webhook delivered", extra=told)
+            log.info("flow webhook delivered", extra=labels)

@@ -1,4 +1,4 @@
-"""The same key and the same body get the same answer: an Idempotency-Key, kept in the transaction it protects."""
+"""Idempotency-Key: the same key and body get the same answer; it is stored in the transaction it protects."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class IdempotencyKey:
         return replace(self, caller=f"crew:{crew}/{self.caller}") if crew else self
 
     def earlier(self, connection: Connection) -> dict[str, Any] | None:
-        """The answer that this request got before. A twin of it waits here until this transaction ends."""
+        """Return the earlier answer to this request. A concurrent duplicate waits here until this transaction ends."""
         transactions.lock_name(connection, f"{self.caller}/{self.endpoint}/{self.key}")
         query = select(answers.c.fingerprint, answers.c.answer).where(
             answers.c.caller == self.caller,

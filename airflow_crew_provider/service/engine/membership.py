@@ -1,4 +1,4 @@
-"""This process among those that share a database: it shows that it lives, and buries those that do not."""
+"""This process among those that share a database: its heartbeat, and the removal of processes without one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from airflow_crew_provider.service.storage.database import Database
 
 log = logging.getLogger(__name__)
 
-PAUSE = 3.0  # seconds between two signs of life
-DEAD_AFTER = 18.0  # seconds in which a process gave none, seen from here
+PAUSE = 3.0  # seconds between two heartbeats
+DEAD_AFTER = 18.0  # seconds without a heartbeat, measured here
 
 
 class Membership:
-    """`on_loss`: others took this process for dead, and what it ran goes on elsewhere."""
+    """`on_loss`: other processes removed this one, and continue what it ran."""
 
     def __init__(self, database: Database, *, on_loss: Callable[[], None]) -> None:
         self._database = database
@@ -39,13 +39,13 @@ class Membership:
             self._loop.start()
 
     def stop(self) -> None:
-        """Leave, so that nobody has to wait for the executions that were given back."""
+        """Unregister, so that others can claim the executions that were given back at once."""
         self._loop.stop()
         with contextlib.suppress(DatabaseUnavailable), self._database.writing() as connection:
             claims.unregister(connection, self.id, now=time.time())
 
     def rejoin(self) -> None:
-        """Register anew after a loss; callable from every thread that notices it."""
+        """Register again after a removal; callable from every thread that notices it."""
         with self._lock:
             with self._database.reading() as connection:
                 if self.id in claims.beats(connection):
@@ -69,7 +69,7 @@ class Membership:
             log.warning("executions recovered, count=%d", orphans)
 
     def probe(self) -> None:
-        """Write one sign of life: also how one finds out whether the database can be written."""
+        """Write one heartbeat, which also shows whether the database can be written."""
         with self._database.writing() as connection:
             alive = claims.beat(connection, self.id)
         if not alive:
@@ -83,7 +83,7 @@ class Membership:
             self._bury(process_id, beats[process_id])
 
     def _silent(self, beats: dict[str, int], now: float) -> list[str]:
-        """Those whose number stood still; what passed while this process could not look does not count."""
+        """Those whose number did not grow; time in which this process could not check does not count."""
         if now - self._looked_at > DEAD_AFTER / 2:
             self._seen.clear()
         self._looked_at = now
@@ -96,6 +96,6 @@ class Membership:
 
     def _bury(self, process_id: str, beat: int) -> None:
         with self._database.writing() as connection:
-            moved = claims.bury(connection, process_id, beat=beat, now=time.time())
+            moved = claims.remove_process(connection, process_id, beat=beat, now=time.time())
         if moved is not None:
             log.warning("process %s does not respond; its executions continue elsewhere, count=%d", process_id, moved)

@@ -1,4 +1,4 @@
-"""Delivers webhooks off the crew's path, each execution's in their order, and keeps what no receiver takes.
+"""Delivers webhooks off the crew's path, in order for each execution, and keeps the undeliverable ones.
 
 A task of the event loop works through one queue at a time. A receiver has a few of these tasks, one that does not
 answer fewer, and those that do not answer have half of all tasks together: the others' webhooks never wait for them.

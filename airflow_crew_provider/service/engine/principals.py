@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 class BadToken(ValueError):
-    """The tokens cannot be told apart or sent."""
+    """The tokens are equal, or cannot be sent."""
 
 
 @dataclass(frozen=True)

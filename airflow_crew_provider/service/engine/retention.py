@@ -1,4 +1,4 @@
-"""Deletes executions that have been over for `keep_days`, and empties the log of the database of erased secrets."""
+"""Deletes executions that ended `keep_days` ago, and clears erased secrets from the log of the database."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_crew_provider.service.storage.tables import answers, dead_letters, 
 log = logging.getLogger(__name__)
 
 TICK = 0.5  # seconds within which erased secrets are gone from the log too
-PAUSE = 60.0  # seconds between two looks for what is old
+PAUSE = 60.0  # seconds between two searches for old executions
 AT_ONCE = 500  # executions deleted in one transaction, so that kickoffs do not wait long
 
 
@@ -46,7 +46,7 @@ class Retention:
 
 
 def forget_old(database: Database, *, before: float) -> int:
-    """Delete what ended before that moment and is told to everybody; the number of executions."""
+    """Delete what ended before that moment and whose webhooks are delivered; return the number of executions."""
     count = 0
     while deleted := _forget_some(database, before):
         count += deleted
@@ -56,8 +56,8 @@ def forget_old(database: Database, *, before: float) -> int:
 
 
 def _forget_some(database: Database, before: float) -> int:
-    told = ~exists().where(outbox.c.execution_id == executions.c.id)
-    query = select(executions.c.id).where(executions.c.ended_at < before, told).limit(AT_ONCE)
+    delivered = ~exists().where(outbox.c.execution_id == executions.c.id)
+    query = select(executions.c.id).where(executions.c.ended_at < before, delivered).limit(AT_ONCE)
     with database.writing() as connection:
         old = list(connection.execute(query).scalars())
         for column in (

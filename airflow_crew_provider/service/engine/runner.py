@@ -174,7 +174,7 @@ class Runner:
                 segment.enforce_limits()
 
     def _drop_lost(self) -> None:
-        """Cancel what was stopped by another process, or is run by one since this one was taken for dead."""
+        """Cancel what another process stopped, or runs since it removed this one."""
         with self._lock:
             running = set(self._running)
         if not running:

@@ -208,8 +208,8 @@ async def key_reused(request: Request, error: Any) -> JSONResponse:
 def _already_answered(refused: AlreadyAnswered) -> dict[str, Any]:
     when = datetime.fromtimestamp(refused.at, UTC).isoformat()
     sentence = f"The question was answered by {refused.by} at {when}."
-    told = {"responded_by": refused.by, "responded_at": when}
-    return {"status": "already_responded", "error": "already_responded", "detail": sentence, **told}
+    answered = {"responded_by": refused.by, "responded_at": when}
+    return {"status": "already_responded", "error": "already_responded", "detail": sentence, **answered}
 
 
 def _caller(request: Request) -> Principal:

@@ -1,4 +1,4 @@
-"""Identify the caller before anything of a request is read. HEAD is answered as GET is, without the body."""
+"""Identify the caller before a request's body is read. HEAD is answered like GET, without the body."""
 
 from __future__ import annotations
 

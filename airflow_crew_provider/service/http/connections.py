@@ -1,4 +1,4 @@
-"""Bounds what a connection may hold: headers arrive in time and within a size, and a full house drops the idlest."""
+"""Limits connections: headers arrive in time and within a size, and at the limit the idlest connection is dropped."""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ def _description(endpoint: Endpoint) -> str:
 
 
 def _refusals(endpoint: Endpoint) -> dict[int | str, dict[str, Any]]:
-    told = {**({401: UNAUTHORIZED} if endpoint.needs_token else {}), **endpoint.problems}
-    return {code: {"description": text, **_shape(endpoint, code)} for code, text in told.items()}
+    codes = {**({401: UNAUTHORIZED} if endpoint.needs_token else {}), **endpoint.problems}
+    return {code: {"description": text, **_shape(endpoint, code)} for code, text in codes.items()}
 
 
 def _shape(endpoint: Endpoint, code: int) -> dict[str, Any]:
@@ -81,14 +81,14 @@ def _shape(endpoint: Endpoint, code: int) -> dict[str, Any]:
 
 
 def _request(endpoint: Endpoint) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
     if endpoint.parameters:
-        told["parameters"] = list(endpoint.parameters)
+        extra["parameters"] = list(endpoint.parameters)
     if endpoint.body:
-        told["requestBody"] = {"required": True, "content": _json(endpoint.body)}
+        extra["requestBody"] = {"required": True, "content": _json(endpoint.body)}
     if not endpoint.needs_token:
-        told["security"] = []
-    return told
+        extra["security"] = []
+    return extra
 
 
 def _json(model: type[BaseModel]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def install(app: FastAPI, endpoints: tuple[Endpoint, ...], crew: Crew, limits: L
 
 
 def _document(endpoints: tuple[Endpoint, ...], crew: Crew) -> dict[str, Any]:
-    told = get_openapi(
+    document = get_openapi(
         title="Crew Execution API",
         version=__version__,
         summary="Start, watch, review and stop executions of one crew.",
@@ -120,14 +120,14 @@ def _document(endpoints: tuple[Endpoint, ...], crew: Crew) -> dict[str, Any]:
     )
     read = [endpoint.body for endpoint in endpoints if endpoint.body]
     _, bodies = models_json_schema([(model, "validation") for model in read], ref_template=REF)
-    components = told.setdefault("components", {})
+    components = document.setdefault("components", {})
     components.setdefault("schemas", {}).update(bodies["$defs"])
     _ask_for_inputs(components["schemas"]["KickoffBody"], crew)
     _give_back_nulls(components["schemas"])
-    told["paths"] = {endpoint.path: told["paths"][endpoint.path] for endpoint in endpoints}
+    document["paths"] = {endpoint.path: document["paths"][endpoint.path] for endpoint in endpoints}
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    told["security"] = [{"token": []}]
-    return told
+    document["security"] = [{"token": []}]
+    return document
 
 
 def _give_back_nulls(schemas: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Slows down who guesses tokens at the page's login."""
+"""Slows down the guessing of tokens at the page's login."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ def is_trouble(error: Exception) -> bool:
 
 
 def sentence(error: Exception) -> str:
-    told = str(getattr(error, "orig", None) or error).lower()
-    return next((text for word, text in SENTENCES.items() if word in told), UNREACHABLE)
+    reason = str(getattr(error, "orig", None) or error).lower()
+    return next((text for word, text in SENTENCES.items() if word in reason), UNREACHABLE)
 
 
 class Availability:
@@ -73,8 +73,8 @@ class Availability:
         """Note the trouble; returns the sentence for callers."""
         self._problem = sentence(error)
         if self._may_log(self._problem):
-            told = str(getattr(error, "orig", None) or error).partition("\n")[0][:300]
-            log.error("%s Executions and webhooks wait until it can be used again. (%s)", self._problem, told)
+            reason = str(getattr(error, "orig", None) or error).partition("\n")[0][:300]
+            log.error("%s Executions and webhooks wait until it can be used again. (%s)", self._problem, reason)
         return self._problem
 
     def works(self) -> None:

@@ -1,7 +1,7 @@
 """Which process runs which execution; each function is part of the caller's transaction.
 
-A process is registered while it lives and shows it by a number that grows. Whoever sees the number stand still for
-long enough deletes the process, and what it ran goes on elsewhere. No clock is compared, neither between machines nor
+A process is registered while it lives, and its heartbeat is a number that grows. Another process that sees no growth
+for long enough deletes it and continues what it ran. No clock is compared, neither between machines nor
 with an earlier moment. A process that was deleted by mistake learns it when it counts or claims next; what its segments
 write meanwhile is refused, since every claim gives the execution a new segment number.
 """
@@ -33,7 +33,7 @@ def unregister(connection: Connection, process_id: str, *, now: float) -> None:
 
 
 def beat(connection: Connection, process_id: str) -> bool:
-    """Show that the process lives; False when others hold it for dead."""
+    """Write a heartbeat; False when others have removed this process."""
     counted = update(processes).where(processes.c.id == process_id).values(beat=processes.c.beat + 1)
     return connection.execute(counted).rowcount == 1
 
@@ -42,8 +42,8 @@ def beats(connection: Connection) -> dict[str, int]:
     return {row.id: row.beat for row in connection.execute(select(processes.c.id, processes.c.beat))}
 
 
-def bury(connection: Connection, process_id: str, *, beat: int, now: float) -> int | None:
-    """Delete a process whose number stood still; the executions that go on elsewhere, None if it moved after all."""
+def remove_process(connection: Connection, process_id: str, *, beat: int, now: float) -> int | None:
+    """Delete a process without a heartbeat; return how many executions continue elsewhere, None if there was one."""
     dead = delete(processes).where(processes.c.id == process_id, processes.c.beat == beat)
     if connection.execute(dead).rowcount == 0:
         return None
@@ -51,7 +51,7 @@ def bury(connection: Connection, process_id: str, *, beat: int, now: float) -> i
 
 
 def claim_due(connection: Connection, process_id: str, crew: str, *, now: float, limit: int) -> list[str] | None:
-    """Take up to `limit` queued executions, the oldest first; None when this process is held for dead."""
+    """Take up to `limit` queued executions, the oldest first; None when this process was removed."""
     alive = select(processes.c.id).where(processes.c.id == process_id).with_for_update(read=True)
     if connection.execute(alive).one_or_none() is None:
         return None

@@ -131,7 +131,7 @@ class Database:
             raise DatabaseUnavailable(self.availability.failed(error)) from None
 
     def _check_file(self) -> None:
-        """SQLite goes on writing to a file that was moved away or replaced, where nobody looks for it."""
+        """Fail where the file was moved or replaced: SQLite would go on writing to the old one."""
         if self._file is None or (found := _identity(self._file)) == self._identity:
             return
         if found is None:

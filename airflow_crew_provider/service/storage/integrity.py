@@ -1,4 +1,4 @@
-"""Rows that cannot be read: found by the form of their values, and mended so that they end as an error."""
+"""Rows that cannot be read: found by the form of their values, and changed so that they end as an error."""
 
 from __future__ import annotations
 

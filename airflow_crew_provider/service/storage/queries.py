@@ -22,7 +22,7 @@ TASKS_OF = select(results.c.task).where(results.c.execution_id == bindparam("id"
 
 
 def status_query(names: tuple[str, ...]) -> Select[Any]:
-    """A poll reads only the columns that it tells of: to decode the others takes longer than the read."""
+    """A poll reads only the columns that it reports: decoding the others takes longer than the read."""
     columns = [executions.c[name] for name in ("id", "kickoff_id", "crew", "owner", "state", *names)]
     return select(*columns).where(executions.c.kickoff_id == bindparam("key"))
 

@@ -61,7 +61,7 @@ def served(command: Start) -> Callable[..., ServedFlow]:
     return lambda name, *options: ServedFlow(command, name, *options)
 
 
-def told(answer: requests.Response) -> tuple[int, str]:
+def code_and_reason(answer: requests.Response) -> tuple[int, str]:
     return answer.status_code, str(answer.json().get("detail"))
 
 
@@ -78,11 +78,11 @@ def test_f6_a_flow_waits_on_through_kill_9_at_each_gate_and_goes_on_after_the_an
     assert service.reached(flow, "pending").items() >= {**asked, "task_output": "Draft 1 on ducks"}.items()
     service.restart()
     assert service.client.status(flow).items() >= asked.items()
-    code, reason = told(service.answer(flow, "draft", outcome="burn"))
+    code, reason = code_and_reason(service.answer(flow, "draft", outcome="burn"))
     assert (code, all(outcome in reason for outcome in OFFERED)) == (400, True)
-    code, reason = told(service.answer(flow, "draft", human_feedback="", is_approve=True))
+    code, reason = code_and_reason(service.answer(flow, "draft", human_feedback="", is_approve=True))
     assert (code, all(outcome in reason for outcome in OFFERED)) == (400, True)
-    assert told(service.answer(flow, "draft", human_feedback=" "))[0] == 400
+    assert code_and_reason(service.answer(flow, "draft", human_feedback=" "))[0] == 400
     assert service.answer(flow, "draft", outcome="rework", human_feedback="shorter").ok
 
     eventually(lambda: "after: shorter" in service.reached(flow, "pending")["task_output"], "the second draft", 60)
@@ -93,13 +93,13 @@ def test_f6_a_flow_waits_on_through_kill_9_at_each_gate_and_goes_on_after_the_an
     eventually(lambda: service.reached(flow, "pending", "error").get("task_id") == "place", "the second gate", 60)
     service.restart()
     assert service.client.status(flow)["outcomes"] == []
-    assert told(service.answer(flow, "place", human_feedback="", is_approve=True))[0] == 400
-    assert told(service.answer(flow, "place", outcome="publish"))[0] == 400
+    assert code_and_reason(service.answer(flow, "place", human_feedback="", is_approve=True))[0] == 400
+    assert code_and_reason(service.answer(flow, "place", outcome="publish"))[0] == 400
     assert service.answer(flow, "place", human_feedback="the board", is_approve=True).ok
     result = service.reached(flow, "completed", "error")["result"]
     assert result["output"] == "Draft 2 on ducks, after: shorter, sent to the board"
     assert [task["task_id"] for task in result["tasks"]] == ["begin", "draft", "draft", "place", "send"]
-    assert told(service.answer(flow, "place", human_feedback="again", is_approve=True))[0] == 400
+    assert code_and_reason(service.answer(flow, "place", human_feedback="again", is_approve=True))[0] == 400
 
 
 @pytest.mark.row("F3", "F4")

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import psutil
 import requests
-from faults.proxy import KICKOFF, LOOK, Fault, FaultProxy, Forward, call_of
+from faults.proxy import KICKOFF, POLL, Fault, FaultProxy, Forward, call_of
 from faults.wire import Reply
 
 from airflow_crew_provider.service.engine.crew import (
@@ -122,7 +122,7 @@ def held_deployment(dialect: str, database: Path) -> Iterator[Deployment]:
 
 
 def looks(proxy: FaultProxy) -> int:
-    return sum(call_of(request) == LOOK for request in proxy.requests)
+    return sum(call_of(request) == POLL for request in proxy.requests)
 
 
 def wait_for_looks(proxy: FaultProxy, more: int = 2, timeout: float = 90) -> None:

@@ -130,7 +130,7 @@ def test_a5_ending_a_running_wait_stops_the_execution_unless_configured_otherwis
 
 @pytest.mark.row("A5")
 def test_a5_a_terminated_worker_stops_nothing(airflow: AirflowStack, begin: Begin) -> None:
-    each = begin("in_worker", "worker told to end")
+    each = begin("in_worker", "worker terminated")
     waits(each)
     _, supervisor = worker(airflow, each.run)
     supervisor.terminate()

@@ -46,7 +46,7 @@ def test_chaos_starts_every_execution_once_and_every_run_agrees_with_its_executi
             except AssertionError:
                 say("the time for chaos is over; what is left goes on undisturbed")
         for part in started:
-            part.proxy.heal()
+            part.proxy.stop_faults()
         airflow.wait_healthy()
         try:
             wait_for_all(started, BOUND - (time.monotonic() - began))

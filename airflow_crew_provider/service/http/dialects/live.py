@@ -152,8 +152,8 @@ def _progress(row: Row[Any], crew: Crew) -> dict[str, Any]:
 def _last_task(row: Any) -> dict[str, Any] | None:
     if row.last_task is None:
         return None
-    told = {name: row.last_task.get(name) for name in ("name", "description", "output", "agent")}
-    return {**told, "kickoff_id": row.kickoff_id, "meta": row.meta or {}}
+    task = {name: row.last_task.get(name) for name in ("name", "description", "output", "agent")}
+    return {**task, "kickoff_id": row.kickoff_id, "meta": row.meta or {}}
 
 
 def _iso(moment: float) -> str:

@@ -229,7 +229,7 @@ class StatusOfMany(BaseModel):
 
 
 class Statuses(BaseModel):
-    """By id; null where a status is too long to be told among others."""
+    """By id; null where a status is too long for a common answer."""
 
     model_config = shown({"statuses": {ID: {"code": 200, "body": {"status": "running", "current_task": "draft_task"}}}})
     statuses: dict[str, StatusOfMany | None]
