@@ -129,10 +129,10 @@ def missing_names(answer: HttpResponse) -> list[str]:
     named = more.get("missing_inputs") if isinstance(more, dict) else None
     if isinstance(named, list):
         return [str(name) for name in named]
-    detail = body.get("detail")
-    if isinstance(detail, list):
-        return [str(place[-1]) for place in map(_missing_place, detail) if place]
-    text = detail if isinstance(detail, str) else ""
+    problem = body.get("detail")
+    if isinstance(problem, list):
+        return [str(place[-1]) for place in map(_missing_place, problem) if place]
+    text = problem if isinstance(problem, str) else ""
     found = re.search(r"missing (?:required )?inputs?:\s*(.+)", text, re.IGNORECASE)
     return [name.strip(" '\"[]") for name in found[1].split(",")] if found else []
 
@@ -170,11 +170,11 @@ def _json_or_none(answer: HttpResponse) -> Any:
 
 
 def _said(body: dict[str, Any]) -> str:
-    detail = body.get("detail")
-    if isinstance(detail, str):
-        return detail
-    if isinstance(detail, list):
-        return "; ".join(_complaint(item) for item in detail)
+    problem = body.get("detail")
+    if isinstance(problem, str):
+        return problem
+    if isinstance(problem, list):
+        return "; ".join(_complaint(item) for item in problem)
     return ": ".join(str(body[key]) for key in ("error", "message") if isinstance(body.get(key), str))
 
 

@@ -71,14 +71,14 @@ def shown(name: str, parameter: inspect.Parameter) -> str:
 
 @pytest.mark.parametrize("name", documented())
 def test_the_table_of_parameters_is_that_of_the_signature(name: str) -> None:
-    documented = [row for row in rows(name) if row[0] not in INHERITED.get(name, ())]
-    assert documented == expected(name)
+    on_the_page = [row for row in rows(name) if row[0] not in INHERITED.get(name, ())]
+    assert on_the_page == expected(name)
 
 
 @pytest.mark.parametrize("name", INHERITED)
 def test_parameters_named_as_inherited_are_taken(name: str) -> None:
-    documented = {parameter for parameter, _ in rows(name)}
-    assert documented >= INHERITED[name]
+    on_the_page = {parameter for parameter, _ in rows(name)}
+    assert on_the_page >= INHERITED[name]
     assert "**kwargs" in str(inspect.signature(documented()[name]))
 
 
@@ -112,12 +112,12 @@ def test_the_fields_of_what_is_sent_are_documented_with_their_defaults(model: ty
 
 
 def test_the_fields_and_states_of_an_execution_are_documented_in_their_order() -> None:
-    documented = re.search(r"`Execution`: (.*?)\n\n", section("CrewHook"), re.DOTALL)
-    assert documented
+    on_the_page = re.search(r"`Execution`: (.*?)\n\n", section("CrewHook"), re.DOTALL)
+    assert on_the_page
     states = [str(state) for state in models.ExecutionState]
     fields = [field.name for field in dataclasses.fields(models.Execution)]
     at = fields.index("state") + 1
-    assert re.findall(r"`(\w+)`", documented[1]) == fields[:at] + states + fields[at:]
+    assert re.findall(r"`(\w+)`", on_the_page[1]) == fields[:at] + states + fields[at:]
 
 
 def test_the_tree_of_errors_is_that_of_the_code() -> None:
@@ -129,8 +129,8 @@ def test_the_tree_of_errors_is_that_of_the_code() -> None:
 
     lines = re.search(r"```\n(CrewError\n.*?)```", section("Errors"), re.DOTALL)
     assert lines
-    documented = [(found[2], len(found[1]) // 4) for found in re.finditer(r"^([│├└─ ]*)(\w+)", lines[1], re.MULTILINE)]
-    assert documented == list(tree(exceptions.CrewError))
+    on_the_page = [(found[2], len(found[1]) // 4) for found in re.finditer(r"^([│├└─ ]*)(\w+)", lines[1], re.MULTILINE)]
+    assert on_the_page == list(tree(exceptions.CrewError))
 
 
 def test_every_default_of_the_page_that_is_compared_is_there() -> None:

@@ -84,7 +84,7 @@ def test_a_timeout_no_task_and_no_worker_are_for_good(says: Any, monkeypatch: py
 
 def test_an_airflow_that_does_not_answer_is_not_waited_for(says: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     says("failed")
-    monkeypatch.setattr(cancellation, "LOOKING", 0.1)
+    monkeypatch.setattr(cancellation, "LOOKUP_SECONDS", 0.1)
     monkeypatch.setattr(cancellation, "task_state", lambda ti: time.sleep(5) or "failed")
     began = time.monotonic()
     assert cancellation.is_for_good(TASK) is False
