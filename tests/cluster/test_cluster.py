@@ -14,14 +14,20 @@ import pytest
 from kills import Killer
 from reviewer import Reviewer
 from topology import Cluster, cluster_running
-from verdict import NAIVE, Verdict, executions, judge, judge_naive
+from verdict import NAIVE, REVIEWED, Verdict, executions, judge, judge_naive
 
 from scripts.stack import DagRun, StackTimeout, wait_until
 
 SIZE = int(os.environ.get("CREW_CLUSTER_SIZE", "40"))
 SEED = int(os.environ.get("CREW_CLUSTER_SEED") or SystemRandom().randrange(1_000_000))
 SHORT = SIZE <= 40
-SHARES = {"cluster_plain": 0.4, "cluster_failing": 0.25, "cluster_gated": 0.25, "cluster_mapped": 0.1}
+SHARES = {
+    "cluster_plain": 0.45,
+    "cluster_failing": 0.25,
+    "cluster_gated": 0.15,
+    "cluster_flow": 0.1,
+    "cluster_mapped": 0.05,
+}
 NAIVE_SHARE = 0.1
 FINISHED = ("success", "failed")
 STUCK_AFTER = 300.0  # seconds after the last kill
@@ -36,8 +42,11 @@ def test_a_cluster_in_which_everything_dies_loses_and_doubles_nothing(tmp_path: 
     with cluster_running(tmp_path) as cluster:
         began = time.monotonic()
         runs, naive = start_runs(cluster)
-        gated = [run for run in runs if run.dag_id == "cluster_gated"]
-        with Killer(cluster, SEED, once_each=SHORT) as killer, Reviewer(cluster.airflow.api, gated, SEED) as reviewer:
+        reviewed = [run for run in runs if run.dag_id in REVIEWED]
+        with (
+            Killer(cluster, SEED, once_each=SHORT) as killer,
+            Reviewer(cluster.airflow.api, reviewed, SEED) as reviewer,
+        ):
             wait_while_killing([*runs, *naive.values()], killer, BOUND - (time.monotonic() - began))
             killer.stop_killing()
             cluster.airflow.wait_healthy()

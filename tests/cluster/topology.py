@@ -89,7 +89,7 @@ def cluster_running(folder: Path) -> Iterator[Cluster]:
         services, port = _services(group, folder, crew_database)
         airflow = AirflowStack(
             dags=[HERE / "dags"],
-            connections={f"crew_{name}": _connection(port, name, services[0].token) for name in CREWS},
+            connections={f"crew_{name}": _connection(port, name, services[0].token) for name in (*CREWS, "flow")},
             parallelism=WORKER_SLOTS,
             schedulers=2,
             triggerers=2,
@@ -103,7 +103,7 @@ def cluster_running(folder: Path) -> Iterator[Cluster]:
 
 def _services(group: ProcessGroup, folder: Path, database: str) -> tuple[list[CrewService], int]:
     """Start the crew services behind a balancer; return them and the balancer's port."""
-    crews = []
+    crews = ["--crew", f"flow={HERE / 'review_flow.py'}:ReviewFlow"]
     for name, scenario in CREWS.items():
         file = folder / f"{name}.json"
         file.write_text(json.dumps(scenario))

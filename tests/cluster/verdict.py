@@ -18,6 +18,7 @@ from scripts.stack.reviews import is_approval, round_of
 
 EXPECTED = {"cluster_failing": "failed"}
 PLAIN = "cluster_plain"
+REVIEWED = ("cluster_gated", "cluster_flow")
 NAIVE = "cluster_naive"
 
 
@@ -82,7 +83,7 @@ def _judge_run(run: DagRun, mine: list[dict[str, Any]], verdict: Verdict) -> Non
         verdict.lost.append(f"{run.dag_id} {run.run_id}: {run.failure_report()}")
     elif run.dag_id == PLAIN:
         verdict.seconds.append(_downstream_start(run) - mine[0]["ended_at"])
-    elif run.dag_id == "cluster_gated":
+    elif run.dag_id in REVIEWED:
         verdict.wrong_draft += _wrong_answers(run, mine[0])
 
 
