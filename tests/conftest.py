@@ -14,6 +14,9 @@ pytest_plugins = ["airflow_crew_provider.testing"]
 NO_SKIP = os.environ.get("CREW_TESTS_NO_SKIP") == "1"
 AIRFLOW_HOME = tempfile.mkdtemp(prefix="crew-tests-")
 
+# An example that takes long on a busy machine is no failure.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 # For mutation runs: the same examples each time, and fewer of them.
 settings.register_profile("mutants", derandomize=True, max_examples=30, deadline=None, database=None)
 
