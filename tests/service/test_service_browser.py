@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from crew_client import GATED, Client, Serve
+from crew_client import GATED, SLOW, Client, Serve
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browsers import browser_or_skip
@@ -67,6 +67,30 @@ def test_a_session_that_ends_loses_no_typed_feedback(serve: Serve, page: Page) -
     expect(page.locator("textarea")).to_have_value("Shorter, please")
     page.get_by_role("button", name="Revise").click()
     expect(page.locator(".draft")).to_contain_text("Draft 2 on AI, after: Shorter, please")
+
+
+def test_the_stop_button_stops_what_runs(serve: Serve, page: Page) -> None:
+    client = serve(SLOW)
+    kickoff_id = client.kickoff()
+    sign_in(page, client, f"/view?id={kickoff_id}")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("status")).to_have_text("The execution is stopped.")
+    expect(page.locator("#state .state")).to_have_text("stopped")
+    assert page.get_by_role("button", name="Stop").count() == 0
+    assert client.status(kickoff_id)["error"] == "Stopped on request"
+
+
+def test_long_words_and_wide_tables_stay_within_their_cards(serve: Serve, page: Page) -> None:
+    table = f"| a | b |\n|---|---|\n| {'wide' * 40} | {'x' * 200} |\n"
+    names = ["a_long_name_of_a_task_" * 4, "and_one_that_fails_" * 4]
+    client = serve({"tasks": [{"id": names[0], "output": table}, {"id": names[1], "error": "no-luck" * 60}]})
+    kickoff_id = client.kickoff()
+    client.until(kickoff_id, "error")
+    sign_in(page, client, f"/view?id={kickoff_id}")
+    page.locator("#task-0 summary").click()
+    expect(page.locator("#task-0 table")).to_be_visible()
+    wide = "[...document.querySelectorAll('.card')].filter((card) => card.scrollWidth > card.clientWidth).length"
+    assert page.evaluate(wide) == 0
 
 
 def test_nothing_in_a_draft_loads_or_runs(serve: Serve, page: Page) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import time
 
@@ -172,3 +173,29 @@ def test_ten_failed_logins_in_a_minute_make_the_address_wait(client: Client, mon
     now = time.monotonic()
     monkeypatch.setattr(login_limit.time, "monotonic", lambda: now + login_limit.SECONDS + 1)
     assert login(client.token).status_code == 200
+
+
+def test_the_list_is_searched_filtered_and_paged(serve: Serve) -> None:
+    client = serve(PLAIN)
+    ids = [client.kickoff(f"topic-{number:02}") for number in range(27)]
+    for kickoff_id in ids:
+        client.until(kickoff_id, "completed")
+
+    def shown(query: str) -> list[str]:
+        return re.findall(r'<a href="view\?id=([0-9a-f-]{36})"', client.get(f"/?{query}").text)
+
+    assert shown("") == ids[:1:-1]
+    older = re.findall(r'href="\./\?([^"]*before=[^"]*)"', client.get("/").text)
+    assert [shown(html.unescape(query)) for query in older] == [[ids[1], ids[0]]]
+    assert shown("q=topic-07") == shown(f"q={ids[7]}") == shown("q=topic-07&state=completed") == [ids[7]]
+    assert shown("state=failed") == shown("q=topic-07&state=failed") == shown("q=nowhere") == []
+
+
+def test_a_revised_draft_shows_what_has_changed_since_the_version_before(client: Client) -> None:
+    kickoff_id = client.kickoff()
+    client.until(kickoff_id, "pending")
+    client.resume(kickoff_id, approve=False, feedback="Shorter")
+    eventually(lambda: "Changes since version 1" in client.get("/").text, "the second version")
+    for page in ("/", f"/view?id={kickoff_id}"):
+        marked = re.findall("<(del|ins)>(.*?)</", client.get(page).text)
+        assert marked == [("del", "1"), ("ins", "2"), ("ins", ", after: Shorter")]

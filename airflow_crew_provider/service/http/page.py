@@ -95,6 +95,7 @@ class Page(Forms):
 
     def _common(self, request: Request, session: BrowserSession) -> dict[str, Any]:
         return {
+            "crew": self._service.name,
             "dialect": self._dialect.name,
             "tasks": self._service.crew.tasks,
             "who": session.caller.user or "the organization",
