@@ -32,13 +32,13 @@ NEEDED: dict[str, tuple[str, ...]] = {State.WAITING: ("gate",), State.COMPLETED:
 
 def is_readable(row: Row[Any]) -> bool:
     """Whether every value that was read has the form in which it was stored."""
-    whole = all(check(row[index]) for index, check in _checks(row._fields))
+    whole = all(check(value) for check, value in zip(_checks(row._fields), row, strict=True))
     return whole and all(getattr(row, name, True) is not None for name in NEEDED.get(row.state, ()))
 
 
 @lru_cache
-def _checks(fields: tuple[str, ...]) -> list[tuple[int, Callable[[Any], bool]]]:
-    return [(index, _check(name)) for index, name in enumerate(fields)]
+def _checks(fields: tuple[str, ...]) -> list[Callable[[Any], bool]]:
+    return [_check(name) for name in fields]
 
 
 def _check(name: str) -> Callable[[Any], bool]:
