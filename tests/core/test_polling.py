@@ -314,6 +314,14 @@ def test_exponential_backoff_doubles_up_to_max_wait_instead() -> None:
     assert pauses == pytest.approx([11, 20, 40, 80, 90, 90])
 
 
+@pytest.mark.parametrize(("interval", "pause"), [(10, 2**20 * 0.8), (0.05, 0.05 * 2**20 * 0.8)])
+def test_exponential_backoff_without_max_wait_ends_its_growth_after_days(interval: float, pause: float) -> None:
+    one = watch(poll_interval=interval, exponential_backoff=True)
+    for _ in range(30):
+        one.saw(RUNNING, now=T0)
+    assert one.pause(now=T0, draw=0) == pytest.approx(pause)
+
+
 @pytest.mark.parametrize("so_far", [0.0, 2_000.0, 100_000.0], ids=["at first", "later", "at the slowest"])
 def test_waits_that_were_begun_together_drift_apart(so_far: float) -> None:
     one = watch(poll_interval=10)
@@ -328,6 +336,8 @@ def test_the_last_pause_ends_at_the_deadline() -> None:
     one = watch(poll_interval=10, deadline=T0 + 4)
     one.saw(RUNNING, now=T0)
     assert one.pause(now=T0, draw=0.5) == 4
+    assert one.pause(now=T0 + 3.5, draw=0.5) == 0.5
+    assert one.pause(now=T0 + 5, draw=0.5) == 0
 
 
 def _take(one: Watch, look: str, now: float) -> Outcome | None:

@@ -29,6 +29,7 @@ def test_a_mask_hides_every_form_of_a_secret_and_of_none_nothing() -> None:
 
 def test_a_longer_secret_is_hidden_before_a_shorter_one_that_is_part_of_it() -> None:
     assert masker(["key", "key-and-more"])("the key-and-more") == "the ***"
+    assert masker(["key", "a-key"])("the a-key") == "the ***"
 
 
 @pytest.mark.parametrize("body", [b"", b" \n"])
@@ -72,6 +73,7 @@ def test_what_no_database_can_hold_is_replaced_everywhere(escape: str) -> None:
         ({"detail": ["x", {"msg": "bad"}, {"loc": ["body", 0, "a"], "msg": "missing"}]}, "x; bad; body.0.a: missing"),
         ({"detail": [{"loc": "body", "msg": 7}, {}]}, "7;"),
         ({"detail": [{"loc": ["a"]}]}, "a:"),
+        ({"detail": [["body", 0, "a"], ["b"]]}, "body.0.a; b"),
         ({"error": "E", "message": "M"}, "E: M"),
         ({"error": 5, "message": "M"}, "M"),
         ({"error": "E", "message": None}, "E"),
@@ -102,6 +104,12 @@ def test_only_the_beginning_of_a_huge_page_is_read() -> None:
     assert responses.words(answer(b" " * 19_996 + b"late")) == "late"
 
 
+def test_of_a_page_full_of_secrets_forty_thousand_bytes_are_read() -> None:
+    secret = "s" * 20_000
+    assert responses.words(answer(secret.encode() * 2 + b"late"), masker([secret])) == "******"
+    assert responses.words(answer(b"a" + secret.encode() * 2), masker([secret])) == "a***" + "s" * 496 + "…"
+
+
 def test_a_secret_that_reaches_over_the_cut_is_hidden_whole() -> None:
     secret = "s" * 100
     page = b" " * 19_950 + secret.encode() + b" " * 100
@@ -115,6 +123,11 @@ def test_a_secret_that_reaches_over_the_cut_is_hidden_whole() -> None:
         ({"details": {"missing_inputs": "a"}, "detail": "Missing inputs: b"}, ["b"]),
         ({"details": [], "detail": "MISSING required input: 'a', \"b\" ,[c]"}, ["a", "b", "c"]),
         ({"detail": [{"loc": ["body", "a"]}, {"loc": []}, {"loc": "b"}, "x", {"loc": ["c"]}]}, ["a", "c"]),
+        ({"detail": "Missing inputs: MAX, X"}, ["MAX", "X"]),
+        ({"detail": [{"loc": ["body", "a"], "type": "missing"}, {"loc": ["b"], "type": "string_type"}]}, ["a"]),
+        ({"detail": [{"loc": ["a"], "msg": "Field required"}, {"loc": ["b"], "msg": "Not a text"}]}, ["a"]),
+        ({"detail": [{"loc": ["a"], "type": "", "msg": " "}, {"loc": ["b"], "type": 7, "msg": "MISSING"}]}, ["a", "b"]),
+        ({"detail": [["inputs", "a"], [], {"type": "missing"}]}, ["a"]),
         ({"detail": "something else"}, []),
         ({"detail": 5}, []),
         ([], []),
@@ -138,6 +151,7 @@ NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
         ("-1", None),
         ("1.5", None),
         ("²", None),
+        ("\u0661\u0662", None),
         ("", None),
         ("soon", None),
         ("Fri, 20 Nov 2026 12:00:30 GMT", 30.0),
@@ -164,7 +178,9 @@ def test_without_a_retry_after_there_is_none_and_a_date_counts_from_now() -> Non
         ({"content-type": "application/json"}, b"<HTML>", True),
         ({}, b"<!DOCTYPE html>", True),
         ({}, b'{"a": 1}', False),
-        ({}, b" " * 1000 + b"<html>", False),
+        ({}, b" " * 995 + b"<html>", True),
+        ({}, b" " * 996 + b"<html>", False),
+        ({}, b"\xff<html>", True),
         ({"content-type": "text/plain"}, b"a < b", False),
     ],
 )
