@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import date
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,6 +74,13 @@ def test_a_model_lists_each_violation_with_its_path_and_takes_a_text_for_a_date(
 @pytest.mark.parametrize("separator", [".", ":"])
 def test_a_model_is_found_by_its_import_path(separator: str) -> None:
     assert violations(f"{__name__}{separator}Item", {"name": "tea"}) == ["$.due: Field required"]
+
+
+@pytest.mark.parametrize("separator", [".", ":"])
+def test_a_model_is_found_in_a_package(separator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a_package", "a_package.models"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(Item=Item))
+    assert violations(f"a_package.models{separator}Item", {"name": "tea"}) == ["$.due: Field required"]
 
 
 def test_a_validator_that_raises_anything_is_a_violation() -> None:
@@ -185,6 +194,21 @@ def test_a_reference_is_looked_up_from_where_it_stands(where: str) -> None:
 def test_a_schema_that_refers_to_what_it_does_not_contain_is_refused_and_nothing_is_fetched(reference: str) -> None:
     with pytest.raises(CrewInvalidInput, match="which it does not contain"):
         refuse_bad_schema({"properties": {"a": {"items": {"$ref": reference}}}})
+
+
+def test_every_part_of_a_schema_is_looked_through_for_references() -> None:
+    parts = {"a": {"$ref": "#/$defs/none"}, "b": {"properties": {"c": {}}}}
+    for properties in (parts, dict(reversed(parts.items()))):
+        with pytest.raises(CrewInvalidInput, match="which it does not contain"):
+            refuse_bad_schema({"properties": properties})
+
+
+def test_nothing_is_fetched_when_an_output_is_compared_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[Any] = []
+    monkeypatch.setattr("urllib.request.urlopen", lambda *arguments, **more: fetched.append(arguments))
+    with pytest.raises(Exception, match="Unresolvable"):
+        validator_of({"$ref": "http://127.0.0.1:9/schema.json"})({})
+    assert fetched == []
 
 
 @pytest.mark.parametrize("schema", [PRICES, Order, "somewhere.else:Model", {}], ids=["schema", "model", "path", "any"])

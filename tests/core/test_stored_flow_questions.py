@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -19,20 +21,30 @@ def question(number: int) -> FlowQuestion:
     return FlowQuestion(f"q-{number}", "check", "Fine?", "Draft", ["yes", "no"], ["f"], "f")
 
 
+@pytest.fixture
+def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose own time is not UTC."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
 def test_names_are_of_a_connection_and_an_id_and_stay_what_they_were() -> None:
     digest = hashlib.sha256(b'["crew_flow", "e-1"]').hexdigest()[:40]
     assert flow_questions.questions_key("crew_flow", "e-1") == f"crew_flow_questions_{digest}"
     assert flow_questions.answer_key("crew_flow", "e-1") == f"crew_flow_secret_{digest}"
 
 
-def test_a_variable_says_until_when_it_is_kept() -> None:
+def test_a_variable_says_until_when_it_is_kept(far_east: None) -> None:
     assert flow_questions.description(NOW) == SAID + "2027-01-19T12:00:00+00:00"
     elsewhere = NOW.astimezone(timezone(timedelta(hours=5)))
     assert flow_questions.description(elsewhere) == flow_questions.description(NOW)
 
 
 @pytest.mark.parametrize("key", ["crew_flow_questions_1", "crew_flow_secret_1"])
-def test_a_variable_is_over_after_its_time(key: str) -> None:
+def test_a_variable_is_over_after_its_time(key: str, far_east: None) -> None:
     said = flow_questions.description(NOW)
     ends = datetime(2027, 1, 19, 12, tzinfo=timezone(timedelta(hours=0)))
     assert is_over(key, said, ends) is False
