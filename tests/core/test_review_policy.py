@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from airflow_crew_provider.core.review_policy import deadline_policy, refuse_foreign, response_time, reviewers
+from airflow_crew_provider.core.review_policy import (
+    deadline_after,
+    deadline_policy,
+    refuse_foreign,
+    response_time,
+    reviewers,
+)
 
 REVISE = {"revise": "Shorter."}
 
@@ -57,6 +63,15 @@ def test_what_is_no_time_is_refused(given: Any) -> None:
 
 def test_no_time_is_no_deadline() -> None:
     assert response_time(None) is None
+
+
+def test_a_deadline_is_a_point_in_time_that_says_its_zone() -> None:
+    before = datetime.now(UTC)
+    ends = deadline_after(timedelta(hours=1))
+    assert ends is not None
+    assert before + timedelta(hours=1) <= datetime.fromisoformat(ends) <= datetime.now(UTC) + timedelta(hours=1)
+    assert ends.endswith("+00:00")
+    assert deadline_after(None) is None
 
 
 @pytest.mark.parametrize(
