@@ -19,6 +19,11 @@ def asked_in(pending: Json) -> Json:
     return {name: pending[name] for name in FIELDS if pending.get(name) is not None}
 
 
+def is_of_flow(shown: Json) -> bool:
+    """Whether a Flow asks, and no crew."""
+    return shown.get("question") is not None or bool(outcomes_of(shown))
+
+
 def outcomes_of(shown: Json) -> list[str]:
     """Return the outcomes that a Flow offers; none for a crew and for a Flow that takes any text."""
     return list(shown.get("outcomes") or [])

@@ -155,7 +155,7 @@ class CrewReviewOperator(HITLOperator):
         review = self._review(shown, event, in_time=in_time)
         self._write_down(context, shown, review)
         self._end(context)
-        if review["is_approve"] is False and self._form(shown, None).is_last:
+        if review["is_approve"] is False and self._form(shown, None).needs_another_round:
             self._fail_without_round(context, review)
         return review
 

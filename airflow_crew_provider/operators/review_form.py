@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from airflow_crew_provider.core.feedback import APPROVAL, outcome_meant
 from airflow_crew_provider.core.refused_answer import QUESTION, parted
 from airflow_crew_provider.models import Json, output_sha256
 from airflow_crew_provider.operators.draft_text import fenced, inert
-from airflow_crew_provider.operators.flow_question import outcomes_of
+from airflow_crew_provider.operators.flow_question import is_of_flow, outcomes_of
 from airflow_crew_provider.operators.review_answer import SHOWN_CHARACTERS, author_of, text_of
 
 SHOWN_FEEDBACK = 2_000
@@ -38,8 +39,13 @@ class ReviewForm:
 
     @property
     def is_last(self) -> bool:
-        """Whether no round is left for a revision."""
+        """Whether no round is left for another question."""
         return self.round_number is not None and self.round_number == self.max_rounds
+
+    @property
+    def needs_another_round(self) -> bool:
+        """Whether a revision, which makes a crew ask again, has no round left; a Flow may well end after any answer."""
+        return self.is_last and not is_of_flow(self.pending)
 
     @property
     def mark(self) -> str:
@@ -78,9 +84,13 @@ class ReviewForm:
 
     def _opening(self) -> str:
         task, agent = self._author()
+        place = f"**{self._round().capitalize()}.** " if self._round() else ""
+        if is_of_flow(self.pending):
+            who = f"The method {_code(task)} of the Flow" if task else "A method of the Flow"
+            name = f" {_code(agent)}" if agent else ""
+            return f"{place}{who}{name} has returned the draft below and asks for your answer."
         who = f"The task {_code(task)}" if task else "A task of the crew"
         by = f" of the agent {_code(agent)}" if agent else ""
-        place = f"**{self._round().capitalize()}.** " if self._round() else ""
         return f"{place}{who}{by} has written the draft below and waits for your answer."
 
     def _asked(self) -> str:
@@ -92,11 +102,13 @@ class ReviewForm:
         if not previous:
             return ""
         before = f"round {self.round_number - 1}" if self.round_number else "the round before"
+        who = (previous.get("reviewer") or {}).get("name")
+        when = f"in {before}**{f', by {_code(who)}' if who else ', at the deadline'}"
+        if "outcome" in previous:
+            return _answer_to_flow(previous, when)
         if previous.get("is_approve"):
             return f"In {before} the draft of {_code(previous.get('crew_task_id'))} was approved."
-        who = (previous.get("reviewer") or {}).get("name")
-        by = f", by {_code(who)}" if who else ", at the deadline"
-        return f"**Asked for in {before}**{by}:\n\n{_quoted(previous.get('human_feedback') or '')}"
+        return f"**Asked for {when}:\n\n{_quoted(previous.get('human_feedback') or '')}"
 
     def _what_happens(self) -> str:
         lines = self._choices()
@@ -106,10 +118,8 @@ class ReviewForm:
         return "\n".join(lines)
 
     def _choices(self) -> list[str]:
-        outcomes = outcomes_of(self.pending)
-        if outcomes:
-            words = ", ".join(_code(outcome) for outcome in outcomes)
-            return [f"* {words}: the Flow goes on as you choose. What you say under *Feedback* goes along."]
+        if is_of_flow(self.pending):
+            return self._choices_of_flow()
         lines = [f"* **{self.approve}**: the crew goes on with this draft."]
         if self.is_last:
             lines.append(
@@ -123,11 +133,30 @@ class ReviewForm:
             )
         return lines
 
+    def _choices_of_flow(self) -> list[str]:
+        outcomes = [_code(outcome) for outcome in outcomes_of(self.pending)]
+        if outcomes:
+            words = " or ".join([", ".join(outcomes[:-1]), outcomes[-1]] if outcomes[1:] else outcomes)
+            lines = [f"* {words}: the Flow goes on as you choose. What you say under *Feedback* goes along."]
+        else:
+            said = "the Flow goes on with what you say under *Feedback*"
+            lines = [
+                f"* **{self.approve}**: {said}; if you say nothing, with {_code(APPROVAL)}",
+                f"* **{self.revise}**: {said}, and decides what follows. An answer that says nothing is not taken.",
+            ]
+        if self.is_last:
+            lines.append(
+                "* **This is the last round**: if the Flow asks again, this run fails and the execution stays paused."
+            )
+        return lines
+
     def _at_deadline(self) -> str:
+        outcome = outcome_meant(self.on_timeout == "approve", outcomes_of(self.pending))
         if self.on_timeout == "approve":
-            return "**the draft is approved.**"
+            return f"**{_code(outcome)} is chosen.**" if outcome else "**the draft is approved.**"
         if isinstance(self.on_timeout, dict):
-            return f"a revision is asked for, with this text:\n\n{_quoted(self.on_timeout['revise'])}"
+            what = f"{_code(outcome)} is chosen" if outcome else "a revision is asked for"
+            return f"{what}, with this text:\n\n{_quoted(self.on_timeout['revise'])}"
         return "this task fails and the execution stays paused."
 
     def _cut(self) -> str:
@@ -145,6 +174,15 @@ class ReviewForm:
         if not isinstance(output, str) or self.pending.get("language"):
             return fenced(text, "json")
         return inert(text) if text.strip() else "*The draft is empty.*"
+
+
+def _answer_to_flow(previous: Json, when: str) -> str:
+    """Tell what a Flow was answered: the outcome, the text, or both."""
+    outcome, said = previous["outcome"], previous.get("human_feedback") or ""
+    text = f"\n\n{_quoted(said)}" if said.strip() else ""
+    if outcome is not None:
+        return f"**Chosen {when}: {_code(outcome)}{text}"
+    return f"**Answered {when}:{text}" if text else f"**Approved {when}"
 
 
 def _quoted(text: str) -> str:

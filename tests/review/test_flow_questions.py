@@ -14,6 +14,7 @@ from airflow_crew_provider.core.review import ReviewAnswer
 from airflow_crew_provider.core.status_parser import execution
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.operators.review import CrewReviewOperator
+from airflow_crew_provider.operators.review_form import ReviewForm
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 
 Json = dict[str, Any]
@@ -86,6 +87,67 @@ def test_an_approving_and_a_revising_outcome_say_whether_it_is_an_approval(
     pending = {**PENDING, "outcomes": ["approved", "rejected"]}
     review = review_of(pending).execute_complete(context, answered(option))
     assert (review["outcome"], review["is_approve"]) == (option, approves)
+
+
+LAST = {"round_number": 1, "max_rounds": 1}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "option"), [(["approved", "rejected"], "rejected"), ([], "revise")], ids=["outcome", "text"]
+)
+def test_no_answer_to_a_flow_is_held_back_in_the_last_round(context: Json, outcomes: list[str], option: str) -> None:
+    review = review_of({**PENDING, "outcomes": outcomes}, **LAST).execute_complete(context, answered(option, "Not now"))
+    assert (review["is_approve"], review["human_feedback"]) == (False, "Not now")
+
+
+def form(pending: Json, **more: Any) -> ReviewForm:
+    return ReviewForm(pending=pending, **more)
+
+
+def test_the_form_says_who_asks_and_what_comes_of_each_outcome() -> None:
+    body = form({**PENDING, "agent": "BriefingFlow"}).body
+    assert "The method `check_briefing` of the Flow `BriefingFlow` has returned the draft below" in body
+    assert "`publish`, `rework` or `drop`: the Flow goes on as you choose." in body
+    assert "last round" not in body
+    last = form(PENDING, **LAST).body
+    assert "**This is the last round**: if the Flow asks again, this run fails and the execution stays paused." in last
+
+
+def test_the_form_says_that_a_flow_which_takes_any_text_goes_on_with_the_answer() -> None:
+    body = form({**PENDING, "outcomes": []}, **LAST).body
+    assert "the Flow goes on with what you say under *Feedback*; if you say nothing, with `Approved.`" in body
+    assert "runs again" not in body
+    assert "a revision is not sent" not in body
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        ("approve", "**`approved` is chosen.**"),
+        ({"revise": "Later."}, "`rejected` is chosen, with this text:\n\n> Later."),
+    ],
+)
+def test_the_form_says_which_outcome_is_chosen_at_the_deadline(policy: Any, told: str) -> None:
+    pending = {**PENDING, "outcomes": ["approved", "rejected"]}
+    assert told in form(pending, until=datetime(2026, 11, 20, tzinfo=UTC), on_timeout=policy).body
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            {"outcome": "rework", "human_feedback": "Say less."},
+            "**Chosen in round 1**, by `ann`: `rework`\n\n> Say less.",
+        ),
+        ({"outcome": "publish", "human_feedback": ""}, "**Chosen in round 1**, by `ann`: `publish`\n\n*"),
+        ({"outcome": None, "human_feedback": "the board"}, "**Answered in round 1**, by `ann`:\n\n> the board"),
+        ({"outcome": None, "human_feedback": ""}, "**Approved in round 1**, by `ann`\n\n*"),
+    ],
+    ids=["outcome-and-text", "outcome", "text", "approval"],
+)
+def test_the_form_tells_what_the_flow_was_answered_before(said: Json, told: str) -> None:
+    previous = {"crew_task_id": "check_facts", "is_approve": True, "reviewer": {"id": "7", "name": "ann"}, **said}
+    assert told in form(PENDING, round_number=2, previous=previous).body
 
 
 @pytest.mark.row("F3")
