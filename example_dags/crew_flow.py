@@ -1,7 +1,8 @@
 """A Flow with two reviewers: one checks the facts as often as it takes, the other decides what becomes of the text.
 
-Serve the Flow with `airflow-crew-service serve --crew example_dags/crews/briefing_flow.py:BriefingFlow`. Each review
-shows the Flow's question and a button for each of its outcomes. Needs Airflow 3.1 or newer.
+Serve the Flow with `airflow-crew-service serve --crew example_dags/crews/briefing_flow.py:BriefingFlow`; the connection
+`crew_flow` leads there. Each review shows the Flow's question and a button for each of its outcomes. Needs Airflow 3.1
+or newer.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ with DAG(
     briefing = crew_with_review(
         group_id="briefing",
         inputs={"topic": "{{ params.topic }}"},
-        max_rounds=4,
+        crew_conn_id="crew_flow",
+        max_rounds=5,
         poll_interval=1,
     )
 

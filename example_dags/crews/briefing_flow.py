@@ -1,6 +1,7 @@
 """A Flow with two reviewers: one checks the facts of a briefing, the other decides what becomes of it.
 
-The fact check sends the briefing back to the writer as often as it takes. Serve it:
+The fact check sends the briefing back to the writer as often as it takes; then, of what is published, the
+second reviewer names the readers, in words of their own. Serve it:
 
     airflow-crew-service serve --crew example_dags/crews/briefing_flow.py:BriefingFlow
 """
@@ -53,9 +54,13 @@ class BriefingFlow(Flow[Briefing]):
         return self.state.text
 
     @listen("publish")
-    def publish_briefing(self, decision: HumanFeedbackResult) -> str:
-        note = f"\n\nNote for the readers: {decision.feedback}" if decision.feedback else ""
-        return f"{self.state.text}{note}\n\nPublished."
+    @human_feedback(message="Who is to read it?")
+    def address(self) -> str:
+        return self.state.text
+
+    @listen(address)
+    def publish_briefing(self, readers: HumanFeedbackResult) -> str:
+        return f"{self.state.text}\n\nPublished for {readers.feedback}."
 
     @listen(or_("keep", "drop"))
     def file_briefing(self, decision: HumanFeedbackResult) -> str:

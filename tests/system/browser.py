@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
-from scripts.stack import AirflowStack
+from scripts.stack import AirflowStack, DagRun
 from tests.browsers import browser_or_skip
 
 VIEWPORT = {"width": 1280, "height": 900}
@@ -30,3 +30,13 @@ def sign_in(page: Page, airflow: AirflowStack, user: str) -> None:
     page.locator("input[name=password]").fill(airflow.passwords[user])
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_url(lambda url: "/auth/login" not in url)
+
+
+def open_review(page: Page, airflow: AirflowStack, run: DagRun, subject: str) -> None:
+    """Go from Airflow's home to the question, as a person does."""
+    page.goto(f"{airflow.url}/")
+    page.get_by_text("Required Actions").first.click(no_wait_after=True)
+    page.get_by_role("link", name="View all required actions").click()
+    row = page.get_by_role("row").filter(has_text=run.run_id).filter(has_text=subject)
+    row.get_by_role("link", name=subject).click()
+    expect(page.locator("textarea")).to_be_visible()

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
-from scripts.stack import AirflowStack, DagRun
-from tests.system.browser import signed_in
+from scripts.stack import AirflowStack
+from tests.system.browser import open_review, signed_in
 
 FEEDBACK = "Shorter, and name the <b>sources</b>."
-
-
-def open_review(page: Page, airflow: AirflowStack, run: DagRun, subject: str) -> None:
-    """Go from Airflow's home to the question, as a person does."""
-    page.goto(f"{airflow.url}/")
-    page.get_by_text("Required Actions").first.click(no_wait_after=True)
-    page.get_by_role("link", name="View all required actions").click()
-    row = page.get_by_role("row").filter(has_text=run.run_id).filter(has_text=subject)
-    row.get_by_role("link", name=subject).click()
-    expect(page.locator("textarea")).to_be_visible()
 
 
 def test_a_person_revises_and_approves_in_the_browser(airflow: AirflowStack) -> None:
