@@ -16,6 +16,7 @@ from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.trigger import Trigger
+from airflow.models.variable import Variable
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import insert, select, update
@@ -220,3 +221,20 @@ class Task:
 
     def _keep(self, name: str, value: Any, **more: Any) -> None:
         self.memory[name] = json.loads(json.dumps(value))
+
+
+class StoredVariables:
+    """What a task's supervisor does with Variables: they are rows of the database."""
+
+    @staticmethod
+    def get(key: str) -> str:
+        with create_session(scoped=False) as session:
+            kept = session.scalars(select(Variable).where(Variable.key == key)).one_or_none()
+            if kept is None:
+                raise KeyError(key)
+            return str(kept.get_val())
+
+    @staticmethod
+    def set(key: str, value: str, description: str | None = None) -> None:
+        with create_session(scoped=False) as session:
+            Variable.set(key, value, description=description, session=session)

@@ -11,10 +11,7 @@ from uuid import uuid4
 
 import pytest
 import requests
-from airflow.models.variable import Variable
-from airflow.utils.session import create_session
-from registered_run import RegisteredRun, Task
-from sqlalchemy import select
+from registered_run import RegisteredRun, StoredVariables, Task
 
 from airflow_crew_provider.compat import flow_variables
 from airflow_crew_provider.core import flow_questions
@@ -30,23 +27,6 @@ from scripts.stack import wait_until
 FLOWS = Path(__file__).parents[1] / "service" / "crewai" / "crews" / "flows.py"
 SECRET = "signing-secret-of-the-console"
 CONN = "crew_live_flow"
-
-
-class StoredVariables:
-    """What a task's supervisor does with Variables: they are rows of the database."""
-
-    @staticmethod
-    def get(key: str) -> str:
-        with create_session(scoped=False) as session:
-            kept = session.scalars(select(Variable).where(Variable.key == key)).one_or_none()
-            if kept is None:
-                raise KeyError(key)
-            return str(kept.get_val())
-
-    @staticmethod
-    def set(key: str, value: str, description: str | None = None) -> None:
-        with create_session(scoped=False) as session:
-            Variable.set(key, value, description=description, session=session)
 
 
 @pytest.fixture(scope="module")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
-from uuid import uuid4
 
 import pytest
 import requests
 from airflow.models.crypto import get_fernet
 from airflow.models.variable import Variable
 from airflow.utils.session import create_session
+from console import CREW, SECRET, TOKEN, nested, question, signed
 from cryptography.fernet import Fernet
 from registered_run import RegisteredRun
 from sqlalchemy import func, select
@@ -26,41 +25,7 @@ from airflow_crew_provider.core.stored_names import FLOW_PREFIX
 from airflow_crew_provider.models import Json
 from scripts.stack import wait_until
 
-SECRET = "signing-secret-of-the-console"
-TOKEN = "response-token-that-nobody-sees"
-CREW = "http://crew.example.com:8300"
-
 Send = Callable[..., requests.Response]
-
-
-def question(**fields: Any) -> Json:
-    id_ = str(uuid4())
-    flow_id = str(uuid4())
-    return {
-        "event_type": "new_request",
-        "id": id_,
-        "status": "pending",
-        "flow_id": flow_id,
-        "method_name": "check_briefing",
-        "message": "May this go out?",
-        "output": "Draft 1",
-        "emit": ["publish", "rework"],
-        "callback_url": f"{CREW}/human_feedback_requests/{id_}/respond?token={TOKEN}",
-        "response_token": TOKEN,
-        "flow_execution_id": str(uuid4()),
-        "deployment_id": 7,
-        **fields,
-    }
-
-
-def nested(body: Json) -> Json:
-    about = {"event_type": body["event_type"], "id": "event-1"}
-    request = {name: value for name, value in body.items() if name not in ("event_type", "deployment_id")}
-    return {"event": about, "request": request, "deployment": {"id": body["deployment_id"]}}
-
-
-def signed(raw: bytes, at: float, secret: str = SECRET) -> str:
-    return "sha256=" + hmac.new(secret.encode(), f"{int(at)}.".encode() + raw, hashlib.sha256).hexdigest()
 
 
 @pytest.fixture
@@ -194,21 +159,45 @@ def test_f5_a_callback_to_a_foreign_host_is_refused_and_kept_nowhere(
     assert dag_run.still_waits(waiting)
 
 
-def test_what_answers_a_question_is_encrypted_in_the_database(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def encrypted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give Airflow a Fernet key."""
     monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", Fernet.generate_key().decode())
     get_fernet.cache_clear()
+    yield
+    monkeypatch.undo()
+    get_fernet.cache_clear()
+
+
+def rows_of(body: Json) -> list[tuple[str, str, str]]:
+    """Return the Variables of a question: key, what the database holds, and what it means."""
+    keys = [flow_questions.answer_key("crew_flow", body["id"])]
+    keys += [flow_questions.questions_key("crew_flow", body[name]) for name in ("flow_id", "flow_execution_id")]
+    with create_session(scoped=False) as session:
+        mine = select(Variable).where(Variable.key.in_(keys))
+        return [(row.key, str(row._val), str(row.get_val())) for row in session.scalars(mine)]
+
+
+@pytest.mark.usefixtures("encrypted")
+def test_what_answers_a_question_is_encrypted_in_the_database(send: Send) -> None:
     body = question()
-    try:
-        assert send(body).ok
-        keys = [flow_questions.answer_key("crew_flow", body["id"])]
-        keys += [flow_questions.questions_key("crew_flow", body[name]) for name in ("flow_id", "flow_execution_id")]
-        with create_session(scoped=False) as session:
-            mine = select(Variable).where(Variable.key.in_(keys))
-            rows = [(row.key, row._val, row.get_val()) for row in session.scalars(mine)]
-    finally:
-        monkeypatch.undo()
-        get_fernet.cache_clear()
+    assert send(body).ok
+    rows = rows_of(body)
     assert len(rows) == 3
     assert not [value for _, value, _ in rows if TOKEN in value]
     assert all("secret" in key for key, _, plain in rows if TOKEN in plain)
     assert any(body["callback_url"] in json.loads(plain).values() for key, _, plain in rows if "secret" in key)
+
+
+@pytest.mark.usefixtures("encrypted")
+def test_what_nobody_has_answered_in_time_is_removed_when_another_question_comes(
+    send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, young, mine = question(), question(), FLOW_PREFIX + "of_somebody_else"
+    with monkeypatch.context() as earlier:
+        earlier.setattr(flow_questions, "KEPT_FOR", -timedelta(seconds=1))
+        assert send(old).ok
+        Variable.set(mine, "a Variable of a user")
+    assert send(young).ok
+    assert (len(rows_of(old)), len(rows_of(young))) == (0, 3)
+    assert Variable.get(mine) == "a Variable of a user"

@@ -117,7 +117,8 @@ def test_n26_a_headers_value_in_the_name_of_an_input_is_masked_where_it_is_shown
     assert "marketing" not in log_text()
 
 
-def test_an_input_that_may_be_optional_is_left_to_the_service(server: FaultServer, log_text: LogText) -> None:
+@pytest.mark.row("F1")
+def test_f1_an_input_that_may_be_optional_is_left_to_the_service(server: FaultServer, log_text: LogText) -> None:
     server.on("GET /inputs", {"inputs": ["topic", "tone"]})
     server.on(POST, Reply(status=422, body={"detail": "Missing inputs: tone"}))
     message = r"Missing inputs: tone \(the crew asks for topic, tone; given: topic\)"
@@ -126,8 +127,9 @@ def test_an_input_that_may_be_optional_is_left_to_the_service(server: FaultServe
     assert "The crew asks for tone too" in log_text()
 
 
+@pytest.mark.row("F1")
 @pytest.mark.parametrize("kind", ["flow", None])
-def test_a_flow_is_started_without_what_it_does_not_require(
+def test_f1_a_flow_is_started_without_what_it_does_not_require(
     server: FaultServer, connect: Connect, kind: str | None
 ) -> None:
     connect(server.url, kind=kind)

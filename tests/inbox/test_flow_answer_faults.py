@@ -1,0 +1,162 @@
+"""What may go wrong on an answer's way to a Flow: it is lost, refused, goes to the console, or needs the Flow's id."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException
+from console import SECRET, TOKEN, question, signed
+from faults.server import FaultServer
+from faults.wire import RESET, NoReply, Reply
+from registered_run import RegisteredRun, StoredVariables, Task
+
+from airflow_crew_provider.compat import flow_variables
+from airflow_crew_provider.core.stored_names import RESUME_KEY
+from airflow_crew_provider.models import Json
+from airflow_crew_provider.operators import resume
+from airflow_crew_provider.operators.crew import CrewResumeOperator
+from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+
+CONN = "crew_faulty_flow"
+BEARER = "the-deployment's-own-token"
+CALLBACK = "POST /human_feedback_requests*"
+BY_FLOW_ID = "POST /resume_feedback"
+ACCEPTED = {"status": "accepted", "request": {}}
+TAKEN_BEFORE = Reply(
+    status=409,
+    body={
+        "status": "already_responded",
+        "responded_by": {"name": "airflow"},
+        "responded_at": "2026-11-21T09:00:00Z",
+    },
+)
+Ask = Callable[..., Json]
+
+
+@pytest.fixture
+def server() -> Iterator[FaultServer]:
+    with FaultServer() as server:
+        yield server
+
+
+@pytest.fixture
+def ask(dag_run: RegisteredRun, server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Let the console ask, with an address at `at`, which is the deployment itself unless told otherwise."""
+    monkeypatch.setattr(flow_variables, "Variable", StoredVariables)
+    monkeypatch.setattr(resume, "SETTLING", 0.3)
+
+    def ask(*, at: str | None = server.url, **extra: Any) -> Json:
+        known = {"flow_webhook_secret": SECRET, "kind": "flow", "timeout": 2, "kickoff_timeout": 2, **extra}
+        fields = {"conn_type": "crew", "host": server.url, "password": BEARER, "extra": known}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{CONN.upper()}", json.dumps(fields))
+        body = question()
+        body["callback_url"] = f"{at}/human_feedback_requests/{body['id']}/respond?token={TOKEN}" if at else None
+        raw, now = json.dumps(body).encode(), time.time()
+        headers = {"X-CrewAI-Signature": signed(raw, now), "X-CrewAI-Timestamp": str(int(now))}
+        told = dag_run.http.post(f"{dag_run.inbox_url}/flow/{CONN}", raw, headers=headers, timeout=20)
+        assert told.json() == {"status": "taken"}
+        return body
+
+    return ask
+
+
+def answer(body: Json) -> CrewResumeOperator:
+    return CrewResumeOperator(
+        task_id="resume",
+        crew_conn_id=CONN,
+        execution_id=body["flow_id"],
+        crew_task_id=body["id"],
+        human_feedback="Shorter.",
+        outcome="rework",
+    )
+
+
+def is_open(body: Json) -> bool:
+    return flow_variables.address_of(CONN, body["id"]) is not None
+
+
+@pytest.mark.row("F4")
+@pytest.mark.parametrize(
+    ("second", "status"),
+    [(TAKEN_BEFORE, "already_responded"), (Reply(body=ACCEPTED), "accepted")],
+    ids=["had arrived", "had not"],
+)
+def test_f4_an_answer_whose_answer_was_lost_is_sent_again_to_an_address_that_takes_one(
+    dag_run: RegisteredRun, server: FaultServer, ask: Ask, second: Reply, status: str
+) -> None:
+    server.on(CALLBACK, NoReply(RESET), second)
+    body, task = ask(), Task(dag_run, f"resume-{uuid4().hex[:6]}")
+    with pytest.raises(AirflowException, match="A retry of this task finds out whether the answer was taken"):
+        task.run(answer(body))
+    assert is_open(body)
+    assert task.run(answer(body)) == body["flow_id"]
+    assert task.pushed[RESUME_KEY]["status"] == status
+    sent = [request.json for request in server.sent(CALLBACK)]
+    assert sent == [{"feedback": "Shorter.", "outcome": "rework", "source": "airflow"}] * 2
+    assert not is_open(body)
+    assert task.run(answer(body)) == body["flow_id"]
+    assert len(server.sent(CALLBACK)) == 2, "a third try sends nothing"
+
+
+@pytest.mark.row("F5")
+def test_f5_an_address_that_is_refused_shows_nothing_of_its_token_and_can_be_tried_again(
+    dag_run: RegisteredRun, server: FaultServer, ask: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.on(CALLBACK, Reply(status=401, body={"detail": f"token {TOKEN} is not valid"}), ACCEPTED)
+    body, task = ask(), Task(dag_run, f"resume-{uuid4().hex[:6]}")
+    with pytest.raises(CrewTaskFailed, match="401") as refused:
+        task.run(answer(body))
+    assert "This answer was not taken" in str(refused.value)
+    assert TOKEN not in str(refused.value) + caplog.text + json.dumps(task.pushed)
+    assert is_open(body)
+    assert task.run(answer(body)) == body["flow_id"]
+
+
+@pytest.mark.row("F5")
+def test_f5_the_console_that_the_connection_allows_gets_the_answer_and_not_the_deployments_token(
+    dag_run: RegisteredRun, server: FaultServer, ask: Ask
+) -> None:
+    with FaultServer() as console:
+        console.on(CALLBACK, ACCEPTED)
+        body = ask(at=console.url, callback_hosts=[f"{console.host}:{console.port}"])
+        assert Task(dag_run, f"resume-{uuid4().hex[:6]}").run(answer(body)) == body["flow_id"]
+        [sent] = console.sent(CALLBACK)
+    assert sent.target.endswith(f"/{body['id']}/respond?token={TOKEN}")
+    assert sent.token is None
+    assert BEARER not in str(sent.headers)
+    assert server.sent("POST /*") == []
+
+
+def test_a_question_without_an_address_is_answered_by_the_id_of_the_flow(
+    dag_run: RegisteredRun, server: FaultServer, ask: Ask
+) -> None:
+    body, task = ask(at=None), Task(dag_run, f"resume-{uuid4().hex[:6]}")
+    paused = {"state": "PAUSED", "flow_id": body["flow_id"], "kickoff_id": body["flow_id"]}
+    server.on(f"GET /status/{body['flow_id']}", paused).on(BY_FLOW_ID, ACCEPTED)
+    assert task.run(answer(body)) == body["flow_id"]
+    [sent] = server.sent(BY_FLOW_ID)
+    assert sent.json == {
+        "flow_id": body["flow_id"],
+        "feedback": "Shorter.",
+        "outcome": "rework",
+        "source": "airflow",
+    }
+    assert sent.token == f"Bearer {BEARER}"
+    assert not is_open(body)
+
+
+def test_an_answer_by_the_id_of_the_flow_that_was_lost_is_never_sent_to_a_later_question(
+    dag_run: RegisteredRun, server: FaultServer, ask: Ask
+) -> None:
+    body, task = ask(at=None), Task(dag_run, f"resume-{uuid4().hex[:6]}")
+    paused = {"state": "PAUSED", "flow_id": body["flow_id"], "kickoff_id": body["flow_id"]}
+    server.on(f"GET /status/{body['flow_id']}", paused).on(BY_FLOW_ID, NoReply(RESET), ACCEPTED)
+    for _ in range(2):
+        with pytest.raises(AirflowException):
+            task.run(answer(body))
+    assert len(server.sent(BY_FLOW_ID)) == 1
