@@ -142,7 +142,7 @@ class ReviewForm:
             said = "the Flow goes on with what you say under *Feedback*"
             lines = [
                 f"* **{self.approve}**: {said}; if you say nothing, with {_code(APPROVAL)}",
-                f"* **{self.revise}**: {said}, and decides what follows. An answer that says nothing is not taken.",
+                f"* **{self.revise}**: {said}, and decides what follows. Without feedback it is not accepted.",
             ]
         if self.is_last:
             lines.append(

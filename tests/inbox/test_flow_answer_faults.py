@@ -91,7 +91,7 @@ def test_f4_an_answer_whose_answer_was_lost_is_sent_again_to_an_address_that_tak
 ) -> None:
     server.on(CALLBACK, NoReply(RESET), second)
     body, task = ask(), Task(dag_run, f"resume-{uuid4().hex[:6]}")
-    with pytest.raises(AirflowException, match="A retry of this task finds out whether the answer was taken"):
+    with pytest.raises(AirflowException, match="A retry of this task finds out whether the answer was accepted"):
         task.run(answer(body))
     assert is_open(body)
     assert task.run(answer(body)) == body["flow_id"]
@@ -111,7 +111,7 @@ def test_f5_an_address_that_is_refused_shows_nothing_of_its_token_and_can_be_tri
     body, task = ask(), Task(dag_run, f"resume-{uuid4().hex[:6]}")
     with pytest.raises(CrewTaskFailed, match="401") as refused:
         task.run(answer(body))
-    assert "This answer was not taken" in str(refused.value)
+    assert "This answer was not accepted" in str(refused.value)
     assert TOKEN not in str(refused.value) + caplog.text + json.dumps(task.pushed)
     assert is_open(body)
     assert task.run(answer(body)) == body["flow_id"]
