@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow_crew_provider.core import endpoints, status_parser
-from airflow_crew_provider.core.responses import HttpResponse
+from airflow_crew_provider.core.responses import HttpResponse, storable
 from airflow_crew_provider.exceptions import CrewProtocolError
 from airflow_crew_provider.models import Execution, ExecutionState, TaskResult
 
@@ -226,13 +226,14 @@ known_fields = st.fixed_dictionaries(
 
 @given(json_values | known_fields)
 @example({"state": "SUCCESS", "result": None})
+@example({"state": "\0"})
 def test_any_json_is_an_execution_or_a_protocol_error_and_never_a_false_success(body: Any) -> None:
     try:
         seen = read(body)
     except CrewProtocolError:
         return
     word = next(word for word in (body.get("state"), body.get("status")) if word and isinstance(word, str))
-    assert seen.raw_state == word
+    assert seen.raw_state == storable(word)
     assert_sound(seen)
 
 
