@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Row
+from sqlalchemy.engine import Row
 
 from airflow_crew_provider.service import terminal_webhooks
 from airflow_crew_provider.service.engine.decisions import BadAnswer

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import Row
+from sqlalchemy.engine import Row
 
 from airflow_crew_provider.service.engine.principals import Principal
 from airflow_crew_provider.service.storage import webhooks

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Connection, Row
+from sqlalchemy.engine import Connection, Row
 
 from airflow_crew_provider.service.engine import events
 from airflow_crew_provider.service.engine.crew import TaskOutput

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Row
+from sqlalchemy.engine import Row
 
 from airflow_crew_provider.service.engine.decisions import (
     AlreadyAnswered,

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import requests
-from sqlalchemy import Row
+from sqlalchemy.engine import Row
 
 from airflow_crew_provider.service.engine import paths, sending
 from airflow_crew_provider.service.engine.background import Background

@@ -7,7 +7,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import insert, select
+from sqlalchemy.engine import Connection
 
 from airflow_crew_provider.service.engine.principals import Principal
 from airflow_crew_provider.service.storage import transactions

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from sqlalchemy import Connection, Table, func, select
+from sqlalchemy import Table, func, select
+from sqlalchemy.engine import Connection
 
 from airflow_crew_provider.service.engine import paths
 from airflow_crew_provider.service.storage.database import Database

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import aiohttp
-from sqlalchemy import Row
+from sqlalchemy.engine import Row
 
 from airflow_crew_provider.service.engine import retrying, sending
 from airflow_crew_provider.service.engine.crew import Cancellation, Cancelled

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import select
+from sqlalchemy.engine import Connection, Row
 
 from airflow_crew_provider.service.engine.principals import Principal
 from airflow_crew_provider.service.storage import views, webhooks

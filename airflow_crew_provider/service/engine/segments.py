@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Connection, Row
+from sqlalchemy.engine import Connection, Row
 
 from airflow_crew_provider.service.engine import events, retrying
 from airflow_crew_provider.service.engine.crew import (

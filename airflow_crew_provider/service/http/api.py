@@ -13,7 +13,7 @@ from fastapi import HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
-from sqlalchemy import Row
+from sqlalchemy.engine import Row
 
 from airflow_crew_provider.core.batch_status import MOST_IDS, OFFER, PATH
 from airflow_crew_provider.service.engine.container import Container

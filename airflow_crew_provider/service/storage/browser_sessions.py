@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select
+from sqlalchemy import delete, insert, select
+from sqlalchemy.engine import Connection, Row
 
 from airflow_crew_provider.service.storage.tables import sessions
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, insert, or_, select, update
+from sqlalchemy import and_, delete, insert, or_, select, update
+from sqlalchemy.engine import Connection
 
 from airflow_crew_provider.service.storage.states import CLAIM, State
 from airflow_crew_provider.service.storage.tables import executions, processes

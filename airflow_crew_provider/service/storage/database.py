@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select
+from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
+from sqlalchemy.sql import Select
 
 from airflow_crew_provider.service.storage import engines, file_lock, location, schema
 from airflow_crew_provider.service.storage.availability import (

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import create_engine, event
+from sqlalchemy.engine import URL, Connection, Engine
+from sqlalchemy.pool import QueuePool
 
 from airflow_crew_provider.service.storage import location
 from airflow_crew_provider.service.storage.json_values import loads
@@ -35,13 +37,21 @@ class Engines(NamedTuple):
     @property
     def driver_error(self) -> type[Exception]:
         """What the driver itself raises where SQLAlchemy does not wrap it: as a connection goes back to the pool."""
-        error: type[Exception] = self.writer.dialect.loaded_dbapi.Error
+        driver: Any = self.writer.dialect.dbapi
+        error: type[Exception] = driver.Error
         return error
 
 
 def sqlite(file: Path) -> Engines:
     engine = create_engine(
-        location.sqlite_url(file), pool_size=20, max_overflow=40, hide_parameters=True, json_deserializer=loads
+        location.sqlite_url(file),
+        future=True,
+        poolclass=QueuePool,
+        connect_args={"check_same_thread": False},
+        pool_size=20,
+        max_overflow=40,
+        hide_parameters=True,
+        json_deserializer=loads,
     )
     event.listen(engine, "connect", _prepare)
     writer = engine.execution_options()
@@ -53,6 +63,7 @@ def server(url: URL) -> Engines:
     is_libpq = url.drivername.partition("+")[2] in location.POSTGRESQL_DRIVERS
     engine = create_engine(
         url,
+        future=True,
         pool_size=CONNECTIONS,
         max_overflow=CONNECTIONS // 2,
         pool_timeout=15,

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, update
+from sqlalchemy import delete, update
+from sqlalchemy.engine import Connection, Row
 
 from airflow_crew_provider.service.storage.json_values import UNREADABLE
 from airflow_crew_provider.service.storage.states import State

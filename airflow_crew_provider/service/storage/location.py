@@ -6,8 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
-from sqlalchemy import URL
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 
 POSTGRESQL_DRIVERS = ("psycopg", "psycopg2")  # the first that is installed serves a URL that names none
 

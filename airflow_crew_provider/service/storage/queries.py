@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, bindparam, insert, select, update
+from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy.engine import Connection, Row
+from sqlalchemy.sql import Select
 
 from airflow_crew_provider.service.storage.states import NOTE, Move, State
 from airflow_crew_provider.service.storage.tables import executions, results

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import insert, select, update
+from sqlalchemy.engine import Connection, Row
 
 from airflow_crew_provider.service.storage.states import State
 from airflow_crew_provider.service.storage.tables import executions, questions

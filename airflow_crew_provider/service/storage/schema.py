@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import inspect, text
+from sqlalchemy.engine import Connection
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 BEFORE_MIGRATIONS = "0001"  # what release 0.1 made, which kept no account of it

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
-from sqlalchemy import Connection, text
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
 
 
 def lock_name(connection: Connection, name: str) -> None:

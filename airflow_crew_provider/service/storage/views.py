@@ -8,7 +8,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Text, and_, cast, func, or_, select
+from sqlalchemy import Text, and_, cast, func, or_, select
+from sqlalchemy.engine import Connection, Row
+from sqlalchemy.sql import ColumnElement
 
 from airflow_crew_provider.service.storage.states import State
 from airflow_crew_provider.service.storage.tables import executions, results

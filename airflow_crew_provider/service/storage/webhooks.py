@@ -15,7 +15,9 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, delete, exists, func, insert, or_, select, update
+from sqlalchemy import and_, delete, exists, func, insert, or_, select, update
+from sqlalchemy.engine import Connection, Row
+from sqlalchemy.sql import ColumnElement
 
 from airflow_crew_provider.service.storage.tables import dead_letters, executions, outbox, processes, webhook_queues
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 from fastapi import HTTPException
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import Row
+from sqlalchemy.engine import Row
 
 from airflow_crew_provider.service.engine.crew import Crew
 from airflow_crew_provider.service.engine.executions import Decision, Refused, Start

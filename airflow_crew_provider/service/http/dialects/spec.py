@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from fastapi import HTTPException
 from pydantic import ValidationError
-from sqlalchemy import Row
+from sqlalchemy.engine import Row
 
 from airflow_crew_provider.service.engine.crew import Crew
 from airflow_crew_provider.service.engine.decisions import (
