@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from airflow_crew_provider.service import operating
 from airflow_crew_provider.service.engine.crew import BadTarget, Crew
@@ -47,7 +49,7 @@ def add_crews(parser: argparse.ArgumentParser) -> None:
 
 def add_http(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
-    option("--host", default="127.0.0.1")
+    option("--host", type=host, default="127.0.0.1")
     option("--port", type=port, default=8300)
     option("--token", help=f"of the organization; also as {TOKEN_VARIABLE}; by default one is made and printed")
     option(
@@ -58,9 +60,14 @@ def add_http(parser: argparse.ArgumentParser) -> None:
         type=crew_token,
         help="the organization's or a user's, for one of several crews, in the place of those for all",
     )
-    option("--flow-webhook", metavar="URL", help="where to announce each question of a Flow")
+    option("--flow-webhook", type=web_address, metavar="URL", help="where to announce each question of a Flow")
     option("--flow-webhook-secret", metavar="SECRET", help=f"that signs these; also as {SECRET_VARIABLE}")
-    option("--base-url", metavar="URL", help="of this service, for answers to these (by default its host and port)")
+    option(
+        "--base-url",
+        type=web_address,
+        metavar="URL",
+        help="of this service, for answers to these (by default its host and port)",
+    )
     option("--max-body", type=positive(int), default=1024 * 1024, metavar="BYTES", help="(%(default)d)")
     option("--max-connections", type=positive(int), metavar="N", help="at once (what the limit on open files leaves)")
     operating.add_http(parser)
@@ -113,11 +120,24 @@ def port(text: str) -> int:
     return number
 
 
+def host(text: str) -> str:
+    if not text:  # the socket would listen on every interface
+        raise argparse.ArgumentTypeError("must not be empty; 0.0.0.0 listens on every interface")
+    return text
+
+
+def web_address(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise argparse.ArgumentTypeError("must begin with http:// or https:// and name a host")
+    return text
+
+
 def positive(kind: type) -> Callable[[str], Any]:
     def positive(text: str) -> Any:
         value = kind(text)
-        if not value > 0:
-            raise argparse.ArgumentTypeError("must be greater than 0")
+        if not 0 < value < math.inf:
+            raise argparse.ArgumentTypeError("must be a number greater than 0")
         return value
 
     return positive

@@ -20,6 +20,7 @@ from airflow_crew_provider.service.engine.executions import (
     UnknownExecution,
 )
 from airflow_crew_provider.service.engine.principals import Principal
+from airflow_crew_provider.service.options import positive
 from airflow_crew_provider.service.storage.database import Database, DatabaseUnusable
 from airflow_crew_provider.service.storage.states import OVER, State
 from airflow_crew_provider.service.terminal_output import fail, iso, moment, say, say_json, table
@@ -31,7 +32,7 @@ def add_to(commands: argparse._SubParsersAction[Any], database: argparse.Argumen
     output = argparse.ArgumentParser(add_help=False)
     output.add_argument("--json", action="store_true", help="for programs")
     listing = commands.add_parser("list", parents=[database, output], help="the newest executions")
-    listing.add_argument("--limit", type=int, default=20, help="how many at most (%(default)s)")
+    listing.add_argument("--limit", type=positive(int), default=20, help="how many at most (%(default)s)")
     listing.add_argument("--state", choices=[str(state) for state in State], help="only executions in this state")
     listing.set_defaults(run=_list)
     status = commands.add_parser("status", parents=[database, output], help="one execution, with its tasks")

@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_crew_provider.service.engine.dead_letters import DeadLetters
 from airflow_crew_provider.service.engine.principals import Principal
+from airflow_crew_provider.service.options import positive
 from airflow_crew_provider.service.storage.database import Database
 from airflow_crew_provider.service.terminal_output import fail, iso, moment, say, say_json, table
 
@@ -17,7 +18,7 @@ def add_to(commands: Any, database: argparse.ArgumentParser, opened: Any) -> Non
     parser = commands.add_parser("webhooks", help="webhooks that were given up")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     listing = actions.add_parser("list", parents=[database], help="the newest of them")
-    listing.add_argument("--limit", type=int, default=20, help="how many at most (%(default)s)")
+    listing.add_argument("--limit", type=positive(int), default=20, help="how many at most (%(default)s)")
     listing.add_argument("--json", action="store_true", help="for programs")
     listing.set_defaults(run=lambda arguments: _list(opened(arguments.db), arguments))
     resend = actions.add_parser("resend", parents=[database], help="deliver them again, by a service that runs")

@@ -230,3 +230,43 @@ def folder_with_db(serve: Serve, tmp_path: Path) -> Path:
     client = serve(db=tmp_path / "given.db")
     client.until(client.kickoff(), "pending")
     return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("serve", "--host", ""), "--host: must not be empty"),
+        (("serve", "--max-seconds", "inf"), "--max-seconds/--time-limit: must be a number greater than 0"),
+        (("serve", "--keep-days", "inf"), "--keep-days: must be a number greater than 0"),
+        (("serve", "--flow-webhook", "receiver"), "--flow-webhook: must begin with http:// or https://"),
+        (("serve", "--base-url", "http://"), "--base-url: must begin with http:// or https://"),
+        (("list", "--limit", "-1"), "--limit: must be a number greater than 0"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_refused(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([*words])
+    assert left.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://rita:s3cr@t/y@127.0.0.1:1/y",
+        "postgresql://rita@127.0.0.1:1/y?password=s3cr&connect_timeout=1",
+        "postgresql://rita:s3cr@127.0.0.1:port/y",
+        "nothing://rita:s3cr@127.0.0.1/y",
+    ],
+)
+@pytest.mark.parametrize("command", ["list", "serve"])
+def test_a_database_url_that_cannot_be_used_is_told_in_one_line_without_its_password(
+    capsys: pytest.CaptureFixture[str], command: str, url: str
+) -> None:
+    assert main([command, "--db", url, *(("--port", "0") if command == "serve" else ())]) == 2
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert sentence.startswith(f"The database '{url[:10]}")
+    assert sentence.endswith(".")
+    assert "s3cr" not in sentence

@@ -36,6 +36,7 @@ class Database:
         self._held = contextlib.ExitStack()
         self._turn = threading.Lock()
         self._peeking = threading.Lock()
+        named = repr(location.shown(database))
         try:
             url = location.url_of(database)
             self._file = location.file_of(url)
@@ -44,15 +45,14 @@ class Database:
             self._open(url)
         except schema.OtherVersion:
             self._held.close()
-            raise DatabaseUnusable(
-                f"The database {database!r} is of another version; move it, or name another."
-            ) from None
+            raise DatabaseUnusable(f"The database {named} is of another version; move it, or name another.") from None
         except location.InMemory:
-            raise DatabaseUnusable(f"The database {database!r} is in memory and keeps nothing; name a file.") from None
+            raise DatabaseUnusable(f"The database {named} is in memory and keeps nothing; name a file.") from None
         except (ArgumentError, DatabaseError, ImportError, OSError, location.NoLocation) as error:
             self._held.close()
             reason = getattr(error, "orig", None) or getattr(error, "strerror", None) or _told(error)
-            raise DatabaseUnusable(f"The database {database!r} cannot be used: {reason}.") from None
+            line = str(reason).partition("\n")[0].rstrip(".")
+            raise DatabaseUnusable(f"The database {named} cannot be used: {line}.") from None
 
     @property
     def is_sqlite(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
@@ -21,11 +22,20 @@ class InMemory(NoLocation):
 
 def url_of(database: str) -> URL:
     """A file name, or any URL of SQLAlchemy."""
-    url = make_url(database) if "://" in database else URL.create("sqlite", database=database)
+    try:
+        url = make_url(database) if "://" in database else URL.create("sqlite", database=database)
+    except ValueError:
+        raise NoLocation("its port is not a number") from None
     if url.drivername in ("postgresql", "postgres"):
         driver = next((name for name in POSTGRESQL_DRIVERS if find_spec(name)), POSTGRESQL_DRIVERS[0])
         return url.set(drivername=f"postgresql+{driver}")
     return url
+
+
+def shown(database: str) -> str:
+    """Return what may be told of a database: its name without a password."""
+    text = re.sub("(?<=://)([^/@:]*):.*@", r"\1:***@", database)
+    return re.sub("(?<=password=)[^&]*", "***", text)
 
 
 def file_of(url: URL) -> Path | None:
