@@ -9,18 +9,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any
 
-from crewai.core.providers.human_input import set_provider
 from crewai.flow.async_feedback import HumanFeedbackPending, PendingFeedbackContext
 from crewai.flow.flow_config import flow_config
 
 from airflow_crew_provider.service.crewai import flow_values, internals, usage
-from airflow_crew_provider.service.crewai.feedback import OF_A_METHOD, StoredFeedback
 from airflow_crew_provider.service.crewai.flow_branches import Branches
 from airflow_crew_provider.service.crewai.flow_persistence import WithoutPauses
 from airflow_crew_provider.service.crewai.flow_replay import Replay
 from airflow_crew_provider.service.crewai.flow_source import FlowSource
+from airflow_crew_provider.service.crewai.nested_tasks import APPROVE, REVISE, NestedTasks, TaskAsks
 from airflow_crew_provider.service.crewai.token_meter import TokenMeter
 from airflow_crew_provider.service.engine.crew import (
     Completed,
@@ -36,7 +36,12 @@ from airflow_crew_provider.service.engine.crew import (
 
 class FlowRun:
     def __init__(self, source: FlowSource, job: Job, report: Report) -> None:
-        self._job = job
+        self._nested = NestedTasks(job.gate)
+        earlier: dict[str, Any] = job.gate.state if job.gate else {}
+        self._used: usage.Usage = earlier.get("usage", {})
+        self._seconds: dict[str, float] = earlier.get("seconds", {})
+        self._asks: dict[int, TaskAsks] = {}
+        self._job = job = replace(job, gate=self._nested.before)
         self._report: Report = TokenMeter(lambda: usage.of_flow(self._flow)["total_tokens"], report)
         self._name = source.name
         self._stored: dict[str, Any] = job.gate.state if job.gate else {}
@@ -44,7 +49,6 @@ class FlowRun:
         self._answer_is_stored = bool(job.gate and since)
         self._replay = Replay(since[1:] if job.gate else since)
         self._done = len(job.done)
-        self._seconds: dict[str, float] = self._stored.get("seconds", {})
         self._flow = source.new(job.inputs)
         self._own_persistence = self._flow.persistence
         waiting = [PendingFeedbackContext.from_dict(context) for context in self._stored.get("waiting", [])]
@@ -55,7 +59,9 @@ class FlowRun:
         self._prepare()
         result = self._resume(self._asked) if self._asked else self._kickoff()
         if isinstance(result, HumanFeedbackPending):
-            return self._pending(self._branches.waiting)
+            waiting = self._branches.waiting
+            asks = next((self._asks[id(each)] for each in waiting if id(each) in self._asks), None)
+            return self._pending_in_method(asks) if asks else self._pending(waiting)
         return Completed(flow_values.text(result), flow_values.json_object(result), self._usage())
 
     def _prepare(self) -> None:
@@ -67,7 +73,7 @@ class FlowRun:
         internals.replace(flow, "_run_human_feedback_step", self._asking)
         internals.replace(flow, "_finalize_human_feedback", self._decided)
         flow_config.hitl_provider = _Asking(flow)
-        set_provider(StoredFeedback([], None, (), refusal=OF_A_METHOD))
+        self._nested.watch()
 
     def _kickoff(self) -> Any:
         if self._job.restore_from:
@@ -99,7 +105,12 @@ class FlowRun:
             await asyncio.to_thread(self._report, TaskStarted(name, self._name))
             began = time.monotonic()
             try:
-                finished = await original(name, method, *args, **values)
+                with self._nested.method(name):
+                    finished = await original(name, method, *args, **values)
+            except TaskAsks as asks:
+                question = internals.question_in(self._flow, name)
+                self._asks[id(question)] = asks
+                raise HumanFeedbackPending(context=question) from None
             finally:
                 self._seconds[name] = round(time.monotonic() - began, 3)
             result = finished[0]
@@ -186,8 +197,28 @@ class FlowRun:
             },
         )
 
+    def _pending_in_method(self, asks: TaskAsks) -> PendingReview:
+        """Ask as a Flow asks, so that all ways of an answer lead here; what else waits runs again, as after a crash."""
+        answer = asks.answer
+        task = answer["task_id"]
+        state = {"nested": self._nested.state(asks), "usage": self._usage(), "seconds": self._seconds}
+        return PendingReview(
+            task,
+            answer["output"],
+            answer["agent"],
+            state,
+            question=f"May the answer of the task {task.partition('.')[2]} go on?",
+            outcomes=[APPROVE, REVISE],
+            details={
+                "flow_class": self._name,
+                "default_outcome": None,
+                "metadata": {},
+                "state": flow_values.jsonable(self._flow.state),
+            },
+        )
+
     def _usage(self) -> usage.Usage:
-        return usage.added(self._stored.get("usage", {}), usage.of_flow(self._flow))
+        return usage.added(self._used, usage.of_flow(self._flow))
 
 
 class _Asking:

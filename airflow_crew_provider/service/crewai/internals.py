@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from crewai import Crew, Task, TaskOutput
 from crewai.flow.async_feedback import PendingFeedbackContext
 from crewai.flow.flow import Flow
 from crewai.flow.human_feedback import HumanFeedbackResult, _serialize_llm_for_context
@@ -83,6 +84,41 @@ def gate(flow: Flow[Any], method: str, feedback: Any, output: Any) -> PendingFee
     )
 
 
+def question_in(flow: Flow[Any], method: str) -> PendingFeedbackContext:
+    """Describe a question that a crew asks in the middle of a method."""
+    return PendingFeedbackContext(
+        flow_id=flow.flow_id, flow_class=type(flow).__name__, method_name=method, method_output=None, message=""
+    )
+
+
+def crew_of(task: Task) -> Crew | None:
+    crew = task.agent.crew if task.agent else None
+    return crew if isinstance(crew, Crew) else None
+
+
+def wrap_tasks(settled: Callable[[Task], TaskOutput | None], done: Callable[[Task, TaskOutput], None]) -> None:
+    """Ask `settled` before any task of this process runs, and tell `done` after one that ran."""
+    execute, aexecute = Task._execute_core, Task._aexecute_core
+
+    def executed(task: Task, agent: Any, context: Any, tools: Any) -> TaskOutput:
+        task.agent = agent or task.agent
+        if (earlier := settled(task)) is not None:
+            return earlier
+        output = execute(task, agent, context, tools)
+        done(task, output)
+        return output
+
+    async def aexecuted(task: Task, agent: Any, context: Any, tools: Any) -> TaskOutput:
+        task.agent = agent or task.agent
+        if (earlier := settled(task)) is not None:
+            return earlier
+        output = await aexecute(task, agent, context, tools)
+        done(task, output)
+        return output
+
+    Task._execute_core, Task._aexecute_core = executed, aexecuted  # type: ignore[method-assign, assignment]
+
+
 def memory(flow: Flow[Any], jsonable: Callable[[Any], Any]) -> Memory:
     """Return what a Flow knows apart from its state, as plain JSON."""
     known: Memory = {name: sorted(map(str, getattr(flow, name))) for name in SETS}
@@ -102,8 +138,9 @@ def remember(flow: Flow[Any], known: Memory) -> None:
     answers = [HumanFeedbackResult(**answer) for answer in known["answers"]]
     flow.human_feedback_history.extend(answers)
     flow.last_human_feedback = answers[-1] if answers else None
-    for entry in known[OUTPUTS]:
-        answer = entry.pop("answer")
+    for kept in known[OUTPUTS]:
+        answer = kept["answer"]
+        entry = {name: value for name, value in kept.items() if name != "answer"}
         getattr(flow, OUTPUTS).append(entry if answer is None else {**entry, "human_feedback": answers[answer]})
 
 

@@ -40,7 +40,9 @@ def job_message(job: Job) -> Message:
 
 
 def job_from(message: Message) -> Job:
-    gate = message["gate"]
-    if gate:
-        gate = ReviewDecision(**{**gate, "rounds": tuple(Round(**each) for each in gate["rounds"])})
+    gate = decision_from(message["gate"]) if message["gate"] else None
     return Job(message["execution_id"], message["inputs"], message["done"], gate, restore_from=message["restore_from"])
+
+
+def decision_from(fields: Message) -> ReviewDecision:
+    return ReviewDecision(**{**fields, "rounds": tuple(Round(**each) for each in fields["rounds"])})

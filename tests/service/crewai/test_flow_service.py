@@ -102,6 +102,26 @@ def test_f6_a_flow_waits_on_through_kill_9_at_each_gate_and_goes_on_after_the_an
     assert code_and_reason(service.answer(flow, "place", human_feedback="again", is_approve=True))[0] == 400
 
 
+@pytest.mark.row("F6")
+@pytest.mark.timeout(240)
+def test_f6_a_crew_inside_a_flow_waits_on_through_kill_9_and_keeps_its_rounds(
+    served: Callable[..., ServedFlow], tmp_path: Path
+) -> None:
+    service = served("CrewAsksFlow")
+    flow = service.kickoff(topic="ducks", log=str(tmp_path / "log"))
+    asked = service.reached(flow, "pending", "error")
+    assert (asked["task_id"], asked["outcomes"]) == ("research.writing", ["approve", "revise"])
+    service.restart()
+    assert service.answer(flow, "research.writing", is_approve=False, human_feedback="shorter").ok
+    eventually(lambda: "(shorter)" in service.reached(flow, "pending", "error")["task_output"], "the second draft", 60)
+    service.restart()
+    assert service.answer(flow, "research.writing", is_approve=True, human_feedback="").ok
+    eventually(lambda: service.reached(flow, "pending", "error").get("task_id") == "place", "the Flow's own gate", 60)
+    assert service.client.status(flow)["task_output"] == "writing v2 (shorter) in round 1"
+    calls = [json.loads(line)["call"] for line in (tmp_path / "log").read_text().splitlines()]
+    assert calls == ["begin", "research", "writing", "writing"]
+
+
 @pytest.mark.row("F3", "F4")
 @pytest.mark.timeout(240)
 def test_f4_live_questions_come_by_signed_webhooks_and_are_answered_once(

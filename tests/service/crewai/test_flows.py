@@ -116,9 +116,30 @@ def test_a_flow_goes_on_from_its_last_finished_method(play: Player) -> None:
     assert run.calls() == ["first", "second", "second"]
 
 
-def test_a_crew_inside_a_flow_that_asks_a_person_fails_and_says_what_would_do(play: Player) -> None:
-    with pytest.raises(CrewFailed, match=r"A crew that was started by a method asks a person.*@human_feedback"):
-        flow(play, "CrewAsksFlow").segment()
+def test_crews_inside_a_flow_ask_a_person_and_nothing_that_has_finished_runs_again(play: Player) -> None:
+    run = flow(play, "CrewAsksFlow")
+    ways = ["approve", "revise"]
+    question = "May the answer of the task writing go on?"
+    assert waits(run.segment()) == ("research.writing", "writing v1", question, ways)
+    assert waits(run.choose("revise", "shorter")) == ("research.writing", "writing v2 (shorter)", question, ways)
+    place = run.choose("approve")
+    assert waits(place) == ("place", "writing v2 (shorter) in round 1", "Where to?", [])
+    assert waits(run.answer("the board"))[0] == "send.letter"
+    assert waits(run.choose("revise", "warmer"))[:2] == ("send.letter", "letter v2 (warmer)")
+    assert waits(run.choose("approve"))[:2] == ("send.letter", "letter v1"), "what was said is of the first letter"
+    outcome = run.choose("approve")
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "writing v2 (shorter) in round 1; letter v2 (warmer) and letter v1"
+    assert run.finished() == ["begin", "research", "place", "send"]
+    letters = ["letter", "letter", "sent letter v2 (warmer)", "letter", "sent letter v1"]
+    assert run.calls() == ["begin", "research", "writing", "writing", *letters]
+
+
+def test_an_answer_is_never_used_for_another_text_than_the_person_was_asked_about(play: Player) -> None:
+    run = flow(play, "FicklePlan")
+    assert waits(run.segment())[0] == "plan.plan"
+    with pytest.raises(CrewFailed, match="'plan' started is not the one that a person has answered"):
+        run.choose("approve")
 
 
 EXAMPLE = Path(__file__).parents[3] / "example_dags/crews/briefing_flow.py"

@@ -182,9 +182,43 @@ class CrewsFlow(Logged):
 
 
 class CrewAsksFlow(Logged):
+    """A crew of two tasks that asks at the second, then a question of the Flow itself, then another crew that asks."""
+
     @start()
+    def begin(self) -> str:
+        self.mark("begin")
+        return "go"
+
+    @listen(begin)
     def research(self) -> str:
-        return str(small_crew("research", human_input=True).kickoff(inputs=self.state.model_dump()))
+        self.state.round += 1
+        crew = small_crew("research")
+        crew.tasks.append(small_crew("writing", human_input=True).tasks[0])
+        text = crew.kickoff(inputs={"topic": self.state.topic, "log": self.state.log}).raw
+        return f"{text} in round {self.state.round}"
+
+    @listen(research)
+    @human_feedback(message="Where to?")
+    def place(self, text: str) -> str:
+        self.state.parts.append(text)
+        return text
+
+    @listen(place)
+    async def send(self, answer: Any) -> str:
+        letters = []
+        for reader in (answer.feedback, "the press"):
+            crew = small_crew("letter", human_input=True)
+            crew.tasks[0].callback = lambda letter: self.mark(f"sent {letter.raw}")
+            letters.append(await crew.kickoff_async(inputs={"topic": reader, "log": self.state.log}))
+        return f"{self.state.parts[0]}; {' and '.join(letter.raw for letter in letters)}"
+
+
+class FicklePlan(Logged):
+    """A method whose crew has other texts each time it runs."""
+
+    @start()
+    def plan(self) -> str:
+        return small_crew("plan", human_input=True).kickoff(inputs={"topic": str(time.time()), "log": ""}).raw
 
 
 class InterruptedFlow(Logged):
