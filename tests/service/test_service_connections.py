@@ -221,3 +221,12 @@ def test_metrics_are_for_the_organization(serve: Serve) -> None:
     )
     assert (answer.status_code, "organization" in answer.json()["detail"]) == (403, True)
     assert client.get("/metrics").status_code == 200
+
+
+def test_a_request_to_become_a_websocket_is_answered_as_any_other(serve: Serve) -> None:
+    client = serve(PLAIN)
+    headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    headers["Sec-WebSocket-Key"] = "dGhlIHNhbXBsZSBub25jZQ=="
+    assert client.get("/inputs", headers=headers).json()["inputs"] == ["topic"]
+    denied = client.holding("another-token").get("/inputs", headers=headers)
+    assert (denied.status_code, list(denied.json())) == (401, ["detail"])

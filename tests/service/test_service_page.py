@@ -8,7 +8,7 @@ import time
 
 import pytest
 import requests
-from crew_client import PLAIN, Client, Serve, eventually
+from crew_client import GATED, PLAIN, Client, Serve, eventually
 
 from airflow_crew_provider.service.http import login_limit
 
@@ -199,3 +199,19 @@ def test_a_revised_draft_shows_what_has_changed_since_the_version_before(client:
     for page in ("/", f"/view?id={kickoff_id}"):
         marked = re.findall("<(del|ins)>(.*?)</", client.get(page).text)
         assert marked == [("del", "1"), ("ins", "2"), ("ins", ", after: Shorter")]
+
+
+def test_zero_characters_find_nothing_and_break_nothing_on_postgresql_either(serve: Serve, postgresql: str) -> None:
+    client = serve(GATED, db=postgresql)
+    kickoff_id = client.kickoff()
+    client.until(kickoff_id, "pending")
+    found = {
+        path: client.get(path).status_code
+        for path in ("/?q=%00", "/?before=9e9,%00", "/view?id=%00", "/text?id=%00&part=1")
+    }
+    assert list(found.values()) == [200, 200, 404, 404]
+    browser = Browser(client)
+    form = {**browser.form(), "execution_id": "\0", "webhook_id": "\0", "decision": "approve"}
+    for path in ("review", "cancel", "resend"):
+        assert browser.session.post(f"{client.url}/{path}", data=form, timeout=30).status_code == 200, path
+    assert client.status(kickoff_id)["status"] == "pending"

@@ -184,7 +184,12 @@ async def _form(request: Request) -> dict[str, str]:
         fields = parse_qs(raw.decode("ascii"), keep_blank_values=True, max_num_fields=20, errors="strict")
     except ValueError:
         raise HTTPException(400, "The form cannot be read.") from None
-    return {name: values[0] for name, values in fields.items()}
+    return {name: without_zeros(values[0]) for name, values in fields.items()}
+
+
+def without_zeros(text: str) -> str:
+    """Leave out zero characters, which PostgreSQL refuses to compare; no id and no text to search for has one."""
+    return text.replace("\0", "")
 
 
 def _to_page(execution_id: str = "", **query: Any) -> RedirectResponse:

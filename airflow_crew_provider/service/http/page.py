@@ -14,7 +14,7 @@ from airflow_crew_provider.service.engine.browser_sessions import BrowserSession
 from airflow_crew_provider.service.engine.container import Container
 from airflow_crew_provider.service.engine.overview import PAGE, Filter, Overview, cursor
 from airflow_crew_provider.service.http.dialects import Dialect
-from airflow_crew_provider.service.http.forms import NOTICES, PROBLEMS, Forms
+from airflow_crew_provider.service.http.forms import NOTICES, PROBLEMS, Forms, without_zeros
 from airflow_crew_provider.service.http.html import html_page, plain_text
 from airflow_crew_provider.service.storage.states import State
 
@@ -68,7 +68,7 @@ class Page(Forms):
         session = await self.session(request)
         if session is None:
             return self.login_form(request)
-        return await self.show(request, session, request.query_params.get("id", ""))
+        return await self.show(request, session, _id(request))
 
     async def show(
         self, request: Request, session: BrowserSession, execution_id: str, typed: dict[str, str] | None = None
@@ -84,7 +84,7 @@ class Page(Forms):
         if session is None:
             return self.login_form(request)
         part = request.query_params.get("part", "")
-        found = await run_in_threadpool(self._data.text, session.caller, request.query_params.get("id", ""), part)
+        found = await run_in_threadpool(self._data.text, session.caller, _id(request), part)
         if found is None:
             raise HTTPException(404, "There is no such text.")
         return plain_text(found)
@@ -109,9 +109,14 @@ def _filter(request: Request, crew: str, session: BrowserSession) -> Filter:
     """What cannot be understood filters nothing."""
     given = request.query_params
     states = frozenset(state for state in State if state.value == given.get("state"))
-    moment, _, last = given.get("before", "").partition(",")
+    moment, _, last = without_zeros(given.get("before", "")).partition(",")
+    search = without_zeros(given.get("q", "")).strip()
     try:
         before = (float(moment), last) if moment else None
     except ValueError:
         before = None
-    return Filter(crew, session.caller.user, states, given.get("q", "").strip()[:LONGEST_SEARCH], before)
+    return Filter(crew, session.caller.user, states, search[:LONGEST_SEARCH], before)
+
+
+def _id(request: Request) -> str:
+    return without_zeros(request.query_params.get("id", ""))

@@ -44,5 +44,6 @@ def server(settings: Settings, crews: Mapping[str, Crew]) -> Server:
         timeout_keep_alive=75,  # longer than a poller's pause: a POST on a connection just closed has no outcome
         backlog=ACCEPTED_AT_ONCE,
         http=guarded(settings),
+        ws="none",  # nothing here is one, and the answer to a handshake would come before the token is asked for
     )
     return Server(config)
