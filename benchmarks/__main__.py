@@ -1,7 +1,7 @@
 """All benchmarks that need no Airflow processes: `python -m benchmarks [--full]`.
 
 Prints the tables of docs/performance.md. What needs Airflow's processes, `inbox_wake.py`, and the load on the service,
-`service_load.py`, are run by themselves.
+`service_load.py` and `service_machines.py`, are run by themselves.
 """
 
 from __future__ import annotations
