@@ -69,6 +69,11 @@ def test_an_execution_is_found_by_its_ids(database: Database, find: Any, found: 
     assert (seen and seen.id) == found.get(some_id)
 
 
+@pytest.mark.parametrize("find", [find for find, _ in FINDERS], ids=lambda find: find.__name__)
+def test_an_id_that_postgresql_refuses_to_compare_is_not_asked_for(find: Any) -> None:
+    assert find(None, "a\0b") is None
+
+
 def test_a_row_is_locked_by_either_id() -> None:
     """SQLite has no such lock; the statement for the other databases has."""
     asked: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -61,6 +62,7 @@ def test_a_trigger_without_a_task_has_the_answer_that_it_is_given(says: Any, ans
     assert asyncio.run(cancellation.is_by_user(Trigger(None), without_task=answer)) is answer
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_state_that_cannot_be_read_stops_nothing_and_is_logged(says: Any) -> None:
     says(RuntimeError("away"))
     trigger = Trigger()
@@ -85,10 +87,26 @@ def test_a_timeout_no_task_and_no_worker_are_for_good(says: Any, monkeypatch: py
 def test_an_airflow_that_does_not_answer_is_not_waited_for(says: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     says("failed")
     monkeypatch.setattr(cancellation, "LOOKUP_SECONDS", 0.1)
-    monkeypatch.setattr(cancellation, "task_state", lambda ti: time.sleep(5) or "failed")
+    keeps_the_process: list[bool] = []
+
+    def hangs(ti: Any) -> str:
+        keeps_the_process.append(not threading.current_thread().daemon)
+        time.sleep(5)
+        return "failed"
+
+    monkeypatch.setattr(cancellation, "task_state", hangs)
     began = time.monotonic()
     assert cancellation.is_for_good(TASK) is False
     assert time.monotonic() - began < 4
+    assert keeps_the_process == [False]
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_where_airflow_tells_a_kill_by_itself_nothing_is_looked_up(
+    tells: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cancellation, "KILLS_CALL_ON_KILL", tells)
+    assert cancellation.must_be_distinguished() is not tells
 
 
 def test_work_at_a_kill_goes_on_through_further_cancellations() -> None:

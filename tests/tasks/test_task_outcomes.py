@@ -12,6 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_crew_provider.core.outcome import COMPLETED, GAVE_UP, PENDING, SEEN, Outcome
 from airflow_crew_provider.core.polling import FORGIVEN, Watch
+from airflow_crew_provider.core.review import AnsweredDraft, Draft
 from airflow_crew_provider.exceptions import (
     CrewBadRequest,
     CrewConnectionError,
@@ -177,13 +178,14 @@ def test_what_the_worker_saw_itself_is_not_fetched_again(kind: str) -> None:
 @pytest.mark.parametrize("interval", [0.5, 60.0])
 def test_what_a_trigger_saw_is_fetched(noon: float, kind: str, interval: float) -> None:
     hook: Any = Hook(COMPLETED)
-    first = watch(poll_interval=interval, last=execution(ExecutionState.RUNNING))
+    answered = AnsweredDraft(Draft("k-1", "t"), noon + 60)
+    first = watch(poll_interval=interval, last=execution(ExecutionState.RUNNING), answered=answered)
     assert outcomes.ended(hook, first, Outcome(kind, "k-1")) is hook.watch.last
     again = hook.watch
     assert (again.kickoff_id, again.started, again.deadline) == ("k-1", noon, noon + FORGIVEN)
     assert again.poll_interval == min(interval, 5.0)
     assert (again.wait_past_pending, again.report_seen) == (kind == COMPLETED, kind == PENDING)
-    assert again.answered == first.answered
+    assert again.answered is answered
 
 
 def test_an_execution_that_went_on_meanwhile_is_none() -> None:

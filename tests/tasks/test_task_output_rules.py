@@ -52,6 +52,10 @@ def test_a_limit_of_tokens_is_a_whole_number_above_0(most: Any) -> None:
     assert str(error.value) == f"max_total_tokens must be a whole number of at least 1, not {most!r}"
 
 
+def test_one_token_is_a_limit() -> None:
+    assert OutputRules(max_total_tokens=1).max_total_tokens == 1
+
+
 def test_a_bad_schema_is_refused_when_the_file_is_parsed() -> None:
     with pytest.raises(CrewInvalidInput, match="output_schema"):
         OutputRules({"type": "objekt"})
