@@ -82,6 +82,7 @@ def test_a_portion_is_as_long_as_a_request_line_may_be() -> None:
     ids = ["x" * 999, "/" * 333, *(letter * 999 for letter in "abcde")]
     assert sum(len(path_segment(each)) + 1 for each in ids) == LONGEST_IDS
     assert list(portions(ids)) == [ids]
+    assert list(portions([*ids, *ids])) == [ids, ids]
     longer = [*ids[:-1], "e" * 1000]
     assert list(portions(longer)) == [longer[:-1], longer[-1:]]
     assert list(portions([*longer, *ids[:-1]])) == [longer[:-1], [longer[-1], *ids[:-2]], ids[-2:-1]]
