@@ -122,6 +122,15 @@ def test_missing_inputs_are_named_where_the_service_only_lists_them() -> None:
     assert vars(error) == {"names": [], "status_code": 422, "method": "POST", "path": "/kickoff", "detail": "no"}
 
 
+def test_a_422_names_the_request_that_was_refused() -> None:
+    error = refused(RESUME, answer({"detail": "no"}, 422))
+    assert isinstance(error, CrewMissingInputs)
+    assert (error.status_code, error.method, error.path) == (422, "POST", "/resume")
+    error = refused(GET, answer({"detail": "no"}, 422))
+    assert isinstance(error, CrewMissingInputs)
+    assert (error.method, error.path) == ("GET", "/inputs")
+
+
 @pytest.mark.parametrize(("ask", "what"), [(GET, "GET /inputs"), (LIST, "GET /executions")])
 def test_an_answer_that_is_not_json_is_named_and_masked(ask: Ask, what: str) -> None:
     error = refused(ask, answer(b"a secret"))
