@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from importlib.metadata import version
 
 import pytest
 from hypothesis import settings
+from packaging.version import Version
 
 pytest_plugins = ["airflow_crew_provider.testing"]
 
 NO_SKIP = os.environ.get("CREW_TESTS_NO_SKIP") == "1"
+AIRFLOW = Version(Version(version("apache-airflow")).base_version)
 AIRFLOW_HOME = tempfile.mkdtemp(prefix="crew-tests-")
 
 # An example that takes long on a busy machine is no failure.
@@ -39,6 +42,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         starts = "subprocess" in (code.co_names if code else ()) or fixtures
         if starts or {"crewai", "system"} & set(item.path.parts):
             item.add_marker("slow")
+        for marker in item.iter_markers("since_airflow"):
+            if Version(marker.args[0]) > AIRFLOW:
+                item.add_marker(pytest.mark.skip(reason=f"needs Airflow {marker.args[0]}"))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -32,9 +32,14 @@ def supervisor() -> Any:
     return getattr(task_runner, "SUPERVISOR_COMMS", None)
 
 
-def runs_in_worker() -> bool:
-    """Whether a worker runs this process, so that a task which ends may have a next try."""
-    return task_runner is None or supervisor() is not None
+def runs_in_worker(ti: Any) -> bool:
+    """Whether a worker runs this task, so that it may have a next try; `dag.test()` and a call by hand do not."""
+    return _has_job(ti) if task_runner is None else supervisor() is not None
+
+
+def _has_job(ti: Any) -> bool:
+    """Airflow 2.11, where a worker notes its job in the task instance."""
+    return getattr(ti, "job_id", None) is not None
 
 
 def task_state(ti: Any) -> str | None:

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 from airflow.providers.common.compat.sdk import (
     SET_DURING_EXECUTION,
-    DecoratedOperator,
     TaskDecorator,
     context_merge,
     determine_kwargs,
     task_decorator_factory,
 )
 
+from airflow_crew_provider.compat.decorator import DecoratedOperator
 from airflow_crew_provider.operators.kickoff import CrewKickoffOperator
 
 

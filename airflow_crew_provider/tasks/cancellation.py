@@ -60,7 +60,7 @@ def is_for_good(ti: Any) -> bool:
     A worker that shuts down, or whose task could not reach Airflow for a while, kills it in the same way: then the
     next try goes on with the execution. A task that runs outside of a worker has no next try.
     """
-    if isinstance(sys.exc_info()[1], AirflowTaskTimeout) or ti is None or not runs_in_worker():
+    if isinstance(sys.exc_info()[1], AirflowTaskTimeout) or ti is None or not runs_in_worker(ti):
         return True
     seen: list[str | None] = []
 

@@ -82,6 +82,7 @@ INTERNALS = [
     Internal("airflow.triggers.base:BaseTrigger.task_instance", "tasks/cancellation.py", "whose state is asked for"),
     Internal("airflow.triggers.base:BaseTrigger.cleanup", "triggers/crew.py", "gives the session back"),
     Internal("airflow.models.taskinstance:TaskInstance.state", "compat/supervisor.py", "a task's state on 2.11"),
+    Internal(f"{TASK}.job_id", "compat/supervisor.py", "tells a worker from a call by hand on 2.11", until="3.0"),
     Internal("airflow.utils.session:create_session", "compat/database.py", "a transaction"),
     Internal(f"{XCOM}.key", "compat/database.py", ROW, since="3.0"),
     Internal(f"{XCOM}.value", "compat/database.py", ROW, since="3.0"),
@@ -99,6 +100,10 @@ INTERNALS = [
     Internal("airflow.state:get_state_backend", "compat/database.py", "keeps a question through a retry", since="3.3"),
     Internal("airflow.state:TaskScope", "compat/database.py", "names the task in that store", since="3.3"),
     Internal("airflow.sdk.execution_time.context:NEVER_EXPIRE", "compat/task_state.py", "the store", since="3.3"),
+    Internal(
+        "airflow.providers.common.compat.sdk:DecoratedOperator", "compat/decorator.py", "base class of `@task.crew`"
+    ),
+    Internal("airflow.providers.common.compat.sdk:BaseOperator", "compat/decorator.py", "whether it has `xcom_push`"),
     Internal("airflow.providers.common.compat.sdk:Variable", "compat/task_state.py", "the store before 3.3"),
     Internal("airflow.providers.common.compat.sdk:conf", "compat/deferral.py", "the supervisor's heartbeat"),
     Internal("airflow.providers.common.compat.sdk:XCom", "compat/xcoms.py", "whether a backend is configured"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 
+import pytest
 from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
 
 
+@pytest.mark.since_airflow("3.0")
 def test_a_task_that_is_queued_again_early_still_counts_as_lost() -> None:
     """Once this fails, Airflow has mended its issue 67287: see whether `deferral.NOTICED_AFTER` can be less there."""
     judging = inspect.getsource(SchedulerJobRunner.process_executor_events)

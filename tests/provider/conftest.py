@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from faults.dialects import DIALECTS, Dialect
 from faults.server import FaultServer
-from simulated_airflow import TOKEN, Connect
+from simulated_airflow import TOKEN, Connect, TaskRun
 
 from airflow_crew_provider.compat import deferral, task_state
 
@@ -76,6 +76,14 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
     monkeypatch.setattr(task_state, "NEVER_EXPIRE", None)
     monkeypatch.setattr(task_state, "Variable", kept)
     return kept
+
+
+@pytest.fixture
+def store_of(request: pytest.FixtureRequest) -> Callable[[TaskRun], Any]:
+    """Return what a task keeps its record in on this Airflow."""
+    if task_state.NEVER_EXPIRE is None:
+        return lambda task_run: request.getfixturevalue("variables")
+    return lambda task_run: task_run.store
 
 
 @pytest.fixture(autouse=True)

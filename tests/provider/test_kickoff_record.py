@@ -135,6 +135,7 @@ def test_a14_nothing_but_the_record_is_left_in_the_variables(server: FaultServer
 
 
 @pytest.mark.row("A14")
+@pytest.mark.since_airflow("3.3")  # before, Variables serve, as in the tests above
 def test_a14_a_state_store_that_fails_stops_the_kickoff(server: FaultServer, connect: Connect) -> None:
     task_run = TaskRun()
     task_run.store.get = lambda key: 1 / 0  # type: ignore[method-assign]

@@ -22,6 +22,7 @@ STOP = "POST /stop/k-1"
 STARTED = {"kickoff_id": "k-1"}
 RUNNING = {"status": "running"}
 LogText = Callable[[], str]
+StoreOf = Callable[[TaskRun], Any]
 
 
 def kickoff(**more: Any) -> CrewKickoffOperator:
@@ -244,9 +245,12 @@ def test_a15_a_task_that_is_killed_during_the_post_says_since_when(
 
 
 @pytest.mark.row("A15")
-def test_a15_a_task_that_is_killed_before_the_record_names_the_id(server: FaultServer, log_text: LogText) -> None:
+def test_a15_a_task_that_is_killed_before_the_record_names_the_id(
+    server: FaultServer, log_text: LogText, store_of: StoreOf
+) -> None:
     task_run, operator = TaskRun(), kickoff(check_inputs=False, cancel_on_kill=False)
-    keep = task_run.store.set
+    store = store_of(task_run)
+    keep = store.set
 
     def killed(key: str, value: Any, **more: Any) -> None:
         keep(key, value, **more)
@@ -254,28 +258,50 @@ def test_a15_a_task_that_is_killed_before_the_record_names_the_id(server: FaultS
             operator.on_kill()
             raise KeyboardInterrupt
 
-    task_run.store.set = killed  # type: ignore[method-assign]
+    store.set = killed
     with pytest.raises(KeyboardInterrupt):
         operator.execute(task_run.context())
     assert "killed while execution k-1 may run" in log_text()
 
 
+@pytest.fixture
+def full(store_of: StoreOf) -> Callable[[TaskRun], None]:
+    """Let nothing be recorded any more once the answer to a kickoff has come."""
+
+    def full(task_run: TaskRun) -> None:
+        store = store_of(task_run)
+        keep = store.set
+
+        def refuse(key: str, value: Any, **more: Any) -> None:
+            if value.get("kickoff_id"):
+                raise OSError("the database is away")
+            keep(key, value, **more)
+
+        store.set = refuse
+
+    return full
+
+
 @pytest.mark.row("A15")
-def test_a15_an_id_that_cannot_be_recorded_is_logged_and_kept_as_xcom(server: FaultServer, log_text: LogText) -> None:
+def test_a15_an_id_that_cannot_be_recorded_is_logged_and_kept_as_xcom(
+    server: FaultServer, log_text: LogText, full: Callable[[TaskRun], None]
+) -> None:
     task_run = TaskRun()
-    keep = task_run.store.set
-
-    def full(key: str, value: Any, **more: Any) -> None:
-        if value.get("kickoff_id"):
-            raise OSError("the database is away")
-        keep(key, value, **more)
-
-    task_run.store.set = full  # type: ignore[method-assign]
+    full(task_run)
     assert run(kickoff(), task_run) == "k-1"
     assert task_run.xcom["kickoff_id"] == "k-1"
     log = log_text()
     assert "Execution k-1 was started, but its id could not be recorded" in log
     assert "the database is away" in log
+
+
+@pytest.mark.row("A15")
+def test_a15_a_try_after_one_that_could_not_record_its_id_starts_nothing(
+    server: FaultServer, full: Callable[[TaskRun], None]
+) -> None:
+    task_run = TaskRun()
+    full(task_run)
+    die_after_recording(task_run, kickoff())
     with pytest.raises(CrewTaskFailed, match="outcome is unknown"):
         run(kickoff(), task_run.retry())
     assert len(server.sent(POST)) == 1

@@ -137,8 +137,8 @@ def test_a_decorated_function_takes_it(server: FaultServer) -> None:
         run(of_crews().get_task("write"))
 
 
+@pytest.mark.since_airflow("3.1")
 def test_every_wait_of_the_group_compares(server: FaultServer) -> None:
-    pytest.importorskip("airflow.providers.standard.operators.hitl")
     from airflow_crew_provider.task_groups.crew import crew_with_review
 
     with DAG("group", schedule=None) as dag:
@@ -180,8 +180,8 @@ def test_a_number_of_tokens_that_is_none_is_refused_when_the_dag_is_parsed(made:
         made(max_total_tokens=most)
 
 
+@pytest.mark.since_airflow("3.1")
 def test_the_group_hands_the_limit_of_tokens_to_every_wait() -> None:
-    pytest.importorskip("airflow.providers.standard.operators.hitl")
     from airflow_crew_provider.task_groups.crew import crew_with_review
 
     with DAG("group", schedule=None) as dag:

@@ -67,6 +67,7 @@ def loaded_by(code: str, tmp_path: Path) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
+@pytest.mark.since_airflow("3.1")  # it parses a review
 @pytest.mark.slow  # each starts an interpreter
 @pytest.mark.parametrize(
     "code", ["\n".join(f"import airflow_crew_provider.{name}" for name in PUBLIC), A_DAG], ids=["modules", "dag"]

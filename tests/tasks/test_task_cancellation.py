@@ -35,7 +35,7 @@ def says(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(cancellation, "task_state", task_state)
         return asked
 
-    monkeypatch.setattr(cancellation, "runs_in_worker", lambda: True)
+    monkeypatch.setattr(cancellation, "runs_in_worker", lambda ti: True)
     return says
 
 
@@ -80,7 +80,7 @@ def test_a_timeout_no_task_and_no_worker_are_for_good(says: Any, monkeypatch: py
     except AirflowTaskTimeout:
         assert cancellation.is_for_good(TASK) is True
     assert cancellation.is_for_good(TASK) is False
-    monkeypatch.setattr(cancellation, "runs_in_worker", lambda: False)
+    monkeypatch.setattr(cancellation, "runs_in_worker", lambda ti: False)
     assert cancellation.is_for_good(TASK) is True
 
 
@@ -142,11 +142,17 @@ def test_work_that_does_not_end_is_given_up() -> None:
 def test_a_worker_is_recognized_by_its_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = SimpleNamespace()
     monkeypatch.setattr(supervisor, "task_runner", runner)
-    assert (supervisor.supervisor(), supervisor.runs_in_worker()) == (None, False)
+    assert (supervisor.supervisor(), supervisor.runs_in_worker(TASK)) == (None, False)
     runner.SUPERVISOR_COMMS = "the line"
-    assert (supervisor.supervisor(), supervisor.runs_in_worker()) == ("the line", True)
-    monkeypatch.setattr(supervisor, "task_runner", None)  # Airflow 2.11
-    assert (supervisor.supervisor(), supervisor.runs_in_worker()) == (None, True)
+    assert (supervisor.supervisor(), supervisor.runs_in_worker(TASK)) == ("the line", True)
+
+
+def test_a_worker_of_airflow_2_is_recognized_by_the_job_of_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "task_runner", None)
+    assert supervisor.supervisor() is None
+    assert supervisor.runs_in_worker(SimpleNamespace(job_id=7)) is True
+    assert supervisor.runs_in_worker(SimpleNamespace(job_id=None)) is False  # `dag.test()`, `airflow tasks test`
+    assert supervisor.runs_in_worker(TASK) is False
 
 
 @pytest.mark.parametrize(
