@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from airflow.providers.common.compat.sdk import ParamValidationError, TaskDeferred
 
 from airflow_crew_provider.compat.supervisor import supervisor
+from airflow_crew_provider.core.stored_names import FEEDBACK_FIELD
 from airflow_crew_provider.models import Json
 
 try:
@@ -35,7 +36,6 @@ __all__ = [
     "HITLOperator",
     "Param",
     "ParamValidationError",
-    "feedback_field",
     "form_params",
     "name_of",
     "park",
@@ -44,14 +44,16 @@ __all__ = [
 ]
 
 
-def form_params(operator: Any, **fields: Param) -> ParamsDict:
-    """Return the params of the task's form: its own and these fields, without those of its DAG.
+def form_params(operator: Any, hint: str) -> ParamsDict:
+    """Return the params of the task's form: its own and the feedback, without those of its DAG.
 
     Airflow merges the DAG's params into the task's.
+
+    :param hint: what stands under the field for feedback
     """
-    for field in fields.values():
-        field.source = "task"  # Airflow 3.2 shows no others
-    return ParamsDict({**_own_params(operator), **fields})
+    field = _feedback_field(hint)
+    field.source = "task"  # Airflow 3.2 shows no others
+    return ParamsDict({**_own_params(operator), FEEDBACK_FIELD: field})
 
 
 def _own_params(operator: Any) -> dict[str, Param]:
@@ -67,14 +69,13 @@ def _has(params: ParamsDict, name: str, param: Param) -> bool:
     return name in params and params.get_param(name).serialize() == param.serialize()
 
 
-def feedback_field() -> Param:
-    """Return the field in which a person says what to change."""
+def _feedback_field(hint: str) -> Param:
     return Param(
         "",
         type=["string", "null"],
         format="multiline",
         title="Feedback",
-        description="What to change; needed for a revision",
+        description=hint,
     )
 
 

@@ -24,6 +24,13 @@ def is_of_flow(shown: Json) -> bool:
     return shown.get("question") is not None or bool(outcomes_of(shown))
 
 
+def feedback_hint(shown: Json) -> str:
+    """Return what the form says under the field for feedback; an empty record is a crew's."""
+    if outcomes_of(shown):
+        return "Goes along with your choice"
+    return "Your answer" if is_of_flow(shown) else "What to change; needed for a revision"
+
+
 def outcomes_of(shown: Json) -> list[str]:
     """Return the outcomes that a Flow offers; none for a crew and for a Flow that takes any text."""
     return list(shown.get("outcomes") or [])

@@ -29,7 +29,7 @@ from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.operators.console_link import link_to_console
-from airflow_crew_provider.operators.flow_question import at_deadline, chosen, outcomes_of
+from airflow_crew_provider.operators.flow_question import at_deadline, chosen, feedback_hint, outcomes_of
 from airflow_crew_provider.operators.review_answer import (
     identity_of,
     in_one_line,
@@ -112,7 +112,7 @@ class CrewReviewOperator(HITLOperator):
         if response_timeout is None and self.response_timeout is not None:
             self.execution_timeout, self.response_timeout = self.response_timeout, None
         # Set here, since Airflow hands the DAG's own params to `params` where the DAG has some.
-        self.params = form_params(self, **{FEEDBACK_FIELD: human_in_the_loop.feedback_field()})
+        self.params = form_params(self, feedback_hint({}))
         self.words = list(options)
         self.pending: Any = pending
         self.previous: Any = previous
@@ -164,6 +164,7 @@ class CrewReviewOperator(HITLOperator):
     def _offer(self, shown: Json) -> None:
         """Let the person choose from the Flow's outcomes, or approve and revise."""
         self.options = outcomes_of(shown) or self.words
+        self.params = form_params(self, feedback_hint(shown))
         try:
             self.defaults = at_deadline(shown, self.words, self.on_timeout)
         except CrewInvalidInput as error:

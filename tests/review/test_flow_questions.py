@@ -74,6 +74,21 @@ def test_the_buttons_are_the_outcomes_and_the_form_shows_the_question(context: J
     assert asked.defaults is None
 
 
+@pytest.mark.parametrize(
+    ("outcomes", "hint"),
+    [(OUTCOMES, "Goes along with your choice"), ([], "Your answer"), (None, "What to change; needed for a revision")],
+    ids=["outcomes", "text", "crew"],
+)
+def test_the_field_says_what_becomes_of_the_feedback(
+    context: Json, supervisor: Supervisor, outcomes: list[str] | None, hint: str
+) -> None:
+    question = {} if outcomes is None else {"question": "Good?", "outcomes": outcomes}
+    crew = {name: value for name, value in PENDING.items() if name not in ("question", "outcomes")}
+    with pytest.raises(TaskAwaitingInput):
+        review_of({**crew, **question}).execute(context)
+    assert supervisor.asked[-1].params["human_feedback"]["description"] == hint
+
+
 @pytest.mark.parametrize("feedback", ["", "Say more on green tea."])
 def test_the_review_has_the_chosen_outcome_and_no_approval_where_none_is_meant(context: Json, feedback: str) -> None:
     review = review_of().execute_complete(context, answered("drop", feedback))

@@ -33,7 +33,7 @@ class Reviewer:
         self.round += 1
         self.run.wait_for_task(f"briefing.round_{self.round}.review", {"awaiting_input", "deferred"}, 90)
         self.run.wait_for_review()
-        open_review(self.page, self.airflow, self.run, f"Review {method} by BriefingFlow (round {self.round} of 5)")
+        open_review(self.page, self.airflow, self.run, f"Review {method} (round {self.round} of 5)")
         self.service.kill()
         self.service.start()
         expect(self.page.get_by_text(question, exact=True)).to_be_visible()
