@@ -11,7 +11,7 @@ PY := $(VENV)/bin/python
 RELEASE := $(if $(AIRFLOW),'apache-airflow==$(AIRFLOW)')
 DEMO_EXTRAS := $(if $(filter crewai,$(CREW)),crewai,service)
 
-.PHONY: help demo up down check quick test bench bench-full chaos cluster-test crewai-matrix lint docs mutants clean
+.PHONY: help demo up down check quick test bench bench-full chaos cluster-test crewai-matrix test-matrix lint docs mutants clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -50,6 +50,9 @@ chaos: $(VENV)/.has-dev,crewai ## up to 10 minutes in which all that can fail fa
 crewai-matrix: $(VENV)/.has-dev,crewai ## the crew service with CrewAI from the oldest version that works to the newest
 	@$(PY) -m scripts.crewai_matrix
 
+test-matrix: $(VENV)/.has-matrix ## tests and one DAG on each supported Airflow and Python, into docs/compatibility.md
+	@$(VENV)/bin/nox
+
 lint: $(VENV)/.has-dev,crewai ## ruff and mypy
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
@@ -63,7 +66,7 @@ mutants: $(VENV)/.has-mutation,crewai ## break the pure parts line by line, and 
 	@$(PY) -m scripts.mutants
 
 clean: down ## remove what make made
-	@rm -rf $(VENV) .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis .site mutants
+	@rm -rf $(VENV) .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis .nox .site mutants
 
 $(PY):
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or sys.exit("Python 3.11, 3.12 or 3.13 is needed and %s is %d.%d; say which: make PYTHON=python3.12 ..." % (sys.executable, *v))'

@@ -227,14 +227,19 @@ class StoredVariables:
     """What a task's supervisor does with Variables: they are rows of the database."""
 
     @staticmethod
-    def get(key: str) -> str:
+    def get(key: str, deserialize_json: bool = False) -> Any:
         with create_session(scoped=False) as session:
             kept = session.scalars(select(Variable).where(Variable.key == key)).one_or_none()
             if kept is None:
                 raise KeyError(key)
-            return str(kept.get_val())
+            return json.loads(kept.get_val()) if deserialize_json else str(kept.get_val())
 
     @staticmethod
-    def set(key: str, value: str, description: str | None = None) -> None:
+    def set(key: str, value: Any, description: str | None = None, serialize_json: bool = False) -> None:
         with create_session(scoped=False) as session:
-            Variable.set(key, value, description=description, session=session)
+            Variable.set(key, value, description=description, serialize_json=serialize_json, session=session)
+
+    @staticmethod
+    def delete(key: str) -> None:
+        with create_session(scoped=False) as session:
+            Variable.delete(key, session=session)

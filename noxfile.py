@@ -1,0 +1,89 @@
+"""`make test-matrix`: tests and one DAG on each supported Airflow, and once on the oldest of all dependencies.
+
+Each cell is an environment of its own. `nox --list` names them, `nox --tags 2.11` runs those of one version. A Python
+that is not on this machine is not downloaded; its cells are not run. The results go into docs/compatibility.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+import nox
+
+from scripts.matrix.table import LOWEST, PYTHONS, VERSIONS, record
+
+nox.options.default_venv_backend = "uv"
+nox.options.stop_on_first_error = False
+
+TOOLS = ("hypothesis", "playwright", "pytest", "pytest-timeout", "pytest-xdist", "pyyaml", "time-machine")
+DEV = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]["dev"]
+TEST_TOOLS = [each for each in DEV if re.match(r"[\w-]+", each)[0] in TOOLS]
+FOLDERS = {
+    "2.11": ("client", "compat", "kit", "provider", "tasks"),
+    "3.0": ("client", "compat", "inbox", "kit", "provider", "tasks"),
+}
+ALL_FOLDERS = (*FOLDERS["3.0"], "review")
+# What Airflow's constraints hold back, and 3.0 does not work with when it is newer.
+ALSO = {"3.0": ("cadwyn<5.5", "fastapi<0.118", "pyjwt<2.11", "universal-pathlib<0.3")}
+CELLS = [
+    nox.param(python, minor, id=f"{minor}-py{python}", tags=[minor]) for minor in VERSIONS for python in PYTHONS[minor]
+]
+
+os.environ["UV_PYTHON_DOWNLOADS"] = "never"
+
+
+@nox.session
+@nox.parametrize("python, minor", CELLS)
+def airflow(session: nox.Session, minor: str) -> None:
+    """Run the tests and the DAG on one Airflow, and install the service beside it."""
+    pins = (f"apache-airflow=={VERSIONS[minor]}", *ALSO.get(minor, ()))
+    session.install(*pins, "--editable", ".")
+    beside = _service_beside_airflow(session)
+    session.install(*pins, "--editable", ".[service]", *TEST_TOOLS)
+    _try(session, f"{VERSIONS[minor]}, Python {session.python}", FOLDERS.get(minor, ALL_FOLDERS), beside)
+
+
+@nox.session(python="3.11")
+def lowest(session: nox.Session) -> None:
+    """Run the tests on the oldest of each dependency that the package names."""
+    session.install("--resolution", "lowest-direct", "--editable", ".[service]", *TEST_TOOLS)
+    _try(session, LOWEST, FOLDERS["2.11"], "not tried")
+
+
+def _try(session: nox.Session, cell: str, folders: tuple[str, ...], beside: str) -> None:
+    """Run the tests and the DAG, record the results, and fail unless all is well."""
+    results = {"tests": _tests(session, folders), "dag": _dag(session), "service": beside}
+    record(cell, results)
+    if re.search(r"failed|error|did not|changes (?!nothing)", " ".join(results.values())):
+        session.error(str(results))
+
+
+def _service_beside_airflow(session: nox.Session) -> str:
+    """Ask the installer, in a dry run, what the extra would change; new packages are none of that."""
+    said = session.run("uv", "pip", "install", "--dry-run", "--editable", ".[service]", silent=True, external=True)
+    removed = re.findall(r"^ - (\S+)", said or "", re.MULTILINE)
+    changed = [each for each in removed if not each.startswith("airflow-crew-provider")]
+    return f"changes {', '.join(changed)}" if changed else "changes nothing"
+
+
+def _tests(session: nox.Session, folders: tuple[str, ...]) -> str:
+    """Return the figures of pytest's last line."""
+    command = ["python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadgroup"]
+    selected = ["-m", "not slow and not system", *(f"tests/{folder}" for folder in folders)]
+    said = _said(session, *command, *selected)
+    last = re.findall(r"^.*(?:passed|failed|error).* in \d.*$", said, re.MULTILINE)[-1:]
+    return ", ".join(re.findall(r"\d+ (?:passed|failed|skipped|errors?)", "".join(last))) or "did not start"
+
+
+def _dag(session: nox.Session) -> str:
+    said = _said(session, "python", "-m", "scripts.matrix.one_dag")
+    return "success" if "The DAG run ended: success" in said else "failed"
+
+
+def _said(session: nox.Session, *command: str) -> str:
+    """Run a command to its end, whatever its exit code, and return what it printed."""
+    environment = {"CREW_TESTS_NO_SKIP": None}  # what an older Airflow lacks is skipped
+    said = session.run(*command, env=environment, silent=True, success_codes=range(256)) or ""
+    session.log(said[-3000:])
+    return said
