@@ -24,7 +24,7 @@ FOLDERS = {
     "3.0": ("client", "compat", "inbox", "kit", "provider", "tasks"),
 }
 ALL_FOLDERS = (*FOLDERS["3.0"], "review")
-# What Airflow's constraints hold back, and 3.0 does not work with when it is newer.
+# With newer ones, the login, the task processes and the object storage of 3.0 fail.
 ALSO = {"3.0": ("cadwyn<5.5", "fastapi<0.118", "pyjwt<2.11", "universal-pathlib<0.3")}
 CELLS = [
     nox.param(python, minor, id=f"{minor}-py{python}", tags=[minor]) for minor in VERSIONS for python in PYTHONS[minor]
