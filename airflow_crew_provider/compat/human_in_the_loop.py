@@ -5,28 +5,35 @@ Needs Airflow 3.1. Tried on 3.1.8, 3.2.2 and 3.3.2.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
 from airflow.providers.common.compat.sdk import ParamValidationError, TaskDeferred
 
+from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.compat.supervisor import supervisor
 from airflow_crew_provider.core.stored_names import FEEDBACK_FIELD
 from airflow_crew_provider.models import Json
 
 try:
     from airflow.providers.standard.operators.hitl import HITLOperator
-    from airflow.providers.standard.triggers.hitl import HITLTrigger
     from airflow.sdk import Param
     from airflow.sdk.definitions.param import ParamsDict
     from airflow.sdk.execution_time.comms import CreateHITLDetailPayload
+
+    from airflow_crew_provider.compat.answer_trigger import AnswerTrigger
 except Exception as error:  # each version of Airflow before 3.1 fails here in its own way
     raise ImportError(
         "CrewReviewOperator needs Airflow 3.1 or newer, which has human-in-the-loop tasks; "
         "on older versions let a person answer elsewhere and pass the four fields to CrewResumeOperator"
     ) from error
 
+try:
+    from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
+except ImportError:  # before Airflow 3.2
+    from airflow.exceptions import TaskDeferralError, TaskDeferralTimeout  # type: ignore[no-redef]
 try:
     from airflow.sdk.exceptions import TaskAwaitingInput  # Airflow 3.3
 except ImportError:
@@ -36,12 +43,18 @@ __all__ = [
     "HITLOperator",
     "Param",
     "ParamValidationError",
+    "TaskDeferralError",
+    "TaskDeferralTimeout",
+    "find_answer",
     "form_params",
     "name_of",
     "park",
     "shows_another_draft",
     "timed_out",
 ]
+
+# For how many seconds a trigger may look for an answer; without a triggerer the task goes on after them too.
+LOOKING = 30.0
 
 
 def form_params(operator: Any, hint: str) -> ParamsDict:
@@ -120,8 +133,22 @@ def _stored_body(operator: Any, context: Any) -> str | None:
     return body if isinstance(body, str) else None
 
 
+def find_answer(operator: Any, context: Any, until: str | None, kwargs: Json) -> NoReturn:
+    """Defer, and come back with the answer that is there; without one `resume_execution` gets a deferral that failed.
+
+    No worker can read an answer, and asking again removes it. A task that parks with an answer there is queued again at
+    once, for which Airflow fails it (see `deferral`); a trigger can let it leave its worker first.
+    """
+    raise TaskDeferred(
+        trigger=_trigger(operator, context, datetime.fromisoformat(until) if until else None),
+        method_name="execute_complete",
+        kwargs=kwargs,
+        timeout=timedelta(seconds=deferral.NOTICED_AFTER + LOOKING),
+    )
+
+
 def park(operator: Any, context: Any, timeout: timedelta | None, kwargs: Json) -> NoReturn:
-    """Free the worker slot until somebody answers; if an answer exists already, the task resumes at once.
+    """Free the worker slot until somebody answers; if an answer exists already, the task resumes.
 
     :param kwargs: what `execute_complete` is called with, beside the event
     """
@@ -129,15 +156,16 @@ def park(operator: Any, context: Any, timeout: timedelta | None, kwargs: Json) -
     operator.hitl_summary_extra["timeout_datetime"] = until.isoformat() if until else None
     if TaskAwaitingInput is not None:
         raise TaskAwaitingInput(method_name="execute_complete", kwargs=kwargs, timeout=timeout)
-    raise TaskDeferred(
-        trigger=HITLTrigger(
-            ti_id=context["ti"].id,
-            options=operator.options,
-            defaults=operator.defaults,
-            params=operator.serialized_params,
-            multiple=operator.multiple,
-            timeout_datetime=until,
-        ),
-        method_name="execute_complete",
-        kwargs=kwargs,
+    raise TaskDeferred(trigger=_trigger(operator, context, until), method_name="execute_complete", kwargs=kwargs)
+
+
+def _trigger(operator: Any, context: Any, until: datetime | None) -> AnswerTrigger:
+    return AnswerTrigger(
+        not_before=time.time() + deferral.NOTICED_AFTER,
+        ti_id=context["ti"].id,
+        options=operator.options,
+        defaults=operator.defaults,
+        params=operator.serialized_params,
+        multiple=operator.multiple,
+        timeout_datetime=until,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 TRIGGER_CLASS_PATH = "airflow_crew_provider.triggers.crew.CrewStatusTrigger"
+ANSWER_TRIGGER_CLASS_PATH = "airflow_crew_provider.compat.answer_trigger.AnswerTrigger"
 
 # XCom keys that users may read.
 KICKOFF_ID_KEY = "kickoff_id"

@@ -10,11 +10,9 @@ from typing import Any, ClassVar, NoReturn
 from airflow.providers.common.compat.sdk import AirflowSkipException, XComArg
 
 from airflow_crew_provider.compat import human_in_the_loop
-from airflow_crew_provider.compat.attempt import Attempt
 from airflow_crew_provider.compat.human_in_the_loop import HITLOperator, form_params
-from airflow_crew_provider.compat.task_state import task_state_of
-from airflow_crew_provider.core.feedback import record_of, record_or_none
-from airflow_crew_provider.core.outcome import COMPLETED, PENDING
+from airflow_crew_provider.core.feedback import record_or_none
+from airflow_crew_provider.core.outcome import COMPLETED
 from airflow_crew_provider.core.refused_answer import code, notice, problem_with
 from airflow_crew_provider.core.review_policy import (
     deadline_after,
@@ -23,8 +21,8 @@ from airflow_crew_provider.core.review_policy import (
     response_time,
     reviewers,
 )
-from airflow_crew_provider.core.stored_names import FEEDBACK_FIELD, REVIEW_KEY, REVIEW_STATE
-from airflow_crew_provider.exceptions import CrewError, CrewInvalidInput
+from airflow_crew_provider.core.stored_names import FEEDBACK_FIELD, REVIEW_KEY
+from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Json
@@ -35,13 +33,14 @@ from airflow_crew_provider.operators.review_answer import (
     in_one_line,
     no_answer,
     no_round_left,
+    pending_record,
     review_of,
     shown_draft,
     whole_draft,
 )
 from airflow_crew_provider.operators.review_form import ReviewForm
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed, fail_task
-from airflow_crew_provider.tasks.question_record import QuestionRecord
+from airflow_crew_provider.tasks.question_record import QuestionRecord, question_of
 
 APPROVE, REVISE = "approve", "revise"
 
@@ -128,14 +127,17 @@ class CrewReviewOperator(HITLOperator):
         if pending["state"] == COMPLETED:
             return self._pass_on(pending)
         link_to_console(context, self.crew_conn_id, pending, self.log)
-        shown, question = shown_draft(pending), self._question(context)
-        self._offer(shown)
-        until = question.until or deadline_after(self.response_timeout)
-        if not question.is_open_for(identity_of(shown)):
-            self._ask(context, shown, until)
-        self.log.info("An earlier try has shown this draft; an answer that was given since then counts")
-        question.asked(identity_of(shown), until)
-        self._wait(context, question, shown, until)
+        return self._go_on(context, shown_draft(pending), looked=False)
+
+    def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
+        """Go on where a trigger has found no answer, or no question."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except (human_in_the_loop.TaskDeferralError, human_in_the_loop.TaskDeferralTimeout) as error:
+            in_doubt = question_of(context, self).in_doubt
+            if not in_doubt and isinstance(error, human_in_the_loop.TaskDeferralError):
+                raise
+        return self._go_on(context, shown_draft(self._record()), looked=True)
 
     def execute_complete(self, context: Any, event: Json, until: str | None = None, shown: Json | None = None) -> Json:
         """Return the review; an answer that cannot be one is not taken, and the person is asked again."""
@@ -154,12 +156,25 @@ class CrewReviewOperator(HITLOperator):
             self._ask(context, shown, until, notice(who, problem))
         review = self._review(shown, event, in_time=in_time)
         self._write_down(context, shown, review)
-        self._end(context)
+        question_of(context, self).over()
         if review["is_approve"] is False and self._form(shown, None).needs_another_round:
             self._fail_without_round(context, review)
         return review
 
     # --- asking ---
+
+    def _go_on(self, context: Any, shown: Json, *, looked: bool) -> NoReturn:
+        """Ask, unless an earlier try has: then look for an answer that was given since, and wait for one after that."""
+        question = question_of(context, self)
+        self._offer(shown)
+        until = question.until or deadline_after(self.response_timeout)
+        if not question.is_open_for(identity_of(shown)) or (looked and question.in_doubt):
+            self._ask(context, shown, until)
+        question.asked(identity_of(shown), until, doubt=question.in_doubt)
+        if looked:
+            self._wait(context, question, shown, until)
+        self.log.info("An earlier try has shown this draft; an answer that was given since then counts")
+        human_in_the_loop.find_answer(self, context, until, {"until": until, "shown": shown})
 
     def _offer(self, shown: Json) -> None:
         """Let the person choose from the Flow's outcomes, or approve and revise."""
@@ -177,31 +192,20 @@ class CrewReviewOperator(HITLOperator):
         given = self.body
         self.body = "\n\n".join(part for part in (form.notice, given) if part) if given else form.body
         signs = [given] if given else [form.mark, shown["execution_id"]]
+        (question := question_of(context, self)).asking(identity_of(shown), until)
         if human_in_the_loop.shows_another_draft(self, context, signs):
             raise CrewTaskFailed(
                 "Airflow still holds the draft of an earlier run of this task and cannot show the new one, so nobody "
                 "was asked and nothing was sent. The execution stays paused at the service; start a new DAG run "
                 "instead of clearing this one, or answer with CrewResumeOperator"
             )
-        (question := self._question(context)).asked(identity_of(shown), until, again=bool(refused))
+        question.asked(identity_of(shown), until, again=bool(refused))
         self._wait(context, question, shown, until)
 
     def _wait(self, context: Any, question: QuestionRecord, shown: Json, until: str | None) -> NoReturn:
         question.notify(self.notifiers, context)
         left = max(datetime.fromisoformat(until) - datetime.now(UTC), timedelta(seconds=1)) if until else None
         human_in_the_loop.park(self, context, left, {"until": until, "shown": shown})
-
-    def _question(self, context: Any) -> QuestionRecord:
-        try:
-            return QuestionRecord(task_state_of(context, REVIEW_STATE), Attempt.of(context, self))
-        except CrewError as error:
-            fail_task(error, "Nobody was asked now; an answer that was given is kept")
-
-    def _end(self, context: Any) -> None:
-        try:
-            self._question(context).over()
-        except CrewError as error:
-            fail_task(error, "The answer is kept; a retry of this task takes it")
 
     def _form(self, shown: Json, until: str | None, refused: str = "") -> ReviewForm:
         upstream = sorted(self.upstream_task_ids)
@@ -220,15 +224,9 @@ class CrewReviewOperator(HITLOperator):
 
     def _record(self) -> Json:
         try:
-            pending = {"state": PENDING, **record_of(self.pending, "pending")}
-            if pending["state"] == COMPLETED:
-                return pending
-            missing = [name for name in ("execution_id", "crew_task_id", "output") if pending.get(name) is None]
-            if missing:
-                raise CrewInvalidInput(f"The pending record lacks {', '.join(missing)}; nobody was asked")
+            return pending_record(self.pending)
         except CrewInvalidInput as error:
             fail_task(error)
-        return pending
 
     def _pass_on(self, completed: Json) -> Json:
         said = f"Execution {completed.get('execution_id')} is completed; there is nothing to review"
@@ -271,7 +269,7 @@ class CrewReviewOperator(HITLOperator):
         self.log.info(in_one_line(decision))
 
     def _fail_at_deadline(self, context: Any, shown: Json) -> NoReturn:
-        self._end(context)
+        question_of(context, self).over()
         raise CrewTaskFailed(no_answer(shown, self.response_timeout))
 
     def _fail_without_round(self, context: Any, review: Json) -> NoReturn:

@@ -10,12 +10,27 @@ import json
 from datetime import timedelta
 from typing import Any
 
+from airflow_crew_provider.core.feedback import record_of
+from airflow_crew_provider.core.outcome import COMPLETED, PENDING
+from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Json, output_sha256
 from airflow_crew_provider.operators.flow_question import asked_in
 
 # More than anybody reads in a form, and what a browser still draws at once.
 SHOWN_CHARACTERS = 60_000
 DRAFT = ("execution_id", "crew_task_id", "output_sha256")
+
+
+def pending_record(given: Any) -> Json:
+    """Return the record of a draft to review, or a completed one.
+
+    :raises CrewInvalidInput: when it is neither
+    """
+    pending = {"state": PENDING, **record_of(given, "pending")}
+    missing = [name for name in ("execution_id", "crew_task_id", "output") if pending.get(name) is None]
+    if missing and pending["state"] != COMPLETED:
+        raise CrewInvalidInput(f"The pending record lacks {', '.join(missing)}; nobody was asked")
+    return pending
 
 
 def shown_draft(pending: Json) -> Json:

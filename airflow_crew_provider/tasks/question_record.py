@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_crew_provider.compat.attempt import Attempt
-from airflow_crew_provider.compat.task_state import TaskState
+from airflow_crew_provider.compat.task_state import TaskState, task_state_of
+from airflow_crew_provider.core.stored_names import REVIEW_STATE
 from airflow_crew_provider.exceptions import CrewError
 from airflow_crew_provider.models import Json
+from airflow_crew_provider.tasks.outcomes import fail_task
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +25,8 @@ BEGUN, DONE = "begun", "done"
 class QuestionRecord:
     """The record of the question that a task has asked.
 
-    Keys: ``draft`` that was shown, ``until`` when it is open, whether people were ``notified``, ``over`` once an answer
-    or the deadline has ended it, and those of `Attempt`.
+    Keys: ``draft`` that was shown, ``until`` when it is open, ``doubt`` while Airflow may not have the question yet,
+    whether people were ``notified``, ``over`` once an answer or the deadline has ended it, and those of `Attempt`.
     """
 
     def __init__(self, memory: TaskState, attempt: Attempt) -> None:
@@ -37,14 +39,30 @@ class QuestionRecord:
         return self._record.get("draft") == draft and not (self.cleared and self._record.get("over"))
 
     @property
+    def in_doubt(self) -> bool:
+        """Whether an earlier try was lost while it asked, so that the question stands or does not."""
+        return bool(self._record.get("doubt"))
+
+    @property
     def until(self) -> str | None:
         """The deadline that an earlier try has set; a clear begins anew."""
         return None if self.cleared else self._record.get("until")
 
-    def asked(self, draft: list[Any], until: str | None, *, again: bool = False) -> None:
-        """Record that the question is open; ``again`` notifies people once more."""
+    def asking(self, draft: list[Any], until: str | None) -> None:
+        """Record that the question is asked now, before it is.
+
+        Only by a first try: later Airflow may hold an answer to an older draft, although the record is gone.
+        """
+        if not self._record and self._attempt.try_number == 1:
+            self._record = {**self._attempt.as_dict(), "draft": draft, "until": until, "doubt": True}
+            self._must_keep("Nobody was asked; the retry of this task asks")
+
+    def asked(self, draft: list[Any], until: str | None, *, again: bool = False, doubt: bool = False) -> None:
+        """Record that the question is open, or still in ``doubt``; ``again`` notifies people once more."""
         notified = None if again or self.cleared else self._record.get("notified")
         self._record = {**self._attempt.as_dict(), "draft": draft, "until": until, "notified": notified}
+        if doubt:
+            self._record["doubt"] = True
         self.cleared = False
         self._keep()
 
@@ -65,13 +83,30 @@ class QuestionRecord:
         self._keep(notified=DONE)
 
     def over(self) -> None:
-        """Record that the question is answered, or timed out."""
+        """Record that the question is answered, or timed out.
+
+        The record stays on every version: Airflow may lose the task even now, and a try without it asks anew.
+        """
         self._record = {**self._record, "over": True}
-        self._memory.over(self._record)
+        self._must_keep("The answer is kept; a retry of this task takes it")
+
+    def _must_keep(self, otherwise: str) -> None:
+        try:
+            self._memory.keep(self._record)
+        except CrewError as error:
+            fail_task(error, otherwise)
 
     def _keep(self, **more: Any) -> None:
         self._record = {**self._record, **more}
         try:
             self._memory.keep(self._record)
         except CrewError as error:
-            log.warning("%s. The question is open; if this try is lost, the next one asks anew", error)
+            log.warning("%s. The question is open; if this try is lost, the next one may ask anew", error)
+
+
+def question_of(context: Any, operator: Any) -> QuestionRecord:
+    """Return what the task that runs remembers of its question; a try that cannot read it ends here."""
+    try:
+        return QuestionRecord(task_state_of(context, REVIEW_STATE), Attempt.of(context, operator))
+    except CrewError as error:
+        fail_task(error, "Nobody was asked now; an answer that was given is kept")

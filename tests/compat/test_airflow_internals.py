@@ -128,7 +128,7 @@ INTERNALS = [
     ),
     Internal(
         "airflow.providers.standard.triggers.hitl:HITLTrigger",
-        "compat/human_in_the_loop.py",
+        "compat/answer_trigger.py",
         "waits for a person before 3.3",
         since="3.1",
     ),
@@ -149,7 +149,12 @@ INTERNALS = [
     ),
     Internal("airflow.providers.common.compat.sdk:ParamValidationError", "compat/human_in_the_loop.py", "a bad answer"),
     Internal("airflow.sdk.exceptions:TaskAwaitingInput", "compat/human_in_the_loop.py", "parks a review", since="3.3"),
-    Internal("airflow.providers.common.compat.sdk:TaskDeferred", "compat/human_in_the_loop.py", "the same before 3.3"),
+    Internal("airflow.providers.common.compat.sdk:TaskDeferred", "compat/human_in_the_loop.py", "looks for an answer"),
+    *(
+        Internal(f"{module}:{name}", "compat/human_in_the_loop.py", "no answer was found", since=since)
+        for module, since in (("airflow.sdk.exceptions", "3.2"), ("airflow.exceptions", "3.1"))
+        for name in ("TaskDeferralError", "TaskDeferralTimeout")
+    ),
     Internal(
         "airflow.providers.common.compat.sdk:BaseSensorOperator._get_next_poke_interval",
         "sensors/crew.py",

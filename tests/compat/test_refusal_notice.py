@@ -36,8 +36,14 @@ def session() -> Iterator[Session]:
 
 def question(session: Session, option: str = "revise", params: Any = None, **more: Any) -> Any:
     """Return a question that Ann has answered."""
+    id_type = hitl.HITLDetail.__table__.c.ti_id.type.python_type  # Airflow 3.1 has text here
     detail = hitl.HITLDetail(
-        ti_id=uuid.uuid4(), options=["approve", "revise"], subject="Review", body=TEXT, params=PARAMS, **more
+        ti_id=id_type(str(uuid.uuid4())),
+        options=["approve", "revise"],
+        subject="Review",
+        body=TEXT,
+        params=PARAMS,
+        **more,
     )
     session.add(detail)
     session.commit()

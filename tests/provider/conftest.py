@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from faults.dialects import DIALECTS, Dialect
 from faults.server import FaultServer
+from faults.variables import Variables, keep_in_variables
 from simulated_airflow import TOKEN, Connect, TaskRun
 
 from airflow_crew_provider.compat import deferral, task_state
@@ -47,35 +48,9 @@ def connected(server: FaultServer, connect: Connect) -> None:
     connect(server.url)
 
 
-class Variables:
-    """`Variable` of Airflow before 3.3, kept by the test."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, str] = {}
-        self.unreadable = 0  # how many reads fail from now on; Airflow answers them as if nothing were there
-        self.writable = True  # Airflow logs that it could not store a Variable, and goes on
-
-    def get(self, key: str, deserialize_json: bool = False) -> Any:
-        self.unreadable -= 1
-        if key not in self.kept or self.unreadable >= 0:
-            raise KeyError(f"Variable {key} does not exist")
-        return json.loads(self.kept[key])
-
-    def set(self, key: str, value: Any, serialize_json: bool = False) -> None:
-        if self.writable:
-            self.kept[key] = json.dumps(value)
-
-    def delete(self, key: str) -> None:
-        self.kept.pop(key, None)
-
-
 @pytest.fixture
 def variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
-    """Keep what tasks remember in Variables, as before Airflow 3.3."""
-    kept = Variables()
-    monkeypatch.setattr(task_state, "NEVER_EXPIRE", None)
-    monkeypatch.setattr(task_state, "Variable", kept)
-    return kept
+    return keep_in_variables(monkeypatch)
 
 
 @pytest.fixture

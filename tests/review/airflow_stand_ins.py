@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow.sdk.execution_time.comms import CreateHITLDetailPayload
+
+try:
+    from airflow.sdk.exceptions import TaskAwaitingInput
+except ImportError:  # before Airflow 3.3 a trigger waits for each answer
+    TaskAwaitingInput = TaskDeferred  # type: ignore[assignment, misc]
+
+TaskParked = (TaskAwaitingInput, TaskDeferred)
 
 PENDING = {
     "state": "pending",
@@ -32,9 +41,18 @@ class Supervisor:
     """Keeps the first text of a question for good, as Airflow does."""
 
     asked: list[Any] = field(default_factory=list)
+    kills: bool = False  # the task, once its question is open
 
     def send(self, msg: Any) -> Any:
         if not isinstance(msg, CreateHITLDetailPayload):
             return None
         self.asked.append(msg)
+        if self.kills:
+            raise KeyboardInterrupt
         return self.asked[0]
+
+
+def time_left(parked: Any) -> timedelta:
+    """Return how long a task that was parked waits for its answer."""
+    trigger = getattr(parked, "trigger", None)
+    return parked.timeout if trigger is None else trigger.timeout_datetime - datetime.now(UTC)

@@ -10,6 +10,16 @@ from typing import Any
 import pytest
 from airflow.sdk.execution_time import task_runner
 from airflow_stand_ins import Store, Supervisor
+from faults.variables import keep_in_variables
+
+from airflow_crew_provider.compat import task_state
+
+
+@pytest.fixture(autouse=True)
+def a_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On versions without a state store the Variables serve in every test."""
+    if task_state.NEVER_EXPIRE is None:
+        keep_in_variables(monkeypatch)
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import TaskAwaitingInput
-from airflow_stand_ins import Supervisor
+from airflow_stand_ins import Supervisor, TaskParked
 
 from airflow_crew_provider.core.review import ReviewAnswer
 from airflow_crew_provider.core.status_parser import execution
@@ -65,7 +64,7 @@ def test_the_record_of_a_crew_says_nothing_of_a_question() -> None:
 
 
 def test_the_buttons_are_the_outcomes_and_the_form_shows_the_question(context: Json, supervisor: Supervisor) -> None:
-    with pytest.raises(TaskAwaitingInput):
+    with pytest.raises(TaskParked):
         review_of().execute(context)
     asked = supervisor.asked[-1]
     assert asked.options == OUTCOMES
@@ -84,7 +83,7 @@ def test_the_field_says_what_becomes_of_the_feedback(
 ) -> None:
     question = {} if outcomes is None else {"question": "Good?", "outcomes": outcomes}
     crew = {name: value for name, value in PENDING.items() if name not in ("question", "outcomes")}
-    with pytest.raises(TaskAwaitingInput):
+    with pytest.raises(TaskParked):
         review_of({**crew, **question}).execute(context)
     assert supervisor.asked[-1].params["human_feedback"]["description"] == hint
 
@@ -167,7 +166,7 @@ def test_the_form_tells_what_the_flow_was_answered_before(said: Json, told: str)
 
 @pytest.mark.row("F3")
 def test_f3_an_outcome_that_the_flow_does_not_know_is_asked_again(context: Json, supervisor: Supervisor) -> None:
-    with pytest.raises(TaskAwaitingInput):
+    with pytest.raises(TaskParked):
         review_of().execute_complete(context, answered("approve"))
     assert "`publish`, `rework`, `drop`" in supervisor.asked[-1].body
     assert "was not accepted" in supervisor.asked[-1].body
@@ -176,7 +175,7 @@ def test_f3_an_outcome_that_the_flow_does_not_know_is_asked_again(context: Json,
 def test_a_deadline_chooses_an_outcome_only_where_one_can_be_meant(context: Json, supervisor: Supervisor) -> None:
     two = {**PENDING, "outcomes": ["approved", "rejected"]}
     arguments: Json = {"response_timeout": timedelta(hours=1), "on_timeout": "approve"}
-    with pytest.raises(TaskAwaitingInput):
+    with pytest.raises(TaskParked):
         review_of(two, **arguments).execute(context)
     assert supervisor.asked[-1].defaults == ["approved"]
     with pytest.raises(CrewTaskFailed, match="does not determine which outcome of the Flow is meant"):

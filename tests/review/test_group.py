@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import DAG, AirflowSkipException, BaseNotifier
-from airflow.sdk.exceptions import TaskAwaitingInput
-from airflow_stand_ins import PENDING, Supervisor
+from airflow_stand_ins import PENDING, Supervisor, TaskParked
 
 from airflow_crew_provider.operators.review import CrewReviewOperator
 from airflow_crew_provider.task_groups.crew import CrewResultOperator, crew_with_review
@@ -109,6 +108,6 @@ def test_a_crew_that_asks_once_more_after_the_last_round_fails_with_its_fate(con
 def test_notifiers_are_called_for_each_question(context: dict[str, Any], supervisor: Supervisor) -> None:
     notifier = Noted()
     review = CrewReviewOperator(task_id="review", pending=PENDING, notifiers=notifier)
-    with pytest.raises(TaskAwaitingInput):
+    with pytest.raises(TaskParked):
         review.execute(context)
     assert len(notifier.contexts) == 1

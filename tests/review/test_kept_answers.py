@@ -9,10 +9,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException
-from airflow.sdk.exceptions import TaskAwaitingInput
-from airflow_stand_ins import PENDING, Supervisor
+from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
+from airflow_stand_ins import PENDING, Supervisor, TaskAwaitingInput, TaskParked
 
+from airflow_crew_provider.compat import deferral, task_state
+from airflow_crew_provider.compat.answer_trigger import AnswerTrigger
+from airflow_crew_provider.compat.human_in_the_loop import TaskDeferralError
 from airflow_crew_provider.core.refused_answer import JOINER
 from airflow_crew_provider.models import output_sha256
 from airflow_crew_provider.operators.review import CrewReviewOperator
@@ -20,6 +22,7 @@ from airflow_crew_provider.operators.review_form import SHOWN_CHARACTERS
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 
 Json = dict[str, Any]
+TRIGGER_FAILURE, TRIGGER_TIMEOUT = "Trigger failure", "Trigger timeout"
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SECOND = {**PENDING, "output": "Draft 2."}
 OTHER = {**PENDING, "execution_id": "execution-2", "crew_task_id": "other_task"}
@@ -36,7 +39,7 @@ def said(option: str = "approve", feedback: Any = "", **more: Any) -> Json:
 
 def parked(run: Callable[[], Any]) -> Any:
     """Run until the task waits for a person; return what it is resumed with, as it comes back from the database."""
-    with pytest.raises(TaskAwaitingInput) as waits:
+    with pytest.raises(TaskParked) as waits:
         run()
     return json.loads(json.dumps(waits.value.kwargs))
 
@@ -49,6 +52,12 @@ def retry(context: Json) -> Json:
 def clear(context: Json) -> Json:
     context["ti"].max_tries = context["ti"].try_number
     return retry(context)
+
+
+@pytest.fixture
+def a_state_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the store of the context serve, on older versions of Airflow too."""
+    monkeypatch.setattr(task_state, "NEVER_EXPIRE", object())
 
 
 # --- an answer belongs to what was shown --------------------------------------------------------------------
@@ -153,6 +162,7 @@ def test_a13_a_retry_with_another_draft_never_shows_the_old_form_for_it(context:
 
 
 @pytest.mark.row("A13")
+@pytest.mark.usefixtures("a_state_store")
 def test_a13_a_try_that_cannot_read_what_it_asked_asks_nobody(context: Json, supervisor: Supervisor) -> None:
     parked(lambda: review_of().execute(context))
 
@@ -168,6 +178,95 @@ def test_a13_a_try_that_cannot_read_what_it_asked_asks_nobody(context: Json, sup
     context["task_state_store"] = store
     parked(lambda: review_of().execute(retry(context)))
     assert len(supervisor.asked) == 1
+
+
+def came_back(review: CrewReviewOperator, context: Json, reason: str) -> Any:
+    """Resume a deferred review as Airflow does where its trigger has fired nothing."""
+    return review.resume_execution("__fail__", {"error": reason}, context)
+
+
+# --- a try that is lost while it asks -----------------------------------------------------------------------
+
+
+def lost_while_asking(context: Json, supervisor: Supervisor) -> None:
+    supervisor.kills = True
+    with pytest.raises(KeyboardInterrupt):
+        review_of().execute(context)
+    supervisor.kills = False
+
+
+@pytest.mark.row("A13")
+def test_a13_an_answer_to_a_question_that_nobody_could_write_down_is_taken(
+    context: Json, supervisor: Supervisor
+) -> None:
+    lost_while_asking(context, supervisor)
+    kept = parked(lambda: review_of().execute(retry(context)))
+    assert len(supervisor.asked) == 1
+    assert review_of().execute_complete(context, said(), **kept)["is_approve"] is True
+
+
+@pytest.mark.row("A13")
+@pytest.mark.parametrize("reason", [TRIGGER_FAILURE, TRIGGER_TIMEOUT])
+def test_a13_a_question_that_may_not_stand_is_asked_when_no_answer_is_found(
+    context: Json, supervisor: Supervisor, reason: str
+) -> None:
+    lost_while_asking(context, supervisor)
+    first = parked(lambda: review_of(response_timeout=3600).execute(retry(context)))
+    again = parked(lambda: came_back(review_of(response_timeout=3600), context, reason))
+    assert len(supervisor.asked) == 2
+    assert again == first
+    parked(lambda: review_of(response_timeout=3600).execute(retry(context)))
+    assert len(supervisor.asked) == 2
+
+
+@pytest.mark.row("A13")
+def test_a13_a_retry_that_finds_no_answer_waits_for_one_and_asks_nobody(context: Json, supervisor: Supervisor) -> None:
+    first = parked(lambda: review_of(response_timeout=3600).execute(context))
+    with pytest.raises(TaskDeferred) as looks:
+        review_of(response_timeout=3600).execute(retry(context))
+    assert isinstance(looks.value.trigger, AnswerTrigger)
+    assert timedelta(seconds=deferral.NOTICED_AFTER) < looks.value.timeout < timedelta(minutes=1)
+    with pytest.raises(TaskAwaitingInput):
+        came_back(review_of(response_timeout=3600), context, TRIGGER_TIMEOUT)
+    assert parked(lambda: came_back(review_of(response_timeout=3600), context, TRIGGER_TIMEOUT)) == first
+    assert len(supervisor.asked) == 1
+
+
+@pytest.mark.row("A13")
+def test_a13_a_trigger_that_fails_leaves_the_question_to_the_next_try(context: Json, supervisor: Supervisor) -> None:
+    parked(lambda: review_of().execute(context))
+    with pytest.raises(TaskDeferralError):
+        came_back(review_of(), context, TRIGGER_FAILURE)
+    assert len(supervisor.asked) == 1
+
+
+@pytest.mark.row("A11", "A17")
+def test_a11_a_clear_after_the_record_was_removed_never_takes_the_answer_to_an_older_draft(
+    context: Json, supervisor: Supervisor
+) -> None:
+    kept = parked(lambda: review_of().execute(context))
+    review_of().execute_complete(context, said(), **kept)
+    context["task_state_store"].clear()  # as with [state_store] clear_on_success
+    supervisor.kills = True
+    with pytest.raises(KeyboardInterrupt):
+        review_of(SECOND).execute(clear(context))
+    supervisor.kills = False
+    with pytest.raises(CrewTaskFailed, match="still holds the draft of an earlier run"):
+        review_of(SECOND).execute(retry(context))
+
+
+@pytest.mark.row("A13")
+@pytest.mark.usefixtures("a_state_store")
+def test_a13_nobody_is_asked_by_a_try_that_cannot_write_it_down(context: Json, supervisor: Supervisor) -> None:
+    class Away(type(context["task_state_store"])):  # type: ignore[misc]
+        def set(self, *_: Any, **__: Any) -> Any:
+            raise ConnectionError("the API server is away")
+
+    context["task_state_store"] = Away()
+    with pytest.raises(AirflowException, match="Nobody was asked") as error:
+        review_of().execute(context)
+    assert not isinstance(error.value, CrewTaskFailed)
+    assert supervisor.asked == []
 
 
 # --- notifiers ----------------------------------------------------------------------------------------------
@@ -220,10 +319,11 @@ def test_a13_a_notifier_that_kills_its_task_is_tried_twice_and_then_left_out(
     calls = Calls(KeyboardInterrupt())
     review = review_of()
     review.notifiers = [calls]
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            copy.copy(review).execute(retry(context))
-    parked(lambda: copy.copy(review).execute(retry(context)))
+    with pytest.raises(KeyboardInterrupt):
+        copy.copy(review).execute(context)
+    with pytest.raises(KeyboardInterrupt):
+        came_back(copy.copy(review), retry(context), TRIGGER_TIMEOUT)
+    parked(lambda: came_back(copy.copy(review), retry(context), TRIGGER_TIMEOUT))
     assert (calls.times, len(supervisor.asked)) == (2, 1)
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import BaseNotifier
-from airflow.sdk.exceptions import TaskAwaitingInput
-from airflow_stand_ins import PENDING, Supervisor
+from airflow_stand_ins import PENDING, Supervisor, TaskParked
 
 from airflow_crew_provider.notifications.crew import CrewReviewNotifier
 from airflow_crew_provider.operators.review import CrewReviewOperator
@@ -31,7 +30,7 @@ class Sent(BaseNotifier):
 def ask(context: dict[str, Any], *notifiers: BaseNotifier) -> None:
     review = CrewReviewOperator(task_id="review", pending=PENDING, subject="Read this", notifiers=list(notifiers))
     context["task"] = review
-    with pytest.raises(TaskAwaitingInput):
+    with pytest.raises(TaskParked):
         review.execute(context)
 
 
@@ -49,7 +48,7 @@ def test_a_review_without_a_subject_of_its_own_sends_the_default_one(
     kept: list[str] = []
     notifier = CrewReviewNotifier(lambda subject, link: Sent(subject, kept), "https://airflow.example.com")
     context["task"] = review = CrewReviewOperator(task_id="review", pending=PENDING, notifiers=[notifier])
-    with pytest.raises(TaskAwaitingInput):
+    with pytest.raises(TaskParked):
         review.execute(context)
     assert kept == [supervisor.asked[0].subject]
 

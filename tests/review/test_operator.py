@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import DAG, AirflowSkipException
-from airflow.sdk.exceptions import TaskAwaitingInput
-from airflow_stand_ins import PENDING, Supervisor
+from airflow_stand_ins import PENDING, Supervisor, TaskParked, time_left
 
 from airflow_crew_provider.operators.review import CrewReviewOperator
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
@@ -95,9 +94,9 @@ def test_a18_a_round_that_is_not_needed_is_skipped_where_that_is_asked_for(
 @pytest.mark.row("A19")
 @pytest.mark.parametrize("hour", [3600, 3600.0, "3600", timedelta(hours=1)])
 def test_a19_a_response_timeout_in_seconds_is_read_as_meant(context: Json, supervisor: Supervisor, hour: Any) -> None:
-    with pytest.raises(TaskAwaitingInput) as parked:
+    with pytest.raises(TaskParked) as parked:
         review_of(response_timeout=hour).execute(context)
-    assert timedelta(minutes=59) < parked.value.timeout <= timedelta(hours=1)
+    assert timedelta(minutes=59) < time_left(parked.value) <= timedelta(hours=1)
 
 
 @pytest.mark.row("A19")
@@ -113,7 +112,7 @@ RITA = {"id": "rita", "name": "rita"}
 @pytest.mark.row("A19")
 @pytest.mark.parametrize("given", ["rita", ["rita"], ("rita",), {"id": "rita"}, [RITA]])
 def test_a19_assigned_users_may_be_ids(context: Json, supervisor: Supervisor, given: Any) -> None:
-    with pytest.raises(TaskAwaitingInput):
+    with pytest.raises(TaskParked):
         review_of(assigned_users=given).execute(context)
     assert [user.model_dump() for user in supervisor.asked[0].assigned_users] == [RITA]
 
@@ -133,7 +132,7 @@ def test_what_is_no_pending_record_asks_nobody(context: Json, supervisor: Superv
 
 
 def test_the_question_has_no_default_answer_and_a_field_for_feedback(context: Json, supervisor: Supervisor) -> None:
-    with pytest.raises(TaskAwaitingInput):
+    with pytest.raises(TaskParked):
         review_of().execute(context)
     asked = supervisor.asked[0]
     assert (asked.options, asked.defaults, asked.multiple) == (["approve", "revise"], None, False)
@@ -142,7 +141,7 @@ def test_the_question_has_no_default_answer_and_a_field_for_feedback(context: Js
 
 
 def test_a_connection_that_is_missing_costs_the_link_only(context: Json, supervisor: Supervisor) -> None:
-    with pytest.raises(TaskAwaitingInput):
+    with pytest.raises(TaskParked):
         review_of(crew_conn_id="not_there").execute(context)
     assert context["ti"].pushed == {}
 
@@ -152,7 +151,7 @@ def test_params_of_the_dag_neither_appear_on_the_form_nor_push_the_feedback_out(
 ) -> None:
     with DAG("params", schedule=None, params={"topic": "tea"}):
         operator = review_of()
-    with pytest.raises(TaskAwaitingInput):
+    with pytest.raises(TaskParked):
         operator.execute(context)
     assert list(supervisor.asked[0].params) == ["human_feedback"]
 
@@ -163,7 +162,7 @@ def test_a9_templates_in_a_draft_are_never_rendered(context: Json, supervisor: S
     operator = review_of({**PENDING, "output": "{{ params }}"})
     operator.pending = "{{ found }}"
     operator.render_template_fields({"found": {**PENDING, "output": draft}, "params": {}})
-    with pytest.raises(TaskAwaitingInput):
+    with pytest.raises(TaskParked):
         operator.execute(context)
     assert supervisor.asked[0].body.endswith(draft)
     review = operator.execute_complete(context, said("revise", "{{ 7*7 }}"))
@@ -188,7 +187,7 @@ def test_a9_templates_in_a_draft_are_never_rendered(context: Json, supervisor: S
 def test_a9_an_answer_that_is_none_is_not_taken_and_asked_for_again(
     context: Json, supervisor: Supervisor, capsys: pytest.CaptureFixture[str], event: Json
 ) -> None:
-    with pytest.raises(TaskAwaitingInput) as parked:
+    with pytest.raises(TaskParked) as parked:
         review_of().execute_complete(context, event)
     assert parked.value.method_name == "execute_complete"
     assert "Asking again" in capsys.readouterr().out
@@ -213,9 +212,9 @@ def test_a_decision_is_one_line_in_the_log(context: Json, capsys: pytest.Capture
 def test_asking_again_gives_no_more_time_than_was_left(context: Json, supervisor: Supervisor) -> None:
     operator = review_of(response_timeout=timedelta(hours=1))
     until = datetime.now(UTC) + timedelta(minutes=5)
-    with pytest.raises(TaskAwaitingInput) as parked:
+    with pytest.raises(TaskParked) as parked:
         operator.execute_complete(context, said("revise", ""), until=until.isoformat())
-    assert timedelta(minutes=4) < parked.value.timeout <= timedelta(minutes=5)
+    assert timedelta(minutes=4) < time_left(parked.value) <= timedelta(minutes=5)
     assert parked.value.kwargs["until"] == until.isoformat()
 
 
@@ -280,15 +279,15 @@ def test_a_revision_in_the_last_round_fails_with_the_fate_and_stays_on_record(co
 def test_a_person_is_never_asked_about_a_draft_that_airflow_does_not_show(
     context: Json, supervisor: Supervisor
 ) -> None:
-    with pytest.raises(TaskAwaitingInput):
+    with pytest.raises(TaskParked):
         review_of().execute(context)
     with pytest.raises(CrewTaskFailed, match="draft of an earlier run"):
         review_of({**PENDING, "output": "Draft 2."}).execute(context)
-    with pytest.raises(TaskAwaitingInput):
+    with pytest.raises(TaskParked):
         review_of().execute(context)
 
 
 def test_a_body_of_ones_own_replaces_the_page(context: Json, supervisor: Supervisor) -> None:
-    with pytest.raises(TaskAwaitingInput):
+    with pytest.raises(TaskParked):
         review_of(subject="Look", body="Only this.").execute(context)
     assert (supervisor.asked[0].subject, supervisor.asked[0].body) == ("Look", "Only this.")

@@ -55,6 +55,24 @@ def test_before_anything_was_asked_no_question_is_open(memory: Memory) -> None:
     assert (record.is_open_for(DRAFT), record.until, record.cleared) == (False, None, False)
 
 
+def test_a_question_that_is_being_asked_is_open_and_in_doubt_until_it_was_asked(memory: Memory) -> None:
+    tried(memory).asking(DRAFT, NOON)
+    retry = tried(memory, try_number=2)
+    assert (retry.is_open_for(DRAFT), retry.in_doubt, retry.until) == (True, True, NOON)
+    retry.asked(DRAFT, NOON, doubt=True)
+    assert tried(memory, try_number=3).in_doubt is True
+    retry.asked(DRAFT, NOON)
+    assert tried(memory, try_number=3).in_doubt is False
+
+
+@pytest.mark.parametrize("after", [{"try_number": 2}, {"try_number": 1}], ids=["later try", "older question"])
+def test_only_a_first_try_without_an_older_question_leaves_doubt(memory: Memory, after: Any) -> None:
+    if after["try_number"] == 1:
+        tried(memory).asked(OTHER, NOON)
+    tried(memory, **after).asking(DRAFT, NOON)
+    assert tried(memory, try_number=3).in_doubt is False
+
+
 def test_a_question_stays_open_for_its_draft_until_a_deadline_that_retries_keep(memory: Memory) -> None:
     tried(memory).asked(DRAFT, NOON)
     assert memory.recall() == {**ATTEMPT, "draft": DRAFT, "until": NOON, "notified": None}
@@ -156,5 +174,5 @@ def test_a_record_that_cannot_be_kept_does_not_take_the_question_back(
     record = tried(memory)
     record.asked(DRAFT, NOON)
     assert record.is_open_for(DRAFT)
-    said = "Airflow is away. The question is open; if this try is lost, the next one asks anew"
+    said = "Airflow is away. The question is open; if this try is lost, the next one may ask anew"
     assert caplog.messages == [said]

@@ -13,6 +13,7 @@ from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResume
 from airflow_crew_provider.operators.review import CrewReviewOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.task_groups.crew import crew_with_review
+from airflow_crew_provider.tasks.question_record import QuestionRecord
 
 COMMON = {"schedule": None, "start_date": pendulum.datetime(2026, 1, 1, tz="UTC"), "catchup": False}
 PENDING = {
@@ -35,6 +36,15 @@ def deadly(context: Any) -> None:
         os._exit(9)
 
 
+class LostWhileAsking(CrewReviewOperator):
+    """Its first try dies when Airflow has the question, before the task can write that down."""
+
+    def execute(self, context: Any) -> Any:
+        if context["ti"].try_number == 1:
+            QuestionRecord.asked = lambda *_, **__: os._exit(9)  # type: ignore[method-assign]
+        return super().execute(context)
+
+
 with DAG("review_notifier", **COMMON):
     CrewReviewOperator(task_id="review", pending=PENDING, notifiers=[broken])  # type: ignore[list-item]
 
@@ -45,6 +55,9 @@ with DAG("review_lost", **COMMON):
         notifiers=[deadly],  # type: ignore[list-item]
         retry_delay=timedelta(seconds=20),
     )
+
+with DAG("review_lost_while_asking", **COMMON):
+    LostWhileAsking(task_id="review", pending=PENDING, retry_delay=timedelta(seconds=20))
 
 with DAG("review_edited", **COMMON):
 

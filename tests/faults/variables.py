@@ -1,0 +1,40 @@
+"""Where tasks keep their records before Airflow 3.3: Airflow's Variables, with the faults that they have."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_crew_provider.compat import task_state
+
+
+class Variables:
+    """`Variable` of Airflow before 3.3, kept by the test."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, str] = {}
+        self.unreadable = 0  # how many reads fail from now on; Airflow answers them as if nothing were there
+        self.writable = True  # Airflow logs that it could not store a Variable, and goes on
+
+    def get(self, key: str, deserialize_json: bool = False) -> Any:
+        self.unreadable -= 1
+        if key not in self.kept or self.unreadable >= 0:
+            raise KeyError(f"Variable {key} does not exist")
+        return json.loads(self.kept[key])
+
+    def set(self, key: str, value: Any, serialize_json: bool = False) -> None:
+        if self.writable:
+            self.kept[key] = json.dumps(value)
+
+    def delete(self, key: str) -> None:
+        self.kept.pop(key, None)
+
+
+def keep_in_variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
+    """Let tasks keep their records as before Airflow 3.3."""
+    kept = Variables()
+    monkeypatch.setattr(task_state, "NEVER_EXPIRE", None)
+    monkeypatch.setattr(task_state, "Variable", kept)
+    return kept
