@@ -152,7 +152,7 @@ class CrewResumeOperator(HasHook, BaseOperator):
             keyed = self.hook.connection.idempotency_keys
             because = "the idempotency key stays the same" if keyed else "the same draft still waits"
             self.log.info("The outcome of an earlier try's answer is not known, and %s. Sending it again", because)
-        key = record.intend(Sender.of(self.hook.connection, webhooks), draft_sha256=self._check.draft.output_sha256)
+        key = record.intend(Sender.of(self.hook.connection, webhooks), **self._check.noted)
         try:
             resumed = self.hook.resume(
                 answer.execution_id,
@@ -180,7 +180,7 @@ class CrewResumeOperator(HasHook, BaseOperator):
         sender = Sender.of(self.hook.connection)
         if address.callback_url is None and self._check.is_taken(sender):
             return self._go_on(context, record, "An earlier try has sent this answer")
-        record.intend(sender, draft_sha256=self._check.draft.output_sha256)
+        record.intend(sender, **self._check.noted)
         try:
             resumed = self._resumed = flow_answer.send(self.hook, answer, address)
         except CrewError as error:

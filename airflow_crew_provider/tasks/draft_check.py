@@ -14,7 +14,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_crew_provider.core.review import ReviewAnswer, Verdict, hash_of, judge
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewNotFound
 from airflow_crew_provider.hooks.crew import CrewHook
-from airflow_crew_provider.models import Execution, ExecutionState
+from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 from airflow_crew_provider.tasks.post_record import Earlier, PostRecord
 from airflow_crew_provider.tasks.sender import Sender
@@ -35,11 +35,17 @@ class DraftCheck:
         self._sent_before, self._unsettled = record.same_request, record.earlier is Earlier.UNKNOWN
         self.draft = answer.draft(record.record.get("draft_sha256") if self._sent_before else None)
         self._keyed = hook.connection.idempotency_keys
+        self._patience = hook.connection.deployment.kickoff_timeout
 
     @property
     def resumed_at(self) -> float:
         """When the service took the answer, in epoch seconds."""
         return float(self._record.record.get("resumed_at") or time.time())
+
+    @property
+    def noted(self) -> Json:
+        """Return what the record of a POST must hold, so that a later try can check what came of it."""
+        return {"draft_sha256": self.draft.output_sha256, "patience": self._patience}
 
     def is_taken(self, sender: Sender) -> bool:
         """Return whether an earlier try has sent the answer; raise if it must not be sent."""
@@ -96,7 +102,9 @@ class DraftCheck:
         raise AirflowException(self._not_shown(problem))
 
     def _look_when_settled(self) -> Execution:
-        record, patience = self._record.record, self._hook.connection.deployment.kickoff_timeout
+        # The connection may have been edited since the POST.
+        record = self._record.record
+        patience = max(self._patience, record.get("patience", 0))
         lost_at = record.get("lost_at") or record.get("intended_at", 0) + patience
         began = time.time()
         while self.draft.waits_in(seen := self._look()) and time.time() < lost_at + patience + self._lag:

@@ -130,6 +130,21 @@ def test_n22_an_answer_of_unknown_outcome_is_not_sent_again_with_another_token(
 
 
 @pytest.mark.row("N20")
+def test_n20_a_shorter_kickoff_timeout_does_not_shorten_what_the_service_was_given(
+    server: FaultServer, connect: Connect
+) -> None:
+    connect(server.url, kickoff_timeout=1.5)
+    task_run = TaskRun("resume")
+    server.on(POLL, PENDING_SPEC).on(POST, Reply(status=504), SPEC.resumed)
+    with pytest.raises(AirflowException):
+        run(resume(REVISION), task_run)
+    connect(server.url, kickoff_timeout=0.1)
+    later(1.0, lambda: server.on(POLL, SECOND_DRAFT))
+    assert run(resume(REVISION), task_run.retry()) == "k-1"
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("N20")
 def test_n20_after_a_504_the_service_may_act_as_late_as_it_may_answer(server: FaultServer, connect: Connect) -> None:
     connect(server.url, kickoff_timeout=1.5)
     server.on(POLL, PENDING_SPEC).on(POST, Reply(status=504), SPEC.resumed)
