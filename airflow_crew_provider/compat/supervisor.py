@@ -5,6 +5,7 @@ Its names are there on 3.0.6, 3.1.8, 3.2.2 and 3.3.2; on 2.11.2, which has no su
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger
@@ -18,7 +19,15 @@ try:
 except ImportError:  # before Airflow 3.2
     from airflow.exceptions import AirflowTaskTimeout  # type: ignore[no-redef]
 
-__all__ = ["DELETED", "KILLS_CALL_ON_KILL", "AirflowTaskTimeout", "runs_in_worker", "supervisor", "task_state"]
+__all__ = [
+    "DELETED",
+    "KILLS_CALL_ON_KILL",
+    "AirflowTaskTimeout",
+    "runs_in_worker",
+    "state_beside",
+    "supervisor",
+    "task_state",
+]
 
 # The state of a task instance that is gone.
 DELETED = "deleted"
@@ -45,6 +54,12 @@ def _has_job(ti: Any) -> bool:
 def task_state(ti: Any) -> str | None:
     """Return the state of a task instance as Airflow stores it, None for a cleared one."""
     return _state_in_database(ti) if task_runner is None else _state_by_supervisor(ti)
+
+
+def state_beside(ti: Any, task_id: str) -> str | None:
+    """Return the state of another task of the same run, in a mapped group that of the same item."""
+    index = getattr(ti, "map_index", -1)
+    return task_state(SimpleNamespace(dag_id=ti.dag_id, run_id=ti.run_id, task_id=task_id, map_index=index))
 
 
 def _state_by_supervisor(ti: Any) -> str | None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from airflow.providers.common.compat.sdk import BaseOperator, TaskGroup, XComArg
+from airflow.providers.common.compat.sdk import AirflowSkipException, BaseOperator, TaskGroup, XComArg
 
+from airflow_crew_provider.compat.supervisor import state_beside, supervisor
 from airflow_crew_provider.core.outcome import COMPLETED
 from airflow_crew_provider.core.stored_names import EXECUTION_ID_KEY
 from airflow_crew_provider.hooks.crew import CrewHook
@@ -39,7 +40,13 @@ class CrewResultOperator(BaseOperator):
         self.execution_id: Any = execution_id
 
     def execute(self, context: Any) -> Json:
-        """Return the record; an execution that waits for a person again, with no round left, fails the task."""
+        """Return the record; an execution that waits for a person again, with no round left, fails the task.
+
+        Skipped where all before it was skipped. The trigger rule ``none_failed_min_one_success`` would say the same,
+        but Airflow then fails every item of a mapped group as soon as one has failed.
+        """
+        if not self._something_ran(context["ti"]):
+            raise AirflowSkipException("Nothing was started, so there is no result")
         found = [record for record in self.records if isinstance(record, dict)]
         execution_id = self.execution_id or (found[0].get("execution_id") if found else None)
         mine = [record for record in found if record.get("execution_id") == execution_id]
@@ -52,6 +59,11 @@ class CrewResultOperator(BaseOperator):
         if not completed:
             raise CrewTaskFailed(_no_round_left(mine[-1]))
         return completed[-1]
+
+    def _something_ran(self, ti: Any) -> bool:
+        upstream = sorted(self.upstream_task_ids)  # the kickoff first
+        asks = supervisor() is not None and upstream
+        return not asks or any(state_beside(ti, task_id) == "success" for task_id in upstream)
 
 
 def _no_round_left(record: Json) -> str:
@@ -133,7 +145,7 @@ def crew_with_review(
             task_id="result",
             records=[each.output for each in waits],
             execution_id=kickoff.output,
-            trigger_rule="none_failed_min_one_success",
+            trigger_rule="none_failed",
         )
     return group  # type: ignore[return-value]
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import DAG, AirflowSkipException, BaseNotifier
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 from airflow_stand_ins import PENDING, Supervisor, TaskParked
 
 from airflow_crew_provider.operators.review import CrewReviewOperator
@@ -26,6 +29,18 @@ class Noted(BaseNotifier):
 
     def notify(self, context: Any) -> None:
         self.contexts.append(context)
+
+
+@dataclass
+class StatesOnly:
+    """A supervisor that knows the states of tasks, by run."""
+
+    states: dict[str, dict[str, str]]
+
+    def send(self, msg: GetTaskStates) -> TaskStatesResult:
+        of_run = self.states[msg.run_ids[0]] if msg.run_ids else {}
+        wanted = [name if msg.map_index in (None, -1) else f"{name}_{msg.map_index}" for name in msg.task_ids or ()]
+        return TaskStatesResult(task_states={"run": {name: of_run[name] for name in wanted}})
 
 
 def group(**arguments: Any) -> DAG:
@@ -82,6 +97,30 @@ def test_a12_without_a_record_of_the_new_execution_there_is_no_result(context: d
     result = CrewResultOperator(task_id="result", execution_id="execution-1", records=[OLD, OLD])
     with pytest.raises(CrewTaskFailed, match="No wait has a record of execution execution-1"):
         result.execute(context)
+
+
+@pytest.mark.row("A12")
+@pytest.mark.parametrize(("kickoff", "index"), [("skipped", -1), ("skipped", 3), ("success", -1), ("success", 3)])
+def test_a12_a_group_that_was_skipped_has_no_result_whatever_an_earlier_execution_left(
+    context: dict[str, Any], monkeypatch: pytest.MonkeyPatch, kickoff: str, index: int
+) -> None:
+    result = group(max_rounds=1).get_task("crew.result")
+    result.records, result.execution_id = [COMPLETED, None], "execution-1"
+    context["ti"].map_index = index
+    suffix = "" if index < 0 else f"_{index}"
+    states = {f"{task_id}{suffix}": "skipped" for task_id in result.upstream_task_ids}
+    states[f"crew.kickoff{suffix}"] = kickoff
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", StatesOnly({"run": states}), raising=False)
+    if kickoff == "skipped":
+        with pytest.raises(AirflowSkipException, match="Nothing was started"):
+            result.execute(context)
+    else:
+        assert result.execute(context) == COMPLETED
+
+
+def test_in_a_mapped_group_the_result_waits_for_its_own_item_alone() -> None:
+    # Airflow holds a rule with "min one success" against the whole group while the task is not expanded.
+    assert group().get_task("crew.result").trigger_rule == "none_failed"
 
 
 @pytest.mark.row("A12")

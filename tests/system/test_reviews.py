@@ -34,8 +34,8 @@ def stack(airflow: AirflowStack, group: ProcessGroup, tmp_path_factory: pytest.T
 @pytest.fixture(scope="module")
 def runs(stack: AirflowStack) -> dict[str, DagRun]:
     """All runs at once, so that they wait for their tests and not their tests for them."""
-    names = ("review_gates", "review_last_round", "review_mapped", "review_deadline", "review_assigned", "review_many")
-    return {name: stack.api.trigger(name) for name in names}
+    names = ("gates", "last_round", "mapped", "mapped_once", "skipped", "deadline", "assigned", "many")
+    return {f"review_{name}": stack.api.trigger(f"review_{name}") for name in names}
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +143,23 @@ def test_each_run_of_a_mapped_group_has_its_own_draft_and_answer(runs: dict[str,
     run.wait_for("success")
     results = [run.xcom("article.crew.result", map_index=index)["output"] for index in (0, 1)]
     assert results == ["Draft 1 on tea", "Draft 1 on coffee"]
+
+
+def test_an_item_of_a_mapped_group_that_fails_takes_no_result_from_the_others(runs: dict[str, DagRun]) -> None:
+    run = runs["review_mapped_once"]
+    wait_until(lambda: len(run.reviews()) == 2, 90, "two questions")
+    rejected, approved = sorted(run.reviews(), key=lambda asked: asked["task_instance"]["map_index"])
+    decide(run, rejected, "revise", "shorter")
+    decide(run, approved, "approve")
+    run.wait_for("failed")
+    assert run.task("article.crew.result", map_index=0)["state"] == "upstream_failed"
+    assert run.xcom("article.crew.result", map_index=1)["output"] == "Draft 1 on coffee"
+
+
+def test_a_group_that_is_skipped_has_no_result(runs: dict[str, DagRun]) -> None:
+    run = runs["review_skipped"]
+    run.wait_for("success")
+    assert run.states()["crew.result"] == "skipped"
 
 
 @pytest.mark.row("A9")

@@ -59,19 +59,33 @@ with DAG("review_last_round", **COMMON):
         group_id="crew", inputs={"topic": "tea"}, max_rounds=1, crew_conn_id="crew_scribe", poll_interval=1
     )
 
-with DAG("review_mapped", params={"topics": Param(["tea", "coffee"], type="array")}, **COMMON):
+for dag_id, rounds in (("review_mapped", 2), ("review_mapped_once", 1)):
+    with DAG(dag_id, params={"topics": Param(["tea", "coffee"], type="array")}, **COMMON):
 
-    @task
-    def topics(params: dict[str, Any] | None = None) -> list[str]:
-        return (params or {})["topics"]
+        @task
+        def topics(params: dict[str, Any] | None = None) -> list[str]:
+            return (params or {})["topics"]
 
-    @task_group
-    def article(topic: str) -> None:
-        crew_with_review(
-            group_id="crew", inputs={"topic": topic}, max_rounds=2, crew_conn_id="crew_scribe", poll_interval=1
-        )
+        @task_group
+        def article(topic: str, max_rounds: int = rounds) -> None:
+            crew_with_review(
+                group_id="crew",
+                inputs={"topic": topic},
+                max_rounds=max_rounds,
+                crew_conn_id="crew_scribe",
+                poll_interval=1,
+            )
 
-    article.expand(topic=topics())
+        article.expand(topic=topics())
+
+with DAG("review_skipped", **COMMON):
+
+    @task.short_circuit(ignore_downstream_trigger_rules=False)
+    def wanted() -> bool:
+        return False
+
+    never = crew_with_review(group_id="crew", inputs={"topic": "tea"}, crew_conn_id="crew_scribe", max_rounds=1)
+    wanted() >> never.get_child_by_label("kickoff")
 
 with DAG("review_many", **COMMON):
     CrewReviewOperator.partial(task_id="review", pool="one_slot").expand(
