@@ -9,9 +9,10 @@ def main() -> int:
     try:
         from airflow_crew_provider.service.cli import main as run
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("airflow_crew_provider"):
+        package = (error.name or "").partition(".")[0]
+        if package == "airflow_crew_provider":
             raise
-        sentence = f"The crew service needs {error.name!r}: pip install 'airflow-crew-provider[service]'."
+        sentence = f"The crew service needs {package!r}: pip install 'airflow-crew-provider[service]'."
         print(sentence, file=sys.stderr)  # noqa: T201
         return 2
     return run()
