@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat import sdk
 from airflow.providers.common.compat.sdk import AirflowException
+from warning_log import WarningLog
 
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Execution, ExecutionState, TaskResult
@@ -23,21 +24,6 @@ STAYS = (
 )
 TASK = TaskResult(task_id="t", agent="a", output="long", execution_time=1.5)
 OBJECT = {"type": "object", "required": ["total"]}
-
-
-class Log:
-    """The warnings, as they are written."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def warning(self, text: str, *values: Any) -> None:
-        self.lines.append(text % values)
-
-
-@pytest.fixture
-def log() -> Log:
-    return Log()
 
 
 def completed(output: str | None = "text", **more: Any) -> Execution:
@@ -89,38 +75,38 @@ def test_a_rule_that_cannot_be_applied_fails_before_anything_is_started(tmp_path
     ("execution", "output"),
     [(completed(), "text"), (completed('{"a": 1}', output_json={"a": 1}), {"a": 1}), (completed(output_json={}), {})],
 )
-def test_without_rules_the_output_is_what_it_is(log: Log, execution: Execution, output: Any) -> None:
+def test_without_rules_the_output_is_what_it_is(log: WarningLog, execution: Execution, output: Any) -> None:
     assert OutputRules().applied(execution, log) == {"output": output}
     assert log.lines == []
 
 
 @pytest.mark.parametrize("used", [5, 5.0, 0])
-def test_an_execution_within_its_tokens_is_taken(log: Log, used: Any) -> None:
+def test_an_execution_within_its_tokens_is_taken(log: WarningLog, used: Any) -> None:
     rules = OutputRules(max_total_tokens=5)
     assert rules.applied(completed(usage={"total_tokens": used}), log) == {"output": "text"}
     assert log.lines == []
 
 
 @pytest.mark.parametrize("used", [6, 5.5])
-def test_an_execution_that_used_more_tokens_fails(log: Log, used: Any) -> None:
+def test_an_execution_that_used_more_tokens_fails(log: WarningLog, used: Any) -> None:
     with pytest.raises(CrewTaskFailed) as error:
         OutputRules(max_total_tokens=5).applied(completed(usage={"total_tokens": used}), log)
     assert str(error.value) == f"Execution k-1 used {used} tokens, more than max_total_tokens of 5. {STAYS}"
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"total_tokens": None}, {"total_tokens": "9"}, {"total_tokens": True}])
-def test_where_the_service_does_not_count_tokens_it_is_told(log: Log, usage: Any) -> None:
+def test_where_the_service_does_not_count_tokens_it_is_told(log: WarningLog, usage: Any) -> None:
     assert OutputRules(max_total_tokens=5).applied(completed(usage=usage), log) == {"output": "text"}
     assert log.lines == ["max_total_tokens: the service does not say how many tokens k-1 used"]
 
 
-def test_an_output_that_matches_is_handed_on_as_its_schema_reads_it(log: Log) -> None:
+def test_an_output_that_matches_is_handed_on_as_its_schema_reads_it(log: WarningLog) -> None:
     assert OutputRules({"type": "array"}).applied(completed("[1]"), log) == {"output": [1]}
     read = {"total": 1}
     assert OutputRules(OBJECT).applied(completed("x", output_json=read), log) == {"output": read}
 
 
-def test_an_output_that_does_not_match_fails_with_every_violation(log: Log) -> None:
+def test_an_output_that_does_not_match_fails_with_every_violation(log: WarningLog) -> None:
     with pytest.raises(CrewTaskFailed) as error:
         OutputRules({**OBJECT, "minProperties": 1}).applied(completed(output_json={}), log)
     assert str(error.value).startswith("The output of execution k-1 does not match output_schema, 2 violations: $: ")
@@ -139,7 +125,7 @@ def test_an_output_that_does_not_match_fails_with_every_violation(log: Log) -> N
 )
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_the_output_is_written_to_its_path_and_leaves_the_record(
-    log: Log, tmp_path: Path, execution: Execution, written: str, scheme: str
+    log: WarningLog, tmp_path: Path, execution: Execution, written: str, scheme: str
 ) -> None:
     path = tmp_path / "new" / "folder" / "one.txt"
     for _ in range(2):
@@ -150,7 +136,7 @@ def test_the_output_is_written_to_its_path_and_leaves_the_record(
     assert json.dumps(record)
 
 
-def test_an_output_that_cannot_be_written_is_left_to_a_retry(log: Log, tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_written_is_left_to_a_retry(log: WarningLog, tmp_path: Path) -> None:
     with pytest.raises(AirflowException) as error:
         OutputRules(output_to=str(tmp_path)).applied(completed(), log)
     cause = error.value.__cause__

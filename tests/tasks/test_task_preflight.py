@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from warning_log import WarningLog
 
 from airflow_crew_provider.core.responses import masker
 from airflow_crew_provider.exceptions import (
@@ -24,21 +25,6 @@ from airflow_crew_provider.tasks.preflight import check_inputs, missing_inputs
 WHERE = ("GET", "/inputs", "no")
 
 
-class Log:
-    """The warnings, as they are written."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def warning(self, text: str, *values: Any) -> None:
-        self.lines.append(text % values)
-
-
-@pytest.fixture
-def log() -> Log:
-    return Log()
-
-
 def hook(asked: CrewInputs | CrewError, kind: str | None = None) -> Any:
     def inputs() -> CrewInputs:
         if isinstance(asked, CrewError):
@@ -50,7 +36,7 @@ def hook(asked: CrewInputs | CrewError, kind: str | None = None) -> Any:
 
 @pytest.mark.parametrize("kind", ["crew", "flow", None])
 @pytest.mark.parametrize("required", [None, [], ["topic"]])
-def test_inputs_that_fit_are_taken_without_a_word(log: Log, kind: str | None, required: Any) -> None:
+def test_inputs_that_fit_are_taken_without_a_word(log: WarningLog, kind: str | None, required: Any) -> None:
     asked = CrewInputs(["topic", "tone"], required)
     assert check_inputs(hook(asked, kind), {"topic": 1, "tone": None}, log) is asked
     assert log.lines == []
@@ -66,14 +52,16 @@ def test_inputs_that_fit_are_taken_without_a_word(log: Log, kind: str | None, re
         (CrewInputs(["topic", "tone"]), "crew", ["topic", "tone"]),
     ],
 )
-def test_a_required_input_that_is_missing_fails(log: Log, asked: CrewInputs, kind: str | None, lacking: Any) -> None:
+def test_a_required_input_that_is_missing_fails(
+    log: WarningLog, asked: CrewInputs, kind: str | None, lacking: Any
+) -> None:
     with pytest.raises(CrewMissingInputs) as error:
         check_inputs(hook(asked, kind), {"other": 1}, log)
     assert (error.value.names, error.value.status_code) == (lacking, None)
     assert error.value.detail == (f"Missing inputs: {', '.join(lacking)} (the crew asks for topic, tone; given: other)")
 
 
-def test_secrets_among_the_names_are_not_shown(log: Log) -> None:
+def test_secrets_among_the_names_are_not_shown(log: WarningLog) -> None:
     with pytest.raises(CrewMissingInputs) as error:
         check_inputs(hook(CrewInputs(["secret"], ["secret"])), {}, log)
     assert error.value.names == ["***"]
@@ -86,26 +74,26 @@ def test_secrets_among_the_names_are_not_shown(log: Log) -> None:
 
 
 @pytest.mark.parametrize("kind", ["flow", None])
-def test_where_it_is_not_known_what_is_required_the_service_decides(log: Log, kind: str | None) -> None:
+def test_where_it_is_not_known_what_is_required_the_service_decides(log: WarningLog, kind: str | None) -> None:
     asked = CrewInputs(["topic", "tone", "size"])
     assert check_inputs(hook(asked, kind), {"tone": 1}, log) is asked
     assert log.lines == ["The crew asks for topic, size too. The service decides whether they are required"]
 
 
-def test_an_input_that_may_be_left_out_is_not_mentioned(log: Log) -> None:
+def test_an_input_that_may_be_left_out_is_not_mentioned(log: WarningLog) -> None:
     check_inputs(hook(CrewInputs(["topic", "tone"], ["topic"]), "crew"), {"topic": 1}, log)
     assert log.lines == []
 
 
 @pytest.mark.parametrize("names", [["topic"], []])
-def test_an_input_that_nobody_asked_for_is_told(log: Log, names: list[str]) -> None:
+def test_an_input_that_nobody_asked_for_is_told(log: WarningLog, names: list[str]) -> None:
     check_inputs(hook(CrewInputs(names)), {"topic": 1, "b": 2, "a": 3, **dict.fromkeys(names)}, log)
     told = "The crew did not ask for a, b; it asks for topic"
     assert log.lines == [told if names else "The crew did not ask for a, b, topic; it asks for none"]
 
 
 @pytest.mark.parametrize("error", [CrewUnauthorized(401, *WHERE), CrewInvalidInput("no"), CrewWebPage("no")], ids=repr)
-def test_what_a_kickoff_would_fail_with_too_fails_at_once(log: Log, error: CrewError) -> None:
+def test_what_a_kickoff_would_fail_with_too_fails_at_once(log: WarningLog, error: CrewError) -> None:
     with pytest.raises(type(error)) as raised:
         check_inputs(hook(error), {}, log)
     assert raised.value is error
@@ -113,7 +101,7 @@ def test_what_a_kickoff_would_fail_with_too_fails_at_once(log: Log, error: CrewE
 
 
 @pytest.mark.parametrize("error", [CrewServerError(500, *WHERE), CrewNotFound(404, *WHERE), CrewProtocolError("no")])
-def test_a_check_that_fails_otherwise_holds_nothing_up(log: Log, error: CrewError) -> None:
+def test_a_check_that_fails_otherwise_holds_nothing_up(log: WarningLog, error: CrewError) -> None:
     assert check_inputs(hook(error), {}, log) is None
     assert log.lines == [f"The crew's inputs could not be checked ({error}); starting it anyway"]
 
