@@ -26,10 +26,10 @@ up: $(VENV)/.has-$(DEMO_EXTRAS) ## Airflow and the crew service, to look around;
 down: ## stop what `make up` started
 	@test ! -x $(PY) || $(PY) -m scripts.down
 
-check: lint quick ## what to run before a commit: lint, and the tests that need no Airflow processes
+check: lint quick ## what to run before a commit: lint, and the tests that neither start processes nor wait long
 
 quick: $(VENV)/.has-dev,crewai
-	@$(PY) -m pytest --numprocesses 2 --dist loadgroup -m "not slow and not system" $(PYTEST_ARGS)
+	@$(PY) -m pytest --numprocesses 4 --dist loadgroup -m "not slow and not system" $(PYTEST_ARGS)
 
 test: $(VENV)/.has-dev,crewai ## all tests (PYTEST_ARGS="-k word" for some)
 	@$(PY) -m pytest --numprocesses 2 --dist loadgroup $(PYTEST_ARGS)

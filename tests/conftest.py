@@ -30,6 +30,27 @@ os.environ["AIRFLOW_HOME"] = AIRFLOW_HOME
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 
 
+# They wait for processes, browsers and servers that are slow on purpose; `make check` has no time for them.
+SLOW = {
+    "test_against_the_service",
+    "test_flow_answer_faults",
+    "test_flow_answers",
+    "test_flow_operators",
+    "test_rendered_drafts",
+    "test_service_browser",
+    "test_service_clock",
+    "test_service_connections",
+    "test_service_crashes",
+    "test_service_crews",
+    "test_service_database_faults",
+    "test_service_machines",
+    "test_service_migrations",
+    "test_service_openapi",
+    "test_service_operating",
+    "test_service_outbox",
+}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow what starts processes; a test that is slow for another reason says it itself.
 
@@ -40,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         code = getattr(getattr(item, "function", None), "__code__", None)
         fixtures = {"command", "render"} & set(getattr(item, "fixturenames", ()))
         starts = "subprocess" in (code.co_names if code else ()) or fixtures
-        if starts or {"crewai", "system"} & set(item.path.parts):
+        if starts or item.path.stem in SLOW or {"crewai", "system"} & set(item.path.parts):
             item.add_marker("slow")
         for marker in item.iter_markers("since_airflow"):
             if Version(marker.args[0]) > AIRFLOW:
