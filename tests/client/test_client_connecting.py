@@ -22,6 +22,8 @@ from airflow_crew_provider.exceptions import (
 )
 from airflow_crew_provider.models import ExecutionState
 
+pytestmark = pytest.mark.waits
+
 
 @pytest.mark.row("N3")
 def test_n3_a_refused_connection_is_a_transient_error(ask: Ask) -> None:
@@ -112,7 +114,7 @@ def test_n10_a_kickoff_that_is_refused_for_good_was_not_sent_and_says_so(ask: As
         began = time.monotonic()
         with pytest.raises(CrewConnectionError, match="nothing was started"):
             ask(KICKOFF, base_url=closed.url)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 45
 
 
 @pytest.mark.row("N10")

@@ -39,8 +39,11 @@ GATED = {
 PLAIN = {"inputs": ["topic"], "tasks": [{"id": "only_task", "agent": "Writer", "output": "All on {topic}"}]}
 SLOW = {"tasks": [{"id": "slow_task", "agent": "Writer", "seconds": 60, "output": "late"}]}
 
+# How long a test waits for what will happen: enough for a machine that is busy with other things.
+PATIENCE = 60.0
 
-def eventually(status_row: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:
+
+def eventually(status_row: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
     """The first true answer of `status_row`."""
     deadline = time.monotonic() + seconds
     while not (found := status_row()):
@@ -61,10 +64,10 @@ class Client:
         return Client(self.url, token)
 
     def get(self, path: str, **options: Any) -> requests.Response:
-        return self.session.get(self.url + path, timeout=30, **options)
+        return self.session.get(self.url + path, timeout=PATIENCE, **options)
 
     def post(self, path: str, body: Any = None, **options: Any) -> requests.Response:
-        return self.session.post(self.url + path, json=body, timeout=30, **options)
+        return self.session.post(self.url + path, json=body, timeout=PATIENCE, **options)
 
     def kickoff(self, topic: str = "AI", **more: Any) -> str:
         answer = self.post("/kickoff", {"inputs": {"topic": topic}, **more})

@@ -16,6 +16,7 @@ import pytest
 import requests
 from crew_client import GATED, PLAIN, Client, Command, Serve, eventually
 
+pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-the-organization"
 MIB = 1024 * 1024
 
@@ -69,29 +70,36 @@ def watched(client: Client) -> Iterator[list[float]]:
         thread.join(30)
 
 
-QUICK = 5.0  # seconds, on a machine that is busy with other tests; the fault took 15 on an idle one
+ORDINARY = body(b"[" + b"1, " * (MIB // 3 - 30) + b"1]")  # as long as the hostile ones, and nothing is wrong with it
+TIMES_AS_LONG = 25  # of an ordinary body's answer; quadratic work takes a hundred times as long
+TURNS = 3  # a machine that is busy with other tests stalls once, a fault is slow in every turn
 
 
-@pytest.mark.slow  # it measures how long an answer takes
 @pytest.mark.row("S11")
 @pytest.mark.parametrize("dialect", ["spec", "live"])
 def test_s11_hostile_json_is_answered_quickly_and_so_is_everybody_else(serve: Serve, dialect: str) -> None:
     client = serve(GATED, dialect=dialect, user_tokens=[("ann", "ann-token-0123456789")])
     ann = client.holding("ann-token-0123456789")
+
+    def longest_answer(path: str, raw: bytes) -> float:
+        """The seconds of the slowest answer, of this one and of those that somebody else got meanwhile."""
+        assert len(raw) <= MIB
+        with watched(client) as others:
+            began = time.monotonic()
+            answer = ann.session.post(client.url + path, data=raw, timeout=120)
+            took = time.monotonic() - began
+        assert answer.status_code < 500, answer.text[:200]
+        assert len(answer.content) < 10_000
+        return max(took, *others)
+
     late = {}
-    with watched(client) as others:
+    for path in ("/kickoff", "/resume"):
+        ordinary = max(longest_answer(path, ORDINARY) for _ in range(TURNS))
         for name, raw in HOSTILE.items():
-            assert len(raw) <= MIB
-            for path in ("/kickoff", "/resume"):
-                began = time.monotonic()
-                answer = ann.session.post(client.url + path, data=raw, timeout=60)
-                took = time.monotonic() - began
-                assert answer.status_code < 500, (name, answer.text[:200])
-                assert len(answer.content) < 10_000, name
-                if took > QUICK:
-                    late[f"{name}: {path}"] = took
+            turns = (longest_answer(path, raw) / ordinary for _ in range(TURNS))
+            if not any(quotient < TIMES_AS_LONG for quotient in turns):
+                late[name] = path
     assert not late
-    assert max(others) < QUICK
 
 
 def half_sent(url: str, text: bytes) -> socket.socket:
@@ -129,7 +137,7 @@ def test_s14_others_are_served_while_1100_requests_are_half_sent(command: Callab
             began = time.monotonic()
             answer = service.client(TOKEN).post("/kickoff", {"inputs": {"topic": "AI"}})
             assert answer.status_code == 200
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 9  # half-sent requests are given up after ten
 
 
 @pytest.mark.row("S14")

@@ -20,6 +20,7 @@ from airflow_crew_provider.service.engine.crew import Completed, Job, Report, St
 from airflow_crew_provider.service.engine.sending import signature
 from airflow_crew_provider.service.local import running_service
 
+pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-the-organization"
 
 
@@ -122,8 +123,8 @@ def test_s10_a_silent_receiver_with_600_webhooks_does_not_hold_up_the_others(
     began = time.monotonic()
     for number in range(5):
         talk(client, 3, stepWebhookUrl=f"{receiver.url}/{number}")
-    eventually(lambda: len(receiver.taken) == 15, "the others' webhooks", 10)
-    assert time.monotonic() - began < 10
+    eventually(lambda: len(receiver.taken) == 15, "the others' webhooks")
+    assert time.monotonic() - began < 25  # a silent receiver answers after thirty
     assert len(silent.taken) <= outbox.PER_RECEIVER
 
 
@@ -138,7 +139,7 @@ def test_s10_ten_thousand_webhooks_wait_in_the_database_and_not_in_memory(
     before = memory(service)
     multiply(tmp_path / "crew-service.db", 10_000, body="x" * 20_000)
     client.kickoff(stepWebhookUrl=f"{receiver.url}/step")
-    eventually(lambda: len(receiver.taken) == 3, "the others' webhooks", 15)
+    eventually(lambda: len(receiver.taken) == 3, "the others' webhooks")
     assert memory(service) - before < 60_000_000  # 200 MB wait
 
 

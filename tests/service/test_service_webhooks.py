@@ -13,6 +13,7 @@ from crew_client import GATED, PLAIN, Client, Receiver, Serve, eventually
 from airflow_crew_provider.service.engine import outbox
 from airflow_crew_provider.service.local import running_service
 
+pytestmark = pytest.mark.waits
 SECRET = "hook-secret-0123456789"
 
 
@@ -135,7 +136,7 @@ def test_s5_a_receiver_that_never_takes_it_is_given_up_after_a_bounded_number_of
 def test_s5_a_receiver_that_is_down_or_slow_does_not_hold_up_the_crew_or_other_receivers(
     serve: Serve, receiver: Receiver
 ) -> None:
-    client = serve(PLAIN)
+    client = serve(PLAIN, webhook_timeout=60)
     slow = Receiver()
     slow.hold.clear()
     try:
@@ -147,7 +148,7 @@ def test_s5_a_receiver_that_is_down_or_slow_does_not_hold_up_the_crew_or_other_r
         for kickoff_id in ids:
             client.until(kickoff_id, "completed")
         eventually(lambda: receiver.bodies("/task"), "the other receiver's news")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 25  # a slow receiver answers after thirty
     finally:
         slow.close()
 

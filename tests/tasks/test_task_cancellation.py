@@ -91,13 +91,13 @@ def test_an_airflow_that_does_not_answer_is_not_waited_for(says: Any, monkeypatc
 
     def hangs(ti: Any) -> str:
         keeps_the_process.append(not threading.current_thread().daemon)
-        time.sleep(5)
+        time.sleep(30)
         return "failed"
 
     monkeypatch.setattr(cancellation, "task_state", hangs)
     began = time.monotonic()
     assert cancellation.is_for_good(TASK) is False
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 20
     assert keeps_the_process == [False]
 
 
