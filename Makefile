@@ -3,9 +3,12 @@ PYTHON ?= python3
 VENV ?= .venv
 CREW ?= demo
 PYTEST_ARGS ?=
-SIZE ?= 100
+SIZE ?=
 SEED ?=
 AIRFLOW ?=
+
+# A test run and an Airflow are many processes, and each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 PY := $(VENV)/bin/python
 RELEASE := $(if $(AIRFLOW),'apache-airflow==$(AIRFLOW)')
@@ -26,13 +29,15 @@ up: $(VENV)/.has-$(DEMO_EXTRAS) ## Airflow and the crew service, to look around;
 down: ## stop what `make up` started
 	@test ! -x $(PY) || $(PY) -m scripts.down
 
-check: lint quick ## what to run before a commit: lint, and the tests that neither start processes nor wait long
+check: ## what to run before a commit: lint, and the tests that neither start processes nor wait long
+	@$(MAKE) --no-print-directory --jobs 2 lint quick
 
 quick: $(VENV)/.has-dev,crewai
-	@$(PY) -m pytest --numprocesses 4 --dist loadgroup -m "not slow and not system" $(PYTEST_ARGS)
+	@$(PY) -m pytest --numprocesses 4 --dist loadgroup -m "not slow and not waits" --hypothesis-profile=quick \
+		--ignore=tests/cluster --ignore=tests/system --ignore=tests/service/crewai $(PYTEST_ARGS)
 
 test: $(VENV)/.has-dev,crewai ## all tests (PYTEST_ARGS="-k word" for some)
-	@$(PY) -m pytest --numprocesses 2 --dist loadgroup $(PYTEST_ARGS)
+	@$(PY) -m pytest --numprocesses 3 --dist loadgroup $(PYTEST_ARGS)
 
 bench: $(VENV)/.has-dev,bench ## what waits and DAG files cost, beside other providers: small sizes, about two minutes
 	@$(PY) -m benchmarks
@@ -41,10 +46,10 @@ bench-full: $(VENV)/.has-dev,bench ## the same with 10,000 waits, more turns and
 	@$(PY) -m benchmarks --full
 
 cluster-test: $(VENV)/.has-dev,crewai ## CeleryExecutor and three crew services while everything dies, up to 25 minutes (SIZE=300, SEED=number)
-	@CREW_CLUSTER_SIZE=$(if $(filter-out 200,$(SIZE)),$(SIZE),300) CREW_CLUSTER_SEED=$(SEED) $(PY) -m pytest -s tests/cluster $(PYTEST_ARGS)
+	@CREW_CLUSTER_SIZE=$(or $(SIZE),300) CREW_CLUSTER_SEED=$(SEED) $(PY) -m pytest -s tests/cluster $(PYTEST_ARGS)
 
 chaos: $(VENV)/.has-dev,crewai ## up to 10 minutes in which all that can fail fails (SIZE=100, SEED=number)
-	@CREW_TESTS_POSTGRES=$${CREW_TESTS_POSTGRES-$$($(PY) -m scripts.find_postgres)} CREW_CHAOS_SIZE=$(SIZE) CREW_CHAOS_SEED=$(SEED) \
+	@CREW_TESTS_POSTGRES=$${CREW_TESTS_POSTGRES-$$($(PY) -m scripts.find_postgres)} CREW_CHAOS_SIZE=$(or $(SIZE),100) CREW_CHAOS_SEED=$(SEED) \
 		$(PY) -m pytest -s tests/system/crashes/test_chaos.py $(PYTEST_ARGS)
 
 crewai-matrix: $(VENV)/.has-dev,crewai ## the crew service with CrewAI from the oldest version that works to the newest

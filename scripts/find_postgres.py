@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import psycopg2
 
 CANDIDATES = (
@@ -20,6 +22,11 @@ def usable(url: str) -> bool:
         row = cursor.fetchone()
     connection.close()
     return bool(row and row[0])
+
+
+def server_url() -> str | None:
+    """Return the server that CREW_TESTS_POSTGRES names, else one that is found."""
+    return os.environ.get("CREW_TESTS_POSTGRES") or next(filter(usable, CANDIDATES), None)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from scripts.stack.database import ThrowAwayDatabase
 from scripts.stack.ports import free_port
 from scripts.stack.processes import Component, ProcessGroup
 from scripts.stack.rest import AirflowApi
+from scripts.stack.runs import DagRun
 from scripts.stack.waiting import wait_until
 
 START_TIMEOUT = 240.0
@@ -149,6 +151,21 @@ class AirflowStack:
         """Read everything that any process or task wrote, for a look at the whole."""
         files = [path for path in sorted(self.home.rglob("*.log")) if names is None or path.stem in names]
         return "\n".join(path.read_text(errors="replace") for path in files)
+
+    def wait_until_put_away(self, run: DagRun, task_id: str, times: int = 1, timeout: float = 120) -> None:
+        """Wait until the scheduler has put away what ran of a task, as it has long before a person answers.
+
+        Airflow fails a task that is answered earlier, and keeps no log of that try.
+
+        :param times: how often the task has left its worker by now
+        """
+        key = re.escape(f"task_id='{task_id}', run_id='{run.run_id}'")
+        event = re.compile(f"executor event with state success .*{key}")
+        wait_until(
+            lambda: len(event.findall(self.logs(["scheduler"]))) >= times,
+            timeout,
+            f"the scheduler to put {task_id} away",
+        )
 
     def stop(self) -> None:
         self.group.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 FEEDBACK = "human_feedback"  # the field of the form
@@ -20,3 +21,9 @@ def round_of(task_id: str) -> int:
     """Return the number in ``crew.round_2.review``; 1 where there is none."""
     found = re.search(r"round_(\d+)", task_id)
     return int(found[1]) if found else 1
+
+
+def draft_shown(detail: Mapping[str, Any]) -> int:
+    """Return the number of the draft in a form: of ``Draft 2 on tea``, below all else, that is 2."""
+    found = re.findall(r"^Draft (\d+) on ", detail["body"], re.MULTILINE)
+    return int(found[-1]) if found else 0

@@ -40,7 +40,7 @@ class DagRun:
     def state(self) -> str:
         return self.api.json("GET", self.path)["state"]
 
-    def wait_for(self, state: str = "success", timeout: float = 180) -> None:
+    def wait_for(self, state: str = "success", timeout: float = 300) -> None:
         """Wait for a state; fail at once, with the states of all tasks, if the run ends in another one."""
         seen = wait_until(lambda: self._reached({state, *FINISHED}), timeout, f"{self.run_id} {state}")
         if seen != state:
@@ -73,7 +73,7 @@ class DagRun:
         return self.api.json("GET", self._task_path(task_id, map_index))
 
     def wait_for_task(
-        self, task_id: str, states: Collection[str], timeout: float = 120, map_index: int = UNMAPPED
+        self, task_id: str, states: Collection[str], timeout: float = 240, map_index: int = UNMAPPED
     ) -> str:
         """Wait until a task is in one of the states, and return which."""
 
@@ -113,7 +113,7 @@ class DagRun:
         details = self.api.pages(f"{self.path}/hitlDetails", "hitl_details", response_received=False)
         return [detail for detail in details if detail["task_instance"]["state"] in WAITING and _read(detail)]
 
-    def wait_for_review(self, timeout: float = 120) -> dict[str, Any]:
+    def wait_for_review(self, timeout: float = 240) -> dict[str, Any]:
         """Wait for the next question to a person; fail at once if the run ends before one comes."""
 
         def check() -> list[dict[str, Any]]:

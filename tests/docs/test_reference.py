@@ -31,10 +31,11 @@ def documented() -> dict[str, Callable[..., Any]]:
     classes: list[Any] = [CrewKickoffOperator, CrewStatusSensor, CrewResumeOperator, CrewStatusTrigger]
     try:
         from airflow_crew_provider.operators.review import CrewReviewOperator
+        from airflow_crew_provider.operators.usage_approval import CrewUsageApprovalOperator
         from airflow_crew_provider.task_groups.crew import crew_with_review
     except ImportError:
         return {"The output as data": WaitingTask, **{each.__name__: each for each in classes}}
-    more = (*classes, CrewReviewOperator, crew_with_review)
+    more = (*classes, CrewReviewOperator, CrewUsageApprovalOperator, crew_with_review)
     return {"The output as data": WaitingTask, **{each.__name__: each for each in more}}
 
 
