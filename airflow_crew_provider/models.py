@@ -38,7 +38,9 @@ class Execution:
     ``output`` is the text: the result of a completed one, the draft of a pending one. ``output_json`` is the
     object where that text is one. ``execution_time`` is as the service gives it. ``raw`` is the answer itself.
     Of a pending Flow, ``question`` is what its author asks and ``outcomes`` are the answers that it routes on, none
-    where it takes any text.
+    where it takes any text. ``takes_edited_output`` says whether an approval may bring a text instead of the draft,
+    ``checks_draft`` whether the service takes an answer with the hash of its draft for that draft only.
+    With ``state_is_known`` False the service gave a word of its own: it counts as in progress and decides nothing.
     """
 
     kickoff_id: str
@@ -57,6 +59,9 @@ class Execution:
     question: str | None = None
     outcomes: list[str] = field(default_factory=list)
     flow_id: str | None = None
+    takes_edited_output: bool = False
+    checks_draft: bool = False
+    state_is_known: bool = True
     raw: Json = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -73,6 +78,11 @@ class Execution:
         now = [f"now {self.current_task}"] if self.current_task else []
         return ", ".join(counted + now)
 
+    @property
+    def total_tokens(self) -> int | float | None:
+        """How many tokens the execution has used; None where the service does not say."""
+        return total_tokens(self.usage)
+
     def record(self, execution_id: str | None = None) -> Json:
         """Return the record that tasks hand on as XCom, plain JSON."""
         completed = self.state is ExecutionState.COMPLETED
@@ -86,6 +96,8 @@ class Execution:
             "execution_time": self.execution_time,
             "usage": self.usage,
             **self._asked,
+            **({} if completed else self._progress),
+            **({"takes_edited_output": True} if self.takes_edited_output and not completed else {}),
         }
 
     @property
@@ -95,6 +107,19 @@ class Execution:
             return {}
         flow_id = {"flow_id": self.flow_id} if self.flow_id else {}
         return {"question": self.question, "outcomes": self.outcomes, **flow_id}
+
+    @property
+    def _progress(self) -> Json:
+        """How far a crew is that waits for a person, where the service reports it."""
+        if self.total_tasks is None:
+            return {}
+        return {"completed_tasks": self.completed_tasks, "total_tasks": self.total_tasks}
+
+
+def total_tokens(usage: Json | None) -> int | float | None:
+    """Read how many tokens were used in all; None where the service does not say."""
+    used = (usage or {}).get("total_tokens")
+    return None if isinstance(used, bool) or not isinstance(used, int | float) else used
 
 
 def speaks_live(status: Json) -> bool:
@@ -179,9 +204,23 @@ class Kickoff:
     idempotency_key: str | None = None
 
 
+@dataclass(frozen=True)
+class EditedOutput:
+    """A text that becomes the output of a task instead of its draft, at the project's own crew service only.
+
+    :param output_sha256: the hash of the draft that it was made of; of any other draft the service takes no edit
+    """
+
+    text: str
+    output_sha256: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """What ``POST /resume`` carries (specification, section 2.3; of a Flow also the chosen outcome)."""
+    """What ``POST /resume`` carries (specification, section 2.3; of a Flow also the chosen outcome).
+
+    :param output_sha256: the hash of the draft that is answered, at the project's own crew service only
+    """
 
     execution_id: str
     crew_task_id: str
@@ -190,6 +229,8 @@ class Resume:
     outcome: str | None = None
     webhooks: Webhooks | None = None
     idempotency_key: str | None = None
+    edited_output: EditedOutput | None = None
+    output_sha256: str | None = None
 
 
 @dataclass(frozen=True)

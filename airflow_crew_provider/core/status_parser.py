@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from dataclasses import replace
 from typing import Any
 
 from airflow_crew_provider.core.responses import HttpResponse, Mask, finite, json_of, storable, unmasked
@@ -26,6 +27,9 @@ WORDS: dict[str, ExecutionState] = {
     **dict.fromkeys(("pending_human_input", "paused", "awaiting_human_feedback", "awaiting_input"), S.PENDING),
     "not_found": S.NOT_FOUND,
 }
+# Headers of our own crew service; the value of each is the field of a resume.
+EDITS_OFFER = "Crew-Edited-Output"
+HASH_OFFER, HASH_FIELD = "Crew-Draft-Hash", "output_sha256"
 _FENCED = re.compile(r"\A\s*```[\w-]*[ \t]*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
 _unknown_words: set[str] = set()
 
@@ -42,6 +46,9 @@ class StatusReader:
         if self._running is not None and self._running.raw == body:
             return self._running
         read = execution(self._kickoff_id, body, mask)
+        if read.state is S.PENDING:
+            offers = [bool(answer.headers.get(each.lower())) for each in (EDITS_OFFER, HASH_OFFER)]
+            read = replace(read, takes_edited_output=offers[0], checks_draft=offers[1])
         self._running = read if read.state is S.RUNNING else None
         return read
 
@@ -51,11 +58,12 @@ def execution(kickoff_id: str, body: Any, mask: Mask = unmasked) -> Execution:
     if not isinstance(body, dict):
         raise CrewProtocolError(f"GET /status gave {type(body).__name__} instead of an object")
     word, live = _word(body), speaks_live(body)
-    state = _state(word, live)
-    if state is None:
-        state = S.RUNNING
+    found = _state(word, live)
+    if found is None:
         _tell_once(word, body, mask)
+    state = found or S.RUNNING
     common: Json = {"kickoff_id": kickoff_id, "state": state, "raw_state": word, "raw": body} | _progress(body, mask)
+    common["state_is_known"] = found is not None
     more = {S.COMPLETED: _completed, S.PENDING: _pending, S.ERROR: _failed}.get(state)
     return Execution(**common, **(more(body, live, mask) if more else {}))
 

@@ -25,7 +25,7 @@ from airflow_crew_provider.service.crewai.description import named_tasks
 from airflow_crew_provider.service.crewai.feedback import StoredFeedback
 from airflow_crew_provider.service.crewai.output_files import save
 from airflow_crew_provider.service.crewai.task_order import TaskOrder
-from airflow_crew_provider.service.crewai.task_outputs import restored, stored, structured
+from airflow_crew_provider.service.crewai.task_outputs import edited, object_in, restored, stored, structured
 from airflow_crew_provider.service.crewai.token_meter import TokenMeter
 from airflow_crew_provider.service.engine.crew import (
     Completed,
@@ -93,7 +93,7 @@ class CrewRun:
         if not gate.is_approve:
             self._without_planning(self._tasks[gate.task_id])
             return
-        task, output = self._tasks[gate.task_id], gate.state["task"]
+        task, output = self._tasks[gate.task_id], edited(gate.state["task"], gate.output)
         task.output = restored(task, output)
         self._crew.before_kickoff_callbacks.append(lambda inputs: self._settle(task, output, inputs))
 
@@ -179,15 +179,7 @@ class CrewRun:
 def _completed(result: Any, used: usage.Usage) -> Completed:
     """An after-kickoff callback may have put anything in the place of the crew's output."""
     if isinstance(result, CrewOutput):
-        return Completed(result.raw, structured(result) or _object(result.raw), used)
+        return Completed(result.raw, structured(result) or object_in(result.raw), used)
     if isinstance(result, dict):
         return Completed(json.dumps(result, default=str), result, used)
     return Completed(str(result), None, used)
-
-
-def _object(text: str) -> dict[str, Any] | None:
-    try:
-        data = json.loads(text)
-    except ValueError:
-        return None
-    return data if isinstance(data, dict) else None

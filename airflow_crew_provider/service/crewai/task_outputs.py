@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from crewai import Task, TaskOutput
 from crewai.tasks import OutputFormat
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
+from airflow_crew_provider.core.status_parser import json_object_in
+from airflow_crew_provider.service.engine.crew import CrewFailed
 from airflow_crew_provider.service.engine.crew import TaskOutput as StoredOutput
 
 
@@ -35,6 +38,27 @@ def structured(output: Any) -> dict[str, Any] | None:
     return output.pydantic.model_dump(mode="json") if output.pydantic is not None else None
 
 
+def edited(output: StoredOutput, approved: str) -> StoredOutput:
+    """Give the output that a person has approved, which may be a text of their own."""
+    if approved == output["output"]:
+        return output
+    changed: StoredOutput = {**output, "output": approved}
+    if "output_json" in output:
+        changed["output_json"] = json_object_in(approved)
+        if changed["output_json"] is None:
+            raise CrewFailed("The approved output is no JSON object, which the model of its task asks for.")
+    return changed
+
+
+def object_in(text: str) -> dict[str, Any] | None:
+    """Give the object that a text is, if it is one."""
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return None
+    return data if isinstance(data, dict) else None
+
+
 def restored(task: Task, output: StoredOutput) -> TaskOutput:
     """Give CrewAI's object again, with the model that the task asks for."""
     data = output.get("output_json")
@@ -51,7 +75,12 @@ def restored(task: Task, output: StoredOutput) -> TaskOutput:
 
 
 def _model(task: Task, data: Any) -> BaseModel | None:
-    return task.output_pydantic.model_validate(data) if task.output_pydantic and data is not None else None
+    if task.output_pydantic is None or data is None:
+        return None
+    try:
+        return task.output_pydantic.model_validate(data)
+    except ValidationError as error:
+        raise CrewFailed(f"The approved output does not fit the model of its task: {error}") from None
 
 
 def _format(task: Task) -> OutputFormat:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_crew_provider.core.edited_output import draft_sha256, edit_problem
 from airflow_crew_provider.core.feedback import outcome_meant
+from airflow_crew_provider.core.status_parser import json_object_in
 from airflow_crew_provider.service.storage.states import State
 
 
@@ -47,6 +49,14 @@ class AlreadyAnswered(Refused):
 
 
 @dataclass(frozen=True)
+class Edit:
+    """A text that is approved instead of the draft, and the hash of the draft that it was made of."""
+
+    text: str
+    draft_sha256: str
+
+
+@dataclass(frozen=True)
 class Decision:
     execution_id: str
     task_id: str
@@ -56,18 +66,36 @@ class Decision:
     round: int | None = None  # which answer was shown, counted from 1; None: the latest
     outcome: str | None = None  # the chosen one, of those that a Flow offers
     question_id: str | None = None  # the one question that it answers
+    edit: Edit | None = None  # of a crew's task
+    draft_sha256: str | None = None  # of the draft that was answered; None: whichever waits
 
 
 def settled(gate: dict[str, Any], decision: Decision) -> Decision:
     """Return the decision with the outcome that it means; at a crew's task there are none, and the flag decides."""
+    if decision.draft_sha256 is not None and decision.draft_sha256 != draft_sha256(gate["output"]):
+        raise BadAnswer("output_sha256 is of another draft than the one that waits; nothing was changed.")
     outcomes = gate.get("outcomes")
     if outcomes is None:
         if decision.is_approve is None:
             raise BadAnswer("is_approve: Field required")
+        if decision.edit:
+            _check(decision.edit, gate, is_approve=decision.is_approve)
         return replace(decision, outcome=None)
     if not outcomes:
         return _text_alone(decision)
     return replace(decision, is_approve=True, outcome=_chosen(outcomes, decision))
+
+
+def _check(edit: Edit, gate: dict[str, Any], *, is_approve: bool) -> None:
+    if not is_approve:
+        raise BadAnswer("edited_output goes with an approval; a revision runs the task again.")
+    if edit.draft_sha256 != draft_sha256(gate["output"]):
+        raise BadAnswer("edited_output was made of another draft than the one that waits; nothing was changed.")
+    if problem := edit_problem(gate["output"], edit.text):
+        raise BadAnswer(f"edited_output is not accepted because {problem}.")
+    # A draft with words around its object is a text here, and has a model nevertheless.
+    if "output_json" in gate["state"].get("task", {}) and json_object_in(edit.text) is None:
+        raise BadAnswer("edited_output is no JSON object, which the model of its task asks for; nothing was changed.")
 
 
 def _text_alone(decision: Decision) -> Decision:
@@ -99,5 +127,7 @@ def _chosen(outcomes: list[str], decision: Decision) -> str | None:
 def decided(gate: dict[str, Any], decision: Decision) -> dict[str, Any]:
     """Return the gate with what the person said."""
     said = {"output": gate["output"], "feedback": decision.feedback}
+    if decision.edit:
+        said |= {"output": decision.edit.text, "draft": gate["output"]}
     rounds = [*gate["rounds"], said]
     return {**gate, "rounds": rounds, "is_approve": decision.is_approve, "outcome": decision.outcome}

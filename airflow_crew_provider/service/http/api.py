@@ -15,7 +15,9 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy.engine import Row
 
+from airflow_crew_provider.core import edited_output
 from airflow_crew_provider.core.batch_status import MOST_IDS, OFFER, PATH
+from airflow_crew_provider.core.status_parser import HASH_FIELD, HASH_OFFER
 from airflow_crew_provider.service.engine.container import Container
 from airflow_crew_provider.service.engine.decisions import (
     AlreadyAnswered,
@@ -54,12 +56,19 @@ class Api:
         self._service = service
         self._dialect = dialect
         self._executions = service.executions
+        takes_edits = edited_output.FIELD in dialect.resume_body.model_fields and service.crew.kind == "crew"
+        checks_drafts = HASH_FIELD in dialect.resume_body.model_fields
+        self._offers = {
+            OFFER: PATH,
+            **({edited_output.OFFER: edited_output.FIELD} if takes_edits else {}),
+            **({HASH_OFFER: HASH_FIELD} if checks_drafts else {}),
+        }
 
     async def status(self, request: Request) -> JSONResponse:
         kickoff_id = request.path_params["kickoff_id"]
         row = await self._status_row(_caller(request), kickoff_id) if _is_uuid(kickoff_id) else None
         code, answer = self._said(row)
-        return JSONResponse(answer, code, {OFFER: PATH})
+        return JSONResponse(answer, code, self._offers)
 
     async def statuses(self, request: Request) -> JSONResponse:
         return await run_in_threadpool(self._statuses, _caller(request), self._ids(request))

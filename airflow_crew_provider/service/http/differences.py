@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Callable
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from markupsafe import Markup
 
-LONGEST = 60_000  # characters of each draft; comparing takes the square of the time
-MOST_WORDS = 2_000  # of two changed passages
+LONGEST = 60_000  # characters of each draft
+# Of the comparison of two drafts, well below a second: a crew that repeats itself would take the cube of its length.
+MOST_STEPS = 3_000_000
 WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 
 
@@ -18,28 +21,60 @@ class Sides(NamedTuple):
     after: Markup
 
 
+class Comparison:
+    """One comparison of two drafts; what is left of it when the steps are used up is marked as changed throughout."""
+
+    def __init__(self) -> None:
+        self._steps_left = MOST_STEPS
+
+    def of_lines(self, before: str, after: str) -> Sides:
+        return self._join(before.splitlines(keepends=True), after.splitlines(keepends=True), self._of_words)
+
+    def _of_words(self, before: str, after: str) -> Sides:
+        return self._join(WORDS.findall(before), WORDS.findall(after), _marked)
+
+    def _join(self, old: list[str], new: list[str], changed: Callable[[str, str], Sides]) -> Sides:
+        same = _common(old, new)
+        same_at_end = _common(old[same:][::-1], new[same:][::-1])
+        before, after = old[same : len(old) - same_at_end], new[same : len(new) - same_at_end]
+        sides = [_kept("".join(old[:same]), "".join(new[:same]))]
+        sides += self._changes(before, after, changed) if self._may(before, after) else [_joined(before, after)]
+        sides.append(_kept("".join(old[len(old) - same_at_end :]), "".join(new[len(new) - same_at_end :])))
+        return Sides(*(Markup("").join(side) for side in zip(*sides, strict=True)))
+
+    def _changes(self, old: list[str], new: list[str], changed: Callable[[str, str], Sides]) -> list[Sides]:
+        sides = []
+        for kind, i, j, k, n in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+            mark = changed if kind == "replace" else _kept if kind == "equal" else _marked
+            sides.append(mark("".join(old[i:j]), "".join(new[k:n])))
+        return sides
+
+    def _may(self, old: list[str], new: list[str]) -> bool:
+        """Whether the steps suffice: each match that is found looks at all pairs of equal parts at most once more."""
+        counted = Counter(new)
+        pairs = sum(counted[part] for part in old)
+        steps = (pairs + len(old)) * (min(len(old), len(new)) + 1)
+        if steps > self._steps_left:
+            return False
+        self._steps_left -= steps
+        return True
+
+
 def compare(before: str, after: str) -> Sides | None:
     """Return both drafts with their differences marked; None where they are too long for that."""
     if max(len(before), len(after)) > LONGEST:
         return None
-    return _join(before.splitlines(keepends=True), after.splitlines(keepends=True), _passage)
+    return Comparison().of_lines(before, after)
 
 
-def _passage(before: str, after: str) -> Sides:
-    old, new = WORDS.findall(before), WORDS.findall(after)
-    if len(old) + len(new) > MOST_WORDS:
-        return _marked(before, after)
-    return _join(old, new, _marked)
+def _common(old: list[str], new: list[str]) -> int:
+    """Return how many parts at the beginning are the same."""
+    pairs = enumerate(zip(old, new, strict=False))
+    return next((at for at, (was, now) in pairs if was != now), min(len(old), len(new)))
 
 
-def _join(old: list[str], new: list[str], changed: object) -> Sides:
-    left, right = [], []
-    for kind, i, j, k, n in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        was, now = "".join(old[i:j]), "".join(new[k:n])
-        sides = changed(was, now) if kind == "replace" else _kept(was, now) if kind == "equal" else _marked(was, now)  # type: ignore[operator]
-        left.append(sides.before)
-        right.append(sides.after)
-    return Sides(Markup("").join(left), Markup("").join(right))
+def _joined(old: list[str], new: list[str]) -> Sides:
+    return _marked("".join(old), "".join(new))
 
 
 def _kept(before: str, after: str) -> Sides:

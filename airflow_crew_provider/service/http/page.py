@@ -54,7 +54,8 @@ class Page(Forms):
         shown = await run_in_threadpool(self._data.listed, which)
         query = {name: request.query_params[name] for name in ("q", "state") if request.query_params.get(name)}
         older = urlencode({**query, "before": cursor(shown.rows[-1])}) if shown.has_older else ""
-        return html_page(
+        return await run_in_threadpool(
+            html_page,
             "executions.html",
             shown=shown,
             older=older,
@@ -77,7 +78,8 @@ class Page(Forms):
         shown = await run_in_threadpool(self._data.execution, session.caller, execution_id)
         if shown is None:
             return html_page("unknown.html", 404, **self._common(request, session))
-        return html_page("execution.html", it=shown, typed=typed or {}, **self._common(request, session))
+        values = {"it": shown, "typed": typed or {}, **self._common(request, session)}
+        return await run_in_threadpool(html_page, "execution.html", **values)
 
     async def text(self, request: Request) -> Response:
         session = await self.session(request)

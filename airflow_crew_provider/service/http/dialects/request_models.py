@@ -168,6 +168,19 @@ class KickoffBody(WebhookUrls):
     limits: KickoffLimits | None = Field(None, description="An execution that exceeds them ends as an error.")
 
 
+Sha256 = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]
+
+
+class EditedOutputBody(Record):
+    """A text to go on with instead of the draft that waits."""
+
+    text: Annotated[str, Field(strict=True, min_length=1)]
+    output_sha256: Sha256 = Field(
+        description="Of the draft that was edited: the SHA-256 of its UTF-8 text; of a JSON object, of its JSON with "
+        "sorted keys and no spaces."
+    )
+
+
 class ResumeBody(WebhookUrls):
     """A person's decision on the task that waits."""
 
@@ -187,6 +200,12 @@ class ResumeBody(WebhookUrls):
     task_id: Text = Field(description="The task that awaits feedback.")
     human_feedback: Text
     is_approve: bool = Field(strict=True, description="true continues; false runs the task again.")
+    edited_output: EditedOutputBody | None = Field(
+        None, description="Beyond the specification: becomes the task's output, with an approval of that draft only."
+    )
+    output_sha256: Sha256 | None = Field(
+        None, description="Beyond the specification: the hash of the draft that is answered; any other is not."
+    )
 
 
 class FlowResumeBody(WebhookUrls):
@@ -201,6 +220,9 @@ class FlowResumeBody(WebhookUrls):
     human_feedback: Text = Field("", description="Goes to the Flow as it is; without an outcome its model reads it.")
     is_approve: bool | None = Field(
         None, strict=True, description="Chooses the outcome, where only one can be meant; `outcome` wins."
+    )
+    output_sha256: Sha256 | None = Field(
+        None, description="Beyond the specification: the hash of the draft that is answered; any other is not."
     )
 
 

@@ -13,6 +13,7 @@ from airflow_crew_provider.service.engine.decisions import (
     AlreadyOver,
     BadAnswer,
     Decision,
+    Edit,
     NotWaiting,
     UnknownExecution,
     UnknownTask,
@@ -66,9 +67,10 @@ class SpecDialect(Dialect):
         model = FlowResumeBody if crew.kind == "flow" else ResumeBody
         said: Any = self.read(model, body)
         webhooks, outcome = said.addresses(), getattr(said, "outcome", None)
-        return Decision(
-            said.execution_id, said.task_id, said.is_approve, said.human_feedback, webhooks, outcome=outcome
-        )
+        edited = getattr(said, "edited_output", None)
+        edit = Edit(edited.text, edited.output_sha256) if edited else None
+        ids, answer = (said.execution_id, said.task_id), (said.is_approve, said.human_feedback)
+        return Decision(*ids, *answer, webhooks, outcome=outcome, edit=edit, draft_sha256=said.output_sha256)
 
     def resumed(self, decision: Decision, kickoff_id: str) -> dict[str, Any]:
         if decision.is_approve is not False or decision.outcome is not None:

@@ -1,0 +1,37 @@
+"""A draft that a person edits becomes the task's output, at our own crew service only. No I/O.
+
+An edit names the draft that it was made of, so that it never replaces another one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_crew_provider.core.responses import storable
+from airflow_crew_provider.core.status_parser import EDITS_OFFER, json_object_in
+from airflow_crew_provider.core.stored_names import EDIT_FIELD
+from airflow_crew_provider.models import Json, output_sha256
+
+OFFER, FIELD = EDITS_OFFER, "edited_output"  # the header by which the service offers it, and its value
+
+
+def draft_sha256(text: str) -> str:
+    """Hash a draft as the record of a pending execution holds it: the object, where the text is one."""
+    text = storable(text)
+    found = json_object_in(text)
+    return output_sha256(text if found is None else found)
+
+
+def draft_in(params: Json | None) -> Any:
+    """Return the draft that a form's field begins with, None without one; Airflow has stored fields in two shapes."""
+    field = (params or {}).get(EDIT_FIELD)
+    return field.get("value") if isinstance(field, dict) else field
+
+
+def edit_problem(draft: str, edited: str) -> str | None:
+    """Return why a text cannot take the place of a draft, as the end of a sentence; None if it can."""
+    if not edited.strip():
+        return "the edited draft is empty"
+    if json_object_in(draft) is not None and json_object_in(edited) is None:
+        return "the draft is a JSON object and the edited one is not"
+    return None
