@@ -26,7 +26,11 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             {
                 "integration-name": "Crew",
-                "python-modules": ["airflow_crew_provider.operators.crew", "airflow_crew_provider.operators.review"],
+                "python-modules": [
+                    "airflow_crew_provider.operators.crew",
+                    "airflow_crew_provider.operators.review",
+                    "airflow_crew_provider.operators.usage_approval",
+                ],
             }
         ],
         "sensors": [{"integration-name": "Crew", "python-modules": ["airflow_crew_provider.sensors.crew"]}],
@@ -57,6 +61,7 @@ def connection_fields() -> dict[str, Any]:
         "inbox_url": _field("Inbox URL", "string", "The inbox of this Airflow, as the service sees it"),
         "kind": _field("Kind", "string", "crew or flow; leave it empty if unknown"),
         "flow_webhook_secret": _secret("Flow webhook secret", "By which the console signs the webhooks of a Flow"),
+        "crew_webhook_secret": _secret("Crew webhook secret", "By which the inbox knows the webhooks of this crew"),
         "callback_hosts": _field("Callback hosts", "string", "Where answers to a Flow may go too; with commas"),
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_crew_provider.audit.airflow_api import AirflowApi
-from airflow_crew_provider.core.stored_names import FEEDBACK_FIELD, RESUME_KEY, REVIEW_KEY
+from airflow_crew_provider.core.stored_names import FEEDBACK_FIELD, NOT_SENT, RESUME_KEY, REVIEW_KEY
 
 Json = dict[str, Any]
 EVERY = "~"
@@ -25,17 +25,16 @@ def _runs(api: AirflowApi, dag_id: str) -> Iterator[Json]:
 
 def _of_run(api: AirflowApi, dag_id: str, run_id: str) -> Iterator[Json]:
     path = ("dags", dag_id, "dagRuns", run_id)
-    asked = [detail for detail in api.pages("hitl_details", *path, "hitlDetails") if _is_decided(detail)]
+    asked = [detail for detail in api.pages("hitl_details", *path, "hitlDetails") if _is_ours(detail)]
     if not asked:
         return
     answers = _answers(api, path)
-    for detail in sorted(asked, key=lambda each: each["responded_at"] or ""):
-        yield _decision(api, path, detail, answers)
+    found = (_decision(api, path, detail, answers) for detail in asked)
+    yield from sorted((each for each in found if each), key=lambda each: str(each["decided_at"]))
 
 
-def _is_decided(detail: Json) -> bool:
-    ours = FEEDBACK_FIELD in (detail.get("params") or {})
-    return ours and bool(detail["response_received"])
+def _is_ours(detail: Json) -> bool:
+    return FEEDBACK_FIELD in (detail.get("params") or {})
 
 
 def _answers(api: AirflowApi, path: tuple[str, ...]) -> list[Json]:
@@ -56,14 +55,17 @@ def _value(api: AirflowApi, path: tuple[str, ...], task_id: str, key: str, map_i
     return entry["value"] if entry else None
 
 
-def _decision(api: AirflowApi, path: tuple[str, ...], detail: Json, answers: list[Json]) -> Json:
+def _decision(api: AirflowApi, path: tuple[str, ...], detail: Json, answers: list[Json]) -> Json | None:
+    """Return the record of a decision; None while there is none. A deadline may decide without a response."""
     task = detail["task_instance"]
     review = _value(api, path, task["task_id"], REVIEW_KEY, task["map_index"])
     about = {"dag_id": path[1], "run_id": path[3], "task_id": task["task_id"], "map_index": task["map_index"]}
     if not isinstance(review, dict) or "output_sha256" not in review:
-        return {**about, "task_state": task["state"], **_not_taken(detail)}
+        not_taken = _not_taken(detail) if detail["response_received"] else None
+        return not_taken and {**about, "task_state": task["state"], **not_taken}
     service = next((_said(each) for each in answers if _answers_to(review, each)), None)
-    return {**about, "task_state": task["state"], "taken": True, **review, "service": service}
+    taken = not (service and service["status"] == NOT_SENT)
+    return {**about, "task_state": task["state"], "taken": taken, **review, "service": service if taken else None}
 
 
 def _not_taken(detail: Json) -> Json:

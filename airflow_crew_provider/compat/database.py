@@ -114,7 +114,7 @@ class InboxStore:
             return False
         of_run = (XComModel.dag_id == self._address.dag_id, XComModel.run_id == self._address.run_id)
         registrations = XComModel.key.startswith(REGISTRATION_KEY, autoescape=True)
-        about = _mentions(XComModel.value, root)
+        about = mentions(XComModel.value, root)
         values = self._session.scalars(select(XComModel.value).where(*of_run, registrations, about))
         read = [each for each in map(Registration.of, values) if each]
         mine = self._address.registration
@@ -146,12 +146,12 @@ def locked_store(address: RegisteredTask) -> Iterator[InboxStore]:
 def waiting(address: RegisteredTask, mark: str) -> list[DeferredTask]:
     """List this provider's deferred tasks of the same run whose arguments hold a mark."""
     of_run = (TaskInstance.dag_id == address.dag_id, TaskInstance.run_id == address.run_id)
-    return _deferred(*of_run, _mentions(TaskInstance.next_kwargs, mark))
+    return _deferred(*of_run, mentions(TaskInstance.next_kwargs, mark))
 
 
 def waiting_for(execution_ids: list[str]) -> list[DeferredTask]:
     """List this provider's deferred tasks of all runs whose arguments hold one of the ids."""
-    return _deferred(or_(*(_mentions(TaskInstance.next_kwargs, each) for each in execution_ids)))
+    return _deferred(or_(*(mentions(TaskInstance.next_kwargs, each) for each in execution_ids)))
 
 
 def _deferred(*where: Any) -> list[DeferredTask]:
@@ -169,7 +169,7 @@ def _deferred(*where: Any) -> list[DeferredTask]:
         ]
 
 
-def _mentions(column: Any, text: str) -> Any:
+def mentions(column: Any, text: str) -> Any:
     """Whether a JSON column contains a text; a caller must check each row that matches."""
     if not text.isascii():  # databases differ in how they write it
         return true()

@@ -6,18 +6,17 @@ the service reported: which task will wait for a question need not be known when
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from airflow.models.connection import Connection
 from airflow.models.variable import Variable
 from airflow.utils.session import create_session
 from sqlalchemy import delete, select
 from sqlalchemy.exc import IntegrityError
 
+from airflow_crew_provider.compat.crew_senders import connection_of
 from airflow_crew_provider.core import flow_questions
 from airflow_crew_provider.core.addresses import base_url, hosts
 from airflow_crew_provider.core.flow_questions import FlowQuestions
@@ -39,15 +38,15 @@ class FlowSender:
 
 def sender(crew_conn_id: str) -> FlowSender | None:
     """Look up the sender; None without such a connection, or without a secret in it."""
-    try:
-        found = Connection.get_connection_from_secrets(crew_conn_id)
-        extra = json.loads(found.extra) if found.extra else {}
-        secret = str(extra.get("flow_webhook_secret") or "").strip()
-        base = base_url(found.host, found.port, found.schema)
-        allowed = hosts(extra.get("callback_hosts"))
-    except Exception:  # whatever is wrong with it is not disclosed to the sender
+    found, extra = connection_of(crew_conn_id) or (None, {})
+    secret = str(extra.get("flow_webhook_secret") or "").strip()
+    if found is None or not secret:
         return None
-    return FlowSender(crew_conn_id, base, secret, allowed) if found.conn_type == "crew" and secret else None
+    try:
+        base, allowed = base_url(found.host, found.port, found.schema), hosts(extra.get("callback_hosts"))
+    except ValueError:  # not disclosed to the sender
+        return None
+    return FlowSender(crew_conn_id, base, secret, allowed)
 
 
 def store(crew_conn_id: str, question: FlowQuestion, address: AnswerAddress, now: datetime) -> bool:

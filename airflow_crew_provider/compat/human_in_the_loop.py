@@ -14,7 +14,8 @@ from airflow.providers.common.compat.sdk import ParamValidationError, TaskDeferr
 
 from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.compat.supervisor import supervisor
-from airflow_crew_provider.core.stored_names import FEEDBACK_FIELD
+from airflow_crew_provider.core.edited_output import draft_in
+from airflow_crew_provider.core.stored_names import EDIT_FIELD, FEEDBACK_FIELD
 from airflow_crew_provider.models import Json
 
 try:
@@ -26,7 +27,7 @@ try:
     from airflow_crew_provider.compat.answer_trigger import AnswerTrigger
 except Exception as error:  # each version of Airflow before 3.1 fails here in its own way
     raise ImportError(
-        "CrewReviewOperator needs Airflow 3.1 or newer, which has human-in-the-loop tasks; "
+        "A task that asks a person needs Airflow 3.1 or newer, which has human-in-the-loop tasks; "
         "on older versions let a person answer elsewhere and pass the four fields to CrewResumeOperator"
     ) from error
 
@@ -48,6 +49,7 @@ __all__ = [
     "find_answer",
     "form_params",
     "name_of",
+    "no_params",
     "park",
     "shows_another_draft",
     "timed_out",
@@ -57,16 +59,23 @@ __all__ = [
 LOOKING = 30.0
 
 
-def form_params(operator: Any, hint: str) -> ParamsDict:
+def form_params(operator: Any, hint: str, draft: str | None = None) -> ParamsDict:
     """Return the params of the task's form: its own and the feedback, without those of its DAG.
 
     Airflow merges the DAG's params into the task's.
 
     :param hint: what stands under the field for feedback
+    :param draft: the text that the person may edit; None for no such field
     """
-    field = _feedback_field(hint)
-    field.source = "task"  # Airflow 3.2 shows no others
-    return ParamsDict({**_own_params(operator), FEEDBACK_FIELD: field})
+    fields = {FEEDBACK_FIELD: _text_field("", "Feedback", hint)}
+    if draft is not None:
+        fields[EDIT_FIELD] = _text_field(draft, "Draft", "Edit it where you want to")
+    return ParamsDict({**_own_params(operator), **fields})
+
+
+def no_params() -> ParamsDict:
+    """Return the params of a form without fields, which Airflow fills with those of the DAG otherwise."""
+    return ParamsDict()
 
 
 def _own_params(operator: Any) -> dict[str, Param]:
@@ -82,14 +91,16 @@ def _has(params: ParamsDict, name: str, param: Param) -> bool:
     return name in params and params.get_param(name).serialize() == param.serialize()
 
 
-def _feedback_field(hint: str) -> Param:
-    return Param(
-        "",
+def _text_field(text: str, title: str, hint: str) -> Param:
+    field = Param(
+        text,
         type=["string", "null"],
         format="multiline",
-        title="Feedback",
+        title=title,
         description=hint,
     )
+    field.source = "task"  # Airflow 3.2 shows no others
+    return field
 
 
 def timed_out(event: Json) -> bool:
@@ -104,18 +115,21 @@ def name_of(event: Json) -> str:
 
 
 def shows_another_draft(operator: Any, context: Any, signs: Sequence[str]) -> bool:
-    """Ask, and return whether Airflow shows an earlier draft: it keeps the first text through retries and clears.
+    """Ask, and return whether Airflow shows an earlier draft: it keeps the first form through retries and clears.
 
     Asking again removes an answer that is there.
 
     :param signs: texts that the form must hold
     """
-    shown = _stored_body(operator, context)
-    return shown is not None and not all(sign in shown for sign in signs)
+    stored = _stored_form(operator, context)
+    if not isinstance(getattr(stored, "body", None), str):
+        return False
+    is_another = stored.options != operator.options or draft_in(stored.params) != draft_in(operator.serialized_params)
+    return is_another or not all(sign in stored.body for sign in signs)
 
 
-def _stored_body(operator: Any, context: Any) -> str | None:
-    """Write the question and return the text that Airflow holds; None where no supervisor runs this task."""
+def _stored_form(operator: Any, context: Any) -> Any:
+    """Write the question and return the one that Airflow holds; None where no supervisor runs this task."""
     line = supervisor()
     if line is None:
         return None
@@ -129,8 +143,7 @@ def _stored_body(operator: Any, context: Any) -> str | None:
         params=operator.serialized_params,
         assigned_users=operator.assigned_users or [],
     )
-    body = getattr(line.send(msg=question), "body", None)
-    return body if isinstance(body, str) else None
+    return line.send(msg=question)
 
 
 def find_answer(operator: Any, context: Any, until: str | None, kwargs: Json) -> NoReturn:

@@ -11,8 +11,9 @@ import re
 import sys
 from typing import Any
 
+from airflow_crew_provider.core.edited_output import draft_in, edit_problem
 from airflow_crew_provider.core.refused_answer import QUESTION, notice, problem_with
-from airflow_crew_provider.core.stored_names import FEEDBACK_FIELD
+from airflow_crew_provider.core.stored_names import EDIT_FIELD, FEEDBACK_FIELD
 
 MODELS = "airflow.models.hitl"
 _NOTICE = re.compile(r"\A\*\*The last answer by [^\n]*\*\*\n\n")
@@ -54,7 +55,13 @@ def _explain(detail: Any) -> None:
     text = _NOTICE.sub("", detail.body or "")
     # Of the words of a Flow none needs feedback.
     revise = None if QUESTION in text else detail.options[1]
-    problem = problem_with(before, detail.options, list(detail.params), revise)
+    problem = problem_with(before, detail.options, list(detail.params), revise) or _problem_with_edit(before, detail)
     who = (state.attrs.responded_by.history.deleted or [None])[0] or {}
     said = f"**{notice(str(who.get('name') or who.get('id') or 'somebody'), problem)}**\n\n" if problem else ""
     detail.body = said + text
+
+
+def _problem_with_edit(answer: dict[str, Any], detail: Any) -> str | None:
+    """Say why an edited draft was refused; the reason of one that does not match a schema is in the task's log."""
+    draft, given = draft_in(detail.params), (answer["params_input"] or {}).get(EDIT_FIELD)
+    return edit_problem(draft, given) if isinstance(draft, str) and isinstance(given, str) else None

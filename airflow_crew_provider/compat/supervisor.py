@@ -5,7 +5,6 @@ Its names are there on 3.0.6, 3.1.8, 3.2.2 and 3.3.2; on 2.11.2, which has no su
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger
@@ -23,8 +22,8 @@ __all__ = [
     "DELETED",
     "KILLS_CALL_ON_KILL",
     "AirflowTaskTimeout",
+    "is_awaitable",
     "runs_in_worker",
-    "state_beside",
     "supervisor",
     "task_state",
 ]
@@ -41,6 +40,12 @@ def supervisor() -> Any:
     return getattr(task_runner, "SUPERVISOR_COMMS", None)
 
 
+def is_awaitable() -> bool:
+    """Whether a trigger can ask the supervisor without a thread; that of `dag.test()` on 3.3.2 needs one."""
+    line = supervisor()
+    return line is None or hasattr(line, "asend")
+
+
 def runs_in_worker(ti: Any) -> bool:
     """Whether a worker runs this task, so that it may have a next try; `dag.test()` and a call by hand do not."""
     return _has_job(ti) if task_runner is None else supervisor() is not None
@@ -51,28 +56,26 @@ def _has_job(ti: Any) -> bool:
     return getattr(ti, "job_id", None) is not None
 
 
-def task_state(ti: Any) -> str | None:
-    """Return the state of a task instance as Airflow stores it, None for a cleared one."""
-    return _state_in_database(ti) if task_runner is None else _state_by_supervisor(ti)
+def task_state(ti: Any, task_id: str | None = None) -> str | None:
+    """Return the state of a task instance as Airflow stores it, None for a cleared one.
+
+    :param task_id: another task of the same run, in a mapped group of the same item
+    """
+    read = _state_in_database if task_runner is None else _state_by_supervisor
+    return read(ti, task_id or ti.task_id)
 
 
-def state_beside(ti: Any, task_id: str) -> str | None:
-    """Return the state of another task of the same run, in a mapped group that of the same item."""
-    index = getattr(ti, "map_index", -1)
-    return task_state(SimpleNamespace(dag_id=ti.dag_id, run_id=ti.run_id, task_id=task_id, map_index=index))
-
-
-def _state_by_supervisor(ti: Any) -> str | None:
+def _state_by_supervisor(ti: Any, task_id: str) -> str | None:
     index = getattr(ti, "map_index", -1)
     states = task_runner.RuntimeTaskInstance.get_task_states(
-        dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=index
+        dag_id=ti.dag_id, task_ids=[task_id], run_ids=[ti.run_id], map_index=index
     )
     of_run: dict[str, str | None] = states.get(ti.run_id, {})
-    key = ti.task_id if index in (None, -1) else f"{ti.task_id}_{index}"
+    key = task_id if index in (None, -1) else f"{task_id}_{index}"
     return of_run.get(key, DELETED)
 
 
-def _state_in_database(ti: Any) -> str | None:
+def _state_in_database(ti: Any, task_id: str) -> str | None:
     """Airflow 2.11, where a triggerer may read the database."""
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
@@ -81,7 +84,7 @@ def _state_in_database(ti: Any) -> str | None:
         found = session.query(TaskInstance.state).filter(
             TaskInstance.dag_id == ti.dag_id,
             TaskInstance.run_id == ti.run_id,
-            TaskInstance.task_id == ti.task_id,
+            TaskInstance.task_id == task_id,
             TaskInstance.map_index == ti.map_index,
         )
         row = found.first()

@@ -11,6 +11,8 @@ from typing import Any
 from airflow.providers.common.compat.sdk import XCom
 from asgiref.sync import sync_to_async
 
+from airflow_crew_provider.compat.supervisor import is_awaitable
+
 
 def push_shared(context: Any, key: str, value: Any) -> None:
     """Push an XCom of the task that runs so that the inbox can read it."""
@@ -43,7 +45,7 @@ def get_shared(**where: Any) -> Any:
 async def aget_shared(**where: Any) -> Any:
     """Do what `get_shared` does without blocking the event loop."""
     # Airflow 3.3 reads without a thread, of which a triggerer has few.
-    get_one = getattr(_plain(), "aget_one", None) or sync_to_async(_plain().get_one)
+    get_one = (is_awaitable() and getattr(_plain(), "aget_one", None)) or sync_to_async(_plain().get_one)
     return await get_one(**where)
 
 

@@ -130,6 +130,14 @@ def is_of_another(ids: set[str], root: str | None, posted: str | None) -> bool:
     return not ids <= known
 
 
+def completed_id(body: Any) -> str:
+    """Return the id of the execution that a crew's webhook reports as completed; nothing else of it is read."""
+    kickoff_id = _id(body, "kickoff_id")
+    if not kickoff_id:
+        raise CrewProtocolError("The webhook lacks kickoff_id")
+    return kickoff_id
+
+
 def _id(body: Any, name: str) -> str | None:
     value = body.get(name) if isinstance(body, dict) else None
     if value is None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
+from itertools import islice
 from typing import Any
 
 from airflow_crew_provider.core.status_parser import json_in
@@ -14,8 +15,13 @@ from airflow_crew_provider.models import Json
 
 NAME = "output_schema"
 IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*")
+REFERENCES = ("$ref", "$dynamicRef")
 # So much of a mismatch is shown; an output of megabytes must not become a message of megabytes.
 MOST_VIOLATIONS, LONGEST_VIOLATION = 20, 300
+MOST_FOUND = 1_000  # are looked for
+# Without a type these allow any text, which nobody means.
+STRUCTURE = {"properties", "required", "additionalProperties", "patternProperties", "items", "prefixItems", "contains"}
+SAY_TYPE = {"type", "enum", "const", "anyOf", "oneOf", "allOf", *REFERENCES}
 
 
 def refuse_bad_schema(schema: Any) -> None:
@@ -39,7 +45,7 @@ def validator_of(schema: Any) -> Callable[[Any], list[str]]:
     :raises CrewInvalidInput: the model cannot be imported
     """
     if isinstance(schema, dict):
-        return lambda value: list(_json_schema_violations(schema, value))
+        return lambda value: _json_schema_violations(schema, value)
     model = _imported(schema) if isinstance(schema, str) else schema
     return lambda value: _model_violations(model, value)
 
@@ -47,7 +53,10 @@ def validator_of(schema: Any) -> Callable[[Any], list[str]]:
 def matching(validator: Callable[[Any], list[str]], output: Any) -> tuple[Any, list[str]]:
     """Return the output as the schema accepts it, and the violations if it does not.
 
-    A text counts as it is where the schema accepts that, else as the JSON that it is as a whole.
+    A text counts as it is where the schema accepts that, else as the JSON that it is as a whole. A schema that
+    describes an object or a list accepts no text, though it gives no ``type``.
+
+    :raises CrewInvalidInput: the schema cannot be applied
     """
     violations = validator(output)
     if not violations or not isinstance(output, str):
@@ -85,6 +94,7 @@ def _refuse_bad_json_schema(schema: Json) -> None:
     try:
         validator_for(schema).check_schema(schema)
         _resolve_references(schema)
+        _found_by_json_schema(schema, None)  # an endless reference shows with any value
     except SchemaError as error:
         problem = f"{_path(error.absolute_path)}: {_capped(error.message)}"
         raise CrewInvalidInput(f"{NAME} is not a JSON Schema: {problem}") from None
@@ -92,32 +102,61 @@ def _refuse_bad_json_schema(schema: Json) -> None:
         raise CrewInvalidInput(
             f"{NAME} refers to {error.ref!r}, which it does not contain; nothing is fetched"
         ) from None
+    except Exception as error:
+        raise CrewInvalidInput(_cannot_be_applied(error)) from None
 
 
 def _resolve_references(schema: Json) -> None:
-    """Look every ``$ref`` up within the schema; one of another document would be found missing after the crew ran."""
+    """Look every reference up within the schema; one of another document would be found missing after the crew ran.
+
+    What is referred to is a schema too, wherever it stands.
+    """
+    from jsonschema.validators import validator_for
     from referencing import Registry, Resource
     from referencing.jsonschema import DRAFT202012
 
     resource = Resource.from_contents(schema, default_specification=DRAFT202012)
     resolver = Registry().with_resource("", resource).resolver("")
-    open_ones = [(resource, resolver)]
+    open_ones, seen = [(resource, resolver)], set()
     while open_ones:
         part, resolver = open_ones.pop()
         resolver = resolver.in_subresource(part)
-        if isinstance(part.contents, dict) and isinstance(part.contents.get("$ref"), str):
-            resolver.lookup(part.contents["$ref"])
+        for name in REFERENCES if isinstance(part.contents, dict) else ():
+            if isinstance(part.contents.get(name), str):
+                found = resolver.lookup(part.contents[name])
+                if id(found.contents) not in seen:
+                    seen.add(id(found.contents))
+                    validator_for(schema).check_schema(found.contents)
+                    target = Resource.from_contents(found.contents, default_specification=DRAFT202012)
+                    open_ones.append((target, found.resolver))
         open_ones += [(each, resolver) for each in part.subresources()]
 
 
-def _json_schema_violations(schema: Json, value: Any) -> Iterator[str]:
+def _json_schema_violations(schema: Json, value: Any) -> list[str]:
+    if isinstance(value, str) and STRUCTURE & set(schema) and not SAY_TYPE & set(schema):
+        return ["$: the output is a text, and the schema describes an object or a list"]
+    try:
+        return _found_by_json_schema(schema, value)
+    except Exception as error:
+        raise CrewInvalidInput(_cannot_be_applied(error)) from None
+
+
+def _cannot_be_applied(error: Exception) -> str:
+    """Say why, of whatever the library raises for a schema that it cannot follow."""
+    endless = isinstance(error, RecursionError)
+    why = "it refers to itself without end, or is nested too deeply" if endless else f"{type(error).__name__}: {error}"
+    return f"{NAME} cannot be applied: {_capped(why)}"
+
+
+def _found_by_json_schema(schema: Json, value: Any) -> list[str]:
     from jsonschema.validators import validator_for
     from referencing import Registry
 
     # An empty registry: the default one fetches schemas from the network.
     validator = validator_for(schema)(schema, registry=Registry())
-    for error in sorted(validator.iter_errors(value), key=lambda error: _path(error.absolute_path)):
-        yield f"{_path(error.absolute_path)}: {error.message}"
+    found = islice(validator.iter_errors(value), MOST_FOUND)
+    errors = sorted(found, key=lambda error: _path(error.absolute_path))
+    return [f"{_path(error.absolute_path)}: {error.message}" for error in errors]
 
 
 # --- pydantic ---

@@ -6,10 +6,11 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from airflow_crew_provider.core.stored_names import FEEDBACK_FIELD
+from airflow_crew_provider.core.stored_names import EDIT_FIELD, FEEDBACK_FIELD
 from airflow_crew_provider.models import Json
 
 QUESTION = "**The question:**"  # how a form begins what a Flow asks
+TEXTS = (FEEDBACK_FIELD, EDIT_FIELD)
 JOINER = "\N{WORD JOINER}"
 # The beginnings of an image, of HTML and of a footnote, which may hold anything.
 _BEGINNINGS = re.compile(r"!(?=\[)|<(?=[A-Za-z/!?])|\[(?=\^)")
@@ -34,9 +35,10 @@ def problem_with(event: Json, options: Sequence[str], fields: Collection[str], r
         return f"it chose {_listed(chosen)} and the form has {_listed(options)}"
     if given and set(given) != set(fields):
         return f"its fields are {_listed(given)} and the form has {_listed(fields)}"
+    no_text = next((name for name in TEXTS if not isinstance(given.get(name), str | None)), None)
+    if no_text:
+        return f"its field {code(no_text)} is no text"
     feedback = given.get(FEEDBACK_FIELD)
-    if not isinstance(feedback, str | None):
-        return f"its field {code(FEEDBACK_FIELD)} is no text"
     if chosen[0] == revise and not (feedback or "").strip():
         return "a revision was asked for without saying what to change"
     return None

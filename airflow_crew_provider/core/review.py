@@ -13,7 +13,7 @@ from typing import Any
 from airflow_crew_provider.core.feedback import feedback_to_send, strict_bool
 from airflow_crew_provider.core.request_parts import path_segment
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import Execution, ExecutionState, Json, output_sha256
+from airflow_crew_provider.models import EditedOutput, Execution, ExecutionState, Json, output_sha256
 
 FIELDS = ("execution_id", "crew_task_id", "human_feedback", "is_approve", "outcome")
 
@@ -48,6 +48,7 @@ class ReviewAnswer:
     is_approve: bool | None
     output_sha256: str | None = None
     outcome: str | None = None
+    edited_output: str | None = None
 
     @classmethod
     def of(cls, source: Json) -> ReviewAnswer:
@@ -63,12 +64,20 @@ class ReviewAnswer:
         ids = source["execution_id"], source["crew_task_id"]
         for each in ids:
             path_segment(each)
-        return cls(*ids, text, is_approve, source.get("output_sha256"), outcome)
+        return cls(*ids, text, is_approve, source.get("output_sha256"), outcome, _edited(source))
 
     @property
     def request(self) -> Json:
         """Return what names this answer; a crew's as release 0.1 named it."""
-        return {name: value for name, value in vars(self).items() if name != "outcome" or value is not None}
+        later = ("outcome", "edited_output")
+        return {name: value for name, value in vars(self).items() if name not in later or value is not None}
+
+    @property
+    def edit(self) -> EditedOutput | None:
+        """Return the text that is approved instead of the draft."""
+        if self.edited_output is None or self.output_sha256 is None:
+            return None
+        return EditedOutput(self.edited_output, self.output_sha256)
 
     def draft(self, seen_before: str | None = None) -> Draft:
         """Return the draft that was answered; ``seen_before`` is the hash to go by where the answer brings none."""
@@ -79,6 +88,14 @@ def _outcome(given: Any) -> str | None:
     if given is None or (isinstance(given, str) and given.strip()):
         return given
     raise CrewInvalidInput("outcome is not one of the Flow's words; nothing was sent")
+
+
+def _edited(source: Json) -> str | None:
+    """Read an edited draft, which goes with an approval of the draft that was shown and nothing else."""
+    given = source.get("edited_output")
+    if given is None or (isinstance(given, str) and source.get("is_approve") and source.get("output_sha256")):
+        return given
+    raise CrewInvalidInput("edited_output is no text, or goes without an approval of a draft; nothing was sent")
 
 
 def _text_to_send(is_approve: bool | None, outcome: str | None, feedback: str) -> str:

@@ -9,7 +9,9 @@ ANSWER_TRIGGER_CLASS_PATH = "airflow_crew_provider.compat.answer_trigger.AnswerT
 KICKOFF_ID_KEY = "kickoff_id"
 EXECUTION_ID_KEY = "execution_id"  # of the first kickoff
 REVIEW_KEY = "crew_decision"  # a review, with the draft that it is about and its round
+REFUSED_KEY = "crew_refused_answer"  # the fields of the last answer that a review has not accepted
 RESUME_KEY = "crew_resume"  # an answer as it was sent, and what the service said to it
+NOT_SENT = "not sent"  # the status in there of an answer that nobody was given
 LINK_KEY = "crew_execution_url"
 
 # XCom keys of the inbox.
@@ -28,5 +30,6 @@ RESUME_STATE = "crew_resume"
 WATCH_STATE = "crew_watch"
 REVIEW_STATE = "crew_review"
 
-# The field of the review form.
+# The fields of the review form.
 FEEDBACK_FIELD = "human_feedback"
+EDIT_FIELD = "edited_draft"

@@ -38,7 +38,6 @@ class _CrewDecoratedOperator(DecoratedOperator, CrewKickoffOperator):
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("wait_for_completion", True)
-        kwargs["multiple_outputs"] = False  # Airflow infers it from the annotation, which is of the inputs
         super().__init__(
             python_callable=python_callable,
             op_args=op_args,
@@ -61,12 +60,18 @@ async def _result(inputs: Awaitable[Any]) -> Any:
     return await inputs
 
 
-def crew_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
+def crew_task(
+    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool = False, **kwargs: Any
+) -> TaskDecorator:
     """Wrap a function that returns the crew's inputs; takes the arguments of `CrewKickoffOperator`.
 
     The function may be an ``async def``. The task starts the crew, waits for its completion and returns the completed
     record.
     """
     return task_decorator_factory(
-        python_callable=python_callable, decorated_operator_class=_CrewDecoratedOperator, **kwargs
+        python_callable=python_callable,
+        # Never left out: Airflow would infer it from the annotation, which is of the inputs.
+        multiple_outputs=bool(multiple_outputs),
+        decorated_operator_class=_CrewDecoratedOperator,
+        **kwargs,
     )

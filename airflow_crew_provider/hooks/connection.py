@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_crew_provider.client import Deployment, check_header
 from airflow_crew_provider.core.addresses import base_url, hosts
+from airflow_crew_provider.core.crew_assets import webhook_secret
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Json
 
@@ -48,6 +49,10 @@ def read_connection(connection: Any) -> CrewConnection:
 
 def _read(connection: Any) -> CrewConnection:
     extra = _extra(connection)
+    if extra.get("crew_webhook_secret") not in (None, "") and webhook_secret(extra) is None:
+        raise ValueError(
+            "Extra 'crew_webhook_secret' is not 32 to 100 letters, digits, - and _; the inbox takes no other"
+        )
     headers = _headers(extra.get("headers"))
     deployment = Deployment(
         base_url=base_url(connection.host, connection.port, connection.schema),

@@ -12,6 +12,7 @@ from airflow_crew_provider.hooks.cached_connection import CachedConnection
 from airflow_crew_provider.hooks.poller import Poller
 from airflow_crew_provider.models import (
     CrewInputs,
+    EditedOutput,
     Execution,
     HumanInputWebhook,
     Json,
@@ -120,6 +121,8 @@ class CrewHook(CachedConnection, Poller):
         is_approve: bool | None,
         *,
         outcome: str | None = None,
+        edited_output: EditedOutput | None = None,
+        output_sha256: str | None = None,
         webhooks: Webhooks | Json | None = None,
         idempotency_key: str | None = None,
     ) -> Resumed:
@@ -127,6 +130,9 @@ class CrewHook(CachedConnection, Poller):
 
         :param execution_id: the id of the first kickoff, never that of a continuation
         :param outcome: of a Flow: one of its outcomes; then ``is_approve`` may be None
+        :param edited_output: approved instead of the draft, where the pending execution ``takes_edited_output``
+        :param output_sha256: the hash of the draft that is answered, where the pending execution says ``checks_draft``:
+            an answer to another one is refused then
         :raises CrewOutcomeUnknown: the answer may have been taken all the same
         """
         decided = isinstance(is_approve, bool) or (is_approve is None and outcome)
@@ -139,6 +145,8 @@ class CrewHook(CachedConnection, Poller):
             human_feedback=human_feedback,
             is_approve=is_approve,
             outcome=outcome,
+            edited_output=edited_output,
+            output_sha256=output_sha256,
             webhooks=sent,
             idempotency_key=idempotency_key,
         )

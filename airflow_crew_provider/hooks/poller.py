@@ -8,12 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.core import endpoints
 from airflow_crew_provider.core.endpoints import Call
 from airflow_crew_provider.core.outcome import GAVE_UP, Outcome
 from airflow_crew_provider.core.poll_loop import Pause, Poll, Step, steps
 from airflow_crew_provider.core.polling import Watch
-from airflow_crew_provider.exceptions import CrewError, CrewNotFound
+from airflow_crew_provider.exceptions import CrewError, CrewNotFound, CrewProtocolError
 from airflow_crew_provider.models import Execution
 
 if TYPE_CHECKING:
@@ -42,13 +43,17 @@ class Poller:
 
     def poll(self, kickoff_id: str, timeout: float | None = None) -> Execution | CrewError:
         """Poll an execution; an error is returned, for a `Watch` to judge."""
+        metrics.polled(self.crew_conn_id, in_triggerer=False)
         try:
             return self.client.send(endpoints.status(kickoff_id), timeout=timeout)
         except CrewError as error:
             return error
 
     def poll_patiently(self, kickoff_id: str) -> Execution:
-        """Poll until there is an answer, forgiving what a wait forgives.
+        """Poll until there is an answer that tells the state, forgiving what a wait forgives.
+
+        A word that is not known does not tell it, since a decision follows from this poll. A live deployment's
+        status decides nothing about an answer, so there any word will do.
 
         :raises CrewNotFound: if the service does not know the id
         """
@@ -56,7 +61,9 @@ class Poller:
         while True:
             reply = self.poll(kickoff_id)
             if isinstance(reply, Execution):
-                return reply
+                if reply.state_is_known or reply.is_live:
+                    return reply
+                reply = CrewProtocolError("GET /status gave a state that is not known")
             if isinstance(reply, CrewNotFound) or watch.failed(reply, now=time.time()) is not None:
                 raise reply
             time.sleep(watch.pause(now=time.time()))
@@ -113,6 +120,7 @@ class Poller:
             return error
 
     async def _apoll(self, kickoff_id: str, timeout: float | None) -> Execution | CrewError:  # noqa: ASYNC109 - passed on
+        metrics.polled(self.crew_conn_id, in_triggerer=True)
         try:
             return await self.client.asend(self._status(kickoff_id), timeout=timeout)
         except CrewError as error:

@@ -16,10 +16,10 @@ from airflow_crew_provider.compat.flow_store import FlowSender
 from airflow_crew_provider.core import flow_webhooks
 from airflow_crew_provider.core.capped_body import BodyTooLarge, acollect
 from airflow_crew_provider.core.inbox_addresses import matches
-from airflow_crew_provider.core.inbox_messages import CREW, HumanInputRequest
+from airflow_crew_provider.core.inbox_messages import CREW, HumanInputRequest, completed_id
 from airflow_crew_provider.core.responses import HttpResponse, json_of
 from airflow_crew_provider.exceptions import CrewProtocolError
-from airflow_crew_provider.inbox import flow
+from airflow_crew_provider.inbox import crew, flow
 from airflow_crew_provider.inbox.receiving import Result, asked, succeeded, take_progress, take_question, wake
 
 LARGEST_BODY = 1024 * 1024  # bytes
@@ -32,6 +32,7 @@ ANSWERS = {
     Result.FOREIGN: (422, "this is about another execution"),
     Result.FOREIGN_HOST: (422, "the callback_url is at a host that the connection does not allow"),
     Result.NO_QUESTION: (200, "this asks nothing, nothing changes"),
+    Result.NO_ASSET: (404, "no DAG uses the asset of this connection, nothing is kept"),
 }
 
 app = FastAPI(title="Crew inbox", docs_url=None, redoc_url=None, openapi_url=None)
@@ -55,7 +56,7 @@ def teller(registration_id: Id, capability: Annotated[str, Path(max_length=100)]
 
 def _proven(address: RegisteredTask | None, proven: bool) -> RegisteredTask:
     if address is None or not proven:
-        raise HTTPException(401, "Unknown address, or the credential is not its own", {"WWW-Authenticate": "Bearer"})
+        raise _unknown()
     return address
 
 
@@ -65,6 +66,19 @@ def flow_sender(connection: Annotated[str, Path(max_length=250)]) -> FlowSender:
     if sender is None:
         raise _unproven()
     return sender
+
+
+def crew_sender(
+    connection: Annotated[str, Path(max_length=250)], capability: Annotated[str, Path(max_length=100)]
+) -> str:
+    """Return the connection whose crew reports, if the address holds its secret."""
+    if not crew.is_proven(connection, capability):
+        raise _unknown()
+    return connection
+
+
+def _unknown() -> HTTPException:
+    return HTTPException(401, "Unknown address, or the credential is not its own", {"WWW-Authenticate": "Bearer"})
 
 
 def _unproven() -> HTTPException:
@@ -157,6 +171,15 @@ def flow_question(
     if result is Result.TAKEN:
         afterwards.add_task(flow.wake, sender, asked[0])
     return _answered(result)
+
+
+@app.post("/crew/{connection}/{capability}")
+def crew_completed(crew_conn_id: Annotated[str, Depends(crew_sender)], body: Body) -> dict[str, str]:
+    """A crew has succeeded, whoever started it."""
+    try:
+        return _answered(crew.take(crew_conn_id, completed_id(body)))
+    except CrewProtocolError as error:
+        raise HTTPException(422, str(error)) from None
 
 
 def _answered(result: Result) -> dict[str, str]:

@@ -36,6 +36,7 @@ class Result(StrEnum):
     FOREIGN = "foreign"
     FOREIGN_HOST = "foreign host"
     NO_QUESTION = "no question"
+    NO_ASSET = "no asset"
 
 
 def take_question(address: RegisteredTask, question: HumanInputRequest) -> Result:

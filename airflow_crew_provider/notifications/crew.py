@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 from airflow.providers.common.compat.sdk import BaseNotifier
+
+_BEGINNINGS = re.compile(r"{(?=[{%#])")
 
 
 class CrewReviewNotifier(BaseNotifier):
@@ -26,4 +29,12 @@ class CrewReviewNotifier(BaseNotifier):
         """Make the notifier for this review and call it."""
         review = context["task"]
         link = review.generate_link_to_ui_from_context(context=context, base_url=self.base_url)
-        self.send(review.subject, link)(context)
+        self.send(_no_template(review.subject), _no_template(link))(context)
+
+
+def _no_template(text: str) -> str:
+    """Return text that looks the same and that Jinja leaves alone: a notifier renders what it is given.
+
+    A crew's words, or those of whoever starts a run, could name any connection's password otherwise.
+    """
+    return _BEGINNINGS.sub(lambda found: found[0] + "\N{WORD JOINER}", text)

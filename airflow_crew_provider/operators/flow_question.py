@@ -55,6 +55,19 @@ def at_deadline(shown: Json, options: Sequence[str], policy: str | Json) -> list
     return [meant]
 
 
+def refuse_approvals_of(shown: Json, approvals: int) -> None:
+    """Refuse to ask for several approvals where no outcome is one.
+
+    :raises CrewInvalidInput: the outcomes of the Flow are not an approving and a revising one
+    """
+    outcomes = outcomes_of(shown)
+    if approvals > 1 and outcomes and approval_meant(outcomes[0], outcomes) is None:
+        raise CrewInvalidInput(
+            f"{approvals} approvals were asked for, and the outcomes of the Flow ({', '.join(outcomes)}) are not an "
+            "approving and a revising one; nobody was asked and nothing was sent"
+        )
+
+
 def chosen(shown: Json, option: str, options: Sequence[str]) -> Json:
     """Return what a choice says: whether it approves and, of a Flow, which outcome it is."""
     outcomes = outcomes_of(shown)

@@ -16,9 +16,10 @@ from airflow_crew_provider.core.stored_names import KICKOFF_ID_KEY, KICKOFF_STAT
 from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed, CrewTimeout, CrewUnauthorized
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.links.crew import CrewExecutionLink
-from airflow_crew_provider.models import Execution, Json, Webhooks
+from airflow_crew_provider.models import Execution, ExecutionState, Json, Webhooks
 from airflow_crew_provider.operators.kickoff_start import WHAT_TO_CHECK, KickoffStart
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed, deadline_of, fail_task, is_final, seconds
+from airflow_crew_provider.tasks.output_rules import OutputRules
 from airflow_crew_provider.tasks.post_record import PostRecord
 from airflow_crew_provider.tasks.webhooks import refuse_literal_credentials
 from airflow_crew_provider.triggers.waiting_task import WaitingTask
@@ -86,13 +87,13 @@ class CrewKickoffOperator(WaitingTask):
         self.timeout = timeout
         self.cancel_on_kill = cancel_on_kill
         self.on_unknown_outcome = on_unknown_outcome
+        self.schema_of_waits: Any = None  # what the waits of `crew_with_review` demand of the output
         self._kickoff_id: str | None = None
         self._sent_at: str | None = None
 
     def execute(self, context: Any) -> Any:
         """Start the crew, or go on with what an earlier try has started."""
         self._ti = context["ti"]
-        self.output_rules.refuse_unusable()
         kickoff_id = self._start(context)
         if not self.wait_for_completion:
             self._over(context)
@@ -122,6 +123,7 @@ class CrewKickoffOperator(WaitingTask):
         try:
             self._watch(context, "")  # refuses times that are none before anything is sent
             kickoff_id = start.execution()
+            self.report(context, ExecutionState.RUNNING, kickoff_id)
             context["ti"].xcom_push(key=KICKOFF_ID_KEY, value=kickoff_id)
             self.push_link(context, kickoff_id)
             return kickoff_id
@@ -134,6 +136,11 @@ class CrewKickoffOperator(WaitingTask):
         except CrewTaskFailed:
             start.ended()
             raise
+
+    def refuse_unusable_rules(self) -> None:
+        """Refuse what could not be applied to the output, by this task or by those that wait for it."""
+        for rules in (self.output_rules, OutputRules(self.schema_of_waits)):
+            rules.refuse_unusable()
 
     def sending(self) -> None:
         """Note that the POST is under way, for `on_kill`."""

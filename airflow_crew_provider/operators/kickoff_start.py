@@ -11,16 +11,18 @@ from typing import Any, NoReturn, Protocol
 
 from airflow.providers.common.compat.sdk import AirflowException
 
+from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.compat.attempt import Attempt
 from airflow_crew_provider.compat.task_state import task_identity, task_state_of
 from airflow_crew_provider.core.json_values import plain_object
 from airflow_crew_provider.core.outcome import shortened
 from airflow_crew_provider.core.request_parts import path_segment
 from airflow_crew_provider.core.stored_names import KICKOFF_STATE
-from airflow_crew_provider.exceptions import CrewError, CrewInvalidInput, CrewMissingInputs, CrewNotFound
+from airflow_crew_provider.exceptions import CrewError, CrewInvalidInput, CrewMissingInputs
 from airflow_crew_provider.hooks.crew import CrewHook, checked_inputs
 from airflow_crew_provider.models import CrewInputs, Execution, ExecutionState, Json, Webhooks
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed, fate_of_stop
+from airflow_crew_provider.tasks.earlier_execution import end_of
+from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 from airflow_crew_provider.tasks.post_record import Earlier, PostRecord, fingerprint
 from airflow_crew_provider.tasks.preflight import check_inputs, missing_inputs
 from airflow_crew_provider.tasks.sender import Sender
@@ -36,7 +38,6 @@ WHAT_TO_CHECK = (
     "A second kickoff could run the crew twice, so none is sent. Check at the service whether an execution of this "
     "task runs (its meta.airflow names DAG, run, task and map index); then clear this task to start a new one"
 )
-OVER = (ExecutionState.COMPLETED, ExecutionState.ERROR)
 
 
 class KickoffTask(Protocol):
@@ -56,11 +57,17 @@ class KickoffTask(Protocol):
     def hook(self) -> CrewHook:
         """The hook of the task's connection."""
 
+    def refuse_unusable_rules(self) -> None:
+        """Refuse what could not be applied to the output."""
+
     def sending(self) -> None:
         """Note that the POST is under way."""
 
     def started(self, kickoff_id: str) -> None:
         """Note the id as soon as it is known."""
+
+    def report_unknown(self, request: str) -> None:
+        """Report that the POST may have arrived."""
 
 
 class KickoffStart:
@@ -74,6 +81,7 @@ class KickoffStart:
     def execution(self) -> str:
         """Return the id of the execution that this task is about."""
         self.record = PostRecord(task_state_of(self.context, KICKOFF_STATE), Attempt.of(self.context, self.task))
+        self.task.refuse_unusable_rules()
         request = self._request()
         self.record.fingerprint = fingerprint(_named(request, self.task.crew_conn_id))
         if self.record.earlier is Earlier.DONE and self._goes_on(self.record):
@@ -119,6 +127,7 @@ class KickoffStart:
         except CrewError as error:
             self._not_started(record, self._worded(error, request["inputs"]))
         self.task.started(kickoff_id)
+        metrics.started(self.task.crew_conn_id)
         self.log.info("Started execution %s of the crew at connection %s", kickoff_id, self.task.crew_conn_id)
         self._write_down(record, kickoff_id)
         tell_inbox(self.context, record)
@@ -138,6 +147,7 @@ class KickoffStart:
     def _not_started(self, record: PostRecord, error: CrewError) -> NoReturn:
         if record.failed(error):
             raise error
+        self.task.report_unknown("kickoff")
         if self._may_send_again:
             raise AirflowException(f"{error}. A retry of this task sends the kickoff again") from error
         raise CrewTaskFailed(f"{error}. {WHAT_TO_CHECK}")
@@ -189,7 +199,8 @@ class KickoffStart:
         if not record.kickoff_id:
             self.log.warning("%s; an earlier kickoff has an unknown outcome. Starting a new execution", why)
             return
-        over, fate = self._end_of(record.kickoff_id)
+        since = record.record.get("intended_at", 0.0)
+        over, fate = end_of(self.task.hook, record.kickoff_id, since, stop=self.task.cancel_on_kill)
         if over:
             record.note(finished=True)
         elif not record.cleared and self.task.on_unknown_outcome != "retry":
@@ -199,18 +210,6 @@ class KickoffStart:
                 "every try renders the same inputs"
             )
         self.log.warning("%s. %s. Starting a new execution", why, fate)
-
-    def _end_of(self, kickoff_id: str) -> tuple[bool, str]:
-        """Return whether an earlier execution is over, stopped if need be, and a sentence on its fate."""
-        reply = self.task.hook.poll(kickoff_id)
-        over, fate = _is_over(reply), f"The earlier execution {kickoff_id} is {_state(reply)}"
-        if over or not self.task.cancel_on_kill:
-            return over, fate
-        try:
-            stopped = self.task.hook.stop(kickoff_id)
-        except CrewError as error:
-            return False, fate_of_stop(kickoff_id, error)
-        return stopped or _is_over(self.task.hook.poll(kickoff_id)), fate_of_stop(kickoff_id, stopped)
 
     # --- what is known when a try ends without an execution ---
 
@@ -244,17 +243,6 @@ def _named(request: Json, crew_conn_id: str) -> Json:
     webhooks = request["webhooks"]
     named = webhooks.as_dict() if isinstance(webhooks, Webhooks) else webhooks
     return {**request, "webhooks": named, "connection": crew_conn_id}
-
-
-def _is_over(reply: Execution | CrewError) -> bool:
-    """Whether an execution can do nothing any more; a live deployment's "not found" may wait for a person."""
-    return reply.state in OVER if isinstance(reply, Execution) else isinstance(reply, CrewNotFound)
-
-
-def _state(reply: Execution | CrewError) -> str:
-    if isinstance(reply, Execution):
-        return str(reply.state)
-    return "not known to the service" if isinstance(reply, CrewNotFound) else f"in an unknown state ({reply})"
 
 
 def _left_by(post: Json) -> str:

@@ -15,15 +15,16 @@ from airflow_crew_provider.core.flow_webhooks import AnswerAddress
 from airflow_crew_provider.core.outcome import COMPLETED
 from airflow_crew_provider.core.request_parts import path_segment
 from airflow_crew_provider.core.review import FIELDS, ReviewAnswer
-from airflow_crew_provider.core.stored_names import EXECUTION_ID_KEY, RESUME_KEY, RESUME_STATE
+from airflow_crew_provider.core.stored_names import EXECUTION_ID_KEY, NOT_SENT, RESUME_KEY, RESUME_STATE
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewInvalidInput, CrewOutcomeUnknown
 from airflow_crew_provider.hooks.crew import CrewHook, HasHook
 from airflow_crew_provider.links.crew import CrewExecutionLink, push_link
-from airflow_crew_provider.models import Json, Resumed, Webhooks
+from airflow_crew_provider.models import ExecutionState, Json, Resumed, Webhooks
 from airflow_crew_provider.tasks import flow_answer
 from airflow_crew_provider.tasks.draft_check import DraftCheck
-from airflow_crew_provider.tasks.outcomes import fail_task
+from airflow_crew_provider.tasks.outcomes import CrewTaskFailed, fail_task
 from airflow_crew_provider.tasks.post_record import PostRecord, fingerprint
+from airflow_crew_provider.tasks.reports import ReportingTask
 from airflow_crew_provider.tasks.sender import Sender
 from airflow_crew_provider.tasks.webhooks import (
     checked_webhooks,
@@ -37,7 +38,7 @@ from airflow_crew_provider.tasks.webhooks import (
 SETTLING = 30.0
 
 
-class CrewResumeOperator(HasHook, BaseOperator):
+class CrewResumeOperator(HasHook, ReportingTask, BaseOperator):
     """Hand a person's answer to an execution that waits for it, once; return the kickoff id to poll next.
 
     Given a completed record it sends nothing and returns the record's kickoff id.
@@ -50,6 +51,8 @@ class CrewResumeOperator(HasHook, BaseOperator):
     :param is_approve: a bool, or the words true or false; anything else is refused (templated)
     :param outcome: of a Flow: the chosen outcome; then ``is_approve`` may be left out (templated)
     :param webhooks: the kickoff's webhooks again, or the word ``inbox``; with None notifications stop (templated)
+    :param has_next_round: whether a wait and a review of a new draft follow; then an edit of a draft that has changed
+        is not sent and the task succeeds, else it fails
     :param crew_conn_id: the connection of type ``crew`` (templated)
     """
 
@@ -68,6 +71,7 @@ class CrewResumeOperator(HasHook, BaseOperator):
         is_approve: bool | str | XComArg | None = None,
         outcome: str | XComArg | None = None,
         webhooks: Webhooks | Json | str | XComArg | None = None,
+        has_next_round: bool = False,
         crew_conn_id: str = CrewHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -80,6 +84,7 @@ class CrewResumeOperator(HasHook, BaseOperator):
         self.is_approve = is_approve
         self.outcome = outcome
         self.webhooks = webhooks.as_dict() if isinstance(webhooks, Webhooks) else webhooks
+        self.has_next_round = has_next_round
         self.crew_conn_id = crew_conn_id
         self._given: ReviewAnswer | None = None
         self._resumed: Resumed | None = None
@@ -92,6 +97,7 @@ class CrewResumeOperator(HasHook, BaseOperator):
                 return self._pass_on(context, completed)
             kickoff_id = self._resume(context)
             record = self._record(kickoff_id)
+            self.report(context, ExecutionState.RUNNING, kickoff_id, execution_id=record["execution_id"])
             context["ti"].xcom_push(key=RESUME_KEY, value=record)
             context["ti"].xcom_push(key=EXECUTION_ID_KEY, value=record["execution_id"])
             push_link(context, self.hook.connection.console_url, kickoff_id, record["execution_id"])
@@ -125,13 +131,24 @@ class CrewResumeOperator(HasHook, BaseOperator):
         if record.same_request and record.kickoff_id:
             flow_answer.used_up(self.hook, answer)
             return self._go_on(context, record, "This answer was sent before")
-        address = flow_answer.address_of(self.hook, answer)
+        address = flow_answer.address_of(self.hook, answer, lag=0.0 if record.same_request else SETTLING)
         if address is not None:
             return self._answer_flow(context, answer, address, record)
         webhooks = with_credentials(webhooks, self.hook)
-        if check.is_taken(Sender.of(self.hook.connection, webhooks)):
-            return self._go_on(context, record, "An earlier try has sent this answer")
+        try:
+            if check.is_taken(Sender.of(self.hook.connection, webhooks)):
+                return self._go_on(context, record, "An earlier try has sent this answer")
+        except CrewTaskFailed as refused:
+            if not (self.has_next_round and check.edited_too_late):
+                raise
+            return self._hand_on(answer, refused)
         return self._send(context, answer, webhooks, record)
+
+    def _hand_on(self, answer: ReviewAnswer, refused: Exception) -> str:
+        """Let the next wait bring a new draft to its reviewer, whose edit of an older one is not applied."""
+        self.log.warning("The edited draft is not applied. %s. The next wait hands the new draft on", refused)
+        self._resumed = Resumed(answer.execution_id, NOT_SENT, "The draft has changed since it was edited")
+        return answer.execution_id
 
     def _answer(self) -> ReviewAnswer:
         given = [name for name in FIELDS if getattr(self, name) is not None]
@@ -160,12 +177,17 @@ class CrewResumeOperator(HasHook, BaseOperator):
                 answer.human_feedback,
                 answer.is_approve,
                 outcome=answer.outcome,
+                edited_output=answer.edit,
+                output_sha256=self._check.hash_to_send,
                 webhooks=webhooks_to_send(webhooks, context, self.hook, record, answer.execution_id),
                 idempotency_key=key if self.hook.connection.idempotency_keys else None,
             )
         except CrewError as error:
             if self._check.was_taken_after_all(error):
                 return self._go_on(context, record, "An earlier try has sent this answer; the draft no longer waits")
+            if self.has_next_round and self._check.came_too_late(error):
+                record.failed(error)
+                return self._hand_on(answer, error)
             self._not_resumed(record, error)
         record.note(kickoff_id=resumed.kickoff_id, resumed_at=time.time())
         tell_inbox(context, record)
@@ -202,9 +224,12 @@ class CrewResumeOperator(HasHook, BaseOperator):
 
     def _not_resumed(self, record: PostRecord, error: CrewError) -> NoReturn:
         if record.failed(error):
-            who = ": it was answered by somebody else, or is over" if isinstance(error, CrewBadRequest) else ""
+            # A refused edit may still wait for an answer; the service says what is wrong with it.
+            is_over = isinstance(error, CrewBadRequest) and not (self._given and self._given.edit)
+            who = ": it was answered by somebody else, or is over" if is_over else ""
             fail_task(error, f"This answer was not accepted{who}")
         record.note(lost_at=time.time())
+        self.report_unknown("resume")
         if isinstance(error, CrewOutcomeUnknown):
             fail_task(error, "A retry of this task finds out whether the answer was accepted before it sends it again")
         raise AirflowException(str(error)) from error

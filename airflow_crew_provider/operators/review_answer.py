@@ -10,7 +10,7 @@ import json
 from datetime import timedelta
 from typing import Any
 
-from airflow_crew_provider.core.feedback import record_of
+from airflow_crew_provider.core.feedback import reads_like_approval, record_of
 from airflow_crew_provider.core.outcome import COMPLETED, PENDING
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Json, output_sha256
@@ -19,6 +19,9 @@ from airflow_crew_provider.operators.flow_question import asked_in
 # More than anybody reads in a form, and what a browser still draws at once.
 SHOWN_CHARACTERS = 60_000
 DRAFT = ("execution_id", "crew_task_id", "output_sha256")
+VIOLATIONS = "violations"
+# In the record of the one review that a schema has decided, and with another word in those after it.
+SCHEMA_REVISION, BY_SCHEMA = "schema_revision", "this"
 
 
 def pending_record(given: Any) -> Json:
@@ -44,6 +47,7 @@ def shown_draft(pending: Json) -> Json:
         "output": output if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS],
         "characters": len(text),
         **asked_in(pending),
+        **({"takes_edited_output": True} if pending.get("takes_edited_output") is True else {}),
     }
     return shown if isinstance(output, str) else {**shown, "language": "json"}
 
@@ -88,16 +92,33 @@ def review_of(shown: Json, answer: Json, *, choice: Json, feedback: str, reviewe
     }
 
 
+def decided_by(review: Json) -> str | None:
+    """Name the person who decided, or the schema; None for the deadline."""
+    if review.get(SCHEMA_REVISION) == BY_SCHEMA:
+        return "the schema"
+    return (review.get("reviewer") or {}).get("id")
+
+
 def in_one_line(decision: Json) -> str:
     """Return a decision as one line of the log."""
     said = decision["human_feedback"]
     cut = said if len(said) <= 500 else f"{said[:500]} … ({len(said)} characters)"
     return (
         f"Review: {decision.get('outcome') or ('approved' if decision['is_approve'] else 'revision')} by "
-        f"{(decision['reviewer'] or {}).get('id') or 'the deadline'} at {decision['decided_at']}, "
+        f"{decided_by(decision) or 'the deadline'} at {decision['decided_at']}, "
         f"execution {decision['execution_id']}, task {decision['crew_task_id']}, round {decision['round'] or '-'}, "
         f"draft sha256 {decision['output_sha256']}, feedback {json.dumps(cut, ensure_ascii=False)}"
     )
+
+
+def of_all_approvals(review: Json, approvals: list[Json]) -> Json:
+    """Return the review of the last of several people who have approved, with what each of them said.
+
+    A text that only approves is left out of the feedback: a live deployment would not read several of them as one.
+    """
+    texts = [each["human_feedback"] for each in approvals]
+    feedback = "\n\n".join(text for text in texts if text.strip() and not reads_like_approval(text))
+    return {**review, "human_feedback": feedback, "approvals": approvals}
 
 
 def no_answer(shown: Json, response_timeout: timedelta | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 from airflow_crew_provider.core.feedback import APPROVAL, outcome_meant
 from airflow_crew_provider.core.refused_answer import QUESTION, parted
 from airflow_crew_provider.models import Json, output_sha256
+from airflow_crew_provider.operators.draft_difference import difference
+from airflow_crew_provider.operators.draft_edit import what_an_edit_does
 from airflow_crew_provider.operators.draft_text import fenced, inert
 from airflow_crew_provider.operators.flow_question import is_of_flow, outcomes_of
-from airflow_crew_provider.operators.review_answer import SHOWN_CHARACTERS, author_of, text_of
+from airflow_crew_provider.operators.review_answer import SHOWN_CHARACTERS, VIOLATIONS, author_of, decided_by, text_of
 
 SHOWN_FEEDBACK = 2_000
 MARK = 16
@@ -36,6 +39,9 @@ class ReviewForm:
     on_timeout: str | Json = "fail"
     whole: str = "the record that was given to this task"
     refused: str = ""
+    allow_edit: bool = False
+    later: Sequence[str] = ()
+    approvals: int = 1
 
     @property
     def is_last(self) -> bool:
@@ -62,8 +68,8 @@ class ReviewForm:
     @property
     def body(self) -> str:
         """All that is shown, as Markdown; the draft comes last, where nothing in it can hide what is said before."""
-        said = [self.notice, self._opening(), self._asked(), self._before()]
-        parts = [*said, self._what_happens(), self._cut(), "---", self._draft()]
+        said = [self.notice, self._opening(), self._asked(), self._mismatch(), self._before()]
+        parts = [*said, self._what_happens(), self._cut(), self._changes(), "---", self._draft()]
         return "\n\n".join(part for part in parts if part)
 
     @property
@@ -97,25 +103,56 @@ class ReviewForm:
         question = self.pending.get("question")
         return f"{QUESTION}\n\n{_quoted(str(question))}" if question else ""
 
+    def _mismatch(self) -> str:
+        violations = self.pending.get(VIOLATIONS)
+        if not violations:
+            return ""
+        said = "**The draft does not match the schema of the output.** If it stays like this, the run fails at its end:"
+        return f"{said}\n\n{_quoted(violations)}"
+
     def _before(self) -> str:
         previous = self.previous
         if not previous:
             return ""
-        before = f"round {self.round_number - 1}" if self.round_number else "the round before"
-        who = (previous.get("reviewer") or {}).get("name")
+        before = self._name_of_round_before()
+        who = (previous.get("reviewer") or {}).get("name") or decided_by(previous)
         when = f"in {before}**{f', by {_code(who)}' if who else ', at the deadline'}"
         if "outcome" in previous:
             return _answer_to_flow(previous, when)
+        if previous.get("edited_output") and previous.get("crew_task_id") == self.pending.get("crew_task_id"):
+            said = f"**Edited {when}, and not applied: the draft had changed meanwhile. The edited text was:"
+            return f"{said}\n\n{_quoted(previous['edited_output'])}"
         if previous.get("is_approve"):
             return f"In {before} the draft of {_code(previous.get('crew_task_id'))} was approved."
         return f"**Asked for {when}:\n\n{_quoted(previous.get('human_feedback') or '')}"
 
+    def _name_of_round_before(self) -> str:
+        return f"round {self.round_number - 1}" if self.round_number else "the round before"
+
+    def _changes(self) -> str:
+        """Show what has changed in the draft since the round before, if that was about the same task's."""
+        previous = self.previous
+        if not previous or previous.get("output") is None:
+            return ""
+        is_same_task = previous.get("crew_task_id") == self.pending.get("crew_task_id")
+        # A revised draft of a crew may come with a new id; a Flow goes on to another method as it likes.
+        if not is_same_task and (previous.get("is_approve") is not False or is_of_flow(self.pending)):
+            return ""
+        before, now = self._name_of_round_before(), self._round() or "now"
+        changed = difference(previous["output"], self.pending.get("output"), (before, now))
+        return f"**What has changed since {before}:**\n\n{changed}"
+
     def _what_happens(self) -> str:
         lines = self._choices()
+        if self.allow_edit:
+            lines.append(what_an_edit_does(self.pending, [self.approve, self.revise], is_last=self.is_last))
         if self.until:
             lines.append(f"* No answer by {self.until:%Y-%m-%d %H:%M} UTC: {self._at_deadline()}")
+        if self.approvals > 1:
+            lines.append(f"* **{self.approvals} different people** must approve; a revision by any of them counts.")
+        lines += [f"* {each}" for each in self.later]
         lines.append(f"\nExecution {_code(self.pending.get('execution_id'))}, draft {_code(self.mark)}.")
-        return "\n".join(lines)
+        return "\n".join(line for line in lines if line)
 
     def _choices(self) -> list[str]:
         if is_of_flow(self.pending):

@@ -23,7 +23,7 @@ from airflow_crew_provider.core.stored_names import WATCH_STATE
 from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.links.crew import CrewExecutionLink
-from airflow_crew_provider.models import Execution, Json
+from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.tasks.earlier_resume import answered_before, resume_before
 from airflow_crew_provider.tasks.outcomes import NET, CrewTaskFailed, deadline_of, fail_task, seconds
 from airflow_crew_provider.triggers.waiting_task import WaitingTask
@@ -76,7 +76,11 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         """Wait in the way that was asked for."""
         self._ti = context["ti"]
         self._check_ids()
-        self.output_rules.refuse_unusable()
+        self.report(context, ExecutionState.RUNNING, self.kickoff_id)
+        try:
+            self.output_rules.refuse_unusable()
+        except CrewError as error:
+            fail_task(error, f"Execution {self.kickoff_id} is not affected; correct the rule and clear this task")
         if not self.wait_past_pending:
             self.open_inbox(context, self.kickoff_id)
         try:

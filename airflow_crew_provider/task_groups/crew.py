@@ -8,36 +8,47 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, BaseOperator, TaskGroup, XComArg
 
-from airflow_crew_provider.compat.supervisor import state_beside, supervisor
+from airflow_crew_provider.compat.supervisor import supervisor, task_state
 from airflow_crew_provider.core.outcome import COMPLETED
 from airflow_crew_provider.core.stored_names import EXECUTION_ID_KEY
 from airflow_crew_provider.hooks.crew import CrewHook
-from airflow_crew_provider.models import Json, Webhooks
+from airflow_crew_provider.models import ExecutionState, Json, Webhooks
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.tasks.reports import ReportingTask
+from airflow_crew_provider.tasks.retries import at_least
 
 # Polling again costs nothing, and a failed execution is not polled again. Airflow now and then fails a task
 # that is resumed at the moment in which it defers (apache/airflow issues 66374 and 67287).
-AGAIN: Json = {"retries": 2, "retry_delay": timedelta(seconds=5)}
+AGAIN = timedelta(seconds=5)
 
 
-class CrewResultOperator(BaseOperator):
+class CrewResultOperator(ReportingTask, BaseOperator):
     """Return the completed record of one execution.
 
     A wait that is skipped keeps its XCom of before a clear, so records of another execution do not count.
 
     :param records: the records of all waits, those of skipped ones None (templated)
     :param execution_id: the id that the kickoff returned; by default that of the first record (templated)
+    :param crew_conn_id: the connection of type ``crew``, for the events of outlets (templated)
     """
 
-    template_fields: Sequence[str] = ("records", "execution_id")
+    template_fields: Sequence[str] = ("records", "execution_id", "crew_conn_id")
     ui_color = "#d4f0d4"
 
-    def __init__(self, *, records: list[Any], execution_id: str | XComArg | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        records: list[Any],
+        execution_id: str | XComArg | None = None,
+        crew_conn_id: str = CrewHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.records = records
         self.execution_id: Any = execution_id
+        self.crew_conn_id = crew_conn_id
 
     def execute(self, context: Any) -> Json:
         """Return the record; an execution that waits for a person again, with no round left, fails the task.
@@ -58,12 +69,15 @@ class CrewResultOperator(BaseOperator):
         completed = [record for record in mine if record["state"] == COMPLETED]
         if not completed:
             raise CrewTaskFailed(_no_round_left(mine[-1]))
-        return completed[-1]
+        record: Json = completed[-1]
+        ids = {"kickoff_id": record["kickoff_id"], "execution_id": record["execution_id"]}
+        self.report(context, ExecutionState.COMPLETED, **ids, usage=record.get("usage"))
+        return record
 
     def _something_ran(self, ti: Any) -> bool:
         upstream = sorted(self.upstream_task_ids)  # the kickoff first
         asks = supervisor() is not None and upstream
-        return not asks or any(state_beside(ti, task_id) == "success" for task_id in upstream)
+        return not asks or any(task_state(ti, task_id) == "success" for task_id in upstream)
 
 
 def _no_round_left(record: Json) -> str:
@@ -100,6 +114,8 @@ def crew_with_review(
     output_schema: Json | str | type | None = None,
     max_total_tokens: int | None = None,
     output_to: str | None = None,
+    on_schema_mismatch: str = "fail",
+    outlets: Sequence[Any] | None = None,
 ) -> CrewReviewGroup:
     """Return a task group that runs a crew with up to ``max_rounds`` rounds of review by a person.
 
@@ -115,29 +131,37 @@ def crew_with_review(
     :param timeout: how long one wait for the crew may take, in seconds
     :param cancel_on_kill: stop the execution, best effort, when a user ends the kickoff or a wait
     :param review: arguments of `CrewReviewOperator`: ``assigned_users``, ``notifiers``, ``response_timeout``, ...
-    :param output_schema: what the completed output must match, as in `CrewStatusSensor`; drafts are not compared
+    :param output_schema: what the completed output must match, as in `CrewStatusSensor`
     :param max_total_tokens: fail if the completed execution has used more tokens
     :param output_to: where the completed output is written instead of into the XCom (templated)
+    :param on_schema_mismatch: ``fail``; or ``revise``: send a draft that does not match back once with its violations,
+        before anybody is asked, which takes one of the rounds
+    :param outlets: assets that change with the completed output; their events carry the ids and the usage
     """
     if max_rounds < 1:
         raise ValueError("max_rounds is at least 1")
+    if on_schema_mismatch == "revise" and max_rounds < 2:
+        raise ValueError("on_schema_mismatch='revise' takes a round: max_rounds is at least 2")
     shared: Json = {"crew_conn_id": crew_conn_id}
     owned: Json = {**shared, "cancel_on_kill": cancel_on_kill}
     rules: Json = {"output_schema": output_schema, "max_total_tokens": max_total_tokens, "output_to": output_to}
-    wait: Json = {**owned, **AGAIN, **rules, "deferrable": deferrable, "poke_interval": poll_interval}
+    wait: Json = {**owned, **rules, "deferrable": deferrable, "poke_interval": poll_interval}
     if timeout is not None:
         wait["timeout"] = timeout
     with CrewReviewGroup(group_id=group_id) as group:
+        again = at_least({**(group.dag.default_args if group.dag else {}), **group.default_args}, AGAIN)
+        wait |= again
         kickoff = CrewKickoffOperator(task_id="kickoff", inputs=inputs, webhooks=webhooks, meta=meta, **owned)
+        kickoff.schema_of_waits = output_schema
         waits = [CrewStatusSensor(task_id="wait", kickoff_id=kickoff.output, **wait)]
-        asked: Json = {**shared, "skip_completed": True, **(review or {}), "max_rounds": max_rounds}
+        schema: Json = {"output_schema": output_schema, "on_schema_mismatch": on_schema_mismatch}
+        asked: Json = {**shared, "skip_completed": True, **schema, **(review or {}), "max_rounds": max_rounds}
         for number in range(1, max_rounds + 1):
             with TaskGroup(group_id=f"round_{number}", tooltip="Skipped if the crew is completed before"):
                 decided = _review(round_number=number, pending=waits[-1].output, **asked)
                 asked["previous"] = decided.output
-                resume = CrewResumeOperator(
-                    task_id="resume", review=decided.output, webhooks=webhooks, **shared, **AGAIN
-                )
+                answer: Json = {"review": decided.output, "has_next_round": number < max_rounds}
+                resume = CrewResumeOperator(task_id="resume", webhooks=webhooks, **answer, **shared, **again)
                 # From the resume, not from the kickoff: the same id, and a graph with fewer lines.
                 root = resume.output[EXECUTION_ID_KEY]  # type: ignore[index]
                 waits.append(CrewStatusSensor(task_id="wait", kickoff_id=resume.output, execution_id=root, **wait))
@@ -146,6 +170,8 @@ def crew_with_review(
             records=[each.output for each in waits],
             execution_id=kickoff.output,
             trigger_rule="none_failed",
+            outlets=outlets,
+            **shared,
         )
     return group  # type: ignore[return-value]
 

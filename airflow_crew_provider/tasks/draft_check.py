@@ -12,7 +12,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_crew_provider.core.review import ReviewAnswer, Verdict, hash_of, judge
-from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewNotFound
+from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewNotFound, CrewProtocolError
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
@@ -36,6 +36,9 @@ class DraftCheck:
         self.draft = answer.draft(record.record.get("draft_sha256") if self._sent_before else None)
         self._keyed = hook.connection.idempotency_keys
         self._patience = hook.connection.deployment.kickoff_timeout
+        # A further POST with the same key must be the same.
+        self._sends_hash = bool(record.record.get("sends_hash")) and self._sent_before
+        self.edited_too_late = False  # whether an edit was refused, since another draft waits
 
     @property
     def resumed_at(self) -> float:
@@ -45,21 +48,32 @@ class DraftCheck:
     @property
     def noted(self) -> Json:
         """Return what the record of a POST must hold, so that a later try can check what came of it."""
-        return {"draft_sha256": self.draft.output_sha256, "patience": self._patience}
+        sends_hash = {"sends_hash": True} if self._sends_hash else {}
+        return {"draft_sha256": self.draft.output_sha256, "patience": self._patience, **sends_hash}
+
+    @property
+    def hash_to_send(self) -> str | None:
+        """The hash by which the service refuses the answer if another draft waits by the time that it arrives."""
+        return self._answer.output_sha256 if self._sends_hash else None
 
     def is_taken(self, sender: Sender) -> bool:
         """Return whether an earlier try has sent the answer; raise if it must not be sent."""
-        settle = self._unsettled and not (self._sent_before and self._keyed)
-        seen = self._look_when_settled() if settle else self._look()
+        seen = self._look() if self._sent_before and self._keyed else self._look_when_settled()
         verdict = judge(self._answer, self.draft, seen, sent_before=self._sent_before)
+        self._sends_hash = self._sends_hash or (seen.checks_draft and not self._sent_before)
         if verdict is Verdict.HIDDEN:
             raise AirflowException(self._not_shown(seen.raw_state))
+        if self._answer.edit and verdict is Verdict.SEND and not seen.takes_edited_output:
+            raise CrewTaskFailed(self._takes_no_edit())
         # Given four fields, whether another draft waits is for the service to judge.
         if verdict is Verdict.ANOTHER_DRAFT and (self._sent_before or self._answer.output_sha256):
+            self.edited_too_late = self._answer.edit is not None and not self._sent_before
             raise CrewTaskFailed(self._another_draft(seen))
         if self._sent_before:
             return self._is_taken_by_now(seen, verdict, sender)
         if verdict is Verdict.NOT_WAITING and self._answer.output_sha256:
+            # Somebody else's revision is being written; the wait that follows finds the new draft.
+            self.edited_too_late = self._answer.edit is not None and seen.state is ExecutionState.RUNNING
             raise CrewTaskFailed(self._not_waiting(seen))
         if self.draft.waits_in(seen):
             self.draft = self._answer.draft(hash_of(seen))
@@ -69,16 +83,26 @@ class DraftCheck:
         """Whether a refusal only says that an earlier POST has arrived; one with a key would not be refused."""
         if not self._sent_before or self._keyed or not isinstance(error, CrewBadRequest):
             return False
-        seen = self._look()
-        return judge(self._answer, self.draft, seen, sent_before=True) in (Verdict.TAKEN, Verdict.SEND)
+        verdict = judge(self._answer, self.draft, self._look(), sent_before=True)
+        return verdict is Verdict.TAKEN or (verdict is Verdict.SEND and self._no_longer_waits(time.time() + self._lag))
+
+    def came_too_late(self, error: CrewError) -> bool:
+        """Whether a refusal of an edit says that its draft was answered between the look and the POST."""
+        if self._answer.edit is None or self._sent_before or not isinstance(error, CrewBadRequest):
+            return False
+        seen: Any = self._hook.poll(self.draft.execution_id)
+        goes_on = isinstance(seen, Execution) and seen.state in (ExecutionState.PENDING, ExecutionState.RUNNING)
+        return goes_on and not self.draft.waits_in(seen)
 
     def goes_on(self) -> bool:
         """Wait until the service shows that the draft no longer waits; False if it still does when the lag is over."""
-        until = self.resumed_at + self._lag
+        return self._no_longer_waits(self.resumed_at + self._lag)
+
+    def _no_longer_waits(self, until: float) -> bool:
         began = time.time()
         while (now := time.time()) < until:
             seen: Any = self._hook.poll(self.draft.execution_id, until - now + 1)
-            if isinstance(seen, Execution) and not self.draft.waits_in(seen):
+            if isinstance(seen, Execution) and seen.state_is_known and not self.draft.waits_in(seen):
                 return True
             time.sleep(min(_pause(now - began), max(0.0, until - time.time())))
         return False
@@ -97,26 +121,41 @@ class DraftCheck:
     def _look(self) -> Execution:
         try:
             return self._hook.poll_patiently(self._answer.execution_id)
-        except CrewNotFound as error:
+        except (CrewNotFound, CrewProtocolError) as error:
             problem = str(error)
         raise AirflowException(self._not_shown(problem))
 
     def _look_when_settled(self) -> Execution:
-        # The connection may have been edited since the POST.
+        """Look until what is shown proves something.
+
+        A draft that waits does not while a lost POST may still arrive, and neither does a crew at work until a status
+        that lags would show its draft.
+        """
+        began = time.time()
+        arrives_until, lags_until = self._arrives_until() if self._unsettled else began, began + self._lag
+        while True:
+            seen, now = self._look(), time.time()
+            waits = now < arrives_until and self.draft.waits_in(seen)
+            works = now < lags_until and seen.state is ExecutionState.RUNNING and not seen.is_live
+            if not (waits or works):
+                return seen
+            time.sleep(_pause(now - began))
+
+    def _arrives_until(self) -> float:
+        """Return until when the POST whose answer was lost may arrive, and show."""
         record = self._record.record
+        # The connection may have been edited since the POST.
         patience = max(self._patience, record.get("patience", 0))
         lost_at = record.get("lost_at") or record.get("intended_at", 0) + patience
-        began = time.time()
-        while self.draft.waits_in(seen := self._look()) and time.time() < lost_at + patience + self._lag:
-            time.sleep(_pause(time.time() - began))
-        return seen
+        return float(lost_at + patience + self._lag)
 
     # --- what is said ---
 
     def _not_shown(self, problem: str) -> str:
         return (
-            f"The service does not show execution {self._answer.execution_id} ({problem}), so the draft that waits "
-            "cannot be compared with the one that was answered. Nothing was sent; a retry of this task compares again"
+            f"The service does not show what execution {self._answer.execution_id} does ({problem}), so the draft that "
+            "waits cannot be compared with the one that was answered. Nothing was sent; a retry of this task compares "
+            "again"
         )
 
     def _another_draft(self, seen: Execution) -> str:
@@ -130,6 +169,12 @@ class DraftCheck:
         return (
             f"Execution {self._answer.execution_id} does not wait for an answer, it is {seen.state}: somebody else has "
             "answered it, or it was stopped. This answer was not sent"
+        )
+
+    def _takes_no_edit(self) -> str:
+        return (
+            f"The service does not offer to take an edited draft of execution {self._answer.execution_id} any more. "
+            "Nothing was sent, and the draft still waits; clear the review to ask again"
         )
 
     def _unknown(self, why: str) -> str:

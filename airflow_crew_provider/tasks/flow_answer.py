@@ -5,7 +5,10 @@ A callback takes one answer. So one whose outcome is unknown may be sent again: 
 
 from __future__ import annotations
 
+import time
 from urllib.parse import urlsplit, urlunsplit
+
+from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_crew_provider.client import Deployment
 from airflow_crew_provider.compat import flow_variables
@@ -13,16 +16,21 @@ from airflow_crew_provider.core import flow_answers
 from airflow_crew_provider.core.addresses import is_allowed
 from airflow_crew_provider.core.flow_webhooks import AnswerAddress
 from airflow_crew_provider.core.review import ReviewAnswer
-from airflow_crew_provider.exceptions import CrewError, CrewInvalidInput
+from airflow_crew_provider.exceptions import CrewInvalidInput, CrewNotFound
 from airflow_crew_provider.hooks.connection import FLOW, CrewConnection
 from airflow_crew_provider.hooks.crew import CrewHook
-from airflow_crew_provider.models import Execution, ExecutionState, Resumed
+from airflow_crew_provider.models import ExecutionState, Resumed
+
+BETWEEN_TWO_POLLS = 1.0  # seconds
 
 
-def address_of(hook: CrewHook, answer: ReviewAnswer) -> AnswerAddress | None:
-    """Return how the question is answered, if it did not come by the status.
+def address_of(hook: CrewHook, answer: ReviewAnswer, *, lag: float = 0.0) -> AnswerAddress | None:
+    """Return how the question is answered; None if in the way of a crew's.
 
+    :param lag: for how many seconds a status may show what was before the question; 0 if this answer may have been sent
+        before, after which the Flow goes on
     :raises CrewInvalidInput: it is answered
+    :raises AirflowException: the service does not show what the Flow asks
     """
     if hook.connection.flow_webhook_secret:
         if flow_variables.is_used_up(hook.crew_conn_id, answer.crew_task_id):
@@ -30,13 +38,32 @@ def address_of(hook: CrewHook, answer: ReviewAnswer) -> AnswerAddress | None:
         stored = flow_variables.address_of(hook.crew_conn_id, answer.crew_task_id)
         if stored is not None:
             return stored
-    return _by_flow_id(hook, answer) if hook.connection.kind == FLOW else None
+    return _by_flow_id(hook, answer, lag) if hook.connection.kind == FLOW else None
 
 
-def _by_flow_id(hook: CrewHook, answer: ReviewAnswer) -> AnswerAddress | None:
-    seen: Execution | CrewError = hook.poll(answer.execution_id)
-    paused = isinstance(seen, Execution) and seen.is_live and seen.state is ExecutionState.PENDING
-    return AnswerAddress(flow_id=seen.flow_id) if paused and isinstance(seen, Execution) and seen.flow_id else None
+def _by_flow_id(hook: CrewHook, answer: ReviewAnswer, lag: float) -> AnswerAddress | None:
+    """Look until the Flow is shown as paused: a live deployment takes a crew's answer to anything, and does nothing.
+
+    :param lag: for how many seconds; 0 if whatever is shown will do
+    """
+    began = time.time()
+    while True:
+        try:
+            seen = hook.poll_patiently(answer.execution_id)
+        except CrewNotFound:
+            shown = "it does not know the execution"
+        else:
+            if not seen.is_live or seen.state is ExecutionState.PENDING:
+                return AnswerAddress(flow_id=seen.flow_id) if seen.is_live and seen.flow_id else None
+            shown = f"the execution is {seen.state}"
+        if not lag:
+            return None
+        if time.time() - began >= lag:
+            raise AirflowException(
+                f"The service does not show that the Flow {answer.execution_id} waits for an answer: {shown}. Nothing "
+                "was sent; a retry of this task looks again"
+            )
+        time.sleep(min(BETWEEN_TWO_POLLS, lag))
 
 
 def send(hook: CrewHook, answer: ReviewAnswer, address: AnswerAddress) -> Resumed:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_crew_provider.core.output_schema import NAME, listed, matching, refuse_bad_schema, validator_of
-from airflow_crew_provider.exceptions import CrewError, CrewInvalidInput
+from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Execution, Json
 from airflow_crew_provider.tasks import output_storage
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed, fail_task
@@ -19,34 +19,39 @@ class OutputRules:
     :param schema: a JSON Schema, a pydantic model or its import path; None takes any output
     :param max_total_tokens: how many tokens the execution may have used; None for any number
     :param output_to: the path to write the output to; None leaves it in the record
+    :param multiple_outputs: whether each key of the output becomes an XCom too
     """
 
     schema: Any = None
     max_total_tokens: int | None = None
     output_to: str | None = None
+    multiple_outputs: bool = False
 
     def __post_init__(self) -> None:
         """Refuse, when the DAG file is parsed, what is known to be wrong then."""
         if self.schema is not None:
             refuse_bad_schema(self.schema)
-        most = self.max_total_tokens
-        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-            raise CrewInvalidInput(f"max_total_tokens must be a whole number of at least 1, not {most!r}")
+        if self.max_total_tokens is not None:
+            refuse_bad_limit(self.max_total_tokens)
+        if self.multiple_outputs and self.output_to is not None:
+            raise CrewInvalidInput("multiple_outputs puts into XCom what output_to keeps out of it; give one of them")
 
     @property
     def names(self) -> list[str]:
         """Return the parameters that were given."""
         given = {NAME: self.schema, "max_total_tokens": self.max_total_tokens, output_storage.NAME: self.output_to}
-        return [name for name, value in given.items() if value is not None]
+        several = ["multiple_outputs"] if self.multiple_outputs else []
+        return [name for name, value in given.items() if value is not None] + several
 
     def refuse_unusable(self) -> None:
-        """Fail before a crew is started or waited for if a rule could not be applied to its output."""
-        if self.output_to:
+        """Fail before a crew is started or waited for if a rule could not be applied to its output.
+
+        :raises CrewInvalidInput: the model cannot be imported, or what was rendered is no path
+        """
+        if self.schema is not None:
+            validator_of(self.schema)
+        if self.output_to is not None:
             output_storage.refuse_unusable(self.output_to)
-        try:
-            _ = self.schema is None or validator_of(self.schema)
-        except CrewError as error:
-            fail_task(error)
 
     def applied(self, execution: Execution, log: Any) -> Json:
         """Return the fields of the record that the rules change.
@@ -59,11 +64,13 @@ class OutputRules:
         output = execution.output if execution.output_json is None else execution.output_json
         if self.schema is not None:
             output = self._matching(execution.kickoff_id, output)
-        return output_storage.stored(self.output_to, execution, output) if self.output_to else {"output": output}
+        if self.output_to is None:
+            return {"output": output}
+        return output_storage.stored(self.output_to, execution, output)
 
     def _count_tokens(self, execution: Execution, most: int, log: Any) -> None:
-        used = (execution.usage or {}).get("total_tokens")
-        if isinstance(used, bool) or not isinstance(used, int | float):
+        used = execution.total_tokens
+        if used is None:
             log.warning("max_total_tokens: the service does not say how many tokens %s used", execution.kickoff_id)
         elif used > most:
             raise CrewTaskFailed(
@@ -72,13 +79,22 @@ class OutputRules:
             )
 
     def _matching(self, kickoff_id: str, output: Any) -> Any:
-        value, violations = matching(validator_of(self.schema), output)
+        try:
+            value, violations = matching(validator_of(self.schema), output)
+        except CrewInvalidInput as error:
+            fail_task(error, f"Nothing is known to be wrong with the output of execution {kickoff_id}. {still_there()}")
         if not violations:
             return value
         raise CrewTaskFailed(
             f"The output of execution {kickoff_id} does not match {NAME}, {len(violations)} violations: "
-            f"{listed(violations)}. {still_there()}"
+            f"{listed(violations)}. Only a draft that waits can be revised. {still_there()}"
         )
+
+
+def refuse_bad_limit(most: Any) -> None:
+    """Refuse what is no number of tokens."""
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise CrewInvalidInput(f"max_total_tokens must be a whole number of at least 1, not {most!r}")
 
 
 def still_there() -> str:

@@ -6,15 +6,34 @@ import json
 from dataclasses import asdict, replace
 from typing import Any
 
-from airflow.providers.common.compat.sdk import AirflowException
+from airflow.providers.common.compat.sdk import AirflowException, XComArg
 
+from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Execution, Json
 
 NAME = "output_to"
 
 
-def refuse_unusable(path: str) -> None:
-    """Fail before a crew is started or waited for where no storage can be opened at that path."""
+def given_path(path: Any) -> Any:
+    """Return a path as a DAG gives it, as text; a template and an XCom are rendered later.
+
+    :raises CrewInvalidInput: it can be none
+    """
+    if path is None or isinstance(path, XComArg):
+        return path
+    is_path = isinstance(path, str) or hasattr(path, "__fspath__") or hasattr(path, "protocol")
+    if is_path and str(path).strip():
+        return str(path)
+    raise CrewInvalidInput(f"{NAME} is the path of a file or an object, not {path!r}")
+
+
+def refuse_unusable(path: Any) -> None:
+    """Fail before a crew is started or waited for where no storage can be opened at that path.
+
+    :raises CrewInvalidInput: what was rendered is no path of a file
+    """
+    if not isinstance(path, str) or not path.strip() or path.endswith("/"):
+        raise CrewInvalidInput(f"{NAME} was rendered to {path!r}, which is no path of a file or an object")
     try:
         _opened(path)
     except Exception as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow_crew_provider.compat.attempt import Attempt
@@ -25,8 +26,10 @@ BEGUN, DONE = "begun", "done"
 class QuestionRecord:
     """The record of the question that a task has asked.
 
-    Keys: ``draft`` that was shown, ``until`` when it is open, ``doubt`` while Airflow may not have the question yet,
-    whether people were ``notified``, ``over`` once an answer or the deadline has ended it, and those of `Attempt`.
+    Keys: ``draft`` that was shown, the ``terms`` of its form, ``since`` and ``until`` when it is open, ``doubt`` while
+    Airflow may not have the question yet, whether people were ``notified``, the steps of the escalation that were
+    ``told``, the ``approvals`` that are not enough yet, the draft that a schema has ``sent_back``, what was ``shown``
+    while an answer is looked for, ``over`` once an answer or the deadline has ended it, and those of `Attempt`.
     """
 
     def __init__(self, memory: TaskState, attempt: Attempt) -> None:
@@ -43,10 +46,13 @@ class QuestionRecord:
         """Whether an earlier try was lost while it asked, so that the question stands or does not."""
         return bool(self._record.get("doubt"))
 
-    @property
-    def until(self) -> str | None:
-        """The deadline that an earlier try has set; a clear begins anew."""
-        return None if self.cleared else self._record.get("until")
+    def until(self, draft: list[Any]) -> str | None:
+        """Return the deadline that an earlier try has set for this draft; a clear begins anew."""
+        return self._about(draft).get("until")
+
+    def terms(self, draft: list[Any]) -> Json | None:
+        """Return the terms by which an earlier try has asked about this draft."""
+        return self._about(draft).get("terms")
 
     def asking(self, draft: list[Any], until: str | None) -> None:
         """Record that the question is asked now, before it is.
@@ -57,14 +63,45 @@ class QuestionRecord:
             self._record = {**self._attempt.as_dict(), "draft": draft, "until": until, "doubt": True}
             self._must_keep("Nobody was asked; the retry of this task asks")
 
-    def asked(self, draft: list[Any], until: str | None, *, again: bool = False, doubt: bool = False) -> None:
+    def asked(
+        self,
+        draft: list[Any],
+        until: str | None,
+        terms: Json | None = None,
+        *,
+        again: bool = False,
+        doubt: bool = False,
+    ) -> None:
         """Record that the question is open, or still in ``doubt``; ``again`` notifies people once more."""
-        notified = None if again or self.cleared else self._record.get("notified")
-        self._record = {**self._attempt.as_dict(), "draft": draft, "until": until, "notified": notified}
+        before, sent_back = self._about(draft), self.draft_sent_back
+        since = before.get("since") or datetime.now(UTC).isoformat()
+        notified = None if again else before.get("notified")
+        self._record = {**self._attempt.as_dict(), "draft": draft, "since": since, "until": until, "notified": notified}
+        self._record |= {"terms": terms} if terms else {}
+        self._record |= {name: before[name] for name in ("told", "approvals") if before.get(name)}
+        self._record |= {"sent_back": sent_back} if sent_back else {}
         if doubt:
             self._record["doubt"] = True
         self.cleared = False
         self._keep()
+
+    def looking(self, shown: Json) -> None:
+        """Record what was shown: a look without an answer comes back from Airflow with nothing."""
+        self._keep(shown=shown)
+
+    @property
+    def shown(self) -> Json | None:
+        """What was shown when the look for an answer began."""
+        return self._record.get("shown")
+
+    def since(self, draft: list[Any]) -> datetime:
+        """Return since when the question about this draft is open; now, if it is not."""
+        since = self._about(draft).get("since")
+        return datetime.fromisoformat(since) if since else datetime.now(UTC)
+
+    def _about(self, draft: list[Any]) -> Json:
+        """Return what was recorded of this draft; before Airflow 3.3 a record outlives a run of the same name."""
+        return {} if self.cleared or self._record.get("draft") != draft else self._record
 
     def notify(self, notifiers: Sequence[Any], context: Any) -> None:
         """Call the notifiers, unless an earlier try has; one that fails changes nothing about the question.
@@ -75,19 +112,48 @@ class QuestionRecord:
         if before == DONE:
             return
         self._keep(notified=DONE if before == BEGUN else BEGUN)
-        for notifier in notifiers:
-            try:
-                notifier(context)
-            except Exception:
-                log.warning("A notifier failed; the question stays open", exc_info=True)
+        _call(notifiers, context)
         self._keep(notified=DONE)
+
+    def tell(self, step: str, notifiers: Sequence[Any], context: Any) -> bool:
+        """Do the same for a step of escalation; return whether it had still to be done."""
+        told = self._record.get("told") or {}
+        before = told.get(step)
+        if before == DONE:
+            return False
+        self._keep(told={**told, step: DONE if before == BEGUN else BEGUN})
+        _call(notifiers, context)
+        self._keep(told={**told, step: DONE})
+        return True
+
+    @property
+    def approvals(self) -> list[Json]:
+        """Who has approved this draft so far, each person once."""
+        return [] if self.cleared else list(self._record.get("approvals") or [])
+
+    def approved(self, approval: Json) -> list[Json]:
+        """Record one more approval, before its answer is removed for the next one; return them all."""
+        approvals = [*self.approvals, approval]
+        self._record = {**self._record, "approvals": approvals}
+        self._must_keep("The approval is kept; a retry of this task takes it")
+        return approvals
+
+    @property
+    def draft_sent_back(self) -> list[Any] | None:
+        """The draft that a schema has sent back, whatever was cleared since."""
+        return self._record.get("sent_back")
+
+    def sent_back(self, draft: list[Any]) -> None:
+        """Record that a schema sends this draft back, which it does once for an execution."""
+        self._record = {**self._attempt.as_dict(), "sent_back": draft}
+        self._must_keep("Nothing was sent back; a retry of this task does")
 
     def over(self) -> None:
         """Record that the question is answered, or timed out.
 
         The record stays on every version: Airflow may lose the task even now, and a try without it asks anew.
         """
-        self._record = {**self._record, "over": True}
+        self._record = {name: self._record[name] for name in self._record if name != "shown"} | {"over": True}
         self._must_keep("The answer is kept; a retry of this task takes it")
 
     def _must_keep(self, otherwise: str) -> None:
@@ -102,6 +168,14 @@ class QuestionRecord:
             self._memory.keep(self._record)
         except CrewError as error:
             log.warning("%s. The question is open; if this try is lost, the next one may ask anew", error)
+
+
+def _call(notifiers: Sequence[Any], context: Any) -> None:
+    for notifier in notifiers:
+        try:
+            notifier(context)
+        except Exception:
+            log.warning("A notifier failed; the question stays open", exc_info=True)
 
 
 def question_of(context: Any, operator: Any) -> QuestionRecord:

@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException, BaseOperator, TaskDeferred
 
+from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.core.outcome import COMPLETED, FAILED, GAVE_UP, PENDING, SEEN, TIMEOUT, Outcome
 from airflow_crew_provider.core.polling import Watch
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError
@@ -13,13 +14,15 @@ from airflow_crew_provider.hooks.crew import HasHook
 from airflow_crew_provider.hooks.inbox import address_of, hook_with
 from airflow_crew_provider.links.crew import push_link
 from airflow_crew_provider.models import Execution, ExecutionState, Json
-from airflow_crew_provider.tasks import cancellation
+from airflow_crew_provider.tasks import cancellation, output_storage
 from airflow_crew_provider.tasks.outcomes import ended, fail_task, fallback_timeout, fate_of_stop
+from airflow_crew_provider.tasks.output_keys import push_keys
 from airflow_crew_provider.tasks.output_rules import OutputRules
+from airflow_crew_provider.tasks.reports import ReportingTask
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 
 
-class WaitingTask(HasHook, BaseOperator):
+class WaitingTask(HasHook, ReportingTask, BaseOperator):
     """The base of operators and sensors that wait. They say what to poll, and what an execution's end means to them.
 
     :param output_schema: what a completed output must match: a JSON Schema (a dict), or a pydantic model or its import
@@ -27,6 +30,8 @@ class WaitingTask(HasHook, BaseOperator):
     :param max_total_tokens: fail the task if the completed execution has used more tokens; None for any number
     :param output_to: a path of Airflow's object storage to write the completed output to, instead of the XCom; the
         record then has ``output: null`` and ``output_path`` (templated)
+    :param multiple_outputs: push each key of a completed output, which must be an object, as an XCom of its own; the
+        record is still ``return_value``
     """
 
     cancel_on_kill: bool
@@ -39,18 +44,20 @@ class WaitingTask(HasHook, BaseOperator):
         output_schema: Json | str | type | None = None,
         max_total_tokens: int | None = None,
         output_to: str | None = None,
+        multiple_outputs: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.output_schema = output_schema
         self.max_total_tokens = max_total_tokens
-        self.output_to = output_to
+        self.output_to = output_storage.given_path(output_to)
+        self._pushes_keys = self.multiple_outputs = multiple_outputs
         self.output_rules  # noqa: B018  refuses a bad rule when the DAG file is parsed
 
     @property
     def output_rules(self) -> OutputRules:
         """What this task demands of a completed execution."""
-        return OutputRules(self.output_schema, self.max_total_tokens, self.output_to)
+        return OutputRules(self.output_schema, self.max_total_tokens, self.output_to, self._pushes_keys)
 
     @property
     def inbox(self) -> Json | None:
@@ -114,6 +121,7 @@ class WaitingTask(HasHook, BaseOperator):
         except CrewError as error:
             fail_task(error, "What became of the execution is not known; a retry of this task polls again")
         self.__dict__.update(_ti=context["ti"], _kickoff_id=outcome.kickoff_id)
+        self.report(context, ExecutionState.RUNNING, outcome.kickoff_id)
         watch = self.watch_again(context)
         watch.kickoff_id = outcome.kickoff_id
         if waiting:
@@ -133,6 +141,8 @@ class WaitingTask(HasHook, BaseOperator):
             watch.known = True
             self.go_on(watch)
         if outcome.kind == FAILED:
+            metrics.failed(self.crew_conn_id)
+            self.report(context, ExecutionState.ERROR, watch.kickoff_id)
             self.failed(watch, outcome.message)
         if outcome.kind == TIMEOUT:
             self.timed_out(watch, outcome.message)
@@ -150,9 +160,21 @@ class WaitingTask(HasHook, BaseOperator):
             )
             watch.known = True
             self.go_on(watch)
+        self.report(context, execution.state, execution.kickoff_id, usage=execution.usage)
+        self.multiple_outputs = False  # for Airflow, which would push the keys of the record, also of a pending one
+        if execution.state is not ExecutionState.COMPLETED:
+            return self.completed(context, execution)
+        metrics.completed(self.crew_conn_id, execution)
         # Before the task notes its end, so that a retry finds the execution again.
-        changed = self.output_rules.applied(execution, self.log) if execution.state is ExecutionState.COMPLETED else {}
+        changed = self._accepted(context, execution)
         return {**self.completed(context, execution), **changed}
+
+    def _accepted(self, context: Any, execution: Execution) -> Json:
+        """Return the fields of a completed record that the rules change."""
+        changed = self.output_rules.applied(execution, self.log)
+        if self._pushes_keys:
+            push_keys(context, execution.kickoff_id, changed["output"])
+        return changed
 
     def stop_execution(self, kickoff_id: str) -> str:
         """Stop an execution, best effort; return a sentence on its fate."""

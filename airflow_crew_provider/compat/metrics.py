@@ -1,0 +1,73 @@
+"""What Airflow's metrics say about crews. Tried on 2.11.2, 3.0.6, 3.1.8, 3.2.2 and 3.3.2.
+
+The names are a promise: `docs/operations.md` lists them. Since Airflow 3.2 there are two `Stats`. One is configured
+where tasks run, the other in Airflow's own processes, of which the triggerer is one.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
+
+from airflow.providers.common.compat.sdk import Stats
+
+from airflow_crew_provider.models import Execution
+
+
+def started(conn_id: str) -> None:
+    """Count an execution whose kickoff was answered with an id."""
+    _count("execution.started", conn_id=conn_id)
+
+
+def outcome_unknown(conn_id: str, request: str) -> None:
+    """Count a POST that may have arrived; ``request`` is ``kickoff`` or ``resume``."""
+    _count("execution.unknown", conn_id=conn_id, request=request)
+
+
+def failed(conn_id: str) -> None:
+    """Count a wait that ended with a failed execution."""
+    _count("execution.failed", conn_id=conn_id)
+
+
+def completed(conn_id: str, execution: Execution) -> None:
+    """Count a wait that ended with a completed execution, and what that has used."""
+    _count("execution.completed", conn_id=conn_id)
+    if execution.execution_time is not None:
+        _time("execution.duration", execution.execution_time, conn_id=conn_id)
+    if execution.total_tokens is not None:
+        _count("execution.tokens", int(execution.total_tokens), conn_id=conn_id)
+
+
+def polled(conn_id: str, *, in_triggerer: bool) -> None:
+    """Count a poll, whether it was answered or not."""
+    _count("execution.polls", in_triggerer=in_triggerer, conn_id=conn_id)
+
+
+def reviewed(conn_id: str, asked: datetime | None, decided: datetime) -> None:
+    """Record how long a person was waited for."""
+    if asked is not None:
+        _time("review.duration", (decided - asked).total_seconds(), conn_id=conn_id)
+
+
+def _count(name: str, number: int = 1, *, in_triggerer: bool = False, **tags: str) -> None:
+    with suppress(Exception):  # no metric is worth a task
+        _stats(in_triggerer).incr(f"crew.{name}", number, tags=tags)
+
+
+def _time(name: str, seconds: float, **tags: str) -> None:
+    with suppress(Exception):
+        _stats(False).timing(f"crew.{name}", timedelta(seconds=seconds), tags=tags)
+
+
+@cache
+def _stats(in_triggerer: bool) -> Any:
+    """Return the metrics that are configured in a task's process, or in a triggerer."""
+    if not in_triggerer:
+        return Stats
+    try:
+        from airflow.observability.stats import Stats as OfAirflow
+    except ImportError:  # before Airflow 3.2
+        from airflow.stats import Stats as OfAirflow  # type: ignore[assignment]
+    return OfAirflow

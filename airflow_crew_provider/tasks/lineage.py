@@ -1,0 +1,58 @@
+"""The facet by which OpenLineage knows a crew's execution; imported only when OpenLineage asks for it.
+
+`docs/crew-run-facet.json` is its schema. Values of inputs, outputs and feedback are never in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from attrs import define
+from openlineage.client.facet_v2 import RunFacet
+
+from airflow_crew_provider.models import Json, total_tokens
+
+SCHEMA = "urn:airflow-crew-provider:crew-run-facet:1"
+
+
+@define
+class CrewRunFacet(RunFacet):
+    """One execution as its task has seen it last; what is not known is None."""
+
+    connId: str
+    inputNames: list[str]
+    kickoffId: str | None = None
+    executionId: str | None = None
+    state: str | None = None
+    totalTokens: float | None = None
+
+    @staticmethod
+    def _get_schema() -> str:
+        return SCHEMA
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """What OpenLineage's extractor reads of an operator; inputs and outputs are the task's inlets and outlets."""
+
+    run_facets: dict[str, RunFacet]
+    job_facets: dict[str, Any] = field(default_factory=dict)
+    inputs: list[Any] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+
+
+def lineage_of(conn_id: str, input_names: list[str], report: Json) -> Lineage:
+    """Return what is told of a task.
+
+    :param report: as `ReportingTask.report` notes it; empty before anything was sent
+    """
+    facet = CrewRunFacet(
+        connId=conn_id,
+        inputNames=input_names,
+        kickoffId=report.get("kickoff_id"),
+        executionId=report.get("execution_id"),
+        state=report.get("state"),
+        totalTokens=total_tokens(report.get("usage")),
+    )
+    return Lineage({"crew": facet})
