@@ -1,4 +1,4 @@
-"""The pictures of the docs: the review form in its second round and the graph, taken from a real Airflow.
+"""The pictures of the docs, taken from a real Airflow: review forms, a log with an escalation, and the graph.
 
 python -m scripts.screenshots [folder]      needs Chromium and the [dev] extra
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Page
 
 from scripts.demo_stack import ROOT
-from scripts.stack import AirflowStack, CrewService, DagRun, ProcessGroup
+from scripts.stack import AirflowStack, CrewService, DagRun, ProcessGroup, wait_until
 from tests.system.browser import signed_in
 
 DRAFT = """## How to make {topic}
@@ -44,19 +45,46 @@ CREW = {
 FEEDBACK = "Drop the opening line and name the source."
 FORM = {"width": 1280, "height": 1060}
 GRAPH = {"width": 1500, "height": 520}
+LOG = {"width": 1280, "height": 520}
 
 
-def second_round(run: DagRun) -> dict[str, str]:
+def second_round(run: DagRun, **fields: Any) -> dict[str, str]:
     """Ask for a revision, as a reviewer does, and wait for the new draft."""
-    run.answer(run.wait_for_review(), "revise", human_feedback=FEEDBACK)
+    run.answer(run.wait_for_review(), "revise", human_feedback=FEEDBACK, **fields)
     run.wait_for_task("article.round_2.review", {"awaiting_input", "deferred"}, 90)
     return run.wait_for_review()["task_instance"]
 
 
-def picture_form(page: Page, airflow: AirflowStack, run: DagRun, task_id: str, file: Path) -> None:
+def open_form(page: Page, airflow: AirflowStack, run: DagRun, task_id: str) -> None:
     page.set_viewport_size(FORM)
     page.goto(f"{airflow.url}/dags/{run.dag_id}/runs/{run.run_id}/tasks/{task_id}/required_actions")
+
+
+def picture_form(page: Page, airflow: AirflowStack, run: DagRun, task_id: str, file: Path) -> None:
+    open_form(page, airflow, run, task_id)
     page.locator("textarea").fill("Good. One thing: say how much water.")
+    page.screenshot(path=file)
+
+
+def picture_difference(page: Page, airflow: AirflowStack, run: DagRun, task_id: str, file: Path) -> None:
+    open_form(page, airflow, run, task_id)
+    page.get_by_text("What has changed since round 1").scroll_into_view_if_needed()
+    page.screenshot(path=file)
+
+
+def picture_edit(page: Page, airflow: AirflowStack, run: DagRun, task_id: str, file: Path) -> None:
+    open_form(page, airflow, run, task_id)
+    draft = page.locator("textarea").last
+    draft.fill(draft.input_value().replace("a spoon for each cup", "two grams for each cup"))
+    draft.scroll_into_view_if_needed()
+    page.screenshot(path=file)
+
+
+def picture_escalation(page: Page, airflow: AirflowStack, run: DagRun, task_id: str, file: Path) -> None:
+    wait_until(lambda: "of the escalation" in run.log(task_id), 180, "the escalation")
+    page.set_viewport_size(LOG)
+    page.goto(f"{airflow.url}/dags/{run.dag_id}/runs/{run.run_id}/tasks/{task_id}")
+    page.get_by_text("of the escalation").first.scroll_into_view_if_needed()
     page.screenshot(path=file)
 
 
@@ -72,6 +100,9 @@ def picture_graph(page: Page, airflow: AirflowStack, run: DagRun, file: Path) ->
     page.screenshot(path=file)
 
 
+FEATURES = {"difference": picture_difference, "edit": picture_edit, "escalation": picture_escalation}
+
+
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with ProcessGroup() as group:
@@ -79,10 +110,15 @@ def main(folder: Path) -> None:
         crew.write_text(json.dumps(CREW))
         service = CrewService(str(crew), group=group).start()
         airflow = AirflowStack(
-            dags=[ROOT / "example_dags"], connections={"crew_default": service.connection}, group=group
+            dags=[ROOT / "example_dags", ROOT / "scripts" / "picture_dags"],
+            connections={"crew_default": service.connection},
+            group=group,
         ).start_all()
-        run = airflow.api.trigger("crew_review")
+        run, edited = airflow.api.trigger("crew_review"), airflow.api.trigger("review_pictures")
         with signed_in(airflow) as page:
+            task = second_round(edited, edited_draft=None)
+            for name, picture in FEATURES.items():
+                picture(page, airflow, edited, task["task_id"], folder / f"review-{name}.png")
             task = second_round(run)
             picture_form(page, airflow, run, task["task_id"], folder / "review-form.png")
             picture_graph(page, airflow, run, folder / "review-graph.png")

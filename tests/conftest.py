@@ -20,6 +20,7 @@ AIRFLOW_HOME = tempfile.mkdtemp(prefix="crew-tests-")
 # An example that takes long on a busy machine is no failure.
 settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
+settings.register_profile("quick", max_examples=20, deadline=None)
 # For mutation runs: the same examples each time, and fewer of them.
 settings.register_profile("mutants", derandomize=True, max_examples=30, deadline=None, database=None)
 
@@ -30,38 +31,25 @@ os.environ["AIRFLOW_HOME"] = AIRFLOW_HOME
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 
 
-# They wait for processes, browsers and servers that are slow on purpose; `make check` has no time for them.
-SLOW = {
-    "test_against_the_service",
-    "test_flow_answer_faults",
-    "test_flow_answers",
-    "test_flow_operators",
-    "test_rendered_drafts",
-    "test_service_browser",
-    "test_service_clock",
-    "test_service_connections",
-    "test_service_crashes",
-    "test_service_crews",
-    "test_service_database_faults",
-    "test_service_machines",
-    "test_service_migrations",
-    "test_service_openapi",
-    "test_service_operating",
-    "test_service_outbox",
-}
+@pytest.fixture(scope="session")
+def database() -> None:
+    """Airflow's own tables, in the home that all tests share."""
+    from airflow.utils.db import initdb
+
+    initdb()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow what starts processes; a test that is slow for another reason says it itself.
 
-    Tests on Airflow's processes come first: one worker runs them all, while the other runs the rest.
+    Tests on Airflow's processes come first, in two groups: two workers run one each, while a third runs the rest.
     """
-    items.sort(key=lambda item: "system" not in item.path.parts)
+    items.sort(key=lambda item: ("system" not in item.path.parts, "crashes" in item.path.parts))
     for item in items:
         code = getattr(getattr(item, "function", None), "__code__", None)
         fixtures = {"command", "render"} & set(getattr(item, "fixturenames", ()))
         starts = "subprocess" in (code.co_names if code else ()) or fixtures
-        if starts or item.path.stem in SLOW or {"crewai", "system"} & set(item.path.parts):
+        if starts or {"crewai", "system"} & set(item.path.parts):
             item.add_marker("slow")
         for marker in item.iter_markers("since_airflow"):
             if Version(marker.args[0]) > AIRFLOW:

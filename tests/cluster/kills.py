@@ -11,7 +11,8 @@ from topology import Cluster
 
 from scripts.stack.background import BackgroundWork
 
-PAUSE = (6.0, 14.0)
+PAUSE = (20.0, 40.0)  # a process that starts again takes some ten seconds of a core
+SHORT_PAUSE = (10.0, 20.0)
 TICK = 0.5
 WEIGHTS = {"worker": 5, "triggerer": 3, "scheduler": 2, "api-server": 1, "crew service": 4, "redis": 1}
 POSTGRES = "postgres restarted"
@@ -26,6 +27,7 @@ class Killer(BackgroundWork):
         self.revived: Counter[str] = Counter()
         self.last_kill = time.monotonic()
         self._cluster, self._random, self._once_each = cluster, Random(seed), once_each
+        self._pause = SHORT_PAUSE if once_each else PAUSE
         self._first = self._random.sample([*WEIGHTS, POSTGRES], len(WEIGHTS) + 1)
         self._kills_over = threading.Event()
 
@@ -38,12 +40,12 @@ class Killer(BackgroundWork):
         self._kills_over.set()
 
     def work(self) -> None:
-        next_kill = time.monotonic() + self._random.uniform(*PAUSE)
+        next_kill = time.monotonic() + self._random.uniform(*self._pause)
         while not self.over.wait(TICK):
             self.revived.update(self._cluster.revive())
             if time.monotonic() >= next_kill and not self._kills_over.is_set():
                 self._kill_one()
-                next_kill = time.monotonic() + self._random.uniform(*PAUSE)
+                next_kill = time.monotonic() + self._random.uniform(*self._pause)
 
     def _kill_one(self) -> None:
         if self._first:

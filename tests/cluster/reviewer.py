@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from random import Random
@@ -12,11 +11,11 @@ import requests
 
 from scripts.stack import AirflowApi, DagRun
 from scripts.stack.background import BackgroundWork
-from scripts.stack.reviews import answer_body, is_approval, round_of
+from scripts.stack.reviews import answer_body, draft_shown, is_approval, round_of
+from scripts.stack.runs import WAITING
 
 PAUSE = 1.0
 LONGEST_THOUGHT = 8.0
-WAITING = ("deferred", "awaiting_input")
 MOST_REVISIONS = 2  # of three rounds; the last must approve
 
 
@@ -55,12 +54,6 @@ class Reviewer(BackgroundWork):
         run = DagRun(self.api, dag_id, task["dag_run_id"])
         revise = round_of(task["task_id"]) <= MOST_REVISIONS and self._random.random() < 0.4
         option = next(each for each in detail["options"] if is_approval(each) != revise)
-        text = f"More of {task['task_id']} for {shown_draft(detail)}" if revise else ""
+        text = f"More of {task['task_id']} for Draft {draft_shown(detail)}" if revise else ""
         answer = self.api.call("PATCH", run.answer_path(detail), json=answer_body(option, text))
         self.answered += answer.ok
-
-
-def shown_draft(detail: dict[str, Any]) -> str:
-    """Return which draft a form shows, e.g. ``Draft 2``."""
-    found = re.search(r"Draft \d+", detail["body"])
-    return found.group(0) if found else "no draft"

@@ -17,19 +17,19 @@ from topology import Cluster, cluster_running
 from verdict import NAIVE, REVIEWED, Verdict, executions, judge, judge_naive
 
 from scripts.stack import DagRun, StackTimeout, wait_until
+from scripts.stack.runs import FINISHED
 
 SIZE = int(os.environ.get("CREW_CLUSTER_SIZE", "40"))
 SEED = int(os.environ.get("CREW_CLUSTER_SEED") or SystemRandom().randrange(1_000_000))
 SHORT = SIZE <= 40
 SHARES = {
-    "cluster_plain": 0.45,
-    "cluster_failing": 0.25,
-    "cluster_gated": 0.15,
-    "cluster_flow": 0.1,
+    "cluster_plain": 0.5,
+    "cluster_failing": 0.27,
+    "cluster_gated": 0.12,
+    "cluster_flow": 0.06,
     "cluster_mapped": 0.05,
 }
 NAIVE_SHARE = 0.1
-FINISHED = ("success", "failed")
 STUCK_AFTER = 300.0  # seconds after the last kill
 BOUND = 240.0 if SHORT else 1080.0
 HEAD = "| | runs | lost | doubled | wrong draft | stuck | p50 | p95 |\n|---|---|---|---|---|---|---|---|"

@@ -11,10 +11,9 @@ from statistics import quantiles
 from typing import Any
 
 import sqlalchemy
-from reviewer import shown_draft
 
 from scripts.stack import DagRun
-from scripts.stack.reviews import is_approval, round_of
+from scripts.stack.reviews import draft_shown, is_approval, round_of
 
 EXPECTED = {"cluster_failing": "failed"}
 PLAIN = "cluster_plain"
@@ -96,9 +95,9 @@ def _wrong_answers(run: DagRun, execution: dict[str, Any]) -> list[str]:
     details = sorted(_answered(run), key=lambda detail: round_of(detail["task_instance"]["task_id"]))
     revisions = [detail for detail in details if not is_approval(detail["chosen_options"][0])]
     problems = [
-        f"{run.run_id}: round {number} showed {shown_draft(detail)}"
+        f"{run.run_id}: round {number} showed draft {draft_shown(detail)}"
         for number, detail in enumerate(details, start=1)
-        if shown_draft(detail) != f"Draft {number}"
+        if draft_shown(detail) != number
     ]
     found = re.match(r"Draft (\d+) on ", execution["output"] or "")
     if not found or int(found.group(1)) != len(revisions) + 1:

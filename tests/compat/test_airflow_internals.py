@@ -112,12 +112,21 @@ INTERNALS = [
     Internal("airflow.sdk.bases.xcom:BaseXCom.set", "compat/xcoms.py", "past an XCom backend", since="3.0"),
     Internal("airflow.sdk.bases.xcom:BaseXCom.aget_one", "compat/xcoms.py", "without a thread", since="3.3"),
     Internal("airflow.models.dagrun:DagRun.clear_number", "compat/attempt.py", "tells a clear from a retry"),
+    Internal("airflow.providers.common.compat.sdk:BaseHook", "compat/connections.py", "the same in `dag.test()`"),
     Internal(
         "airflow.providers.common.compat.connection:get_async_connection",
         "compat/connections.py",
         "looks a connection up in a trigger",
     ),
-    Internal("airflow.models.connection:Connection", "compat/flow_store.py", "the secret of a Flow's webhooks"),
+    Internal("airflow.providers.common.compat.sdk:Stats", "compat/metrics.py", "the metrics of a task"),
+    Internal("airflow.observability.stats:Stats", "compat/metrics.py", "those of a triggerer", since="3.2"),
+    Internal("airflow.stats:Stats", "compat/metrics.py", "the same before 3.2"),
+    Internal("airflow.assets.manager:asset_manager", "compat/crew_assets.py", "adds an event", since="3.0"),
+    *(
+        Internal(f"airflow.models.asset:{name}", "compat/crew_assets.py", "events that are known", since="3.0")
+        for name in ("AssetModel.uri", "AssetModel.active", "AssetEvent.asset_id", "AssetEvent.extra")
+    ),
+    Internal("airflow.models.connection:Connection", "compat/crew_senders.py", "the secrets of webhooks"),
     Internal("airflow.models.variable:Variable", "compat/flow_store.py", "where questions of Flows are stored"),
     Internal("airflow.providers.common.compat.sdk:mask_secret", "compat/flow_variables.py", "hides a callback's token"),
     Internal("airflow:__version__", "compat/version.py", "whether plugins can serve the inbox"),
@@ -151,9 +160,13 @@ INTERNALS = [
     Internal("airflow.sdk.exceptions:TaskAwaitingInput", "compat/human_in_the_loop.py", "parks a review", since="3.3"),
     Internal("airflow.providers.common.compat.sdk:TaskDeferred", "compat/human_in_the_loop.py", "looks for an answer"),
     *(
-        Internal(f"{module}:{name}", "compat/human_in_the_loop.py", "no answer was found", since=since)
-        for module, since in (("airflow.sdk.exceptions", "3.2"), ("airflow.exceptions", "3.1"))
-        for name in ("TaskDeferralError", "TaskDeferralTimeout")
+        Internal(name, "compat/human_in_the_loop.py", "no answer was found", since=since)
+        for name, since in (
+            ("airflow.sdk.exceptions:TaskDeferralError", "3.2"),
+            ("airflow.sdk.exceptions:TaskDeferralTimeout", "3.2"),
+            ("airflow.exceptions:TaskDeferralError", "2.11"),
+            ("airflow.exceptions:TaskDeferralTimeout", "3.0"),
+        )
     ),
     Internal(
         "airflow.providers.common.compat.sdk:BaseSensorOperator._get_next_poke_interval",

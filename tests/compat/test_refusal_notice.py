@@ -34,7 +34,9 @@ def session() -> Iterator[Session]:
     event.remove(hitl.HITLDetail, "before_update", refusal_notice._before_update)
 
 
-def question(session: Session, option: str = "revise", params: Any = None, **more: Any) -> Any:
+def question(
+    session: Session, option: str = "revise", params: Any = None, params_of_form: Any = PARAMS, **more: Any
+) -> Any:
     """Return a question that Ann has answered."""
     id_type = hitl.HITLDetail.__table__.c.ti_id.type.python_type  # Airflow 3.1 has text here
     detail = hitl.HITLDetail(
@@ -42,7 +44,7 @@ def question(session: Session, option: str = "revise", params: Any = None, **mor
         options=["approve", "revise"],
         subject="Review",
         body=TEXT,
-        params=PARAMS,
+        params=params_of_form,
         **more,
     )
     session.add(detail)
@@ -73,10 +75,12 @@ def asks_again(session: Session, detail: Any) -> str:
         ("revise", {"feedback": "Shorter."}, "its fields are `feedback` and the form has `human_feedback`"),
         ("revise", {"human_feedback": " "}, "a revision was asked for without saying what to change"),
         ("revise", {}, "a revision was asked for without saying what to change"),
+        ("approve", {"human_feedback": "", "edited_draft": " "}, "the edited draft is empty"),
     ],
 )
 def test_a13_an_answer_that_is_removed_is_explained(session: Session, option: str, params: Any, reason: str) -> None:
-    body = asks_again(session, question(session, option, params))
+    fields = {**PARAMS, "edited_draft": {"value": "Draft."}} if "edited_draft" in params else PARAMS
+    body = asks_again(session, question(session, option, params, params_of_form=fields))
     assert body == f"**The last answer by `Ann` was not accepted because {reason}.**\n\n{TEXT}"
 
 

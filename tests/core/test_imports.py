@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "service.storage": ("service.storage.states",),
     "service.engine": (*CORE, "service.storage", "service.settings"),
     "service.scripted_crew": ("service.engine",),
-    "service.crewai": ("service.engine", "core.feedback"),
+    "service.crewai": ("service.engine", "core.feedback", "core.status_parser"),
     "service.targets": ("service.engine", "service.scripted_crew", "service.crewai"),
     "service.http": (*CORE, "service.engine", "service.storage.states", "service.settings"),
     "service": (*CORE, "service"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,20 +12,29 @@ import airflow_crew_provider
 from airflow_crew_provider.core import stored_names
 
 PACKAGE = Path(airflow_crew_provider.__file__).parent
-TREES = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
 # Words of the API too, where they do not name an XCom.
 ALSO_FIELDS = ("KICKOFF_ID_KEY", "EXECUTION_ID_KEY", "FEEDBACK_FIELD")
 STORED = {name: value for name, value in vars(stored_names).items() if name.isupper()}
 
+pytestmark = pytest.mark.xdist_group("one home")  # one worker reads the package for all of them
 
-def texts(tree: ast.AST) -> Counter[str]:
-    return Counter(
-        node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    )
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    return {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+
+
+@cache
+def texts() -> dict[str, set[object]]:
+    """Return the literals of each module."""
+    return {
+        path: {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+        for path, tree in trees().items()
+    }
 
 
 def places_of(text: str) -> list[str]:
-    return sorted(path for path, tree in TREES.items() if texts(tree)[text])
+    return sorted(path for path, found in texts().items() if text in found)
 
 
 @pytest.mark.parametrize("name", [name for name in STORED if name not in ALSO_FIELDS])
@@ -38,7 +47,7 @@ def test_a_stored_name_is_written_in_one_module(name: str) -> None:
 def test_an_xcom_is_never_pushed_or_pulled_under_a_literal_key() -> None:
     calls = [
         (path, keyword.value.value)
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and "xcom" in node.func.attr
         for keyword in node.keywords
@@ -55,7 +64,7 @@ def test_whether_a_status_is_of_the_live_dialect_is_decided_in_one_function() ->
     """The key `state` tells it, so nobody else of the provider asks whether a body has that key."""
     deciding = {
         (path, ast.unparse(node))
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         if not path.startswith("service/")
         for node in ast.walk(tree)
         if isinstance(node, ast.Compare | ast.Call) and "'state'" in ast.unparse(node)

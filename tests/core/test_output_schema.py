@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, RootModel, field_validator
 
 from airflow_crew_provider.core.output_schema import (
     LONGEST_VIOLATION,
+    MOST_FOUND,
     listed,
     matching,
     refuse_bad_schema,
@@ -28,6 +29,16 @@ PRICES = {
     },
     "$defs": {"item": {"type": "object", "required": ["name"]}},
 }
+
+
+ENDLESS = "it refers to itself without end, or is nested too deeply"
+
+
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"properties": {"a": schema}}
+    return schema
 
 
 class Item(BaseModel):
@@ -206,9 +217,89 @@ def test_every_part_of_a_schema_is_looked_through_for_references() -> None:
 def test_nothing_is_fetched_when_an_output_is_compared_either(monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[Any] = []
     monkeypatch.setattr("urllib.request.urlopen", lambda *arguments, **more: fetched.append(arguments))
-    with pytest.raises(Exception, match="Unresolvable"):
+    with pytest.raises(CrewInvalidInput, match=r"^output_schema cannot be applied: .*Unresolvable"):
         validator_of({"$ref": "http://127.0.0.1:9/schema.json"})({})
     assert fetched == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ({"$schema": 5}, "AttributeError: "),
+        ({"$schema": ["x"]}, "TypeError: "),
+        ({"$ref": "#"}, ENDLESS),
+        ({"allOf": [{"$ref": "#"}]}, ENDLESS),
+        ({"$id": "http://[", "$ref": "x"}, "ValueError: "),
+        (deep(3000), ENDLESS),
+    ],
+    ids=["number", "list", "itself", "itself in a list", "address", "deep"],
+)
+def test_what_the_library_stumbles_over_is_refused_when_the_dag_is_parsed(schema: Any, problem: str) -> None:
+    with pytest.raises(CrewInvalidInput) as error:
+        refuse_bad_schema(schema)
+    assert str(error.value).startswith(f"output_schema cannot be applied: {problem}")
+    assert error.value.__suppress_context__
+
+
+@pytest.mark.parametrize("name", ["$ref", "$dynamicRef"])
+@pytest.mark.parametrize("where", [lambda part: part, lambda part: {"properties": {"a": part}}], ids=["root", "part"])
+def test_a_dynamic_reference_is_looked_up_too(name: str, where: Any) -> None:
+    with pytest.raises(CrewInvalidInput, match="which it does not contain"):
+        refuse_bad_schema(where({name: "#nope"}))
+
+
+def test_a_schema_of_a_tree_may_refer_to_itself() -> None:
+    tree = {"type": "object", "properties": {"left": {"$ref": "#"}, "right": {"$dynamicRef": "#"}}}
+    refuse_bad_schema(tree)
+    assert violations(tree, {"left": {"right": 5}}) == ["$.left.right: 5 is not of type 'object'"]
+
+
+def test_what_the_library_stumbles_over_in_an_output_is_no_fault_of_the_output() -> None:
+    schema = {"properties": {"a": {"$ref": "#/properties/a"}}}
+    assert violations(schema, {"b": 1}) == []
+    with pytest.raises(CrewInvalidInput) as error:
+        violations(schema, {"a": 1})
+    assert str(error.value).startswith(f"output_schema cannot be applied: {ENDLESS}")
+
+
+ORDER = {"type": "object", "properties": {"items": {"type": "array", "items": {"$ref": "item.json"}}}}
+
+
+@pytest.mark.parametrize(
+    ("order", "problem"),
+    [(ORDER, "refers to 'item.json'"), ({"type": "objekt"}, "is not a JSON Schema"), (5, "is not a JSON Schema")],
+    ids=["another document", "no type", "no schema"],
+)
+def test_a_schema_behind_another_keyword_is_looked_at_too(order: Any, problem: str) -> None:
+    with pytest.raises(CrewInvalidInput, match=problem):
+        refuse_bad_schema({"$ref": "#/components/schemas/Order", "components": {"schemas": {"Order": order}}})
+
+
+UNTYPED = {"required": ["total"], "properties": {"total": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "problem"),
+    [
+        (UNTYPED, "I am sorry, I cannot do that.", "the output is a text"),
+        (UNTYPED, '{"total": "many"}', "'many' is not of type 'integer'"),
+        ({"items": {"required": ["price"]}}, '[{"name": "tea"}]', "'price' is a required property"),
+    ],
+)
+def test_a_schema_that_gives_no_type_takes_no_text_for_an_object_or_a_list(
+    schema: Any, text: str, problem: str
+) -> None:
+    found = matching(validator_of(schema), text)[1]
+    assert any(problem in each for each in found), found
+
+
+def test_a_schema_that_gives_no_type_takes_the_json_of_a_text() -> None:
+    assert matching(validator_of(UNTYPED), '{"total": 3}') == ({"total": 3}, [])
+
+
+def test_of_very_many_violations_some_are_looked_for() -> None:
+    many = violations({"type": "array", "items": {"type": "integer"}}, ["x"] * 5_000)
+    assert len(many) == MOST_FOUND
 
 
 @pytest.mark.parametrize("schema", [PRICES, Order, "somewhere.else:Model", {}], ids=["schema", "model", "path", "any"])

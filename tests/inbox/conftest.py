@@ -17,14 +17,6 @@ from airflow_crew_provider.inbox.plugin import URL_PREFIX, CrewInboxPlugin
 
 
 @pytest.fixture(scope="session")
-def database() -> None:
-    """Airflow's own tables, in the home that all tests share."""
-    from airflow.utils.db import initdb
-
-    initdb()
-
-
-@pytest.fixture(scope="session")
 def inbox(database: None) -> Iterator[Inbox]:
     [mounted] = CrewInboxPlugin.fastapi_apps
     app = Starlette()

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
+import pytest
 import requests
 import uvicorn
 from airflow.models.dag import DagModel
@@ -21,6 +22,7 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import insert, select, update
 
+from airflow_crew_provider.compat import flow_variables, task_state
 from airflow_crew_provider.core.inbox_addresses import Registration, registered
 from airflow_crew_provider.core.inbox_messages import InboxMessages
 from airflow_crew_provider.core.stored_names import MESSAGES_KEY, POSTED_KEY
@@ -243,3 +245,9 @@ class StoredVariables:
     def delete(key: str) -> None:
         with create_session(scoped=False) as session:
             Variable.delete(key, session=session)
+
+
+def store_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tasks reach Variables without a supervisor: those of Flows and, before Airflow 3.3, what a task remembers."""
+    monkeypatch.setattr(flow_variables, "Variable", StoredVariables)
+    monkeypatch.setattr(task_state, "Variable", StoredVariables)

@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 from console import SECRET, TOKEN, question, signed
 from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
-from registered_run import RegisteredRun, StoredVariables, Task
+from registered_run import RegisteredRun, Task, store_variables
 
 from airflow_crew_provider.compat import flow_variables
 from airflow_crew_provider.core.stored_names import RESUME_KEY
@@ -22,6 +22,7 @@ from airflow_crew_provider.operators import resume
 from airflow_crew_provider.operators.crew import CrewResumeOperator
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 
+pytestmark = pytest.mark.slow
 CONN = "crew_faulty_flow"
 BEARER = "the-deployment's-own-token"
 CALLBACK = "POST /human_feedback_requests*"
@@ -47,7 +48,7 @@ def server() -> Iterator[FaultServer]:
 @pytest.fixture
 def ask(dag_run: RegisteredRun, server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> Ask:
     """Let the console ask, with an address at `at`, which is the deployment itself unless told otherwise."""
-    monkeypatch.setattr(flow_variables, "Variable", StoredVariables)
+    store_variables(monkeypatch)
     monkeypatch.setattr(resume, "SETTLING", 0.3)
 
     def ask(*, at: str | None = server.url, **extra: Any) -> Json:

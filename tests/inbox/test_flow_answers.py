@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 import requests
-from registered_run import RegisteredRun, StoredVariables, Task
+from registered_run import RegisteredRun, StoredVariables, Task, store_variables
 
 from airflow_crew_provider.compat import flow_variables
 from airflow_crew_provider.core import flow_questions
@@ -24,6 +24,7 @@ from airflow_crew_provider.service.local import LocalService, running_service
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 from scripts.stack import wait_until
 
+pytestmark = pytest.mark.slow
 FLOWS = Path(__file__).parents[1] / "service" / "crewai" / "crews" / "flows.py"
 SECRET = "signing-secret-of-the-console"
 CONN = "crew_live_flow"
@@ -49,7 +50,7 @@ def connect(flow: LocalService, dag_run: RegisteredRun, monkeypatch: pytest.Monk
         monkeypatch.setenv(f"AIRFLOW_CONN_{CONN.upper()}", json.dumps(connection))
 
     connect()
-    monkeypatch.setattr(flow_variables, "Variable", StoredVariables)
+    store_variables(monkeypatch)
     return connect
 
 
@@ -76,7 +77,6 @@ def address(seen: Execution) -> Any:
     return found
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.row("F4")
 @pytest.mark.row("F5")
 def test_f4_f5_a_flow_is_answered_by_the_address_that_came_with_its_question(

@@ -10,9 +10,9 @@ from unittest.mock import AsyncMock
 
 import airflow
 import pytest
-from registered_run import RegisteredRun, StoredVariables, Task
+from registered_run import RegisteredRun, Task, store_variables
 
-from airflow_crew_provider.compat import task_state, xcoms
+from airflow_crew_provider.compat import xcoms
 from airflow_crew_provider.core.inbox_addresses import repeatable
 from airflow_crew_provider.core.stored_names import POSTED_KEY
 from airflow_crew_provider.exceptions import CrewInvalidInput
@@ -56,8 +56,7 @@ def connect(live: LocalService, dag_run: RegisteredRun, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(xcoms.XCom, "get_one", get_one)
     monkeypatch.setattr(xcoms.XCom, "aget_one", aget_one, raising=False)
-    if task_state.NEVER_EXPIRE is None:  # before Airflow 3.3, Variables keep what a task remembers
-        monkeypatch.setattr(task_state, "Variable", StoredVariables)
+    store_variables(monkeypatch)
     connect(inbox_url=dag_run.inbox_url)
     return connect
 

@@ -10,6 +10,8 @@ from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import Execution
 from airflow_crew_provider.testing import recorded, scenario
 
+pytestmark = pytest.mark.waits
+
 
 def finished(hook: CrewHook, kickoff_id: str) -> Execution:
     watch = Watch(kickoff_id=kickoff_id, started=0, poll_interval=0.05)

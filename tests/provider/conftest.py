@@ -14,6 +14,7 @@ from faults.variables import Variables, keep_in_variables
 from simulated_airflow import TOKEN, Connect, TaskRun
 
 from airflow_crew_provider.compat import deferral, task_state
+from airflow_crew_provider.tasks import sender
 
 
 @pytest.fixture
@@ -41,6 +42,12 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Connect:
         monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(connection))
 
     return connect
+
+
+@pytest.fixture(autouse=True)
+def quick_fingerprints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fingerprints in a record are slow on purpose: most of the time of a test that sends anything."""
+    monkeypatch.setattr(sender, "ROUNDS", 1)
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ from airflow_crew_provider.operators.crew import CrewKickoffOperator
 
 local = pytest.importorskip("airflow_crew_provider.service.local", reason="the crew service needs the extra [service]")
 
+pytestmark = pytest.mark.slow
 SCENARIO = {
     "inputs": ["topic"],
     "tasks": [

@@ -16,6 +16,7 @@ from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.testing import scenario
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 
+pytestmark = pytest.mark.waits
 SLOW = {"inputs": [], "tasks": [{"id": "one", "seconds": 60, "output": "late"}]}
 
 

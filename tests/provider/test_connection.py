@@ -81,6 +81,8 @@ def test_a_host_that_is_no_base_url_is_refused_and_not_shown(host: str | None) -
         ({"headers": {"X": 5}}, "'headers'"),
         ({"headers": {"X": "a\nb"}}, "'X'"),
         ({"proxy": 5}, "'proxy'"),
+        ({"crew_webhook_secret": "short-and-secret"}, "'crew_webhook_secret'"),
+        ({"crew_webhook_secret": "with/" + "x" * 40}, "'crew_webhook_secret'"),
         ("[]", "Extra is not a JSON object"),
     ],
 )
@@ -88,6 +90,7 @@ def test_an_extra_that_cannot_be_meant_is_refused_by_name(extra: Any, problem: s
     with pytest.raises(CrewInvalidInput, match=problem) as error:
         connection(extra=extra)
     assert "'crew_x'" in str(error.value)
+    assert "short-and-secret" not in str(error.value)
 
 
 @pytest.mark.parametrize("password", [None, "", "  "])

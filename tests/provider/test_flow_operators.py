@@ -14,16 +14,16 @@ from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResume
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 
-pytest.importorskip("crewai", reason="a Flow needs the extra [crewai]")
-targets = pytest.importorskip("airflow_crew_provider.service.targets", reason="the crew service needs [service]")
-local = pytest.importorskip("airflow_crew_provider.service.local", reason="the crew service needs [service]")
-
+pytestmark = pytest.mark.slow
 FLOWS = Path(__file__).parents[1] / "service" / "crewai" / "crews" / "flows.py"
 OFFERED = ["publish", "rework", "drop"]
 
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Any]:
+    pytest.importorskip("crewai", reason="a Flow needs the extra [crewai]")
+    targets = pytest.importorskip("airflow_crew_provider.service.targets", reason="the crew service needs [service]")
+    local = pytest.importorskip("airflow_crew_provider.service.local", reason="the crew service needs [service]")
     with local.running_service(crew=targets.load(f"{FLOWS}:BriefingFlow")) as running:
         yield running
 
@@ -48,7 +48,6 @@ def answered(pending: dict[str, Any], task_id: str, **said: Any) -> str:
 
 
 @pytest.mark.row("F1", "F3")
-@pytest.mark.timeout(240)
 def test_f3_a_flow_continues_with_the_chosen_outcome_and_gets_the_feedback() -> None:
     # F1: none of the Flow's inputs is required, so one that is missing starts it all the same.
     flow = kicked_off(topic="ducks")
@@ -65,7 +64,6 @@ def test_f3_a_flow_continues_with_the_chosen_outcome_and_gets_the_feedback() -> 
 
 
 @pytest.mark.row("F3")
-@pytest.mark.timeout(120)
 def test_f3_an_outcome_that_the_flow_does_not_know_is_refused_with_those_that_there_are() -> None:
     flow = kicked_off(topic="geese")
     pending = waited(flow)

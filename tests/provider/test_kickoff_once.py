@@ -16,6 +16,7 @@ from simulated_airflow import TOKEN, Connect, TaskRun, run
 
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
+from airflow_crew_provider.tasks import earlier_execution
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 
 POST = "POST /kickoff"
@@ -74,7 +75,7 @@ def test_a_kickoff_returns_the_id_and_says_where_it_comes_from(server: FaultServ
 def test_n11_after_a_lost_answer_no_second_kickoff_is_sent_unless_that_is_safe_or_asked_for(
     server: FaultServer, connect: Connect, fault: str, on_unknown_outcome: str, idempotency_keys: bool
 ) -> None:
-    connect(server.url, kickoff_timeout=0.5, idempotency_keys=idempotency_keys)
+    connect(server.url, kickoff_timeout=2.0, idempotency_keys=idempotency_keys)
     server.on(POST, LOST[fault], STARTED)
     task_run, operator = TaskRun(), kickoff(on_unknown_outcome=on_unknown_outcome)
     may_retry = idempotency_keys or on_unknown_outcome == "retry"
@@ -239,13 +240,49 @@ def test_a7_a_task_that_is_cleared_after_its_success_starts_a_new_execution(serv
 
 @pytest.mark.row("A7")
 def test_a7_a_changed_request_starts_a_new_execution_on_a_retry(
-    server: FaultServer, log_text: Callable[[], str]
+    server: FaultServer, log_text: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(earlier_execution, "GRACE_FOR_UNKNOWN_ID", 0.0)
+    monkeypatch.setattr(earlier_execution, "BETWEEN_TWO_POLLS", 0.0)
     server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, 404)
     task_run = TaskRun()
     _started_and_died(task_run)
     assert run(kickoff(inputs={"topic": "other"}), task_run.retry()) == "k-2"
     assert "The request has changed" in log_text()
+
+
+@pytest.mark.row("A16", "N6")
+@pytest.mark.parametrize("cancel_on_kill", [True, False])
+def test_n6_an_execution_that_is_not_found_for_a_moment_is_not_over(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch, cancel_on_kill: bool
+) -> None:
+    """Soon after its kickoff one 404 proves nothing; later two do."""
+    monkeypatch.setattr(earlier_execution, "BETWEEN_TWO_POLLS", 0.0)
+    changed = kickoff(inputs={"topic": "other"}, cancel_on_kill=cancel_on_kill)
+    server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, 404, {"status": "running"})
+    server.on("POST /stop/k-1", 404)
+    task_run = TaskRun()
+    _started_and_died(task_run)
+    for grace in (300.0, 0.0):
+        monkeypatch.setattr(earlier_execution, "GRACE_FOR_UNKNOWN_ID", grace)
+        server.on(POLL, 404, {"status": "running"})
+        with pytest.raises(AirflowException, match="No second execution is started while the first may run"):
+            run(changed, task_run := task_run.retry())
+    assert len(server.sent(POST)) == 1
+    assert len(server.sent("POST /stop/k-1")) == (2 if cancel_on_kill else 0)
+
+
+@pytest.mark.row("A7", "N6")
+@pytest.mark.since_airflow("3.3")  # before, nothing is remembered after the task's end
+def test_n6_after_a_clear_an_execution_that_is_not_found_for_a_moment_is_stopped_all_the_same(
+    server: FaultServer,
+) -> None:
+    server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, 404, {"status": "running"})
+    server.on("POST /stop/k-1", {"status": "stopped"})
+    task_run = TaskRun()
+    assert run(kickoff(), task_run) == "k-1"
+    assert run(kickoff(), task_run.clear()) == "k-2"
+    assert len(server.sent("POST /stop/k-1")) == 1
 
 
 @pytest.mark.row("N11")

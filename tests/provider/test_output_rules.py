@@ -10,19 +10,15 @@ from airflow.providers.common.compat.sdk import DAG, dag, task
 from faults.dialects import LIVE, PENDING_SPEC, SPEC
 from faults.server import FaultServer
 from simulated_airflow import TaskRun, run
+from waiting_tasks import POLL, completed, in_both_places, kickoff_that_waits, sensor_that_waits
 
+from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 
 PRICES = {"type": "object", "required": ["total"], "properties": {"total": {"type": "number"}}}
 GOOD, BAD = '{"total": 3}', '{"total": "three"}'
-POLL = "GET /status/k-1"
-waits = pytest.mark.parametrize("deferrable", [False, True], ids=["worker", "triggerer"])
-
-
-def completed(output: str) -> dict[str, Any]:
-    return {**SPEC.completed, "result": {"output": output, "tasks": []}}
 
 
 @pytest.fixture(autouse=True)
@@ -32,23 +28,21 @@ def crew(server: FaultServer) -> None:
 
 
 def kickoff(**more: Any) -> CrewKickoffOperator:
-    options = {"inputs": {}, "poll_interval": 0.05, "wait_for_completion": True, "output_schema": PRICES}
-    return CrewKickoffOperator(task_id="kickoff", **{**options, **more})
+    return kickoff_that_waits(**{"output_schema": PRICES, **more})
 
 
 def sensor(**more: Any) -> CrewStatusSensor:
-    options = {"kickoff_id": "k-1", "poke_interval": 0.05, "timeout": 20, "output_schema": PRICES}
-    return CrewStatusSensor(task_id="wait", **{**options, **more})
+    return sensor_that_waits(**{"output_schema": PRICES, **more})
 
 
-@waits
+@in_both_places
 @pytest.mark.parametrize("made", [kickoff, sensor])
 def test_an_output_that_matches_is_the_records(server: FaultServer, made: Any, deferrable: bool) -> None:
     server.on(POLL, SPEC.running, completed(GOOD))
     assert run(made(deferrable=deferrable))["output"] == {"total": 3}
 
 
-@waits
+@in_both_places
 @pytest.mark.parametrize("made", [kickoff, sensor])
 def test_an_output_that_does_not_match_fails_the_task_for_good(
     server: FaultServer, made: Any, deferrable: bool
@@ -81,6 +75,41 @@ def test_a_list_becomes_the_output_where_the_schema_asks_for_one(server: FaultSe
 def test_a_model_that_cannot_be_imported_fails_before_the_crew_is_started(server: FaultServer) -> None:
     with pytest.raises(CrewTaskFailed, match="no_such_module"):
         run(kickoff(output_schema="no_such_module:Model"))
+    assert server.requests == []
+
+
+def test_a_retry_that_cannot_import_the_model_names_the_execution_that_runs(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    task_run = TaskRun()
+    with monkeypatch.context() as patch:
+        patch.setattr(CrewHook, "wait", die)
+        with pytest.raises(KeyboardInterrupt):
+            run(kickoff(deferrable=False), task_run)
+    with pytest.raises(CrewTaskFailed, match=r"no_such_module.*This try started nothing, but .*k-1"):
+        run(kickoff(output_schema="no_such_module:Model"), task_run.retry())
+
+
+@pytest.mark.parametrize("rule", [{"output_schema": "no_such_module:Model"}, {"output_to": ""}], ids=str)
+def test_a_sensor_that_cannot_apply_a_rule_says_what_becomes_of_the_execution(server: FaultServer, rule: Any) -> None:
+    operator = sensor()
+    for name, rendered in rule.items():
+        setattr(operator, name, rendered)
+    with pytest.raises(CrewTaskFailed, match="Execution k-1 is not affected; correct the rule and clear this task"):
+        run(operator)
+
+
+@pytest.mark.since_airflow("3.1")
+def test_the_group_starts_no_crew_for_a_model_that_cannot_be_imported(server: FaultServer) -> None:
+    from airflow_crew_provider.task_groups.crew import crew_with_review
+
+    with DAG("group", schedule=None) as dag:
+        crew_with_review(inputs={}, output_schema="no_such_module:Model")
+    with pytest.raises(CrewTaskFailed, match=r"no_such_module.*No execution was started"):
+        run(dag.get_task("crew.kickoff"))
     assert server.requests == []
 
 
@@ -143,11 +172,12 @@ def test_every_wait_of_the_group_compares(server: FaultServer) -> None:
 
     with DAG("group", schedule=None) as dag:
         crew_with_review(inputs={}, max_rounds=2, output_schema=PRICES)
-    found = {each.task_id for each in dag.tasks if getattr(each, "output_schema", None) == PRICES}
+    waits = [each for each in dag.tasks if isinstance(each, CrewStatusSensor)]
+    found = {each.task_id for each in waits if each.output_schema == PRICES}
     assert found == {"crew.wait", "crew.round_1.wait", "crew.round_2.wait"}
 
 
-@waits
+@in_both_places
 @pytest.mark.parametrize("made", [kickoff, sensor])
 def test_an_execution_that_used_more_tokens_fails_the_task_with_the_figures(
     server: FaultServer, made: Any, deferrable: bool

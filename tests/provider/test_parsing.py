@@ -24,6 +24,7 @@ NOT_LOADED = (
 AIRFLOW_ALONE = (
     "from airflow.providers.common.compat.sdk import DAG, BaseOperator, BaseSensorOperator, task",
     "from airflow.providers.standard.operators.hitl import HITLOperator",
+    "BaseOperator(task_id='alone')",  # 3.1 loads jsonschema for any operator
 )
 PUBLIC = (
     "exceptions",

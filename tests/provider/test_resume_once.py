@@ -12,6 +12,7 @@ from faults.server import FaultServer
 from faults.wire import RESET, SILENCE, NoReply, Reply
 from simulated_airflow import Connect, TaskRun, run
 
+from airflow_crew_provider.core.status_parser import EDITS_OFFER, HASH_FIELD, HASH_OFFER
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks, output_sha256
 from airflow_crew_provider.operators import resume as module
 from airflow_crew_provider.operators.crew import CrewResumeOperator
@@ -22,6 +23,7 @@ POLL = "GET /status/k-1"
 ANSWER = {"execution_id": "k-1", "crew_task_id": "draft_task", "is_approve": True}
 REVIEW = {**ANSWER, "human_feedback": "", "output_sha256": output_sha256("the draft")}
 BEFORE = {"spec": PENDING_SPEC, "live": UNKNOWN_LIVE}
+EDIT = "edited_output"
 POLLED = {"spec": "k-1", "live": "k-2"}
 
 
@@ -149,10 +151,43 @@ def test_n13_a_live_deployment_does_not_report_it_so_a_lost_answer_is_left_to_a_
 
 
 @pytest.mark.row("N8")
-def test_n8_the_old_pause_is_gone_before_the_next_task_polls(server: FaultServer) -> None:
+def test_n8_the_old_pause_is_gone_before_the_next_task_polls(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SETTLING", 30.0)
     server.on(POLL, PENDING_SPEC, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
     run(resume())
     assert [request.method for request in server.requests] == ["GET", "POST", "GET", "GET"]
+
+
+# --- the hash of the draft goes along -----------------------------------------------------------------------
+
+
+@pytest.mark.row("N20", "A11")
+def test_a_service_that_checks_the_draft_gets_its_hash_and_no_other_does(server: FaultServer, dialect: Dialect) -> None:
+    server.on(POLL, BEFORE[dialect.name], dialect.running).on(POST, dialect.resumed)
+    run(resume())
+    assert "output_sha256" not in server.sent(POST)[0].json
+    if dialect.name == "spec":
+        server.on(POLL, Reply(body=PENDING_SPEC, headers={HASH_OFFER: HASH_FIELD}), SPEC.running)
+        run(resume(), TaskRun("resume"))
+        assert server.sent(POST)[1].json["output_sha256"] == REVIEW["output_sha256"]
+
+
+@pytest.mark.row("N20")
+def test_n20_a_resend_with_a_key_is_the_same_request_though_the_offer_is_gone(
+    server: FaultServer, connect: Connect
+) -> None:
+    connect(server.url, kickoff_timeout=0.5, idempotency_keys=True)
+    server.on(POLL, Reply(body=PENDING_SPEC, headers={HASH_OFFER: HASH_FIELD}), SPEC.running)
+    server.on(POST, NoReply(RESET), SPEC.resumed)
+    task_run = TaskRun("resume")
+    with pytest.raises(AirflowException):
+        run(resume(), task_run)
+    run(resume(), task_run.retry())
+    first, second = server.sent(POST)
+    assert first.json == second.json
+    assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
 
 
 # --- a crew that is completed -------------------------------------------------------------------------------
@@ -183,6 +218,34 @@ def test_n14_a_400_says_that_somebody_else_has_answered(server: FaultServer) -> 
     server.on(POLL, PENDING_SPEC).on(POST, Reply(status=400, body={"detail": "Execution is not pending"}))
     with pytest.raises(CrewTaskFailed, match="answered by somebody else, or is over"):
         run(resume())
+
+
+@pytest.mark.row("N14")
+def test_n14_a_400_to_an_edit_does_not_say_that_somebody_else_has_answered(server: FaultServer) -> None:
+    server.on(POLL, Reply(body=PENDING_SPEC, headers={EDITS_OFFER: EDIT}))
+    server.on(POST, Reply(status=400, body={"detail": "edited_output is not accepted because it is no object."}))
+    with pytest.raises(CrewTaskFailed, match="is no object") as failure:
+        run(resume(review={**REVIEW, EDIT: "A text."}))
+    assert "This answer was not accepted" in str(failure.value)
+    assert "somebody else" not in str(failure.value)
+
+
+@pytest.mark.row("N14")
+@pytest.mark.parametrize(
+    "now", [{**PENDING_SPEC, "task_output": "another draft"}, SPEC.running], ids=["new", "being made"]
+)
+def test_n14_an_edit_that_came_too_late_is_handed_on_where_a_round_follows(server: FaultServer, now: Any) -> None:
+    """Somebody else's revision arrived between the look and the POST."""
+    server.on(POLL, Reply(body=PENDING_SPEC, headers={EDITS_OFFER: EDIT}), now)
+    server.on(POST, Reply(status=400, body={"detail": "edited_output is of another draft."}))
+    assert run(resume(review={**REVIEW, EDIT: "A text."}, has_next_round=True)) == "k-1"
+
+
+@pytest.mark.row("N14")
+def test_n14_an_edit_of_a_draft_that_somebody_else_has_sent_back_is_handed_on(server: FaultServer) -> None:
+    server.on(POLL, SPEC.running)
+    assert run(resume(review={**REVIEW, EDIT: "A text."}, has_next_round=True)) == "k-1"
+    assert server.sent(POST) == []
 
 
 @pytest.mark.row("N14")

@@ -16,6 +16,7 @@ from airflow_crew_provider.hooks import cached_connection
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 
+pytestmark = pytest.mark.waits
 POLL = "GET /status/k-1"
 path = pytest.mark.parametrize("path", PATHS)
 Away = Callable[[int], list[str]]

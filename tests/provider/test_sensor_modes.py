@@ -31,6 +31,7 @@ try:
 except ImportError:
     from airflow.exceptions import AirflowRescheduleException
 
+pytestmark = pytest.mark.waits
 POLL = "GET /status/k-1"
 MODES = ("poke", "reschedule", "deferrable")
 modes = pytest.mark.parametrize("mode", MODES)

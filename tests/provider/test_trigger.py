@@ -24,6 +24,7 @@ from airflow_crew_provider.hooks import cached_connection
 from airflow_crew_provider.tasks import cancellation
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 
+pytestmark = pytest.mark.waits
 POLL = "GET /status/k-1"
 
 
@@ -72,7 +73,7 @@ def test_a3_a_restart_keeps_the_deadline(server: FaultServer, dialect: Dialect) 
     event = fire(trigger(started=began - 60, deadline=began + 0.5))
     assert event["kind"] == TIMEOUT
     assert "after 1 min" in event["message"]
-    assert 0.5 <= time.time() - began < 10
+    assert 0.5 <= time.time() - began < 45
 
 
 @pytest.mark.row("A3")
@@ -147,6 +148,7 @@ def test_no_session_or_socket_is_left_behind_in_any_loop(server: FaultServer, di
         return (await trigger().run().__anext__()).payload
 
     server.on(POLL, dialect.running, dialect.completed)
+    gc.collect()  # what earlier tests have left behind counts as theirs
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):

@@ -15,6 +15,7 @@ from simulated_airflow import PATHS, POKE, TOKEN, TRIGGERER, Connect, wait
 from airflow_crew_provider.core.outcome import COMPLETED, FAILED, GAVE_UP, PENDING, TIMEOUT
 from airflow_crew_provider.hooks.crew import CrewHook
 
+pytestmark = pytest.mark.waits
 POLL = "GET /status/k-1"
 GATEWAY = "<html><head><title>502 Bad Gateway</title></head><body><h1>Sorry</h1></body></html>"
 path = pytest.mark.parametrize("path", PATHS)
@@ -100,18 +101,18 @@ def test_n4_polls_without_a_whole_answer_time_out_and_are_forgiven(
     server.on(POLL, *faults, dialect.completed)
     began = time.monotonic()
     assert wait(path).kind == COMPLETED
-    assert 1.2 <= time.monotonic() - began < 10
+    assert 1.2 <= time.monotonic() - began < 45
 
 
 @pytest.mark.row("N4")
 @path
 def test_n4_the_deadline_of_the_wait_cuts_a_poll_in_flight(path: str, server: FaultServer, connect: Connect) -> None:
-    connect(server.url, timeout=30)
+    connect(server.url, timeout=60)
     server.on(POLL, NoReply(SILENCE))
     began = time.monotonic()
     outcome = wait(path, timeout=0.5)
     assert outcome.kind == TIMEOUT
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 45
 
 
 @pytest.mark.row("N5")

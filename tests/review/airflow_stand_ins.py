@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow.sdk.execution_time.comms import CreateHITLDetailPayload
 
@@ -50,6 +52,13 @@ class Supervisor:
         if self.kills:
             raise KeyboardInterrupt
         return self.asked[0]
+
+
+def parked(run: Callable[[], Any]) -> dict[str, Any]:
+    """Run a task until it waits for a person; return what it keeps meanwhile."""
+    with pytest.raises(TaskParked) as waits:
+        run()
+    return dict(waits.value.kwargs)
 
 
 def time_left(parked: Any) -> timedelta:

@@ -13,6 +13,7 @@ import pytest
 
 from airflow_crew_provider.audit.cli import main
 
+pytestmark = pytest.mark.waits
 SECRET = "the-token-of-a-person"
 
 
@@ -61,6 +62,52 @@ def test_a_dag_without_decisions_prints_nothing_and_sends_the_token_in_spite_of_
     assert main(["a b"]) == 0
     assert capsys.readouterr() == ("", "")
     assert {header for _, header in airflow.seen} == {f"Bearer {SECRET}"}
+
+
+def test_a_decision_of_the_deadline_that_airflow_holds_no_response_to_is_listed(
+    airflow: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def question(task_id: str) -> dict[str, Any]:
+        task = {"task_id": task_id, "map_index": -1, "state": "success"}
+        return {
+            "task_instance": task,
+            "params": {"human_feedback": {}},
+            "response_received": False,
+            "responded_at": None,
+        }
+
+    run = "/api/v2/dags/tea/dagRuns/r"
+    review = {"output_sha256": "0", "decided_at": "2026-11-20T12:00:00+00:00", "is_approve": True, "reviewer": None}
+    airflow.answers[f"{run}/hitlDetails"] = page("hitl_details", question("decided"), question("open"))
+    airflow.answers[f"{run}/taskInstances/~/xcomEntries"] = page("xcom_entries")
+    entry = (200, {}, json.dumps({"value": review}).encode())
+    airflow.answers[f"{run}/taskInstances/decided/xcomEntries/crew_decision"] = entry
+    assert main(["tea", "r"]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert (json.loads(line)["task_id"], json.loads(line)["taken"]) == ("decided", True)
+
+
+@pytest.mark.parametrize(("status", "taken"), [("resumed", True), ("not sent", False)])
+def test_an_answer_that_was_not_sent_was_not_taken(
+    airflow: Any, capsys: pytest.CaptureFixture[str], status: str, taken: bool
+) -> None:
+    task = {"task_id": "review", "map_index": -1, "state": "success"}
+    detail = {"task_instance": task, "params": {"human_feedback": {}}, "response_received": True}
+    run = "/api/v2/dags/tea/dagRuns/r"
+    given = {"execution_id": "e", "crew_task_id": "t", "decided_at": "2026-11-20T12:00:00+00:00"}
+    said = {"kickoff_id": "e", "status": status, "message": None}
+    values = {
+        "review/xcomEntries/crew_decision": {**given, "output_sha256": "0"},
+        "resume/xcomEntries/crew_resume": {**given, **said},
+    }
+    airflow.answers[f"{run}/hitlDetails"] = page("hitl_details", detail)
+    entry = {"key": "crew_resume", "task_id": "resume", "map_index": -1}
+    airflow.answers[f"{run}/taskInstances/~/xcomEntries"] = page("xcom_entries", entry)
+    for path, value in values.items():
+        airflow.answers[f"{run}/taskInstances/{path}"] = (200, {}, json.dumps({"value": value}).encode())
+    assert main(["tea", "r"]) == 0
+    line = json.loads(capsys.readouterr().out)
+    assert (line["taken"], line["service"]) == (taken, said if taken else None)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import DAG, AirflowSkipException, BaseNotifier
+from airflow.providers.common.compat.sdk import DAG, AirflowSkipException, Asset, BaseNotifier, TaskGroup
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 from airflow_stand_ins import PENDING, Supervisor, TaskParked
@@ -63,6 +63,11 @@ def test_webhooks_are_given_at_the_kickoff_and_again_at_each_resume() -> None:
     dag = group(webhooks=webhooks, max_rounds=2)
     given = [dag.get_task(f"crew.{task}").webhooks for task in ("kickoff", "round_1.resume", "round_2.resume")]
     assert given == [webhooks] * 3
+
+
+def test_only_a_resume_with_a_round_after_it_hands_a_new_draft_on() -> None:
+    dag = group(max_rounds=2)
+    assert [dag.get_task(f"crew.round_{number}.resume").has_next_round for number in (1, 2)] == [True, False]
 
 
 def test_arguments_of_the_review_and_the_connection_reach_every_round() -> None:
@@ -150,3 +155,25 @@ def test_notifiers_are_called_for_each_question(context: dict[str, Any], supervi
     with pytest.raises(TaskParked):
         review.execute(context)
     assert len(notifier.contexts) == 1
+
+
+def test_the_outlets_are_those_of_the_result_and_of_no_other_task() -> None:
+    text = Asset("x-texts://tea")
+    with DAG("dag") as dag:
+        crew_with_review(inputs={}, outlets=[text])
+    assert {task.task_id: task.outlets for task in dag.tasks if task.outlets} == {"crew.result": [text]}
+
+
+@pytest.mark.parametrize(
+    ("default_args", "retries", "delays"),
+    [({}, 2, (5, 10)), ({"retries": 0}, 2, (5, 10)), ({"retries": 9, "retry_delay": timedelta(seconds=1)}, 9, (1, 1))],
+    ids=str,
+)
+def test_the_tasks_have_two_retries_or_as_many_as_the_dag_says(
+    default_args: dict[str, Any], retries: int, delays: tuple[int, int]
+) -> None:
+    with DAG("d", start_date=datetime(2026, 1, 1, tzinfo=UTC), default_args=default_args) as dag, TaskGroup("outer"):
+        crew_with_review(group_id="crew", inputs={}, max_rounds=1)
+    for task_id, delay in {"wait": delays[0], "round_1.resume": delays[0], "round_1.review": delays[1]}.items():
+        task = dag.get_task(f"outer.crew.{task_id}")
+        assert (task.retries, task.retry_delay) == (retries, timedelta(seconds=delay)), task_id

@@ -53,6 +53,25 @@ def test_a_review_without_a_subject_of_its_own_sends_the_default_one(
     assert kept == [supervisor.asked[0].subject]
 
 
+class Rendered(Sent):
+    """Renders what it is given, as most notifiers do."""
+
+    template_fields = ("text",)
+
+
+@pytest.mark.parametrize("text", ["{{ 6 * 7 }}", "{% if 1 %}42{% endif %}", "{# 42 #}", "{{{ 6 * 7 }}}"])
+def test_what_a_crew_or_a_person_has_written_is_no_template_of_the_notifier(
+    context: dict[str, Any], supervisor: Supervisor, text: str
+) -> None:
+    """It could name any connection's password."""
+    kept: list[str] = []
+    notifier = CrewReviewNotifier(lambda subject, link: Rendered(subject, kept), "https://airflow.example.com")
+    context["task"] = review = CrewReviewOperator(task_id="review", pending=PENDING, subject=text, notifiers=[notifier])
+    with pytest.raises(TaskParked):
+        review.execute(context)
+    assert [each.replace("\N{WORD JOINER}", "") for each in kept] == [text]
+
+
 def test_a_notifier_that_cannot_be_made_does_not_keep_others_from_being_called(
     context: dict[str, Any], supervisor: Supervisor
 ) -> None:

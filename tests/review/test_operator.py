@@ -291,3 +291,35 @@ def test_a_body_of_ones_own_replaces_the_page(context: Json, supervisor: Supervi
     with pytest.raises(TaskParked):
         review_of(subject="Look", body="Only this.").execute(context)
     assert (supervisor.asked[0].subject, supervisor.asked[0].body) == ("Look", "Only this.")
+
+
+def test_the_form_compares_the_draft_with_that_of_the_review_before(context: Json, supervisor: Supervisor) -> None:
+    review = review_of({**PENDING, "output": "Draft 0."}).execute_complete(context, said("revise", "Shorter."))
+    decision = context["ti"].pushed["crew_decision"]
+    asked_for = []
+
+    def pull(**names: Any) -> Json:
+        asked_for.append(names)
+        return decision
+
+    context["ti"].xcom_pull = pull
+    with DAG("rounds", schedule=None):
+        first = CrewReviewOperator(task_id="first", pending=PENDING)
+        second = CrewReviewOperator(task_id="second", pending=PENDING, previous=first.output, round_number=2)
+    second.previous = review  # as Airflow renders it
+    with pytest.raises(TaskParked):
+        second.execute(context)
+    assert "\n-Draft 0.\n+Draft 1.\n```" in supervisor.asked[0].body
+    assert asked_for == [{"task_ids": "first", "key": "crew_decision", "map_indexes": -1}]
+
+
+def test_a_decision_of_another_draft_is_not_compared(context: Json, supervisor: Supervisor) -> None:
+    review = review_of({**PENDING, "output": "Draft 0."}).execute_complete(context, said("revise", "Shorter."))
+    context["ti"].xcom_pull = lambda **_: {**review, "output_sha256": "0" * 64, "output": "Something else."}
+    with DAG("rounds", schedule=None):
+        first = CrewReviewOperator(task_id="first", pending=PENDING)
+        second = CrewReviewOperator(task_id="second", pending=PENDING, previous=first.output)
+    second.previous = review
+    with pytest.raises(TaskParked):
+        second.execute(context)
+    assert "has changed" not in supervisor.asked[0].body

@@ -9,6 +9,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from airflow_crew_provider.models import output_sha256
+from airflow_crew_provider.operators.draft_difference import MOST_PASSAGES, SHOWN_DIFFERENCE, difference
 from airflow_crew_provider.operators.review_form import SHOWN_CHARACTERS, ReviewForm, fenced, inert
 
 READER = MarkdownIt("commonmark").enable("table")
@@ -142,3 +143,80 @@ def test_the_page_says_what_happens_at_the_deadline(policy: Any, sentence: str) 
     body = question(until=datetime(2026, 11, 20, 12, tzinfo=UTC), on_timeout=policy).body
     assert "No answer by 2026-11-20 12:00 UTC" in body
     assert sentence in body
+
+
+REVISED = {"is_approve": False, "crew_task_id": "draft_task", "human_feedback": "Shorter."}
+
+
+def changes(before: Any, now: Any, **previous: Any) -> str:
+    return question(now, round_number=2, previous={**REVISED, "output": before, **previous}).body
+
+
+def test_the_second_round_shows_what_has_changed_as_a_difference_in_code() -> None:
+    body = changes("Tea is old. It is hot.\n\nThe end.", "Tea is old. It is very hot.\n\nThe end.")
+    [block] = [each for each in READER.parse(body) if each.type == "fence"]
+    assert block.info == "diff"
+    assert block.content.splitlines() == [
+        "--- round 1",
+        "+++ round 2",
+        "@@ -1,3 +1,3 @@",
+        " Tea is old.",
+        "-It is hot.",
+        "+It is very hot.",
+        " ",
+    ]
+    assert body.index("What has changed since round 1") < body.index("\n\n---\n\n")
+
+
+def test_an_object_is_compared_as_it_is_shown() -> None:
+    body = changes({"title": "Tea. Hot.", "words": 10}, {"title": "Tea. Hot.", "words": 9})
+    assert '-  "words": 10' in body
+    assert '+  "words": 9' in body
+
+
+def test_the_same_text_again_is_said_to_be_the_same() -> None:
+    assert "Nothing: the text is the same." in changes("Draft 1.", "Draft 1.")
+
+
+@pytest.mark.parametrize(("before", "now"), [("Do not.\nPay now.", "Do not. Pay now."), ("a\u2028b", "a\nb")])
+def test_drafts_that_differ_are_never_said_to_be_the_same(before: str, now: str) -> None:
+    assert "*Only spaces or the ends of lines differ.*" in changes(before, now)
+
+
+def test_what_differs_behind_the_part_that_is_compared_is_not_said_to_be_the_same() -> None:
+    shown = difference("Clause. " * 8_000 + "Price: 10.", "Clause. " * 8_000 + "Price: 10,000.", ("round 1", "round 2"))
+    assert "within the first 60,000 characters" in shown
+    assert "same" not in shown
+    line = "lorem ipsum " * 5_200
+    assert "within the first 60,000 characters" in difference(line + "10.", line + "10,000.", ("round 1", "round 2"))
+
+
+def test_a_draft_is_compared_with_one_of_the_same_task_only() -> None:
+    assert "has changed" not in changes("Outline.", "Draft.", is_approve=True, crew_task_id="outline_task")
+    assert "has changed" in changes("Outline.", "Draft.", is_approve=None, crew_task_id="draft_task")
+    # Live deployments give each question a task id of its own.
+    assert "has changed" in changes("Outline.", "Draft.", crew_task_id="another")
+    assert "has changed" not in question("Draft.", round_number=2, previous=REVISED).body
+
+
+@pytest.mark.parametrize("draft", [*HOSTILE, "```\n~~~\n````\n![beacon](https://evil.example/pixel.png)"])
+def test_nothing_in_the_difference_is_loaded_or_run(draft: str) -> None:
+    shown = difference(draft, "The end.", ("round 1", "round 2"))
+    assert kinds(shown) == {"fence"}
+    assert kinds(difference("The end.", draft, ("round 1", "round 2"))) == {"fence"}
+
+
+def test_a_long_difference_is_cut_and_says_so() -> None:
+    shown = difference("a" * 50_000, "b" * 50_000, ("round 1", "round 2"))
+    assert len(shown) < SHOWN_DIFFERENCE + 200
+    assert "Only the first 10,000 of 100,0" in shown
+    [block] = [each for each in READER.parse(shown) if each.type == "fence"]
+    assert "are shown" not in block.content
+
+
+def test_of_many_lines_the_first_are_compared_and_the_page_says_so() -> None:
+    many = "\n".join(str(each) for each in range(MOST_PASSAGES + 1))
+    shown = difference(many, many + "!", ("round 1", "round 2"))
+    assert shown == (
+        "*Only the first 1,000 sentences and lines, within the first 60,000 characters, of each draft were compared.*"
+    )

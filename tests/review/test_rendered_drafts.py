@@ -16,6 +16,7 @@ from airflow_crew_provider.operators.draft_text import inert
 from airflow_crew_provider.operators.review_form import ReviewForm
 from tests.browsers import browser_or_skip
 
+pytestmark = pytest.mark.slow
 RENDERER = Path(__file__).parent / "renderer"
 SEED, DOCUMENTS, BATCH = 20261120, 1_000, 250
 BEACON = "![beacon](https://evil.example/pixel.png)"
@@ -103,11 +104,12 @@ def documents() -> list[str]:
 
 
 def bodies(texts: list[str]) -> list[str]:
-    """Return the pages that reviewers see: the text as a draft, and as the feedback of the round before."""
+    """Return the pages that reviewers see: the text as a draft, as feedback, and in the difference of two drafts."""
     pending = {"execution_id": "e-1", "crew_task_id": "draft_task"}
     before = {"is_approve": False, "reviewer": {"id": "7", "name": BEACON}}
     drafts = [ReviewForm(pending={**pending, "output": text}).body for text in texts]
     rounds = [{**before, "human_feedback": text} for text in texts]
+    rounds += [{**before, "human_feedback": "", "output": f"{text}\nx"} for text in texts]
     return drafts + [ReviewForm(pending={**pending, "output": "x"}, round_number=2, previous=p).body for p in rounds]
 
 
@@ -117,7 +119,6 @@ def test_the_renderer_does_load_what_is_not_made_inert(render: Callable[[list[st
     assert "https://evil.example/pixel.png" in asked
 
 
-@pytest.mark.timeout(300)
 def test_nothing_that_a_crew_or_a_person_wrote_is_loaded_or_run_on_the_page(
     render: Callable[[list[str]], list[Any]],
 ) -> None:

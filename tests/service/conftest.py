@@ -15,6 +15,15 @@ from airflow_crew_provider.service.cli import main
 from airflow_crew_provider.service.local import running_service
 from scripts.stack.database import ThrowAwayDatabase
 
+# Of the tests that start a service, those that `make check` runs: they find what was forgotten at a new endpoint.
+IN_CHECK = ("test_service_endpoints.py", "test_service_bodies.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "serve" in getattr(item, "fixturenames", ()) and item.path.name not in IN_CHECK:
+            item.add_marker(pytest.mark.waits)
+
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:

@@ -7,6 +7,7 @@ import time
 import pytest
 from crew_client import GATED, Serve
 
+pytestmark = pytest.mark.slow
 TEN_MINUTES = 600.0
 SCENARIO = {
     "inputs": ["topic"],

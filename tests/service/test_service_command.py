@@ -16,6 +16,8 @@ from crew_client import GATED, Client, Command, Serve
 
 from airflow_crew_provider.service.cli import main
 
+pytestmark = pytest.mark.waits
+
 
 def test_a_token_is_made_printed_once_alone_on_its_line_and_works(command: Callable[..., Command]) -> None:
     service = command()

@@ -15,6 +15,8 @@ from crew_client import GATED, PLAIN, Client, Serve
 
 from airflow_crew_provider.service.local import running_service
 
+pytestmark = pytest.mark.waits
+
 
 def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
     """Start all calls at the same moment."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from crew_client import Client, Serve
 
+pytestmark = pytest.mark.waits
 SCENARIO = {
     "inputs": ["topic"],
     "tasks": [

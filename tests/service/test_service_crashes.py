@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from crew_client import Command, Receiver, eventually
 
+pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-20-letters"
 SCENARIO = {
     "inputs": ["topic"],

@@ -14,6 +14,7 @@ from crew_client import PLAIN, Client, Command, Receiver, eventually
 
 from airflow_crew_provider.service.cli import main
 
+pytestmark = pytest.mark.slow
 REPORT = {
     "inputs": ["topic"],
     "tasks": [{"id": "draft_task", "human_input": True, "output": "Report on {topic}"}],

@@ -16,6 +16,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browsers import browser_or_skip
 
+pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-20-letters"
 PREFIX = "/team"
 

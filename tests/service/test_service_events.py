@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from crew_client import GATED, PLAIN, SLOW, Client, Receiver, Serve, eventually
 
+pytestmark = pytest.mark.waits
 TOKEN = "stream-token-0123456789"
 
 

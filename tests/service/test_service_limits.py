@@ -29,6 +29,8 @@ from airflow_crew_provider.service.engine.crew import (
     TaskStarted,
 )
 
+pytestmark = pytest.mark.waits
+
 
 class Unruly:
     """Does what its input `behaviour` names."""

@@ -12,6 +12,7 @@ from crew_client import GATED, SLOW, Client, Serve, eventually
 
 from airflow_crew_provider.service.cli import main
 
+pytestmark = pytest.mark.waits
 ERROR = {"tasks": [{"id": "only_task", "agent": "Writer", "error": "out of ink"}]}
 DIALECTS = pytest.mark.parametrize("dialect", ["spec", "live"])
 

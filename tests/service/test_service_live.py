@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 from crew_client import PLAIN, SLOW, Client, Receiver, Serve, eventually
 
+pytestmark = pytest.mark.waits
 KNOWN_TO_CLIENTS = {"PENDING", "STARTED", "RUNNING", "SUCCESS", "FAILED", "NOT FOUND"}
 NOT_FOUND = {"state": "NOT FOUND", "status": "Task not found or Invalid kickoff id", "result": None}
 

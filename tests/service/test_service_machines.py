@@ -25,6 +25,7 @@ from crew_client import Serve, eventually
 
 from scripts.stack.ports import free_port
 
+pytestmark = pytest.mark.slow
 SIZE = int(os.environ.get("CREW_MACHINES_SIZE", "24"))
 PAUSE = float(os.environ.get("CREW_MACHINES_PAUSE", "15"))  # seconds between two kills
 FIRST = 4.0  # seconds to the first of them, in the middle of the load
@@ -157,7 +158,6 @@ def repeated(journal: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.row("S13")
-@pytest.mark.timeout(200)
 def test_s13_services_on_one_postgresql_share_the_work_and_each_execution_is_run_by_one(machines: Machines) -> None:
     ids = all_run(machines, 18)
     starts = Counter((execution, task) for word, execution, task in machines.journal() if word == "start")
@@ -168,7 +168,6 @@ def test_s13_services_on_one_postgresql_share_the_work_and_each_execution_is_run
 
 
 @pytest.mark.row("S13")
-@pytest.mark.timeout(200)
 def test_s13_what_one_machine_takes_another_knows(machines: Machines) -> None:
     first, second, third = (one.url for one in machines.machines)
     body, key = {"inputs": {"topic": "x"}}, {**HEADERS, "Idempotency-Key": "one"}
@@ -202,7 +201,6 @@ def test_s3_ids_that_postgresql_cannot_compare_are_unknown(serve: Serve, postgre
         assert client.post(path).status_code == 404
 
 
-@pytest.mark.timeout(200)
 def test_a_browser_that_signed_in_at_one_machine_is_signed_in_at_all(machines: Machines) -> None:
     first, second, _ = (one.url for one in machines.machines)
     browser = requests.Session()

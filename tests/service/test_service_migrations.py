@@ -19,6 +19,7 @@ from airflow_crew_provider.service.storage import schema
 from airflow_crew_provider.service.storage.database import Database, DatabaseUnusable
 from airflow_crew_provider.service.storage.tables import metadata
 
+pytestmark = pytest.mark.slow
 SCENARIO = {
     "inputs": ["topic"],
     "tasks": [

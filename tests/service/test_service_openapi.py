@@ -13,6 +13,7 @@ import pytest
 import requests
 from crew_client import GATED, Client, Command, Serve
 
+pytestmark = pytest.mark.slow
 CONFIG = Path(__file__).parent / "schemathesis.toml"
 TOKEN = "a-token-of-20-letters"
 CODES = {
@@ -38,7 +39,6 @@ CODES["live"] = {
 }
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("crews", [(), ("--crew", "report=demo", "--crew", "brief=demo")], ids=["root", "several"])
 @pytest.mark.parametrize("dialect", ["spec", "live"])
 def test_schemathesis_finds_no_failure_with_all_checks_on(

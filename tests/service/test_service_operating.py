@@ -13,6 +13,7 @@ from crew_client import PLAIN, SLOW, Command, Serve, eventually
 
 from airflow_crew_provider import __version__
 
+pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-the-organization"
 
 

@@ -12,6 +12,7 @@ from crew_client import GATED, PLAIN, Client, Serve, eventually
 
 from airflow_crew_provider.service.http import login_limit
 
+pytestmark = pytest.mark.waits
 HTML = {"Accept": "text/html"}
 NASTY = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{ 7 * 7 }}"
 

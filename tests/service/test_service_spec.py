@@ -8,6 +8,8 @@ from uuid import uuid4
 import pytest
 from crew_client import PLAIN, SLOW, Client, Serve
 
+pytestmark = pytest.mark.waits
+
 
 @pytest.fixture
 def client(serve: Serve) -> Client:

@@ -10,6 +10,7 @@ from crew_client import GATED, Client, Serve
 
 from airflow_crew_provider.service.cli import main
 
+pytestmark = pytest.mark.waits
 BAD_VALUES = [
     ("inputs", "{broken"),
     ("inputs", "[]"),

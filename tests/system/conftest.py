@@ -1,4 +1,4 @@
-"""One Airflow and its crew services for all tests here, started once: they cost half a minute."""
+"""One Airflow and its crew services for all tests of a worker, started once: they cost half a minute."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from faults.statsd import StatsdServer
 
 from scripts.stack import AirflowStack, CrewService, ProcessGroup, free_port
 
@@ -15,6 +16,7 @@ HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "example_dags"
 POSTGRES = os.environ.get("CREW_TESTS_POSTGRES")
 SECONDS = 1.0
+LINEAGE = "lineage.jsonl"
 GROUPS: list[ProcessGroup] = []
 GATED_CREW = {
     "inputs": ["topic"],
@@ -46,7 +48,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.system)
-            item.add_marker(pytest.mark.xdist_group("system"))  # one Airflow serves them all
+            # One Airflow serves a group; most of the time its tests wait.
+            item.add_marker(pytest.mark.xdist_group("crashes" if "crashes" in item.path.parts else "system"))
             item.add_marker(pytest.mark.timeout(600))
 
 
@@ -90,11 +93,22 @@ def failing_crew(group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="session")
+def statsd() -> Iterator[StatsdServer]:
+    """Receives the metrics of the shared Airflow."""
+    with StatsdServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def airflow(
-    group: ProcessGroup, gated_crew: CrewService, plain_crew: CrewService, failing_crew: CrewService
+    group: ProcessGroup,
+    gated_crew: CrewService,
+    plain_crew: CrewService,
+    failing_crew: CrewService,
+    statsd: StatsdServer,
 ) -> AirflowStack:
     """The shared Airflow: the example DAGs and those beside these tests, on PostgreSQL where there is one."""
-    return AirflowStack(
+    stack = AirflowStack(
         dags=[EXAMPLES, HERE / "dags"],
         connections={
             "crew_default": gated_crew.connection,
@@ -104,9 +118,21 @@ def airflow(
             "crew_down": {**gated_crew.connection, "host": f"http://127.0.0.1:{free_port()}"},
         },
         users={"admin": "ADMIN", "rita": "USER"},
+        env={"CREW_EXAMPLE_PATIENCE": "30", **statsd.environment},
         postgres=POSTGRES,
         group=group,
-    ).start_all()
+    )
+    transport = {"type": "file", "log_file_path": str(stack.home / LINEAGE), "append": True}
+    stack.env["AIRFLOW__OPENLINEAGE__TRANSPORT"] = json.dumps(transport)
+    stack.env["AIRFLOW__OPENLINEAGE__DISABLED"] = "False"
+    stack.env["AIRFLOW__OPENLINEAGE__SELECTIVE_ENABLE"] = "True"
+    return stack.start_all()
+
+
+@pytest.fixture
+def lineage(airflow: AirflowStack) -> Path:
+    """The file with the OpenLineage events of DAGs that ask for them."""
+    return airflow.home / LINEAGE
 
 
 def _scripted(

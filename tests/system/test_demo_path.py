@@ -5,6 +5,7 @@ from __future__ import annotations
 import requests
 
 from scripts.stack import AirflowStack, wait_until
+from scripts.stack.reviews import draft_shown
 
 FEEDBACK = "Shorter, and name the sources."
 
@@ -28,8 +29,10 @@ def test_no_slot_is_held_while_the_crew_runs_or_the_person_thinks_and_the_feedba
 
     second = run.wait_for_review()
     assert second["task_instance"]["task_id"] != first["task_instance"]["task_id"]
-    assert "Draft 2 on salt" in second["body"]
-    assert "Draft 1" not in second["body"]
+    assert draft_shown(second) == 2
+    of_draft_1 = [line for line in second["body"].splitlines() if "Draft 1" in line]
+    assert of_draft_1, "the form shows what has changed"
+    assert all(line.startswith("-") for line in of_draft_1), "and the old draft only as what is gone"
     assert airflow.api.occupied_slots() == 0
     run.answer(second, "approve", human_feedback="")
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 import requests
 
-from scripts.stack import AirflowStack, CrewService, DagRun, ProcessGroup, wait_until
+from scripts.stack import AirflowStack, CrewService, ProcessGroup, wait_until
 
 FEEDBACK = "Shorter, and name the sources."
 CREW = {
@@ -45,13 +42,6 @@ def status(service: CrewService, kickoff_id: str) -> str:
     return requests.get(f"{service.url}/status/{kickoff_id}", headers=headers, timeout=10).json()["state"]
 
 
-def settle(airflow: AirflowStack, run: DagRun, review: Mapping[str, Any]) -> None:
-    """Wait until the scheduler has put the half of the task that asked away, as it has long before a person answers."""
-    key = f"task_id='{review['task_instance']['task_id']}', run_id='{run.run_id}'"
-    put_away = re.compile(f"executor event with state success .*{re.escape(key)}")
-    wait_until(lambda: put_away.search(airflow.logs(["scheduler"])), 60, "the scheduler to put the task away")
-
-
 def test_a_live_deployment_is_reviewed_in_rounds_by_webhooks_alone(
     airflow: AirflowStack, live_crew: CrewService
 ) -> None:
@@ -62,7 +52,7 @@ def test_a_live_deployment_is_reviewed_in_rounds_by_webhooks_alone(
     assert pending["state"] == "pending"
     assert status(live_crew, pending["kickoff_id"]) == "NOT FOUND"
     assert "Draft 1 on tea." in first["body"]
-    settle(airflow, run, first)
+    airflow.wait_until_put_away(run, first["task_instance"]["task_id"])
     run.answer(first, "revise", human_feedback=FEEDBACK)
 
     second = run.wait_for_review()
@@ -71,7 +61,7 @@ def test_a_live_deployment_is_reviewed_in_rounds_by_webhooks_alone(
     assert again["crew_task_id"] != pending["crew_task_id"]
     assert again["kickoff_id"] != pending["kickoff_id"]
     assert again["execution_id"] == pending["kickoff_id"]
-    settle(airflow, run, second)
+    airflow.wait_until_put_away(run, second["task_instance"]["task_id"])
     run.answer(second, "approve", human_feedback="")
 
     run.wait_for("success")

@@ -93,6 +93,7 @@ def test_two_gates_and_three_rounds_in_one_execution(stack: AirflowStack, runs: 
     second = review_in(run, "crew.round_2.review")
     assert "> more detail {{ 7*7 }}" in second["body"]
     assert second["body"].endswith("Outline 2, more detail {{ 7*7 }}")
+    assert "\n-Outline 1\n+Outline 2, more detail {{ 7*7 }}\n```" in second["body"]
 
     late = answer(stack.api, run, "crew.round_1.review", "approve")
     assert late.status_code == 409
@@ -102,6 +103,7 @@ def test_two_gates_and_three_rounds_in_one_execution(stack: AirflowStack, runs: 
     third = review_in(run, "crew.round_3.review")
     assert third["subject"] == "Review draft_task (round 3 of 5)"
     assert "draft of `outline_task` was approved" in third["body"]
+    assert "What has changed" not in third["body"]
     decide(run, third, "approve")
     run.wait_for("success")
 
@@ -127,6 +129,7 @@ def test_a_revision_in_the_last_round_fails_the_run_and_reports_the_fate(
     run = runs["review_last_round"]
     asked = review_in(run, "crew.round_1.review")
     assert "this is the last round" in asked["body"]
+    stack.wait_until_put_away(run, "crew.round_1.review")
     decide(run, asked, "revise", "shorter")
     run.wait_for("failed")
     wait_until(lambda: "It was not sent: execution" in run.log("crew.round_1.review"), 60, "the fate in the log")
@@ -201,9 +204,11 @@ def test_a9_an_empty_revision_is_asked_again_and_100_kb_of_hostile_text_arrive_w
     run = stack.api.trigger("review_one", {"draft": draft})
     asked = run.wait_for_review()
     assert asked["body"].endswith("# {{ 7*7 }}\n\n&lt;script>alert(1)&lt;/script> {% raw %}")
+    stack.wait_until_put_away(run, "review")
     run.answer(asked, "revise", human_feedback=" ")
 
     wait_until(lambda: run.reviews() and "Asking again" in run.log("review"), 90, "the same question again")
+    stack.wait_until_put_away(run, "review", 2)
     feedback = "<b>{{ 7*7 }}</b>\n" * 6_000
     decide(run, asked, "revise", feedback)
     run.wait_for("success")

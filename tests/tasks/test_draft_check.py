@@ -118,8 +118,8 @@ UNKNOWN = (
     "twice, so nothing was sent now. If the crew still waits, answer by hand"
 )
 NOT_SHOWN = (
-    "The service does not show execution k-1 ({}), so the draft that waits cannot be compared with the one that was "
-    "answered. Nothing was sent; a retry of this task compares again"
+    "The service does not show what execution k-1 does ({}), so the draft that waits cannot be compared with the one "
+    "that was answered. Nothing was sent; a retry of this task compares again"
 )
 
 
@@ -157,6 +157,24 @@ def test_a_review_of_an_execution_that_does_not_wait_is_not_sent(service: Servic
         f"Execution k-1 does not wait for an answer, it is {seen.state}: somebody else has answered it, or it was "
         "stopped. This answer was not sent"
     )
+
+
+@pytest.mark.parametrize("check_of", [first, again])
+def test_a_crew_at_work_that_waits_again_was_a_status_that_lagged(service: Service, check_of: Any) -> None:
+    service.shows = [RUNS, WAITS]
+    assert check_of(service, answer()).is_taken(SENDER) is False
+    assert service.slept[0] == 0.25
+
+
+@pytest.mark.parametrize(("check_of", "naps"), [(first, 2), (again, 2)])
+def test_a_crew_at_work_proves_something_once_the_lag_is_over(service: Service, check_of: Any, naps: int) -> None:
+    service.shows = [RUNS]
+    check = check_of(service, answer())
+    if check_of is first:
+        assert "it is running: somebody else has answered it" in said(check)
+    else:
+        assert check.is_taken(SENDER) is True
+    assert service.slept == [0.25] * naps
 
 
 @pytest.mark.parametrize("check_of", [first, again])
@@ -286,15 +304,20 @@ def test_what_changed_since_a_lost_post_is_named_and_nothing_is_sent(service: Se
 # --- a refusal ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("seen", "taken"), [(WAITS, True), (RUNS, True), (NEXT_TASK, True), (NEW_DRAFT, False), (HIDDEN, False)]
-)
+@pytest.mark.parametrize(("seen", "taken"), [(RUNS, True), (NEXT_TASK, True), (NEW_DRAFT, False), (HIDDEN, False)])
 def test_a_refusal_after_a_lost_post_may_say_that_it_has_arrived(
     service: Service, seen: Execution, taken: bool
 ) -> None:
     service.shows = [seen]
     assert again(service, answer()).was_taken_after_all(REFUSED) is taken
     assert service.polled == [("k-1",)]
+
+
+def test_a_refusal_says_so_only_if_the_draft_no_longer_waits_within_the_lag(service: Service) -> None:
+    service.shows = [WAITS, WAITS, RUNS]
+    assert again(service, answer()).was_taken_after_all(REFUSED) is True
+    service.shows = [WAITS]
+    assert again(service, answer()).was_taken_after_all(REFUSED) is False
 
 
 def test_any_other_refusal_says_nothing_of_an_earlier_post(service: Service) -> None:

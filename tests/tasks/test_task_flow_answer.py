@@ -12,7 +12,7 @@ from airflow_crew_provider.client import client as client_module
 from airflow_crew_provider.compat import flow_variables
 from airflow_crew_provider.core.flow_webhooks import AnswerAddress
 from airflow_crew_provider.core.review import ReviewAnswer
-from airflow_crew_provider.exceptions import CrewInvalidInput, CrewServerError
+from airflow_crew_provider.exceptions import CrewInvalidInput, CrewNotFound, CrewServerError
 from airflow_crew_provider.hooks.connection import CrewConnection
 from airflow_crew_provider.models import Execution, ExecutionState, Resumed
 from airflow_crew_provider.tasks import flow_answer
@@ -50,11 +50,13 @@ def hook(seen: Any = None, **more: Any) -> Any:
     connection = CrewConnection(OWN, callback_hosts=("a.example:8443",), **more)
     asked: list[str] = []
 
-    def poll(execution_id: str) -> Any:
+    def poll_patiently(execution_id: str) -> Any:
         asked.append(execution_id)
+        if isinstance(seen, Exception):
+            raise seen
         return seen
 
-    return SimpleNamespace(connection=connection, crew_conn_id="crew_flow", poll=poll, asked=asked)
+    return SimpleNamespace(connection=connection, crew_conn_id="crew_flow", poll_patiently=poll_patiently, asked=asked)
 
 
 def paused(live: bool = True, state: ExecutionState = ExecutionState.PENDING, flow_id: str | None = "f-9") -> Execution:
@@ -92,12 +94,17 @@ def test_a_flow_that_waits_is_answered_by_its_id(variables: Variables, secret: s
         (paused(live=False), "flow"),
         (paused(state=ExecutionState.RUNNING), "flow"),
         (paused(flow_id=None), "flow"),
-        (CrewServerError(500, "GET", "/status/e-1", "no"), "flow"),
+        (CrewNotFound(404, "GET", "/status/e-1", "no"), "flow"),
     ],
     ids=str,
 )
 def test_all_else_is_answered_as_a_crew_is(variables: Variables, seen: Any, kind: str | None) -> None:
     assert flow_answer.address_of(hook(seen, kind=kind), ANSWER) is None
+
+
+def test_a_flow_that_cannot_be_polled_is_not_answered_as_a_crew_is(variables: Variables) -> None:
+    with pytest.raises(CrewServerError):
+        flow_answer.address_of(hook(CrewServerError(500, "GET", "/status/e-1", "no"), kind="flow"), ANSWER)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,13 @@ def test_one_token_is_a_limit() -> None:
     assert OutputRules(max_total_tokens=1).max_total_tokens == 1
 
 
+@pytest.mark.parametrize("path", ["/x", ""])
+def test_an_output_goes_into_one_file_or_into_several_xcoms(path: str) -> None:
+    with pytest.raises(CrewInvalidInput) as error:
+        OutputRules(output_to=path, multiple_outputs=True)
+    assert str(error.value) == "multiple_outputs puts into XCom what output_to keeps out of it; give one of them"
+
+
 def test_a_bad_schema_is_refused_when_the_file_is_parsed() -> None:
     with pytest.raises(CrewInvalidInput, match="output_schema"):
         OutputRules({"type": "objekt"})
@@ -54,6 +61,8 @@ def test_a_bad_schema_is_refused_when_the_file_is_parsed() -> None:
         (OutputRules(OBJECT), ["output_schema"]),
         (OutputRules({}, 1, ""), ["output_schema", "max_total_tokens", "output_to"]),
         (OutputRules(output_to="/x"), ["output_to"]),
+        (OutputRules(multiple_outputs=True), ["multiple_outputs"]),
+        (OutputRules({}, multiple_outputs=True), ["output_schema", "multiple_outputs"]),
     ],
 )
 def test_the_rules_that_were_given_are_named_as_their_parameters(rules: OutputRules, names: list[str]) -> None:
@@ -63,7 +72,10 @@ def test_the_rules_that_were_given_are_named_as_their_parameters(rules: OutputRu
 def test_a_rule_that_cannot_be_applied_fails_before_anything_is_started(tmp_path: Path) -> None:
     OutputRules().refuse_unusable()
     OutputRules(OBJECT, output_to=str(tmp_path)).refuse_unusable()
-    with pytest.raises(CrewTaskFailed, match=r"^output_schema 'no_such_module:Model' cannot be imported"):
+    for nowhere in ("", " ", "s3://bucket/", 5):
+        with pytest.raises(CrewInvalidInput, match="is no path of a file"):
+            OutputRules(output_to=nowhere).refuse_unusable()
+    with pytest.raises(CrewInvalidInput, match=r"^output_schema 'no_such_module:Model' cannot be imported"):
         OutputRules("no_such_module:Model").refuse_unusable()
     with pytest.raises(AirflowException) as error:
         OutputRules(output_to="nowhere://x").refuse_unusable()
@@ -157,3 +169,15 @@ def test_no_folder_is_made_in_an_object_store(monkeypatch: pytest.MonkeyPatch) -
         output_storage.stored("x://bucket/one", completed(), "text")
     made = {"parents": True, "exist_ok": True}
     assert written == [b"text", made, b"text", made, b"text", made, b"text"]
+
+
+@pytest.mark.parametrize("given", ["", " ", 5, []])
+def test_what_can_be_no_path_is_refused_when_the_dag_is_parsed(given: Any) -> None:
+    with pytest.raises(CrewInvalidInput, match="output_to is the path of a file or an object"):
+        output_storage.given_path(given)
+
+
+def test_a_path_that_is_an_object_is_taken_as_its_text(tmp_path: Path) -> None:
+    assert output_storage.given_path(tmp_path) == str(tmp_path)
+    assert output_storage.given_path(sdk.ObjectStoragePath("file:///tmp/x")) == "file:///tmp/x"
+    assert output_storage.given_path(None) is None

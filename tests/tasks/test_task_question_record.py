@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -52,13 +53,13 @@ def cleared(memory: Any) -> QuestionRecord:
 
 def test_before_anything_was_asked_no_question_is_open(memory: Memory) -> None:
     record = tried(memory)
-    assert (record.is_open_for(DRAFT), record.until, record.cleared) == (False, None, False)
+    assert (record.is_open_for(DRAFT), record.until(DRAFT), record.cleared) == (False, None, False)
 
 
 def test_a_question_that_is_being_asked_is_open_and_in_doubt_until_it_was_asked(memory: Memory) -> None:
     tried(memory).asking(DRAFT, NOON)
     retry = tried(memory, try_number=2)
-    assert (retry.is_open_for(DRAFT), retry.in_doubt, retry.until) == (True, True, NOON)
+    assert (retry.is_open_for(DRAFT), retry.in_doubt, retry.until(DRAFT)) == (True, True, NOON)
     retry.asked(DRAFT, NOON, doubt=True)
     assert tried(memory, try_number=3).in_doubt is True
     retry.asked(DRAFT, NOON)
@@ -73,21 +74,28 @@ def test_only_a_first_try_without_an_older_question_leaves_doubt(memory: Memory,
     assert tried(memory, try_number=3).in_doubt is False
 
 
+def timeless(memory: Memory) -> Any:
+    """Return the record without the time since when the question is open."""
+    record = memory.recall()
+    assert datetime.fromisoformat(record.pop("since")).tzinfo
+    return record
+
+
 def test_a_question_stays_open_for_its_draft_until_a_deadline_that_retries_keep(memory: Memory) -> None:
     tried(memory).asked(DRAFT, NOON)
-    assert memory.recall() == {**ATTEMPT, "draft": DRAFT, "until": NOON, "notified": None}
+    assert timeless(memory) == {**ATTEMPT, "draft": DRAFT, "until": NOON, "notified": None}
     retry = tried(memory, try_number=2)
-    assert (retry.is_open_for(DRAFT), retry.is_open_for(OTHER), retry.until) == (True, False, NOON)
+    assert (retry.is_open_for(DRAFT), retry.is_open_for(OTHER), retry.until(DRAFT)) == (True, False, NOON)
     assert retry.cleared is False
 
 
 def test_a_clear_keeps_an_open_question_and_its_answer_but_not_the_deadline(memory: Memory) -> None:
     tried(memory).asked(DRAFT, NOON)
     record = cleared(memory)
-    assert (record.cleared, record.is_open_for(DRAFT), record.until) == (True, True, None)
+    assert (record.cleared, record.is_open_for(DRAFT), record.until(DRAFT)) == (True, True, None)
     record.asked(DRAFT, None)
     assert record.cleared is False
-    assert memory.recall() == {
+    assert timeless(memory) == {
         **ATTEMPT,
         **{"try_number": 2, "max_tries": 3},
         "draft": DRAFT,
@@ -100,7 +108,7 @@ def test_after_its_end_only_a_clear_asks_anew(memory: Memory) -> None:
     record = tried(memory)
     record.asked(DRAFT, NOON)
     record.over()
-    assert memory.recall() == {**ATTEMPT, "draft": DRAFT, "until": NOON, "notified": None, "over": True}
+    assert timeless(memory) == {**ATTEMPT, "draft": DRAFT, "until": NOON, "notified": None, "over": True}
     assert tried(memory, try_number=2).is_open_for(DRAFT) is True
     assert cleared(memory).is_open_for(DRAFT) is False
 
@@ -114,7 +122,7 @@ def test_people_are_notified_once(memory: Memory) -> None:
     assert [each["notified"] for each in memory.history] == [None, "begun", "done"]
     retry = tried(memory, try_number=2)
     retry.notify([told.append], "again")
-    retry.asked(OTHER, NOON)
+    retry.asked(DRAFT, NOON)
     retry.notify([told.append], "again")
     assert len(told) == 2
 
@@ -176,3 +184,17 @@ def test_a_record_that_cannot_be_kept_does_not_take_the_question_back(
     assert record.is_open_for(DRAFT)
     said = "Airflow is away. The question is open; if this try is lost, the next one may ask anew"
     assert caplog.messages == [said]
+
+
+def test_another_draft_has_its_own_deadline_and_its_own_people_told(memory: Memory) -> None:
+    """Before Airflow 3.3 the record outlives a deleted run, whose id a new run may have."""
+    told: list[Any] = []
+    before = tried(memory)
+    before.asked(OTHER, NOON)
+    before.notify([told.append], "before")
+    record = tried(memory)
+    assert (record.until(DRAFT), record.until(OTHER)) == (None, NOON)
+    assert record.since(DRAFT) > record.since(OTHER)
+    record.asked(DRAFT, None)
+    record.notify([told.append], "now")
+    assert told == ["before", "now"]

@@ -50,8 +50,8 @@ class EngineStub:
         self.waiting = outcome if isinstance(outcome, PendingReview) else None
         return outcome
 
-    def approve(self) -> Completed | PendingReview:
-        return self._decide(True, "Approved.")
+    def approve(self, edited: str | None = None) -> Completed | PendingReview:
+        return self._decide(True, "Approved.", edited=edited)
 
     def revise(self, feedback: str) -> Completed | PendingReview:
         return self._decide(False, feedback)
@@ -72,10 +72,12 @@ class EngineStub:
     def finished(self) -> list[str]:
         return [task["task_id"] for task in self.done]
 
-    def _decide(self, is_approve: bool, feedback: str, outcome: str | None = None) -> Completed | PendingReview:
+    def _decide(
+        self, is_approve: bool, feedback: str, outcome: str | None = None, *, edited: str | None = None
+    ) -> Completed | PendingReview:
         assert self.waiting
         earlier = self.rounds if self.gate and self.gate.task_id == self.waiting.task_id else ()
-        self.rounds = (*earlier, Round(self.waiting.output, feedback))
+        self.rounds = (*earlier, Round(edited or self.waiting.output, feedback))
         state = _stored(self.waiting.state)
         self.gate = ReviewDecision(self.waiting.task_id, is_approve, self.rounds, state, outcome)
         return self.segment()

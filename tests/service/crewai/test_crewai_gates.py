@@ -52,6 +52,16 @@ def test_the_tasks_after_a_gate_get_the_approved_output_as_their_context(play: P
     assert "draft v1" in final
 
 
+def test_an_edited_answer_is_the_output_of_the_task_and_the_context_of_those_after_it(play: Player) -> None:
+    crew = play("with_callbacks")
+    crew.segment()
+    crew.approve("a draft of my own")
+    assert crew.done[0]["output"] == "a draft of my own"
+    assert crew.calls(of="task callback") == ["a draft of my own"]
+    assert Path(f"{crew.log}.txt").read_text() == "a draft of my own"
+    assert "a draft of my own" in crew.entries()[-2]["turns"][-1]["content"]
+
+
 def test_tokens_are_summed_over_all_segments_and_a_shared_model_counts_once(play: Player) -> None:
     crew = play("two_gates")
     crew.segment()

@@ -9,7 +9,7 @@ import pytest
 from engine_stub import CREWS, EngineStub
 
 from airflow_crew_provider.service.crewai import load
-from airflow_crew_provider.service.engine.crew import Completed, StepDone, TaskInfo
+from airflow_crew_provider.service.engine.crew import Completed, CrewFailed, StepDone, TaskInfo
 from airflow_crew_provider.service.targets import BadTarget
 
 Player = Callable[..., EngineStub]
@@ -23,6 +23,21 @@ def test_output_models_give_json_and_come_back_as_models(play: Player) -> None:
     assert crew.finished() == ["place", "sure", "answer"], "the condition has read the model of a stored output"
     assert isinstance(outcome, Completed)
     assert outcome.output_json == {"x": 4, "why": "here"}
+
+
+def test_an_edited_object_fits_the_model_of_its_task_or_ends_the_execution(play: Player) -> None:
+    crew = play("models")
+    crew.segment()
+    crew.approve('{"x": 7, "why": "mine"}')
+    assert crew.done[0]["output_json"] == {"x": 7, "why": "mine"}
+    crew = play("models")
+    crew.segment()
+    crew.approve('```json\n{"x": 8, "why": "fenced"}\n```')
+    assert crew.done[0]["output_json"] == {"x": 8, "why": "fenced"}
+    crew = play("models")
+    crew.segment()
+    with pytest.raises(CrewFailed, match="The approved output does not fit the model of its task"):
+        crew.approve('{"x": "no number"}')
 
 
 def test_asynchronous_tasks_run_and_are_stored_in_the_order_of_the_crew(play: Player) -> None:

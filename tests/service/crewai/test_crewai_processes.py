@@ -87,7 +87,7 @@ def test_half_a_message_of_a_killed_process_is_dropped() -> None:
 
 
 def cancel_when_it_hangs(crew: EngineStub, processes: int = 2) -> None:
-    eventually(lambda: len(pids(crew)) == processes, "the process and its children", 30)
+    eventually(lambda: len(pids(crew)) == processes, "the process and its children")
     crew.cancelled.set("time is up")
 
 

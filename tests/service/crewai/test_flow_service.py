@@ -66,7 +66,6 @@ def code_and_reason(answer: requests.Response) -> tuple[int, str]:
 
 
 @pytest.mark.row("F3", "F6")
-@pytest.mark.timeout(400)
 def test_f6_a_flow_waits_on_through_kill_9_at_each_gate_and_goes_on_after_the_answer(
     served: Callable[..., ServedFlow],
 ) -> None:
@@ -103,7 +102,6 @@ def test_f6_a_flow_waits_on_through_kill_9_at_each_gate_and_goes_on_after_the_an
 
 
 @pytest.mark.row("F6")
-@pytest.mark.timeout(240)
 def test_f6_a_crew_inside_a_flow_waits_on_through_kill_9_and_keeps_its_rounds(
     served: Callable[..., ServedFlow], tmp_path: Path
 ) -> None:
@@ -123,7 +121,6 @@ def test_f6_a_crew_inside_a_flow_waits_on_through_kill_9_and_keeps_its_rounds(
 
 
 @pytest.mark.row("F3", "F4")
-@pytest.mark.timeout(240)
 def test_f4_live_questions_come_by_signed_webhooks_and_are_answered_once(
     served: Callable[..., ServedFlow], receiver: Receiver
 ) -> None:
@@ -178,7 +175,6 @@ def test_f4_live_questions_come_by_signed_webhooks_and_are_answered_once(
     assert SECRET not in log
 
 
-@pytest.mark.timeout(240)
 def test_the_page_has_a_button_for_each_outcome_and_the_terminal_an_option(
     served: Callable[..., ServedFlow], tmp_path: Path
 ) -> None:
@@ -198,7 +194,6 @@ def test_the_page_has_a_button_for_each_outcome_and_the_terminal_an_option(
     assert service.reached(flow, "completed", "error")["result"]["output"] == "Draft 1 on ducks, sent to the board"
 
 
-@pytest.mark.timeout(240)
 def test_a_kickoff_starts_from_the_state_of_an_earlier_execution(served: Callable[..., ServedFlow]) -> None:
     service = served("CountingFlow")
     first = service.kickoff(topic="ducks")
@@ -210,7 +205,6 @@ def test_a_kickoff_starts_from_the_state_of_an_earlier_execution(served: Callabl
 
 
 @pytest.mark.row("F4")
-@pytest.mark.timeout(240)
 def test_f4_the_address_of_a_question_leads_to_its_crew_where_several_are_served(
     command: Start, receiver: Receiver
 ) -> None:

@@ -47,14 +47,12 @@ def ran(command: Callable[..., Command], model: OpenAI, project: Path, inputs: d
     return dict(status["result"])
 
 
-@pytest.mark.timeout(300)
 def test_a_json_crew(command: Callable[..., Command], model: OpenAI, tmp_path: Path) -> None:
     project = created(tmp_path, "crew", "json_crew")
     assert (project / "crew.jsonc").exists()
     assert ran(command, model, project, {})["output"] == model.answer
 
 
-@pytest.mark.timeout(300)
 def test_a_classic_crew_writes_its_file_into_its_own_folder(
     command: Callable[..., Command], model: OpenAI, tmp_path: Path
 ) -> None:
@@ -64,7 +62,6 @@ def test_a_classic_crew_writes_its_file_into_its_own_folder(
     assert (project / "report.md").read_text() == model.answer
 
 
-@pytest.mark.timeout(300)
 def test_a_flow_writes_its_file_into_its_own_folder(
     command: Callable[..., Command], model: OpenAI, tmp_path: Path
 ) -> None:
@@ -74,7 +71,6 @@ def test_a_flow_writes_its_file_into_its_own_folder(
     assert (project / "output" / "post.md").read_text() == model.answer
 
 
-@pytest.mark.timeout(300)
 def test_a_declarative_flow(command: Callable[..., Command], model: OpenAI, tmp_path: Path) -> None:
     project = created(tmp_path, "flow", "declared_flow", "--declarative")
     assert ran(command, model, project, {"topic": "ducks"})["output"] == "ducks"

@@ -20,8 +20,8 @@ from review_verdict import Verdict, answered
 from reviewer import Question
 
 from scripts.stack import AirflowApi, AirflowStack, CrewService, DagRun, wait_until
+from scripts.stack.runs import FINISHED
 
-FINISHED = ("success", "failed")
 UNKNOWN = "A second kickoff could run the crew twice, so none is sent"
 CREW = {
     "inputs": ["topic"],
@@ -129,10 +129,11 @@ def check(part: Part, verdict: Verdict) -> None:
     kickoffs, ends = _tasks(part.run, part.kickoff), _tasks(part.run, part.last)
     for index, kickoff in kickoffs.items():
         mine = [each for each in listed if each["meta"]["airflow"]["map_index"] == index]
-        who = f"{part.name}, map index {index}, {ends[index]['state']}"
+        end = ends[index]["state"] if index in ends else "not mapped yet"
+        who = f"{part.name}, map index {index}, {end}"
         if len(mine) > 1:
             verdict.doubled.append(f"{who}: started {len(mine)} times")
-        elif ends[index]["state"] == "success":
+        elif end == "success":
             _agree(part, index, mine[0], details, verdict)
             part.outcomes["success"] += 1
         elif not part.with_keys and UNKNOWN in part.run.log(part.kickoff, kickoff["try_number"], index):

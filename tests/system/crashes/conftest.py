@@ -1,11 +1,17 @@
-"""A held crew in each dialect, shared by the tests here; each test has topics of its own."""
+"""A held crew in each dialect, shared by the tests here; each test has topics of its own.
+
+The chaos run draws its faults and takes minutes: it runs by `make chaos`, not among the others.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from held import Deployment, held_deployment
+
+collect_ignore = [] if os.environ.get("CREW_CHAOS_SIZE") else ["test_chaos.py"]
 
 
 @pytest.fixture(scope="session")

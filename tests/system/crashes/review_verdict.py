@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from reviewer import Given, Question, draft_shown, question_of
+from reviewer import Given, Question, question_of
 
 from scripts.stack import DagRun
-from scripts.stack.reviews import FEEDBACK, is_approval, round_of
+from scripts.stack.reviews import FEEDBACK, draft_shown, is_approval, round_of
 
 
 @dataclass

@@ -5,7 +5,6 @@ Some answers come as soon as Airflow lists the question, which may be before the
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ import requests
 
 from scripts.stack import AirflowApi, DagRun
 from scripts.stack.background import BackgroundWork
-from scripts.stack.reviews import answer_body, is_approval, round_of
+from scripts.stack.reviews import answer_body, draft_shown, is_approval, round_of
 
 PAUSE = 0.1
 LONGEST_THOUGHT = 8.0
@@ -85,9 +84,3 @@ class Reviewer(BackgroundWork):
 def question_of(detail: Mapping[str, Any]) -> Question:
     task = detail["task_instance"]
     return task["dag_run_id"], task["task_id"], task["map_index"]
-
-
-def draft_shown(detail: Mapping[str, Any]) -> int:
-    """Return the number of the draft in a form: of ``Draft 2 on tea``, below all else, that is 2."""
-    found = re.findall(r"^Draft (\d+) on ", detail["body"], re.MULTILINE)
-    return int(found[-1]) if found else 0

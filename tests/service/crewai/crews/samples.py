@@ -54,8 +54,12 @@ class PointCrew:
         ]
 
 
-def models() -> Crew:
-    answers = {"place": '{"x": 3, "why": "there"}', "answer": '{"x": 4, "why": "here"}'}
+def wordy_models() -> Crew:
+    return models(place='Here you are: {"x": 3, "why": "there"}')
+
+
+def models(place: str = '{"x": 3, "why": "there"}') -> Crew:
+    answers = {"place": place, "answer": '{"x": 4, "why": "here"}'}
     of = agent(llm=Scribe(model="scribe", answers=answers))
     return Crew(agents=[of], tasks=PointCrew.tasks(of))
 

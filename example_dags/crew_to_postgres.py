@@ -1,0 +1,77 @@
+"""A crew that runs for each day, and whose JSON lands in PostgreSQL; days that were missed are caught up.
+
+What does not match the schema reaches no table. Each day is one row, which a second run of that day replaces.
+
+Serve the crew with `airflow-crew-service serve --crew example_dags/crews/daily_figures.json`; the connection
+`crew_figures` leads there, and `crew_warehouse` to the database. Needs apache-airflow-providers-postgres.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pendulum
+from airflow.providers.common.compat.sdk import DAG, task
+
+from airflow_crew_provider.operators.crew import CrewKickoffOperator
+
+FIGURES = {
+    "type": "object",
+    "required": ["day", "mentions", "summary"],
+    "additionalProperties": False,
+    "properties": {
+        "day": {"type": "string", "pattern": r"^\d{4}-\d{2}-\d{2}$"},
+        "mentions": {"type": "integer", "minimum": 0},
+        "summary": {"type": "string", "minLength": 1},
+    },
+}
+TABLE = """
+CREATE TABLE IF NOT EXISTS daily_figures (
+    day date PRIMARY KEY, mentions integer NOT NULL, summary text NOT NULL, execution_id text NOT NULL
+)
+"""
+
+with DAG(
+    dag_id="crew_to_postgres",
+    schedule="@daily",
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    end_date=pendulum.datetime(2026, 1, 3, tz="UTC"),  # leave it out to go on day by day
+    catchup=True,
+    max_active_runs=2,  # so many missed days at once
+    tags=["crew", "data"],
+    doc_md=__doc__,
+):
+    figures = CrewKickoffOperator(
+        task_id="figures",
+        crew_conn_id="crew_figures",
+        inputs={"day": "{{ ds }}"},
+        wait_for_completion=True,
+        deferrable=True,
+        poll_interval=1,
+        timeout=timedelta(hours=1),
+        output_schema=FIGURES,
+        retries=2,  # safe: a retry goes on with the same execution
+        retry_delay=timedelta(seconds=30),
+    )
+
+    @task(retries=2)
+    def load(record: dict[str, Any], ds: str | None = None) -> dict[str, Any]:
+        """Write the day's row, or replace it."""
+        # Here, so that the file can be parsed where that provider is not installed.
+        from airflow.providers.postgres.hooks.postgres import PostgresHook
+
+        output = record["output"]
+        if output["day"] != ds:
+            raise ValueError(f"The crew wrote about {output['day']}, not about {ds}")
+        warehouse = PostgresHook("crew_warehouse")
+        # Of two days that create the table in the same moment, PostgreSQL would refuse one.
+        warehouse.run(["SELECT pg_advisory_xact_lock(hashtext('daily_figures'))", TABLE])
+        row = {**output, "execution_id": record["execution_id"]}
+        fields = list(row)
+        warehouse.insert_rows(
+            "daily_figures", [tuple(row.values())], target_fields=fields, replace=True, replace_index="day"
+        )
+        return row
+
+    load(figures.output)

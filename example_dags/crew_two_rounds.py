@@ -1,0 +1,50 @@
+"""A release note with up to two rounds of review: Rita decides, may edit the text, and is not waited for forever.
+
+If she has not answered after four hours, Admin may answer too and is told; after two days the run fails and the
+execution stays paused. An approval with an edited text makes that text the output. Needs Airflow 3.1 or newer.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import pendulum
+from airflow.providers.common.compat.sdk import DAG, Param, task
+
+from airflow_crew_provider.task_groups.crew import crew_with_review
+
+# The ids of users of this Airflow. A notifier, such as `CrewReviewNotifier(...)`, may stand beside an id below.
+WRITER, DEPUTY = "rita", "admin"
+PATIENCE = timedelta(seconds=float(os.environ.get("CREW_EXAMPLE_PATIENCE", 4 * 3600)))
+
+with DAG(
+    dag_id="crew_two_rounds",
+    schedule=None,
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
+    catchup=False,
+    params={"topic": Param("release 2.0", type="string", description="What the note is about")},
+    tags=["crew", "review"],
+    doc_md=__doc__,
+):
+    note = crew_with_review(
+        group_id="note",
+        inputs={"topic": "{{ params.topic }}"},
+        max_rounds=2,
+        poll_interval=1,
+        review={
+            "assigned_users": [WRITER],
+            "escalate": [(PATIENCE, [DEPUTY])],
+            "response_timeout": timedelta(days=2),
+            "allow_edit": True,
+        },
+    )
+
+    @task
+    def publish(record: dict[str, Any]) -> str:
+        """Stand in for the task that takes the note on."""
+        print(record["output"])  # noqa: T201 - the point of this example
+        return record["output"]
+
+    publish(note.output)

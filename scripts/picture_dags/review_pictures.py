@@ -1,0 +1,24 @@
+"""The DAG of the pictures in docs/review.md: an edited draft and an escalation."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pendulum
+from airflow.providers.common.compat.sdk import DAG
+
+from airflow_crew_provider.task_groups.crew import crew_with_review
+
+with DAG("review_pictures", schedule=None, start_date=pendulum.datetime(2026, 1, 1, tz="UTC"), catchup=False):
+    crew_with_review(
+        group_id="article",
+        inputs={"topic": "tea"},
+        max_rounds=3,
+        poll_interval=1,
+        review={
+            "allow_edit": True,
+            "assigned_users": ["admin"],
+            "escalate": [(timedelta(seconds=30), "boss")],
+            "response_timeout": timedelta(days=1),
+        },
+    )

@@ -1,0 +1,157 @@
+"""Two people must approve: different ones, and any revision counts at once."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import TaskDeferred
+from airflow_stand_ins import PENDING, Supervisor, parked
+
+from airflow_crew_provider.operators.review import CrewReviewOperator
+from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+
+Json = dict[str, Any]
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def review_of(**arguments: Any) -> CrewReviewOperator:
+    return CrewReviewOperator(task_id="review", **{"pending": PENDING, "approvals": 2, **arguments})
+
+
+def said(who: str | None, option: str = "approve", feedback: str = "") -> Json:
+    answer = {"chosen_options": [option], "params_input": {"human_feedback": feedback}, "responded_at": NOW}
+    return {**answer, "responded_by_user": {"id": who, "name": who.title()} if who else None, "timedout": not who}
+
+
+@pytest.fixture
+def kwargs(context: Json, supervisor: Supervisor) -> Json:
+    return parked(lambda: review_of().execute(context))
+
+
+def test_the_second_approval_by_another_person_ends_it(context: Json, supervisor: Supervisor, kwargs: Json) -> None:
+    kwargs = parked(lambda: review_of().execute_complete(context, said("ann", feedback="Fine."), **kwargs))
+    assert "Approved by `ann`; 1 more must approve." in supervisor.asked[1].body
+    assert "**2 different people** must approve" in supervisor.asked[0].body
+    review = review_of().execute_complete(context, said("bob", feedback="Good."), **kwargs)
+    assert (review["is_approve"], review["reviewer"]["id"]) == (True, "bob")
+    assert review["human_feedback"] == "Fine.\n\nGood."
+    assert [each["reviewer"]["name"] for each in review["approvals"]] == ["Ann", "Bob"]
+
+
+def test_texts_that_only_approve_are_not_joined_into_one_that_does_not(context: Json, kwargs: Json) -> None:
+    """A live deployment decides by the text: it would run the task again."""
+    parked(lambda: review_of().execute_complete(context, said("ann", feedback="LGTM"), **kwargs))
+    review = review_of().execute_complete(context, said("bob", feedback="Approved."), **kwargs)
+    assert (review["is_approve"], review["human_feedback"]) == (True, "")
+    assert [each["human_feedback"] for each in review["approvals"]] == ["LGTM", "Approved."]
+
+
+def test_the_same_person_twice_does_not_count(context: Json, supervisor: Supervisor, kwargs: Json) -> None:
+    again = parked(lambda: review_of().execute_complete(context, said("ann"), **kwargs))
+    kwargs = parked(lambda: review_of().execute_complete(context, said("ann"), **again))
+    assert "`Ann` has approved already, and another person must" in supervisor.asked[2].body
+    review = review_of().execute_complete(context, said("bob"), **kwargs)
+    assert [each["reviewer"]["id"] for each in review["approvals"]] == ["ann", "bob"]
+
+
+@pytest.mark.parametrize("nobody", [None, {}, {"id": "", "name": ""}], ids=str)
+def test_an_approval_that_names_nobody_does_not_count(
+    context: Json, supervisor: Supervisor, kwargs: Json, nobody: Json | None
+) -> None:
+    unnamed = {**said("ann"), "responded_by_user": nobody}
+    kwargs = parked(lambda: review_of().execute_complete(context, unnamed, **kwargs))
+    assert "does not say who has approved, and different people must" in supervisor.asked[1].body
+    kwargs = parked(lambda: review_of().execute_complete(context, said("bob"), **kwargs))
+    review = review_of().execute_complete(context, said("ann"), **kwargs)
+    assert [each["reviewer"]["id"] for each in review["approvals"]] == ["bob", "ann"]
+
+
+@pytest.mark.parametrize("second", ["ann", "bob"])
+def test_of_two_approvers_a_revision_wins_also_by_the_first_one(
+    context: Json, supervisor: Supervisor, kwargs: Json, second: str
+) -> None:
+    kwargs = parked(lambda: review_of().execute_complete(context, said("ann"), **kwargs))
+    review = review_of().execute_complete(context, said(second, "revise", "Shorter."), **kwargs)
+    assert (review["is_approve"], review["human_feedback"]) == (False, "Shorter.")
+    assert "approvals" not in review
+
+
+def test_a_revision_that_comes_first_needs_nobody_else(context: Json, kwargs: Json) -> None:
+    review = review_of().execute_complete(context, said("ann", "revise", "Shorter."), **kwargs)
+    assert review["is_approve"] is False
+
+
+def test_an_approval_is_kept_when_the_task_is_lost_before_it_asks_the_next_person(
+    context: Json, supervisor: Supervisor, kwargs: Json
+) -> None:
+    supervisor.kills = True
+    with pytest.raises(KeyboardInterrupt):
+        review_of().execute_complete(context, said("ann"), **kwargs)
+    supervisor.kills = False
+    context["ti"].try_number = 2
+    with pytest.raises(TaskDeferred) as looks:
+        review_of().execute(context)
+    # The answer of before may still be there: it is Ann's, and counts once.
+    kwargs = parked(lambda: review_of().execute_complete(context, said("ann"), **looks.value.kwargs))
+    review = review_of().execute_complete(context, said("bob"), **kwargs)
+    assert [each["reviewer"]["id"] for each in review["approvals"]] == ["ann", "bob"]
+
+
+def test_the_last_approval_is_taken_once_more_when_the_task_is_lost_after_it(context: Json, kwargs: Json) -> None:
+    kwargs = parked(lambda: review_of().execute_complete(context, said("ann"), **kwargs))
+    first = review_of().execute_complete(context, said("bob"), **kwargs)
+    context["ti"].try_number = 2
+    with pytest.raises(TaskDeferred) as looks:
+        review_of().execute(context)
+    assert review_of().execute_complete(context, said("bob"), **looks.value.kwargs) == first
+
+
+def test_a_clear_begins_anew(context: Json, supervisor: Supervisor, kwargs: Json) -> None:
+    parked(lambda: review_of().execute_complete(context, said("ann"), **kwargs))
+    context["ti"].max_tries = context["ti"].try_number = context["ti"].try_number + 1
+    with pytest.raises(TaskDeferred) as looks:
+        review_of().execute(context)
+    kwargs = parked(lambda: review_of().execute_complete(context, said("bob"), **looks.value.kwargs))
+    review = review_of().execute_complete(context, said("ann"), **kwargs)
+    assert [each["reviewer"]["id"] for each in review["approvals"]] == ["bob", "ann"]
+
+
+def test_the_deadline_decides_although_one_person_has_approved(context: Json, supervisor: Supervisor) -> None:
+    policy = {"response_timeout": 60, "on_timeout": {"revise": "Nobody else has looked."}}
+    kwargs = parked(lambda: review_of(**policy).execute(context))
+    parked(lambda: review_of(**policy).execute_complete(context, said("ann"), **kwargs))
+    review = review_of(**policy).execute_complete(context, said(None, "revise"), **kwargs)
+    assert (review["is_approve"], review["reviewer"]) == (False, None)
+
+
+def test_a_flow_without_an_approving_outcome_is_not_asked(context: Json, supervisor: Supervisor) -> None:
+    pending = {**PENDING, "question": "Where to?", "outcomes": ["publish", "keep", "drop"]}
+    with pytest.raises(CrewTaskFailed, match="2 approvals were asked for, and the outcomes of the Flow"):
+        review_of(pending=pending).execute(context)
+    assert supervisor.asked == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"approvals": 0}, "whole number of people"),
+        ({"approvals": True}, "whole number of people"),
+        ({"approvals": "2"}, "whole number of people"),
+        ({"assigned_users": ["ann"]}, "that many different users"),
+        ({"assigned_users": ["ann", "ann"]}, "that many different users"),
+        ({"assigned_users": ["ann", "ann "]}, "that many different users"),
+        ({"allow_edit": "False"}, "allow_edit is True or False"),
+        ({"max_rounds": "1"}, "max_rounds is a whole number from 1"),
+        ({"round_number": 0}, "round_number is a whole number from 1"),
+        ({"allow_edit": True}, "would not see the edited draft"),
+    ],
+)
+def test_what_two_people_cannot_do_is_refused_in_the_dag_file(arguments: Json, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        review_of(**arguments)
+
+
+def test_the_users_of_the_escalation_may_be_the_second_ones(context: Json) -> None:
+    assert review_of(assigned_users=["ann"], escalate=[(3600, "boss")]).approvals == 2

@@ -1,0 +1,218 @@
+"""Nobody answers: others are told, and may answer too; the question and its draft stay the same."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import TaskDeferred
+from airflow_stand_ins import PENDING, Supervisor, TaskParked, time_left
+
+from airflow_crew_provider.compat.task_state import task_state_of
+from airflow_crew_provider.models import output_sha256
+from airflow_crew_provider.operators.review import CrewReviewOperator
+from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+
+Json = dict[str, Any]
+TIMEOUT = {"error": "The timeout has passed", "error_type": "timeout"}
+HOUR = timedelta(hours=1)
+STATE = "crew_review"
+
+
+class Told:
+    """A notifier that counts."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __call__(self, context: Any) -> None:
+        self.times += 1
+
+
+def review_of(**arguments: Any) -> CrewReviewOperator:
+    arguments.setdefault("assigned_users", ["ann"])
+    return CrewReviewOperator(task_id="review", retries=0, **{"pending": PENDING, **arguments})
+
+
+def said(who: str, option: str = "approve", feedback: str = "", at: datetime | None = None) -> Json:
+    answer = {"chosen_options": [option], "params_input": {"human_feedback": feedback}}
+    return {**answer, "responded_at": at or datetime.now(UTC), "responded_by_user": {"id": who, "name": who}}
+
+
+def parked(run: Any) -> Any:
+    with pytest.raises(TaskParked) as waits:
+        run()
+    return waits.value
+
+
+def later(context: Json, passed: timedelta) -> None:
+    """Let time pass: the question is open for longer by the record."""
+    memory = task_state_of(context, STATE)
+    record = memory.recall()
+    for name in ("since", "until"):
+        if record.get(name):
+            record[name] = (datetime.fromisoformat(record[name]) - passed).isoformat()
+    memory.keep(record)
+
+
+def escalated(operator: CrewReviewOperator, context: Json, kwargs: Json) -> Any:
+    """Bring the task back for a step as Airflow does, and let its look for an answer end without one."""
+    with pytest.raises(TaskDeferred) as looks:
+        operator.execute_complete(context, TIMEOUT, **kwargs)
+    assert "step" not in looks.value.kwargs
+    return parked(lambda: operator.resume_execution("__fail__", {"error": "Trigger timeout"}, context))
+
+
+def test_the_task_waits_until_the_first_step_and_no_default_answers_then(context: Json, supervisor: Supervisor) -> None:
+    operator = review_of(escalate=[(HOUR, "boss"), (2 * HOUR, Told())], response_timeout=3 * HOUR, on_timeout="approve")
+    waits = parked(lambda: operator.execute(context))
+    assert timedelta(minutes=59) < time_left(waits) <= HOUR
+    assert waits.kwargs["step"] is True
+    assert supervisor.asked[0].defaults is None
+    assert [user.id for user in supervisor.asked[0].assigned_users] == ["boss", "ann"]
+    assert "UTC on, boss may answer too." in supervisor.asked[0].body
+
+
+def test_each_step_is_told_once_and_the_question_stays_the_same(context: Json, supervisor: Supervisor) -> None:
+    first, own = Told(), Told()
+    operator = review_of(escalate=[(3600, first), ("7200", ["boss"])], notifiers=[own], response_timeout=3 * HOUR)
+    waits = parked(lambda: operator.execute(context))
+    until = waits.kwargs["until"]
+    later(context, HOUR)
+    waits = escalated(operator, context, {**waits.kwargs})
+    assert (first.times, own.times) == (1, 1)
+    assert timedelta(minutes=59) < time_left(waits) <= HOUR
+    later(context, HOUR)
+    waits = escalated(operator, context, {**waits.kwargs})
+    assert (first.times, own.times) == (1, 2), "a step of users only calls the review's own notifiers"
+    assert "step" not in waits.kwargs, "the rest is the deadline"
+    assert len(supervisor.asked) == 1
+    assert waits.kwargs["shown"]["output_sha256"] == output_sha256("Draft 1.")
+    assert datetime.fromisoformat(waits.kwargs["until"]) < datetime.fromisoformat(until)
+
+
+def test_a_step_that_comes_due_while_an_earlier_one_is_told_is_next(
+    context: Json, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boss = Told()
+    operator = review_of(escalate=[(3600, lambda context: later(context, 2 * HOUR)), (7200, boss)])
+    waits = parked(lambda: operator.execute(context))
+    later(context, HOUR)
+    waits = escalated(operator, context, {**waits.kwargs})
+    assert waits.kwargs["step"] is True
+    escalated(operator, context, {**waits.kwargs})
+    assert boss.times == 1
+
+
+def test_a_step_that_is_put_before_the_others_while_the_question_is_open_is_told(
+    context: Json, supervisor: Supervisor
+) -> None:
+    chief, boss = Told(), Told()
+    waits = parked(lambda: review_of(escalate=[(7200, boss)]).execute(context))
+    later(context, 2 * HOUR)
+    waits = escalated(review_of(escalate=[(7200, boss)]), context, {**waits.kwargs})
+    edited = review_of(escalate=[(3600, ["chief"]), (7200, boss)], notifiers=[chief])
+    escalated(edited, context, {**waits.kwargs, "step": True})
+    assert (chief.times, boss.times) == (1, 1)
+
+
+@pytest.mark.parametrize("now", [None, "", {**PENDING, "output": "Draft 2."}], ids=["gone", "empty", "another draft"])
+def test_a_step_goes_on_with_what_was_shown_whatever_the_record_says_by_now(
+    context: Json, supervisor: Supervisor, now: Any
+) -> None:
+    told = Told()
+    waits = parked(lambda: review_of(escalate=[(HOUR, told)]).execute(context))
+    later(context, HOUR)
+    waits = escalated(review_of(escalate=[(HOUR, told)], pending=now), context, {**waits.kwargs})
+    assert waits.kwargs["shown"]["output_sha256"] == output_sha256("Draft 1.")
+    assert (told.times, len(supervisor.asked)) == (1, 1)
+    assert "shown" not in task_state_of(context, STATE).recall(), "kept only while an answer is looked for"
+
+
+def test_an_answer_that_came_in_the_same_second_is_kept_and_nobody_else_is_told(
+    context: Json, supervisor: Supervisor
+) -> None:
+    told = Told()
+    operator = review_of(escalate=[(HOUR, ["boss", told])])
+    waits = parked(lambda: operator.execute(context))
+    later(context, HOUR)
+    with pytest.raises(TaskDeferred) as looks:
+        operator.execute_complete(context, TIMEOUT, **waits.kwargs)
+    review = operator.execute_complete(context, said("ann", "revise", "Shorter."), **looks.value.kwargs)
+    assert (review["reviewer"]["id"], review["human_feedback"]) == ("ann", "Shorter.")
+    assert (told.times, len(supervisor.asked)) == (0, 1)
+
+
+def test_somebody_of_a_step_may_answer_from_then_on_and_not_before(context: Json, supervisor: Supervisor) -> None:
+    operator = review_of(escalate=[(HOUR, "boss")])
+    waits = parked(lambda: operator.execute(context))
+    again = parked(lambda: operator.execute_complete(context, said("boss"), **waits.kwargs))
+    assert "`boss` may answer from" in supervisor.asked[1].body
+    later(context, HOUR)
+    assert operator.execute_complete(context, said("boss"), **again.kwargs)["reviewer"]["id"] == "boss"
+
+
+def test_a_retry_keeps_what_was_told_and_the_time_of_the_next_step(context: Json, supervisor: Supervisor) -> None:
+    told = Told()
+    operator = review_of(escalate=[(HOUR, told), (2 * HOUR, "boss")])
+    waits = parked(lambda: operator.execute(context))
+    later(context, HOUR)
+    escalated(operator, context, {**waits.kwargs})
+    context["ti"].try_number = 2
+    with pytest.raises(TaskDeferred):
+        operator.execute(context)
+    waits = parked(lambda: operator.resume_execution("__fail__", {"error": "Trigger timeout"}, context))
+    assert told.times == 1
+    assert timedelta(minutes=59) < time_left(waits) <= HOUR
+
+
+def test_a_notifier_of_a_step_that_fails_changes_nothing(context: Json, supervisor: Supervisor) -> None:
+    def fails(context: Any) -> None:
+        raise RuntimeError("no such channel")
+
+    operator = review_of(escalate=[(HOUR, fails)])
+    waits = parked(lambda: operator.execute(context))
+    later(context, HOUR)
+    assert escalated(operator, context, {**waits.kwargs})
+
+
+@pytest.mark.parametrize(("policy", "approves"), [("approve", True), ({"revise": "Go on."}, False)])
+def test_the_deadline_decides_as_without_escalation(context: Json, policy: Any, approves: bool) -> None:
+    operator = review_of(escalate=[(HOUR, "boss")], response_timeout=2 * HOUR, on_timeout=policy)
+    waits = parked(lambda: operator.execute(context))
+    kwargs = {name: value for name, value in waits.kwargs.items() if name != "step"}
+    review = operator.execute_complete(context, TIMEOUT, **kwargs)
+    assert (review["is_approve"], review["reviewer"]) == (approves, None)
+
+
+def test_the_deadline_fails_where_no_policy_is_given(context: Json) -> None:
+    operator = review_of(escalate=[(HOUR, "boss")], response_timeout=2 * HOUR)
+    waits = parked(lambda: operator.execute(context))
+    kwargs = {name: value for name, value in waits.kwargs.items() if name != "step"}
+    with pytest.raises(CrewTaskFailed, match=r"Nobody answered within 2:00:00\. Nothing was sent"):
+        operator.execute_complete(context, TIMEOUT, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"escalate": [(HOUR, "boss")], "assigned_users": None}, "everybody may answer"),
+        ({"escalate": [(HOUR, "boss")], "response_timeout": HOUR}, "at or after response_timeout"),
+        ({"escalate": [(HOUR, [])]}, "nobody to tell"),
+        ({"escalate": [(0, "boss")]}, "A time of escalate is a timedelta"),
+        ({"escalate": [(None, "boss")]}, "A time of escalate is a timedelta"),
+        ({"escalate": [HOUR]}, "list of pairs"),
+        ({"escalate": [(HOUR, [7])]}, "assigned_users are ids"),
+    ],
+)
+def test_what_could_never_happen_is_refused_in_the_dag_file(arguments: Json, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        review_of(**arguments)
+
+
+def test_those_who_need_no_step_are_told_without_users(context: Json, supervisor: Supervisor) -> None:
+    operator = review_of(escalate=[(HOUR, Told())], assigned_users=None)
+    waits = parked(lambda: operator.execute(context))
+    assert "may answer too" not in supervisor.asked[0].body
+    assert operator.execute_complete(context, said("anybody"), **waits.kwargs)["is_approve"] is True

@@ -1,0 +1,154 @@
+"""A person decides whether the output of a costly execution may be used."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow_stand_ins import Supervisor, TaskParked, parked, time_left
+
+from airflow_crew_provider.exceptions import CrewInvalidInput
+from airflow_crew_provider.operators.usage_approval import CrewUsageApprovalOperator
+from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+
+Json = dict[str, Any]
+
+
+def record(tokens: Any = 1500, execution_id: str = "k-1", **more: Any) -> Json:
+    whole = {"state": "completed", "execution_id": execution_id, "kickoff_id": execution_id, "output": "A report."}
+    return {**whole, "usage": {"total_tokens": tokens}, **more}
+
+
+def approval(completed: Any = None, **more: Any) -> CrewUsageApprovalOperator:
+    given = record() if completed is None else completed
+    return CrewUsageApprovalOperator(task_id="allowed", completed=given, max_total_tokens=1000, **more)
+
+
+def said(option: str) -> Json:
+    user = {"id": "ann", "name": "Ann"}
+    now = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    return {"chosen_options": [option], "params_input": {}, "responded_at": now, "responded_by_user": user}
+
+
+@pytest.fixture
+def kwargs(context: Json, supervisor: Supervisor) -> Json:
+    return parked(lambda: approval().execute(context))
+
+
+@pytest.mark.parametrize("usage", [1, 1000, None, "many"])
+def test_an_execution_within_the_limit_or_without_figures_goes_on(
+    context: Json, supervisor: Supervisor, usage: Any
+) -> None:
+    assert approval(record(usage)).execute(context) == record(usage)
+    assert supervisor.asked == []
+
+
+def test_more_tokens_are_a_question(context: Json, supervisor: Supervisor) -> None:
+    told: list[Any] = []
+    with pytest.raises(TaskParked) as parked:
+        approval(notifiers=[told.append], response_timeout=3600, assigned_users=["ann"]).execute(context)
+    [question] = supervisor.asked
+    assert question.subject == "A crew used 1,500 tokens, 1,000 are allowed"
+    assert "Execution `k-1` is completed" in question.body
+    assert "It used **1,500 tokens**, and this DAG allows 1,000 without a question" in question.body
+    assert question.options == ["approve", "reject"]
+    assert [user.id for user in question.assigned_users] == ["ann"]
+    assert told == [context]
+    assert timedelta(minutes=59) < time_left(parked.value) <= timedelta(hours=1)
+
+
+@pytest.mark.parametrize("given", [record(), str(record())], ids=["a record", "the text of one"])
+def test_an_approval_hands_the_record_on(context: Json, kwargs: Json, given: Any) -> None:
+    assert approval(given).execute_complete(context, said("approve"), **kwargs) == record()
+
+
+def test_a_rejection_skips_or_fails_for_good(context: Json, kwargs: Json) -> None:
+    with pytest.raises(AirflowSkipException, match="Ann has chosen to reject the output of execution k-1"):
+        approval().execute_complete(context, said("reject"), **kwargs)
+    with pytest.raises(CrewTaskFailed, match="chosen to reject"):
+        approval(fail_on_reject=True).execute_complete(context, said("reject"), **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("now", "what"),
+    [
+        (record(9_000_000, "k-2"), "by now of execution k-2"),
+        (record(output="Another."), "by now of execution k-1"),
+        (record(output=None, output_path="s3://x"), "by now of execution k-1"),
+        ("None", "by now gone"),
+    ],
+)
+def test_the_approval_of_one_execution_hands_no_other_one_on(context: Json, kwargs: Json, now: Any, what: str) -> None:
+    with pytest.raises(CrewTaskFailed, match=f"{what}.*Nothing goes on; start a new DAG run"):
+        approval(now).execute_complete(context, said("approve"), **kwargs)
+
+
+def test_the_question_of_another_execution_is_no_question_of_this_one(context: Json, kwargs: Json) -> None:
+    with pytest.raises(CrewTaskFailed, match=r"about another execution.*Start a new DAG run"):
+        approval(record(execution_id="k-2")).execute(context)
+
+
+def test_a_retry_looks_for_the_answer_and_does_not_remove_it(
+    context: Json, supervisor: Supervisor, kwargs: Json
+) -> None:
+    context["ti"].try_number, context["ti"].max_tries = 2, 2
+    with pytest.raises(TaskDeferred) as looks:
+        approval().execute(context)
+    assert len(supervisor.asked) == 1
+    assert approval().execute_complete(context, said("approve"), **looks.value.kwargs) == record()
+
+
+def test_a_notifier_that_fails_leaves_the_question_open(context: Json, supervisor: Supervisor) -> None:
+    def fails(_: Any) -> None:
+        raise OSError("no mail today")
+
+    assert parked(lambda: approval(notifiers=[fails]).execute(context))["shown"]["execution_id"] == "k-1"
+
+
+def test_an_answer_that_is_none_is_asked_again_with_the_reason(
+    context: Json, supervisor: Supervisor, kwargs: Json
+) -> None:
+    kwargs = parked(lambda: approval().execute_complete(context, said("maybe"), **kwargs))
+    assert "The last answer by `Ann` was not accepted because it chose `maybe`" in supervisor.asked[1].body
+    assert approval().execute_complete(context, said("approve"), **kwargs) == record()
+
+
+def test_the_time_for_the_tasks_own_work_is_no_deadline_of_the_person() -> None:
+    task = approval(execution_timeout=timedelta(minutes=5))
+    assert (task.execution_timeout, task.response_timeout) == (timedelta(minutes=5), None)
+
+
+def test_the_deadline_fails_for_good(context: Json, kwargs: Json) -> None:
+    late = {"error": "too late", "error_type": "timeout"}
+    with pytest.raises(CrewTaskFailed, match="Nobody has answered within 1:00:00"):
+        approval(response_timeout=3600).execute_complete(context, late, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("completed", "problem"), [(record(state="pending"), "in state 'pending', not completed"), ("text", "not a record")]
+)
+def test_what_is_no_completed_record_fails_before_anybody_is_asked(
+    context: Json, supervisor: Supervisor, completed: Any, problem: str
+) -> None:
+    with pytest.raises(AirflowFailException, match=problem):
+        approval(completed).execute(context)
+    assert supervisor.asked == []
+
+
+@pytest.mark.parametrize("most", [0, -1, True, "1000", None])
+def test_a_limit_that_is_no_number_is_refused_when_the_dag_is_parsed(most: Any) -> None:
+    with pytest.raises(CrewInvalidInput, match="max_total_tokens must be a whole number"):
+        CrewUsageApprovalOperator(task_id="allowed", completed=record(), max_total_tokens=most)
+
+
+@pytest.mark.parametrize("wrong", [{"response_timeout": "soon"}, {"assigned_users": [7]}], ids=str)
+def test_a_wrong_time_or_user_is_refused_when_the_dag_is_parsed(wrong: Json) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        approval(**wrong)
+
+
+def test_several_choices_at_once_are_refused_when_the_dag_is_parsed() -> None:
+    with pytest.raises(ValueError, match="multiple cannot be given"):
+        approval(multiple=True)

@@ -1,0 +1,193 @@
+"""What operations see of a crew on real processes."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from faults.openlineage import crew_facet_of
+from faults.statsd import Metric, StatsdServer
+
+from scripts.stack import AirflowStack, CrewService, DagRun, ProcessGroup, wait_until
+
+# Long enough that the triggerer polls it, however late a busy machine starts the task that waits.
+REVIEWED_CREW = {
+    "inputs": ["topic"],
+    "tasks": [
+        {"id": "research", "agent": "Researcher", "seconds": 20.0, "output": "Notes on {topic}."},
+        {
+            "id": "write",
+            "agent": "Writer",
+            "seconds": 1.0,
+            "human_input": True,
+            "output": "Draft on {topic}.",
+            "revised": "Draft {revision}, after: {feedback}",
+        },
+    ],
+}
+METERED_CREW = {
+    "inputs": ["topic"],
+    "tasks": [{"id": "write", "agent": "Writer", "seconds": 6.0, "tokens": 1250, "output": "A text on {topic}."}],
+}
+
+
+def crew(scenario: dict[str, Any], dialect: str, airflow: AirflowStack, group: ProcessGroup, folder: Path) -> str:
+    """Start a crew service, and return the id of a connection to it."""
+    name = folder.name.rstrip("0123456789")
+    file = folder / "crew.json"
+    file.write_text(json.dumps(scenario))
+    service = CrewService(str(file), dialect=dialect, name=f"crew-service-{name}", group=group).start()
+    airflow.api.add_connection(name, **service.connection)
+    return name
+
+
+@pytest.fixture(scope="module")
+def reviewed(airflow: AirflowStack, group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) -> DagRun:
+    """A run whose draft a person has approved."""
+    crew(REVIEWED_CREW, "spec", airflow, group, tmp_path_factory.mktemp("crew_reviewed"))
+    run = airflow.api.trigger("operations_review")
+    wait_until(lambda: approved(run), 300, "the review to be taken", pause=2)
+    run.wait_for("success")
+    return run
+
+
+@pytest.fixture(scope="module")
+def metered(airflow: AirflowStack, group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) -> DagRun:
+    """A run whose service reports tokens, as the live dialect does."""
+    crew(METERED_CREW, "live", airflow, group, tmp_path_factory.mktemp("crew_metered"))
+    run = airflow.api.trigger("operations_metered")
+    question = run.wait_for_review()
+    assert "It used **1,250 tokens**, and this DAG allows 1,000" in question["body"]
+    run.answer(question, "approve")
+    run.wait_for("success")
+    return run
+
+
+def approved(run: DagRun) -> bool:
+    """Answer what is open: on a slow machine Airflow 3.3.2 fails a task that was answered early, and asks again."""
+    for review in run.reviews():
+        run.answer(review, "approve", human_feedback="")
+    return run.state in ("success", "failed")
+
+
+def counted(statsd: StatsdServer, conn_id: str) -> dict[str, float]:
+    """Return the sum of each of our metrics for a connection, once the last of an execution has arrived."""
+
+    def ours() -> list[Metric]:
+        found = [each for each in statsd.metrics() if each.tags.get("conn_id") == conn_id]
+        return found if any(each.name == "execution.duration" for each in found) else []
+
+    names = {each.name for each in wait_until(ours, 30, "the metrics")}
+    return {name: statsd.total(name, conn_id=conn_id) for name in names}
+
+
+@pytest.mark.usefixtures("reviewed")
+def test_a_statsd_client_sees_what_the_crew_and_the_reviewer_took(statsd: StatsdServer) -> None:
+    found = counted(statsd, "crew_reviewed")
+    assert set(found) == {
+        "execution.started",
+        "execution.polls",
+        "execution.completed",
+        "execution.duration",
+        "review.duration",
+    }
+    assert (found["execution.started"], found["execution.completed"]) == (1, 1)
+    assert found["execution.duration"] >= 21_000
+    of_tasks = {each.source for each in statsd.metrics("airflow.") if each.name == "ti.start"}
+    ours = [each for each in statsd.metrics() if each.tags.get("conn_id") == "crew_reviewed"]
+    polled_by = {each.source for each in ours if each.name == "execution.polls"}
+    assert polled_by & of_tasks
+    assert polled_by - of_tasks, "no triggerer has counted its polls"
+
+
+def test_tokens_are_in_the_metrics_the_lineage_and_the_event_of_the_outlet(
+    airflow: AirflowStack, metered: DagRun, statsd: StatsdServer, lineage: Path
+) -> None:
+    kickoff_id = metered.xcom("crew", key="kickoff_id")
+    wait_until(lambda: statsd.total("execution.tokens", conn_id="crew_metered") == 1250, 30, "the tokens")
+    wait_until(lambda: ("operations_metered.crew", "COMPLETE") in map(job_and_type, lines(lineage)), 30, "the event")
+    ended = [each for each in lines(lineage) if job_and_type(each) == ("operations_metered.crew", "COMPLETE")]
+    ids = {"connId": "crew_metered", "kickoffId": kickoff_id, "executionId": kickoff_id}
+    known = {**ids, "inputNames": ["topic"], "state": "completed", "totalTokens": 1250}
+    assert [crew_facet_of(each) for each in ended] == [known]
+    assert extra_of(airflow, metered)["usage"]["total_tokens"] == 1250
+
+
+def test_the_record_of_a_costly_execution_goes_on_once_a_person_has_approved(metered: DagRun) -> None:
+    assert metered.xcom("allowed") == metered.xcom("crew")
+
+
+def lines(file: Path) -> list[str]:
+    return file.read_text().splitlines()
+
+
+def extra_of(airflow: AirflowStack, run: DagRun) -> Any:
+    """Return the extra of the one asset event of a run."""
+    events = airflow.api.json("GET", "assets/events", params={"source_dag_id": run.dag_id})["asset_events"]
+    [event] = [each for each in events if each["source_run_id"] == run.run_id]
+    return event["extra"]
+
+
+def job_and_type(line: str) -> tuple[str, str]:
+    event = json.loads(line)
+    return event["job"]["name"], event["eventType"]
+
+
+def test_openlineage_sends_valid_events_of_all_tasks_of_the_crew(reviewed: DagRun, lineage: Path) -> None:
+    def sent(task: str, kind: str) -> list[dict[str, Any]]:
+        wanted = (f"operations_review.crew.{task}", kind)
+        return [crew_facet_of(line) for line in lines(lineage) if job_and_type(line) == wanted]
+
+    record = reviewed.xcom("crew.result")
+    ids = {"connId": "crew_reviewed", "kickoffId": record["kickoff_id"], "executionId": record["execution_id"]}
+    wait_until(lambda: sent("result", "COMPLETE"), 30, "the last event")
+    assert sent("kickoff", "COMPLETE") == [{**ids, "inputNames": ["topic"], "state": "running"}]
+    assert sent("wait", "COMPLETE") == [{**ids, "inputNames": [], "state": "pending"}]
+    assert sent("round_1.resume", "COMPLETE") == [{**ids, "inputNames": [], "state": "running"}]
+    completed = {**ids, "inputNames": [], "state": "completed"}
+    assert sent("round_1.wait", "COMPLETE") == sent("result", "COMPLETE") == [completed]
+
+
+def test_the_event_of_a_reviewed_crew_carries_the_ids_of_the_approved_output(
+    airflow: AirflowStack, reviewed: DagRun
+) -> None:
+    record = reviewed.xcom("crew.result")
+    expected = {name: record[name] for name in ("kickoff_id", "execution_id", "state", "usage")}
+    assert extra_of(airflow, reviewed) == {"crew_conn_id": "crew_reviewed", **expected}
+
+
+def test_a_crew_that_airflow_did_not_start_runs_a_dag_once_though_its_event_comes_twice(
+    airflow: AirflowStack, plain_crew: CrewService
+) -> None:
+    secret = secrets.token_urlsafe(32)
+    extra = json.dumps({"crew_webhook_secret": secret})
+    airflow.api.add_connection("crew_newsroom", **plain_crew.connection, extra=extra)
+    airflow.api.wait_for_dag("operations_foreign_crew")
+    url = f"{airflow.url}/crew-inbox/crew/crew_newsroom/{secret}"
+
+    def kick_off() -> str:
+        headers = {"Authorization": f"Bearer {plain_crew.token}"}
+        body = {"inputs": {"topic": "tea"}, "crewWebhookUrl": url}
+        answer = requests.post(f"{plain_crew.url}/kickoff", json=body, headers=headers, timeout=30)
+        return str(answer.json()["kickoff_id"])
+
+    def runs(number: int) -> list[dict[str, Any]]:
+        path = "dags/operations_foreign_crew/dagRuns"
+        ended = list(airflow.api.pages(path, "dag_runs", state="success", order_by="run_after"))
+        return ended if len(ended) == number else []
+
+    def executions(run: dict[str, Any]) -> list[str]:
+        return DagRun(airflow.api, run["dag_id"], run["dag_run_id"]).xcom("completed")
+
+    first = kick_off()
+    wait_until(lambda: runs(1), 120, "the run of the first execution")
+    again = requests.post(url, json={"kickoff_id": first}, timeout=30)
+    assert (again.status_code, again.json()) == (200, {"status": "known already"})
+    second = kick_off()  # a run of the repeated event would come before this one's
+    ended = wait_until(lambda: runs(2), 120, "the run of the second execution")
+    assert [executions(each) for each in ended] == [[first], [second]]
+    assert secret not in airflow.logs(["scheduler", "dag-processor", "triggerer"])
