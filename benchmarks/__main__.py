@@ -1,15 +1,27 @@
-"""All benchmarks that need no Airflow processes: `python -m benchmarks [--full]`.
+"""The benchmarks of waits and of DAG files: `python -m benchmarks [--full]`.
 
-Prints the tables of docs/performance.md. What needs Airflow's processes, `inbox_wake.py`, and the load on the service,
-`service_load.py` and `service_machines.py`, are run by themselves.
+Prints the tables of docs/performance.md; what needs Airflow's processes only with `--full`. `inbox_wake.py`, and the
+load on the service, `service_load.py` and `service_machines.py`, are run by themselves.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
+import traceback
+from collections.abc import Callable
+from functools import partial
 
-from benchmarks import pace, parsing, poll_cost, slow_neighbour, tls_keep_alive
+from benchmarks import (
+    downstream_start,
+    pace,
+    parsing,
+    poll_cost,
+    slow_neighbour,
+    tls_keep_alive,
+    triggerer_load,
+)
 from benchmarks.harness import turns
 
 PARTS = {
@@ -19,19 +31,31 @@ PARTS = {
     "The pace of one wait": pace.run,
     "DAG files": parsing.run,
 }
+ON_PROCESSES = {"A triggerer": triggerer_load.run, "After the crew": downstream_start.run}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--full", action="store_true", help="all sizes and more turns: about half an hour")
+    parser.add_argument("--full", action="store_true", help="all sizes and more turns: about an hour")
     full = parser.parse_args().full
-    began, texts = time.monotonic(), []
-    for title, run in PARTS.items():
-        print(title, flush=True)
-        texts.append(f"## {title}\n\n{run(full)}")
+    began = time.monotonic()
+    parts = {title: partial(run, full) for title, run in PARTS.items()} | (ON_PROCESSES if full else {})
+    failed = [title for title, run in parts.items() if not _printed(title, run)]
     about = ", ".join(f"{name} {number}" for name, number in turns.versions().items())
-    print("\n" + "\n\n".join(texts))
     print(f"\n{about}; {time.monotonic() - began:.0f} s. As JSON: {turns.RESULTS.name}/")
+    if failed:
+        sys.exit(f"Failed: {', '.join(failed)}")
+
+
+def _printed(title: str, run: Callable[[], str]) -> bool:
+    """Print the tables of one part; one that fails does not take the others with it."""
+    print(f"\n## {title}\n", flush=True)
+    try:
+        print(f"\n{run()}", flush=True)
+    except Exception:
+        traceback.print_exc()
+        return False
+    return True
 
 
 if __name__ == "__main__":

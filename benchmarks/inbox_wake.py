@@ -92,7 +92,7 @@ def benchmark(size: int) -> list[tuple[str, list[float]]]:
     crew = HeldCrew(size)
     with (
         running_service(crew=crew, dialect="live", workers=size + 2) as service,
-        AirflowStack(dags=[HERE / "inbox_dags"], postgres=os.environ.get("CREW_TESTS_POSTGRES")) as stack,
+        AirflowStack(dags=[HERE / "airflow_dags"], postgres=os.environ.get("CREW_TESTS_POSTGRES")) as stack,
     ):
         inbox = json.dumps({"inbox_url": f"{stack.url}/crew-inbox"})
         fields = {"conn_type": "crew", "host": service.url, "password": service.token}

@@ -44,6 +44,25 @@ class BareSensor(BaseSensorOperator):
         super().__init__(**kwargs)
         self.kickoff_id = kickoff_id
 """,
+    "bare operators with as many fields": """
+class Fields:
+    def __init__(self, conn_id="bare_default", a=None, b=None, c=None, d=None, e=None, f=None, g=None, h=False,
+                 i=10.0, j=None, k=True, l=False, **kwargs):
+        super().__init__(**kwargs)
+        self.conn_id = conn_id
+        self.a, self.b, self.c, self.d, self.e, self.f, self.g = a, b, c, d, e, f, g
+        self.h, self.i, self.j, self.k, self.l = h, i, j, k, l
+class Bare(Fields, BaseOperator):
+    template_fields = ("inputs", "a", "b", "c", "conn_id", "d")
+    def __init__(self, inputs, **kwargs):
+        super().__init__(**kwargs)
+        self.inputs = inputs
+class BareSensor(Fields, BaseSensorOperator):
+    template_fields = ("kickoff_id", "a", "conn_id", "b")
+    def __init__(self, kickoff_id, **kwargs):
+        super().__init__(**kwargs)
+        self.kickoff_id = kickoff_id
+""",
     "crew operators": """
 from airflow_crew_provider.operators.crew import CrewKickoffOperator as Bare
 from airflow_crew_provider.sensors.crew import CrewStatusSensor as BareSensor

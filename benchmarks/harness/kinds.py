@@ -25,7 +25,12 @@ class Wait(BaseTrigger):
         self.number, self.interval, self.url = number, interval, url
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        raise NotImplementedError
+        kind = type(self)
+        return f"{kind.__module__}.{kind.__name__}", {
+            "number": self.number,
+            "interval": self.interval,
+            "url": self.url,
+        }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         await asyncio.sleep(self.interval * random.random())

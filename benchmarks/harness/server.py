@@ -1,6 +1,7 @@
 """A status server in a process of its own: answers as cheaply as can be, and counts requests and connections.
 
-`/stats` gives the counts. Options: TLS, seconds of keep-alive, seconds of latency, a batch endpoint, a dead server.
+`/stats` gives the counts; `waits` of them since the last `/forget`. Options: TLS, seconds of keep-alive, seconds of
+latency, a batch endpoint, a dead server.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class Server:
         self.requests = self.polls = self.connections = 0
         self._polled_at: dict[bytes, float] = {}
         self._gaps: list[float] = []
+        self._waits: set[bytes] = set()  # polled since the last `/forget`
         offer = f"{BATCH_HEADER}: /statuses\r\n" if options.batch else ""
         self._status = answer(CREW_STATUS, head=offer)
         self._databricks = answer(DATABRICKS_STATUS)
@@ -72,6 +74,9 @@ class Server:
     def answer_to(self, target: bytes) -> bytes:
         if target == b"/stats":
             return answer(self._stats())
+        if target == b"/forget":
+            self._waits.clear()
+            return answer({})
         self.requests += 1
         if target.startswith(b"/statuses?ids="):
             return self._batch(target)
@@ -86,11 +91,13 @@ class Server:
         if target in self._polled_at:
             self._gaps.append(now - self._polled_at[target])
         self._polled_at[target] = now
+        self._waits.add(target)
 
     def _stats(self) -> dict[str, float]:
         """Return the counts, and between which times 99 % of the waits were polled again since the last time."""
         gaps, self._gaps = sorted(self._gaps), []
         counts = {"requests": self.requests, "polls": self.polls, "connections": self.connections}
+        counts["waits"] = len(self._waits)
         return {**counts, "gap_p99": gaps[int(len(gaps) * 0.99)] if gaps else 0.0}
 
     def _batch(self, target: bytes) -> bytes:
@@ -165,6 +172,10 @@ class Running:
 
     def stats(self) -> dict[str, float]:
         return requests.get(f"{self.url}/stats", verify=self.ca_file or True, timeout=30).json()
+
+    def forget(self) -> None:
+        """Count the waits that are polled anew from now on."""
+        requests.get(f"{self.url}/forget", verify=self.ca_file or True, timeout=30).raise_for_status()
 
 
 @contextmanager

@@ -1,0 +1,112 @@
+"""Thousands of waits in a real triggerer on PostgreSQL: `python -m benchmarks.triggerer_load [waits] [seconds]`.
+
+Needs PostgreSQL, on this machine or in CREW_TESTS_POSTGRES. Counts polls, connections and look-ups while the waits are
+held, then kills the triggerer and measures how long another one takes to poll them all; then the same with the
+smallest trigger there can be, which shows what of it is Airflow's own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from benchmarks.harness.kinds import OURS, SMALLEST
+from benchmarks.harness.server import Options, Running, running
+from benchmarks.harness.turns import keep, table
+from scripts.find_postgres import server_url
+from scripts.stack import AirflowStack, wait_until
+from scripts.stack.settings import inherited
+
+HERE = Path(__file__).parent
+BLOCKED = "async thread was blocked"
+BACKEND = "benchmarks.harness.counted_connections.CountedConnections"
+DEFERRED = sa.text("SELECT count(*) FROM task_instance WHERE state = 'deferred'")
+
+
+def polled_by_all(server: Running, waits: int) -> float:
+    """Return the seconds until each wait has been polled once more."""
+    began = time.monotonic()
+    server.forget()
+    wait_until(lambda: server.stats()["waits"] >= waits, 600, f"polls of {waits} waits", pause=0.5)
+    return time.monotonic() - began
+
+
+def cpu_of(stack: AirflowStack) -> float:
+    """Return the seconds of CPU that the triggerer and its children have used."""
+    processes = stack.group.components["triggerer"].processes()
+    return sum(sum(each.cpu_times()[:2]) for each in processes)
+
+
+def measure(
+    stack: AirflowStack, server: Running, lookups: Path, kind: str, waits: int, seconds: float
+) -> dict[str, float]:
+    run = stack.api.trigger("many_waits")
+    run.wait_for_task("wait", ["deferred"], 120)
+    stack.api.json("PATCH", "dags/many_waits", json={"is_paused": True})
+    began = time.monotonic()
+    copy = [sys.executable, "-m", "benchmarks.harness.copied_waits", str(waits), kind, server.url]
+    subprocess.run(copy, env={**inherited(), **stack.env}, check=True, timeout=600)
+    found = {"taken up s": time.monotonic() - began + polled_by_all(server, waits)}
+
+    before, cpu, lookups_before = server.stats(), cpu_of(stack), len(lookups.read_text().splitlines())
+    time.sleep(seconds)
+    after = server.stats()
+    polls = after["polls"] - before["polls"]
+    found |= {
+        "held s": seconds,
+        "polls per s": polls / seconds,
+        "gap p99 s": after["gap_p99"],
+        "new connections": after["connections"] - before["connections"],
+        "look-ups": len(lookups.read_text().splitlines()) - lookups_before,
+        "CPU µs per poll": (cpu_of(stack) - cpu) / polls * 1e6,
+    }
+    stack.kill("triggerer")
+    stack.start("triggerer")
+    found["taken up after a kill s"] = polled_by_all(server, waits)
+    found["look-ups in all"] = len(lookups.read_text().splitlines())
+    found["blocked event loop warnings"] = stack.logs(["triggerer"]).count(BLOCKED)
+    with sa.create_engine(stack.env["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]).connect() as connection:
+        found["still deferred"] = connection.execute(DEFERRED).scalar_one()
+    return found
+
+
+def one(postgres: str, kind: str, waits: int, seconds: float) -> dict[str, float]:
+    """Measure one kind of wait in an Airflow of its own."""
+    with running(Options()) as server:
+        stack = AirflowStack(dags=[HERE / "airflow_dags"], postgres=postgres)
+        lookups = stack.home / "lookups"
+        lookups.touch()
+        stack.env |= {
+            "AIRFLOW__SECRETS__BACKEND": BACKEND,
+            "AIRFLOW__TRIGGERER__CAPACITY": str(waits + 100),
+            "COUNTED_LOOKUPS": str(lookups),
+            "COUNTED_URL": server.url,
+            "PYTHONPATH": str(HERE.parent),
+        }
+        with stack:
+            return measure(stack, server, lookups, kind, waits, seconds)
+
+
+def run(waits: int = 5000, seconds: float = 300.0) -> str:
+    """Measure, keep the results as JSON, and return the table."""
+    postgres = server_url()
+    if not postgres:
+        return "Not measured: no PostgreSQL on this machine, nor in CREW_TESTS_POSTGRES."
+    found = {kind: one(postgres, kind, waits, seconds) for kind in (OURS, SMALLEST)}
+    keep("triggerer_load", {"waits": waits, **found})
+    rows = [[name, *(_shown(found[kind][name]) for kind in found)] for name in found[OURS]]
+    about = f"{waits:,} waits at 30 s in one triggerer, Airflow {version('apache-airflow')} on PostgreSQL"
+    return f"{about}\n\n{table(['', *found], rows)}"
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+
+
+if __name__ == "__main__":
+    print(run(*(int(each) for each in sys.argv[1:3])))
