@@ -61,7 +61,7 @@ def _by_flow_id(hook: CrewHook, answer: ReviewAnswer, lag: float) -> AnswerAddre
         if time.time() - began >= lag:
             raise AirflowException(
                 f"The service does not show that the Flow {answer.execution_id} waits for an answer: {shown}. Nothing "
-                "was sent; a retry of this task looks again"
+                "was sent; a retry of this task checks again"
             )
         time.sleep(min(BETWEEN_TWO_POLLS, lag))
 

@@ -344,6 +344,6 @@ def test_an_answer_to_a_flow_that_does_not_wait_is_not_sent_as_that_of_a_crew(
 ) -> None:
     connect(server.url, kickoff_timeout=0.5, kind="flow")
     server.on(POLL, seen).on(POST, SPEC.resumed)
-    with pytest.raises(AirflowException, match=f"{said}. Nothing was sent; a retry of this task looks again"):
+    with pytest.raises(AirflowException, match=f"{said}. Nothing was sent; a retry of this task checks again"):
         run(resume({**APPROVAL, "outcome": "publish"}), TaskRun("resume"))
     assert server.sent("POST /*") == []
