@@ -5,10 +5,11 @@ An edit names the draft that it was made of, so that it never replaces another o
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from airflow_crew_provider.core.responses import storable
-from airflow_crew_provider.core.status_parser import EDITS_OFFER, json_object_in
+from airflow_crew_provider.core.status_parser import EDITS_OFFER, json_object_in, object_in
 from airflow_crew_provider.core.stored_names import EDIT_FIELD
 from airflow_crew_provider.models import Json, output_sha256
 
@@ -18,7 +19,7 @@ OFFER, FIELD = EDITS_OFFER, "edited_output"  # the header by which the service o
 def draft_sha256(text: str) -> str:
     """Hash a draft as the record of a pending execution holds it: the object, where the text is one."""
     text = storable(text)
-    found = json_object_in(text)
+    found = object_in(text)
     return output_sha256(text if found is None else found)
 
 
@@ -26,6 +27,23 @@ def draft_in(params: Json | None) -> Any:
     """Return the draft that a form's field begins with, None without one; Airflow has stored fields in two shapes."""
     field = (params or {}).get(EDIT_FIELD)
     return field.get("value") if isinstance(field, dict) else field
+
+
+def with_text_of_edit(answer: Json, draft: str | None) -> Json:
+    """Return an answer in which the edited draft is a text; as it is for a form without a draft.
+
+    Airflow's page gives None for a field that was emptied, and an object for the text of one; a program may leave the
+    field out.
+    """
+    given = answer.get("params_input")
+    if draft is None or not given:
+        return answer
+    left = given.get(EDIT_FIELD, draft)
+    if left is None:
+        left = ""
+    elif isinstance(left, dict):
+        left = json.dumps(left, indent=2, ensure_ascii=False)
+    return {**answer, "params_input": {**given, EDIT_FIELD: left}}
 
 
 def edit_problem(draft: str, edited: str) -> str | None:

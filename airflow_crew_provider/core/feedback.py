@@ -16,6 +16,8 @@ from airflow_crew_provider.models import Json
 
 APPROVAL = "Approved."
 REVISION_PREFIX = "Please revise: "
+MOST_MARKS = 30  # as in Unicode's stream-safe text format
+MADE_OF_MARKS = "\u0f73\u0f75\u0f81"  # no marks themselves
 # The whole texts that a service which decides by the text takes as an approval.
 APPROVING_WORDS = frozenset(
     ("approved", "approve", "ok", "okay", "yes", "looks good", "looks good to me", "lgtm", "accept", "accepted")
@@ -24,6 +26,8 @@ APPROVING_WORDS = frozenset(
 
 def reads_like_approval(text: str) -> bool:
     """Return whether the text alone is an approval: one of the words, whatever its case, form and decoration."""
+    if _heaps_marks(text):
+        return False
     # Folding can bring up characters that are normalized in turn.
     plain = _normal(_normal(text).casefold())
     return " ".join(_trimmed(plain).split()) in APPROVING_WORDS
@@ -47,6 +51,17 @@ def approval_meant(outcome: str, outcomes: list[str]) -> bool | None:
 
 def _normal(text: str) -> str:
     return unicodedata.normalize("NFKC", text)
+
+
+def _heaps_marks(text: str) -> bool:
+    """Whether more combining marks follow each other than text of any language has; to sort them takes time squared."""
+    run = 0
+    for character in text:
+        is_mark = not character.isascii() and (unicodedata.combining(character) or character in MADE_OF_MARKS)
+        run = run + 1 if is_mark else 0
+        if run > MOST_MARKS:
+            return True
+    return False
 
 
 def _trimmed(text: str) -> str:

@@ -74,8 +74,8 @@ def json_of(answer: HttpResponse, what: str, mask: Mask = unmasked) -> Any:
 
 
 def finite(text: str) -> float | None:
-    """Read a number of JSON; one that is too large for a float becomes None."""
-    number = float(text)
+    """Read a number of JSON; one that is too large for a float becomes None, and -0.0, which databases lose, 0.0."""
+    number = float(text) + 0.0
     return number if math.isfinite(number) else None
 
 
@@ -106,7 +106,7 @@ def words(answer: HttpResponse, mask: Mask = unmasked) -> str:
     # Masked before it is cut: a part of a secret cannot be found any more.
     text = mask(answer.body[:40_000].decode("utf-8", "replace"))[:20_000]
     if _looks_like_html(text):
-        text = mask(unescape(re.sub(r"<(style|script).*?</\1>|<[^>]+>", " ", text, flags=re.DOTALL | re.IGNORECASE)))
+        text = mask(unescape(re.sub(r"<(style|script).*?</\1>|<[^<>]+>", " ", text, flags=re.DOTALL | re.IGNORECASE)))
     return _one_line(text)
 
 

@@ -64,7 +64,7 @@ class ReviewAnswer:
         ids = source["execution_id"], source["crew_task_id"]
         for each in ids:
             path_segment(each)
-        return cls(*ids, text, is_approve, source.get("output_sha256"), outcome, _edited(source))
+        return cls(*ids, text, is_approve, source.get("output_sha256"), outcome, _edited(source, is_approve))
 
     @property
     def request(self) -> Json:
@@ -90,10 +90,10 @@ def _outcome(given: Any) -> str | None:
     raise CrewInvalidInput("outcome is not one of the Flow's words; nothing was sent")
 
 
-def _edited(source: Json) -> str | None:
+def _edited(source: Json, is_approve: bool | None) -> str | None:
     """Read an edited draft, which goes with an approval of the draft that was shown and nothing else."""
     given = source.get("edited_output")
-    if given is None or (isinstance(given, str) and source.get("is_approve") and source.get("output_sha256")):
+    if given is None or (isinstance(given, str) and is_approve and source.get("output_sha256")):
         return given
     raise CrewInvalidInput("edited_output is no text, or goes without an approval of a draft; nothing was sent")
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_crew_provider.core.responses import HttpResponse, Mask, finite, json_of, storable, unmasked
+from airflow_crew_provider.core.xcom_values import is_kept
 from airflow_crew_provider.exceptions import CrewProtocolError
 from airflow_crew_provider.models import Execution, ExecutionState, Json, TaskResult, speaks_live
 
@@ -30,7 +31,8 @@ WORDS: dict[str, ExecutionState] = {
 # Headers of our own crew service; the value of each is the field of a resume.
 EDITS_OFFER = "Crew-Edited-Output"
 HASH_OFFER, HASH_FIELD = "Crew-Draft-Hash", "output_sha256"
-_FENCED = re.compile(r"\A\s*```[\w-]*[ \t]*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
+_FENCE = "```"
+_FENCE_BEGINS = re.compile(r"```[\w-]*[ \t]*\n")
 _unknown_words: set[str] = set()
 
 
@@ -110,10 +112,12 @@ def _progress(body: Json, mask: Mask) -> Json:
 
 def _completed(body: Json, live: bool, mask: Mask) -> Json:
     text, found = _result(body, live)
+    if found is not None and not is_kept(found):
+        text, found = json.dumps(found, ensure_ascii=False), None
     result = body["result"] if isinstance(body.get("result"), dict) else {}
     return {
         "output": text,
-        "output_json": found if found is not None else json_object_in(text),
+        "output_json": found if found is not None else object_in(text),
         "tasks": tuple(_task(task) for task in _typed(result, "tasks", list) or ()),
         "execution_time": _seconds(body),
         "usage": _typed(body, "usage_metrics", dict),
@@ -156,7 +160,7 @@ def _pending(body: Json, live: bool, mask: Mask) -> Json:
     task_id = text_or_none(body.get("task_id"))
     if not live:
         task_id = task_id or text_or_none(body.get("current_task"))
-    draft_fields = {"crew_task_id": task_id or None, "output": draft, "output_json": json_object_in(draft)}
+    draft_fields = {"crew_task_id": task_id or None, "output": draft, "output_json": object_in(draft)}
     return draft_fields | _asked_by_flow(body)
 
 
@@ -181,12 +185,30 @@ def _failed(body: Json, live: bool, mask: Mask) -> Json:
     }
 
 
+def object_in(text: str | None) -> Json | None:
+    """Return the object that a record holds instead of a text; None where the text stays.
+
+    That is one that is no object, or one that Airflow would not hand on as it is.
+    """
+    found = _parsed_object(text)
+    return storable(found) if found is not None and is_kept(found) else None
+
+
 def json_object_in(text: str | None) -> Json | None:
     """Return the object that a text is as a whole, a code fence around it removed; None if it is not one."""
-    if text is None or not _inner(text).startswith("{"):
+    try:
+        found: Json | None = storable(_parsed_object(text))
+    except RecursionError:
+        return None
+    return found
+
+
+def _parsed_object(text: str | None) -> Json | None:
+    inner = "" if text is None else without_fence(text)
+    if not inner.startswith("{"):
         return None
     try:
-        value = json_in(text)
+        value = _parsed(inner)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
@@ -197,12 +219,20 @@ def json_in(text: str) -> Any:
 
     :raises ValueError: it is none; of a very deep one a RecursionError
     """
-    return storable(json.loads(_inner(text), parse_constant=_refuse_constant, parse_float=finite))
+    return storable(_parsed(without_fence(text)))
 
 
-def _inner(text: str) -> str:
-    fenced = _FENCED.match(text)
-    return (fenced[1] if fenced else text).strip()
+def _parsed(text: str) -> Any:
+    return json.loads(text, parse_constant=_refuse_constant, parse_float=finite)
+
+
+def without_fence(text: str) -> str:
+    """Return a text without the code fence and the white space around it."""
+    plain = text.strip()
+    begins = _FENCE_BEGINS.match(plain) if plain.endswith(_FENCE) else None
+    if begins is None or begins.end() > len(plain) - len(_FENCE):
+        return plain
+    return plain[begins.end() : -len(_FENCE)].strip()
 
 
 def _refuse_constant(name: str) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_crew_provider.core.output_schema import NAME, listed, matching, refuse_bad_schema, validator_of
+from airflow_crew_provider.core.xcom_values import is_kept
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Execution, Json
 from airflow_crew_provider.tasks import output_storage
@@ -84,7 +85,7 @@ class OutputRules:
         except CrewInvalidInput as error:
             fail_task(error, f"Nothing is known to be wrong with the output of execution {kickoff_id}. {still_there()}")
         if not violations:
-            return value
+            return value if is_kept(value) else output
         raise CrewTaskFailed(
             f"The output of execution {kickoff_id} does not match {NAME}, {len(violations)} violations: "
             f"{listed(violations)}. Only a draft that waits can be revised. {still_there()}"

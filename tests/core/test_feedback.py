@@ -97,6 +97,14 @@ def test_n25_a_megabyte_of_punctuation_is_judged_at_once() -> None:
     assert time.perf_counter() - began < 20
 
 
+@pytest.mark.row("S11")
+@pytest.mark.parametrize("marks", ["\u0301\u0323", "\u0f73"])
+def test_s11_marks_heaped_on_a_letter_are_no_approval_and_are_judged_at_once(marks: str) -> None:
+    """To normalize them takes time squared: for a megabyte hours, in which the service answers nobody."""
+    assert not reads_like_approval("a" + marks * 200_000)
+    assert not reads_like_approval("ok" + marks * 200_000)
+
+
 def test_n25_the_words_stand_in_one_place() -> None:
     package = Path(airflow_crew_provider.__file__).parent
     holders = {path for path in package.rglob("*.py") if _holds_words(path)}

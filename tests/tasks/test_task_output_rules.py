@@ -118,6 +118,11 @@ def test_an_output_that_matches_is_handed_on_as_its_schema_reads_it(log: Warning
     assert OutputRules(OBJECT).applied(completed("x", output_json=read), log) == {"output": read}
 
 
+@pytest.mark.parametrize("text", ['{"total": 6.02e23}', '{"total": 1, "__id__": 2}'])
+def test_an_output_that_airflow_would_not_hand_on_stays_the_text_that_matches(log: WarningLog, text: str) -> None:
+    assert OutputRules(OBJECT).applied(completed(text), log) == {"output": text}
+
+
 def test_an_output_that_does_not_match_fails_with_every_violation(log: WarningLog) -> None:
     with pytest.raises(CrewTaskFailed) as error:
         OutputRules({**OBJECT, "minProperties": 1}).applied(completed(output_json={}), log)

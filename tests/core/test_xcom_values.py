@@ -1,0 +1,91 @@
+"""Which objects a record holds, and which stay the text that they came as: those that Airflow would not bring back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from faults.dialects import PENDING_SPEC, SPEC
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_crew_provider.core import status_parser
+from airflow_crew_provider.core.edited_output import draft_sha256
+from airflow_crew_provider.core.status_parser import json_object_in, object_in
+from airflow_crew_provider.core.xcom_values import DEEPEST, is_kept
+from airflow_crew_provider.models import output_sha256
+
+try:
+    from airflow.sdk.serde import deserialize, serialize
+except ImportError:  # before Airflow 3.2
+    from airflow.serialization.serde import deserialize, serialize  # type: ignore[no-redef]
+
+
+def nested(levels: int) -> str:
+    return '{"a": ' * levels + "1" + "}" * levels
+
+
+LOST = [
+    '{"id": 123456789012345678901234567890}',
+    '{"id": -9223372036854775809}',
+    '{"n": 2.5e17}',
+    '{"n": [-6.02214076e23]}',
+    '{"__classname__": "x", "a": 1}',
+    '{"a": [{"__id__": 1}]}',
+    '{"a": {"__type": "dict", "__var": {"b": 1}}}',
+    nested(DEEPEST + 2),
+    nested(400),
+]
+KEPT = [
+    '{"id": 18446744073709551615, "other": -9223372036854775808}',
+    '{"n": [1.0, 0.1, -1e-300, 999999999999999.5], "yes": true, "none": null}',
+    '{"__type": "a kind", "__version__": 1, "class": "__classname__"}',
+    nested(DEEPEST),
+]
+
+
+@pytest.mark.parametrize("text", LOST, ids=range(len(LOST)))
+def test_an_object_that_airflow_would_not_bring_back_stays_a_text(text: str) -> None:
+    assert json_object_in(text) is not None
+    assert object_in(text) is None
+    pending = status_parser.execution("k-1", {**PENDING_SPEC, "task_output": text}).record()
+    completed = status_parser.execution("k-1", {**SPEC.completed, "result": {"output": text}}).record()
+    assert pending["output"] == completed["output"] == text
+    assert draft_sha256(text) == output_sha256(text)
+
+
+@pytest.mark.parametrize("text", KEPT, ids=range(len(KEPT)))
+def test_other_objects_are_in_the_record_as_they_are(text: str) -> None:
+    assert object_in(text) == json.loads(text)
+    assert draft_sha256(text) == output_sha256(json.loads(text))
+
+
+@pytest.mark.parametrize("text", LOST, ids=range(len(LOST)))
+def test_so_does_an_object_that_a_live_deployment_gives_beside_the_text(text: str) -> None:
+    body = {"state": "SUCCESS", "result": "All on tea.", "result_json": json.loads(text)}
+    record = status_parser.execution("k-1", body).record()
+    assert json.loads(record["output"]) == json.loads(text)
+
+
+def test_a_zero_has_no_sign() -> None:
+    assert str(object_in('{"n": -0.0}')) == "{'n': 0.0}"  # as PostgreSQL returns it
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(["__id__", "__type", "__var"]), inner),
+)
+
+
+@given(VALUES)
+def test_what_is_kept_comes_back_from_airflow_as_it_was(value: Any) -> None:
+    if is_kept(value):
+        assert deserialize(serialize(value)) == value
+
+
+@pytest.mark.row("S11")
+@pytest.mark.parametrize("text", ['```json\n{"a": 1}' + "\n" * 500_000, "```json\n" + "\n" * 500_000 + "```x"])
+def test_s11_white_space_after_a_code_fence_is_read_in_linear_time(text: str) -> None:
+    """A model may well end in thousands of line breaks; half a million took hours, and all other polls waited."""
+    assert json_object_in(text) is None
