@@ -11,7 +11,7 @@ import re
 import sys
 from typing import Any
 
-from airflow_crew_provider.core.edited_output import draft_in, edit_problem
+from airflow_crew_provider.core.edited_output import draft_in, edit_problem, with_text_of_edit
 from airflow_crew_provider.core.refused_answer import QUESTION, notice, problem_with
 from airflow_crew_provider.core.stored_names import EDIT_FIELD, FEEDBACK_FIELD
 
@@ -52,6 +52,7 @@ def _explain(detail: Any) -> None:
     if not removed["responded_at"] or removed["responded_at"][0] is None:
         return
     before = {name: values[0] if values else getattr(detail, name) for name, values in removed.items()}
+    before = with_text_of_edit(before, draft_in(detail.params))
     text = _NOTICE.sub("", detail.body or "")
     # Of the words of a Flow none needs feedback.
     revise = None if QUESTION in text else detail.options[1]
@@ -64,4 +65,6 @@ def _explain(detail: Any) -> None:
 def _problem_with_edit(answer: dict[str, Any], detail: Any) -> str | None:
     """Say why an edited draft was refused; the reason of one that does not match a schema is in the task's log."""
     draft, given = draft_in(detail.params), (answer["params_input"] or {}).get(EDIT_FIELD)
-    return edit_problem(draft, given) if isinstance(draft, str) and isinstance(given, str) else None
+    if not isinstance(draft, str) or not isinstance(given, str) or given.strip() == draft.strip():
+        return None
+    return edit_problem(draft, given)

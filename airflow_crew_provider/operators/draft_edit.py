@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_crew_provider.core.edited_output import edit_problem
-from airflow_crew_provider.core.status_parser import json_object_in
+from airflow_crew_provider.core.edited_output import edit_problem, with_text_of_edit
+from airflow_crew_provider.core.status_parser import json_object_in, without_fence
 from airflow_crew_provider.core.stored_names import EDIT_FIELD
 from airflow_crew_provider.models import Json, canonical_json
 from airflow_crew_provider.operators.flow_question import is_of_flow
@@ -18,21 +18,32 @@ AS_FEEDBACK = "Use this text, which the reviewer has edited, as it stands:"
 
 
 def editable_text(shown: Json) -> str | None:
-    """Return the text that the form gives to edit; None for the answer of a Flow, and where only a part is shown."""
+    """Return the text that the form gives to edit; None for the answer of a Flow, and where only a part is shown.
+
+    JSON is in a code fence: Airflow's page shows the text of an object as "[object Object]".
+    """
     if is_of_flow(shown) or shown["characters"] > SHOWN_CHARACTERS:
         return None
-    return text_of(shown["output"])
+    text = text_of(shown["output"])
+    return f"```json\n{text}\n```" if text.strip().startswith("{") and json_object_in(text) is not None else text
+
+
+def read_edit(shown: Json, event: Json) -> Json:
+    """Return an event in which the draft is a text, as the person left it."""
+    return with_text_of_edit(event, editable_text(shown))
 
 
 def edited_text(shown: Json, event: Json) -> str | None:
     """Return what the person has made of the draft; None if it is unchanged, or could not be changed."""
-    draft, given = editable_text(shown), (event.get("params_input") or {}).get(EDIT_FIELD)
-    if draft is None or not isinstance(given, str) or _plain(given).strip() == _plain(draft).strip():
+    draft = editable_text(shown)
+    left = (event.get("params_input") or {}).get(EDIT_FIELD, draft)
+    if draft is None or not isinstance(left, str) or (given := _plain(left)).strip() == _plain(draft).strip():
         return None
     found = json_object_in(given)
     # In one form, as Python holds true and 1 for equal.
-    is_same = found is not None and canonical_json(found) == canonical_json(json_object_in(draft))
-    return None if is_same else _plain(given)
+    if found is not None and canonical_json(found) == canonical_json(json_object_in(draft)):
+        return None
+    return given if draft == text_of(shown["output"]) else without_fence(given)
 
 
 def problem_with_edit(shown: Json, event: Json) -> str | None:

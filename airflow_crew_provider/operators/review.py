@@ -27,7 +27,7 @@ from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.operators.console_link import link_to_console
-from airflow_crew_provider.operators.draft_edit import edited_text, said_of, with_edit
+from airflow_crew_provider.operators.draft_edit import edited_text, read_edit, said_of, with_edit
 from airflow_crew_provider.operators.flow_question import chosen, feedback_hint, outcomes_of
 from airflow_crew_provider.operators.review_answer import (
     no_answer,
@@ -162,6 +162,8 @@ class CrewReviewOperator(ReviewPeople, SchemaRevision):
             event = self._deadline(context, shown)
         if event.get("error_type") == "unknown":
             self.process_trigger_event_error(event)
+        if self.allow_edit:
+            event = read_edit(shown, event)
         in_time = self.on_timeout == "fail" or not human_in_the_loop.timed_out(event)
         problem = self._problem(context, event, shown) if in_time else None
         if problem:

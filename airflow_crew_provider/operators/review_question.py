@@ -38,7 +38,7 @@ class ReviewQuestion(Question):
     )
 
     def _terms(self) -> Json:
-        return {"words": self.words, "on_timeout": self.on_timeout, "allow_edit": self.allow_edit}
+        return {name: getattr(self, name) for name in ("words", "on_timeout", "allow_edit", "approvals")}
 
     def _offer(self, shown: Json) -> None:
         """Let the person choose from the Flow's outcomes, or approve and revise."""

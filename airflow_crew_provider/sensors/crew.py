@@ -24,7 +24,7 @@ from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Execution, ExecutionState, Json
-from airflow_crew_provider.tasks.earlier_resume import answered_before, resume_before
+from airflow_crew_provider.tasks.earlier_resume import answered_before, lost_edit, resume_before
 from airflow_crew_provider.tasks.outcomes import NET, CrewTaskFailed, deadline_of, fail_task, seconds
 from airflow_crew_provider.triggers.waiting_task import WaitingTask
 
@@ -132,6 +132,12 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     def _limit_of_all_polls(self) -> timedelta | None:
         """Return `execution_timeout`; a task that is rescheduled between polls has it for each poll anew."""
         return None if self.reschedule and not self.deferrable else self.execution_timeout
+
+    def check(self, context: Any, execution: Execution) -> None:
+        """Fail where the resume before left an edited draft to a next round, and there is none."""
+        said = lost_edit(resume_before(context, self, self.kickoff_id), execution)
+        if said:
+            raise CrewTaskFailed(said)
 
     def completed(self, context: Any, execution: Execution) -> Json:
         """Return the record."""

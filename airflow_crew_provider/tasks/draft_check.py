@@ -67,13 +67,12 @@ class DraftCheck:
             raise CrewTaskFailed(self._takes_no_edit())
         # Given four fields, whether another draft waits is for the service to judge.
         if verdict is Verdict.ANOTHER_DRAFT and (self._sent_before or self._answer.output_sha256):
-            self.edited_too_late = self._answer.edit is not None and not self._sent_before
+            self.edited_too_late = not self._sent_before and self._is_revised(seen)
             raise CrewTaskFailed(self._another_draft(seen))
         if self._sent_before:
             return self._is_taken_by_now(seen, verdict, sender)
         if verdict is Verdict.NOT_WAITING and self._answer.output_sha256:
-            # Somebody else's revision is being written; the wait that follows finds the new draft.
-            self.edited_too_late = self._answer.edit is not None and seen.state is ExecutionState.RUNNING
+            self.edited_too_late = self._is_revised(seen)
             raise CrewTaskFailed(self._not_waiting(seen))
         if self.draft.waits_in(seen):
             self.draft = self._answer.draft(hash_of(seen))
@@ -91,8 +90,16 @@ class DraftCheck:
         if self._answer.edit is None or self._sent_before or not isinstance(error, CrewBadRequest):
             return False
         seen: Any = self._hook.poll(self.draft.execution_id)
-        goes_on = isinstance(seen, Execution) and seen.state in (ExecutionState.PENDING, ExecutionState.RUNNING)
-        return goes_on and not self.draft.waits_in(seen)
+        return isinstance(seen, Execution) and self._is_revised(seen) and not self.draft.waits_in(seen)
+
+    def _is_revised(self, seen: Execution) -> bool:
+        """Whether an edit is too late since somebody else has asked for a revision.
+
+        The wait that follows finds the new draft. Right after an approval the service names the same task for a
+        moment, so that wait checks it once more.
+        """
+        at = {ExecutionState.PENDING: seen.crew_task_id, ExecutionState.RUNNING: seen.current_task}.get(seen.state)
+        return self._answer.edit is not None and at == self._answer.crew_task_id
 
     def goes_on(self) -> bool:
         """Wait until the service shows that the draft no longer waits; False if it still does when the lag is over."""

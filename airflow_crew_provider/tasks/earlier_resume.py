@@ -9,8 +9,8 @@ import logging
 from typing import Any
 
 from airflow_crew_provider.core.review import FIELDS, AnsweredDraft, Draft
-from airflow_crew_provider.core.stored_names import RESUME_KEY
-from airflow_crew_provider.models import Json
+from airflow_crew_provider.core.stored_names import NOT_SENT, RESUME_KEY
+from airflow_crew_provider.models import Execution, ExecutionState, Json
 
 # For how many seconds after a resume a status with the draft that was answered is the old pause, no new question.
 OLD_PAUSE_SHOWS = 60.0
@@ -40,3 +40,21 @@ def answered_before(context: Any, task: Any, kickoff_id: str) -> AnsweredDraft |
         return None
     draft = Draft(resume["execution_id"], resume["crew_task_id"], resume["draft_sha256"])
     return AnsweredDraft(draft, resume["resumed_at"] + OLD_PAUSE_SHOWS)
+
+
+def lost_edit(resume: Json | None, execution: Execution) -> str | None:
+    """Return what to say where an edit was left to a next round of its task, and there is none; None elsewhere.
+
+    :param resume: what the last resume upstream said
+    """
+    if resume is None or resume.get("status") != NOT_SENT:
+        return None
+    task = resume["crew_task_id"]
+    if execution.state is ExecutionState.PENDING and execution.crew_task_id in (None, task):
+        return None
+    where = "is completed" if execution.state is ExecutionState.COMPLETED else f"waits at task {execution.crew_task_id}"
+    return (
+        f"The edited draft of task {task} was not applied: somebody else has approved the draft as it was, and "
+        f"execution {resume['execution_id']} {where} by now. The edited text is in the XCom crew_decision of its "
+        "review. What the crew has written stays at the service"
+    )

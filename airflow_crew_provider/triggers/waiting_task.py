@@ -160,6 +160,7 @@ class WaitingTask(HasHook, ReportingTask, BaseOperator):
             )
             watch.known = True
             self.go_on(watch)
+        self.check(context, execution)
         self.report(context, execution.state, execution.kickoff_id, usage=execution.usage)
         self.multiple_outputs = False  # for Airflow, which would push the keys of the record, also of a pending one
         if execution.state is not ExecutionState.COMPLETED:
@@ -168,6 +169,9 @@ class WaitingTask(HasHook, ReportingTask, BaseOperator):
         # Before the task notes its end, so that a retry finds the execution again.
         changed = self._accepted(context, execution)
         return {**self.completed(context, execution), **changed}
+
+    def check(self, context: Any, execution: Execution) -> None:
+        """Fail where the execution must not go on to the tasks that follow."""
 
     def _accepted(self, context: Any, execution: Execution) -> Json:
         """Return the fields of a completed record that the rules change."""

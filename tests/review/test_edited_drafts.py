@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from airflow_stand_ins import PENDING, Supervisor, TaskParked, parked
 
+from airflow_crew_provider.core.status_parser import json_in
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.operators import resume as resume_module
 from airflow_crew_provider.operators.crew import CrewResumeOperator
 from airflow_crew_provider.operators.review import CrewReviewOperator
 from airflow_crew_provider.operators.review_form import SHOWN_CHARACTERS
@@ -119,9 +121,10 @@ def test_an_edited_draft_goes_along_with_the_approval(context: Json) -> None:
     assert context["ti"].pushed["crew_decision"]["output"] == "Draft 1."
 
 
-@pytest.mark.parametrize("draft", ["Draft 1.", None])
-def test_a_draft_that_was_not_changed_is_approved_as_it_is(context: Json, draft: Any) -> None:
-    assert "edited_output" not in review_of().execute_complete(context, said(draft))
+def test_a_draft_that_was_not_changed_is_approved_as_it_is(context: Json) -> None:
+    assert "edited_output" not in review_of().execute_complete(context, said("Draft 1."))
+    without = {**said("Draft 1."), "params_input": {"human_feedback": ""}}  # as a program may answer
+    assert "edited_output" not in review_of().execute_complete(context, without)
 
 
 def test_what_a_browser_does_to_the_ends_of_lines_is_no_edit(context: Json) -> None:
@@ -170,6 +173,7 @@ def test_elsewhere_an_edit_in_the_last_round_is_not_sent_as_the_form_says(
     ("output", "draft", "why"),
     [
         ("Draft 1.", " \n", "the edited draft is empty"),
+        ("Draft 1.", None, "the edited draft is empty"),  # as Airflow's page sends a field that was emptied
         ({"title": "Tea"}, "no object any more", "the draft is a JSON object and the edited one is not"),
         ("Draft 1.", 7, "`edited_draft` is no text"),
     ],
@@ -181,6 +185,28 @@ def test_what_cannot_replace_a_draft_is_asked_for_again(
     with pytest.raises(TaskParked):
         operator.execute_complete(context, said(draft))
     assert why in supervisor.asked[0].body
+
+
+@pytest.mark.parametrize(
+    ("output", "draft"), [("Draft 1.", " \n"), ({"title": "Tea"}, "no object any more"), ("Draft 1.", 7)]
+)
+def test_a_question_that_is_asked_again_is_the_same_as_before(
+    context: Json, supervisor: Supervisor, output: Any, draft: Any
+) -> None:
+    pending = {**OURS, "output": output}
+    kwargs = parked(lambda: review_of(pending).execute(context))
+    again = parked(lambda: review_of(pending).execute_complete(context, said(draft), **kwargs))
+    first, second = (each.params["edited_draft"]["value"] for each in supervisor.asked)
+    assert first == second
+    edited = first.replace("Tea", "Coffee").replace("Draft", "Text")
+    review = review_of(pending).execute_complete(context, said(edited), **again)
+    assert "Coffee" in review["edited_output"] or review["edited_output"] == "Text 1."
+
+
+def test_how_many_must_approve_is_judged_by_the_form_that_was_shown_too(context: Json, supervisor: Supervisor) -> None:
+    kwargs = parked(lambda: review_of().execute(context))
+    review = review_of(approvals=2, allow_edit=False).execute_complete(context, said(EDITED), **kwargs)
+    assert (review["is_approve"], review["edited_output"]) == (True, EDITED)
 
 
 def test_the_text_of_an_answer_that_is_not_accepted_is_kept(
@@ -197,8 +223,12 @@ def test_an_object_is_edited_as_it_is_shown_and_stays_one(context: Json, supervi
     pending = {**OURS, "output": {"title": "Tea", "words": 10}}
     form = asked(supervisor, context, review_of(pending))
     given = form.params["edited_draft"]["value"]
-    assert json.loads(given) == pending["output"]
-    assert "edited_output" not in review_of(pending).execute_complete(context, said(given.replace("\n", " ")))
+    assert given.startswith("```json\n{")  # Airflow's page shows a text that begins with a brace as [object Object]
+    assert json_in(given) == pending["output"]
+    for same in (given, given.replace("\n", "\r\n"), given[8:-4], pending["output"]):
+        assert "edited_output" not in review_of(pending).execute_complete(context, said(same))
+    changed = review_of(pending).execute_complete(context, said({"title": "Coffee", "words": 10}))
+    assert json.loads(changed["edited_output"]) == {"title": "Coffee", "words": 10}
     review = review_of(pending).execute_complete(context, said(given.replace("10", "9")))
     assert json.loads(review["edited_output"]) == {"title": "Tea", "words": 9}
 
@@ -301,6 +331,21 @@ def test_a_draft_with_what_no_database_holds_is_edited_like_any_other(
         assert execution.hook.get_status(execution.id).tasks[0].output == edited
 
 
+@pytest.mark.row("N21")
+def test_an_edit_is_not_dropped_where_somebody_else_has_approved_the_draft_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, context: Json
+) -> None:
+    monkeypatch.setattr(resume_module, "SETTLING", 1.0)
+    slow = {"inputs": ["topic"], "tasks": [CREW["tasks"][0], {"id": "publish_task", "seconds": 60, "output": "Out."}]}
+    with contextmanager(served)(monkeypatch, scenario=slow) as execution:
+        review = review_of(execution.pending()).execute_complete(context, said(EDITED))
+        execution.hook.resume(execution.id, "draft_task", "Approved.", True)
+        wait_until(lambda: execution.hook.get_status(execution.id).current_task == "publish_task", 60, "the next task")
+        with pytest.raises(CrewTaskFailed, match="somebody else has answered it"):
+            resume(context, review, has_next_round=True)
+        execution.hook.stop(execution.id)
+
+
 def test_without_a_next_round_an_edit_of_a_draft_that_has_changed_fails_the_resume(
     execution: Waiting, context: Json
 ) -> None:
@@ -348,7 +393,9 @@ def test_an_edit_that_the_service_no_longer_takes_is_not_sent_as_an_approval(liv
     assert live.hook.get_status(live.id).raw_state == PAUSED
 
 
-@pytest.mark.parametrize("more", [{"is_approve": False}, {"output_sha256": None}, {"edited_output": 7}])
+@pytest.mark.parametrize(
+    "more", [{"is_approve": False}, {"is_approve": "false"}, {"output_sha256": None}, {"edited_output": 7}]
+)
 def test_an_edit_without_an_approval_of_a_draft_is_refused(context: Json, more: Json) -> None:
     review = {**review_of().execute_complete(context, said(EDITED)), "human_feedback": "x", **more}
     with pytest.raises((CrewTaskFailed, CrewInvalidInput), match="edited_output"):

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from airflow_crew_provider.core.review import FIELDS, AnsweredDraft, Draft
-from airflow_crew_provider.core.stored_names import RESUME_KEY
-from airflow_crew_provider.tasks.earlier_resume import OLD_PAUSE_SHOWS, answered_before, resume_before
+from airflow_crew_provider.core.stored_names import NOT_SENT, RESUME_KEY
+from airflow_crew_provider.models import Execution, ExecutionState
+from airflow_crew_provider.tasks.earlier_resume import OLD_PAUSE_SHOWS, answered_before, lost_edit, resume_before
 
 TOLD = {
     **{"kickoff_id": "k-1", "execution_id": "e-1", "crew_task_id": "draft_task"},
@@ -94,3 +95,34 @@ def test_the_answered_draft_may_be_shown_for_a_while_after_the_resume() -> None:
 def test_a_resume_without_a_draft_or_a_time_explains_no_pause(name: str) -> None:
     told = {key: value for key, value in TOLD.items() if key != name}
     assert answered_before({"ti": Pulled([told])}, Wait(), "k-1") is None
+
+
+def seen(state: ExecutionState, task: str | None = None) -> Execution:
+    return Execution(kickoff_id="k-1", state=state, raw_state=str(state), crew_task_id=task)
+
+
+@pytest.mark.parametrize(
+    ("now", "where"),
+    [
+        (seen(ExecutionState.COMPLETED), "execution e-1 is completed by now"),
+        (seen(ExecutionState.PENDING, "publish_task"), "execution e-1 waits at task publish_task by now"),
+    ],
+)
+def test_an_edit_that_was_left_to_a_round_that_does_not_come_is_told(now: Execution, where: str) -> None:
+    said = lost_edit({**TOLD, "status": NOT_SENT}, now)
+    assert said is not None
+    assert said.startswith("The edited draft of task draft_task was not applied: somebody else has approved")
+    assert where in said
+
+
+@pytest.mark.parametrize(
+    ("resume", "now"),
+    [
+        (None, seen(ExecutionState.COMPLETED)),
+        ({**TOLD, "status": "resumed"}, seen(ExecutionState.COMPLETED)),
+        ({**TOLD, "status": NOT_SENT}, seen(ExecutionState.PENDING, "draft_task")),
+    ],
+    ids=["no resume", "sent", "the next round"],
+)
+def test_no_edit_is_lost_where_it_was_sent_or_its_task_asks_again(resume: Any, now: Execution) -> None:
+    assert lost_edit(resume, now) is None
