@@ -152,6 +152,7 @@ def _resume(arguments: argparse.Namespace) -> int:
         feedback=arguments.answer or arguments.revise or ("" if arguments.outcome else "Approved."),
         round=len(gate["rounds"]) + 1,
         outcome=arguments.outcome,
+        question_id=gate.get("question_id"),
     )
     try:
         answer = executions.resume(EVERYBODY, decision, None, lambda kickoff_id: {"kickoff_id": kickoff_id})

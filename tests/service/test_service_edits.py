@@ -54,6 +54,12 @@ def test_an_edit_of_a_draft_that_has_changed_meanwhile_is_refused_and_changes_no
     assert client.resume(kickoff_id, **edit(of=second)).ok
 
 
+def test_the_fields_of_an_edit_may_be_written_as_those_of_an_answer(client: Client) -> None:
+    kickoff_id = waiting(client)
+    same = {"editedOutput": {"text": EDITED, "outputSha256": output_sha256(DRAFT)}}
+    assert client.resume(kickoff_id, **same).ok
+
+
 def test_of_an_edit_and_a_revision_at_once_one_wins(client: Client) -> None:
     kickoff_id = waiting(client)
     with ThreadPoolExecutor(2) as pool:

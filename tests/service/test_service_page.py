@@ -10,6 +10,7 @@ import pytest
 import requests
 from crew_client import GATED, PLAIN, Client, Serve, eventually
 
+from airflow_crew_provider.service.engine.crew import Completed, Job, PendingReview, Report, TaskDone, TaskInfo
 from airflow_crew_provider.service.http import login_limit
 
 pytestmark = pytest.mark.waits
@@ -216,3 +217,46 @@ def test_zero_characters_find_nothing_and_break_nothing_on_postgresql_either(ser
     for path in ("review", "cancel", "resend"):
         assert browser.session.post(f"{client.url}/{path}", data=form, timeout=30).status_code == 200, path
     assert client.status(kickoff_id)["status"] == "pending"
+
+
+class Loop:
+    """A Flow that writes again after a check: the same method asks twice, each time in its first round."""
+
+    kind, isolation = "flow", "inline"
+    inputs, required = ("topic",), ()
+    tasks = (TaskInfo("write", "Writer", "", True), TaskInfo("check", "Checker", "", True))
+    DRAFTS = (("write", "Draft one"), ("check", "One is wrong"), ("write", "Draft two"))
+
+    def __init__(self, same: bool) -> None:
+        self.same = same
+
+    def run(self, job: Job, report: Report) -> Completed | PendingReview:
+        done = len(job.done)
+        if job.gate is not None and job.gate.state["number"] == done:
+            output = {"task_id": job.gate.task_id, "agent": "", "output": job.gate.output, "execution_time": 0.0}
+            report(TaskDone(output))
+            done += 1
+        if done == len(self.DRAFTS):
+            return Completed("Out.")
+        task, draft = self.DRAFTS[done]
+        return PendingReview(task, "Draft" if self.same else draft, "", {"number": done}, "Right?", ["yes", "no"])
+
+
+@pytest.mark.parametrize("same", [False, True], ids=["other drafts", "the same text"])
+def test_the_form_of_an_earlier_question_answers_no_later_one_of_the_same_method(serve: Serve, same: bool) -> None:
+    client = serve(crew=Loop(same))
+    browser = Browser(client)
+    kickoff_id = client.kickoff()
+    client.until(kickoff_id, "pending")
+    old = browser.form()
+    for number, (task, _) in enumerate(Loop.DRAFTS[:2], 1):
+        answer = {"execution_id": kickoff_id, "task_id": task, "outcome": "no"}
+        assert client.post("/resume", answer).ok
+        eventually(lambda number=number: client.status(kickoff_id)["progress"]["completed_tasks"] == number, "a step")
+        client.until(kickoff_id, "pending")
+    assert (browser.form()["task_id"], browser.form()["round"]) == (old["task_id"], old["round"])
+    late = browser.session.post(f"{client.url}/review", data={**old, "outcome": "yes"}, timeout=30)
+    assert "This draft no longer waits for a decision. Nothing was changed." in html.unescape(late.text)
+    assert client.status(kickoff_id)["status"] == "pending"
+    browser.session.post(f"{client.url}/review", data={**browser.form(), "outcome": "yes"}, timeout=30)
+    client.until(kickoff_id, "completed")

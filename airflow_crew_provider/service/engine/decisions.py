@@ -37,6 +37,10 @@ class BadAnswer(Refused):
     """The answer does not fit the question that a Flow asks; the text says what would do."""
 
 
+class AnotherDraft(BadAnswer):
+    """The answer is for a draft that no longer waits."""
+
+
 class BadResponseToken(Refused):
     """The address to answer at is not one that a flow webhook gave."""
 
@@ -72,8 +76,8 @@ class Decision:
 
 def settled(gate: dict[str, Any], decision: Decision) -> Decision:
     """Return the decision with the outcome that it means; at a crew's task there are none, and the flag decides."""
-    if decision.draft_sha256 is not None and decision.draft_sha256 != draft_sha256(gate["output"]):
-        raise BadAnswer("output_sha256 is of another draft than the one that waits; nothing was changed.")
+    if decision.draft_sha256 is not None and decision.draft_sha256 != _sha256(gate):
+        raise AnotherDraft("output_sha256 is of another draft than the one that waits; nothing was changed.")
     outcomes = gate.get("outcomes")
     if outcomes is None:
         if decision.is_approve is None:
@@ -86,11 +90,16 @@ def settled(gate: dict[str, Any], decision: Decision) -> Decision:
     return replace(decision, is_approve=True, outcome=_chosen(outcomes, decision))
 
 
+def _sha256(gate: dict[str, Any]) -> str:
+    # Hashed when the gate was stored, since to hash a large draft takes seconds; gates of 0.1 have none.
+    return str(gate.get("output_sha256") or draft_sha256(gate["output"]))
+
+
 def _check(edit: Edit, gate: dict[str, Any], *, is_approve: bool) -> None:
     if not is_approve:
         raise BadAnswer("edited_output goes with an approval; a revision runs the task again.")
-    if edit.draft_sha256 != draft_sha256(gate["output"]):
-        raise BadAnswer("edited_output was made of another draft than the one that waits; nothing was changed.")
+    if edit.draft_sha256 != _sha256(gate):
+        raise AnotherDraft("edited_output was made of another draft than the one that waits; nothing was changed.")
     if problem := edit_problem(gate["output"], edit.text):
         raise BadAnswer(f"edited_output is not accepted because {problem}.")
     # A draft with words around its object is a text here, and has a model nevertheless.

@@ -36,6 +36,8 @@ class Draft:
     before: str = ""  # the earlier version
     question: str = ""  # of a Flow
     outcomes: list[str] | None = None  # of a Flow: what may be chosen; empty for a text
+    question_id: str = ""  # of a Flow
+    sha256: str = ""  # of the whole text
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,8 @@ def _draft(connection: Connection, execution_id: str, *, whole: bool = False) ->
         str(rounds[-1]["output"]) if rounds else "",
         str(gate.get("question") or ""),
         gate.get("outcomes"),
+        gate.get("question_id") or "",
+        gate.get("output_sha256") or "",
     )
 
 

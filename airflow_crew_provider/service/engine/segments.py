@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from sqlalchemy.engine import Connection, Row
 
+from airflow_crew_provider.core.edited_output import draft_sha256
 from airflow_crew_provider.service.engine import events, retrying
 from airflow_crew_provider.service.engine.crew import (
     Cancelled,
@@ -156,7 +157,7 @@ class Segment:
     def _wait(self, question: PendingReview) -> None:
         is_flow = question.outcomes is not None
         key = str(uuid4()) if self._fresh_ids and not is_flow else question.task_id
-        gate = {
+        gate: dict[str, Any] = {
             "task_id": question.task_id,
             "key": key,
             "output": question.output,
@@ -168,13 +169,15 @@ class Segment:
             "question_id": str(uuid4()) if is_flow else None,
             "rounds": self._row.gate["rounds"] if _same_gate(self._row.gate, question) else [],
         }
+        gate = tidy(gate)
+        gate["output_sha256"] = draft_sha256(gate["output"])
         body: dict[str, Any] = {"execution_id": self.execution_id, "task_id": key, "task_output": question.output}
         if is_flow:
             body |= {"question": question.question, "outcomes": question.outcomes}
         self._move(
             states.WAIT,
             ("human_input", tidy(body)),
-            gate=tidy(gate),
+            gate=gate,
             asked=[*self._row.asked, key],
             current_task=question.task_id,
             current_agent=question.agent,

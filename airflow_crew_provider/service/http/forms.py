@@ -13,7 +13,7 @@ from fastapi.responses import RedirectResponse, Response
 
 from airflow_crew_provider.service.engine.browser_sessions import LIFE, BrowserSession
 from airflow_crew_provider.service.engine.container import Container
-from airflow_crew_provider.service.engine.decisions import BadAnswer, Decision, Refused
+from airflow_crew_provider.service.engine.decisions import AnotherDraft, BadAnswer, Decision, Refused
 from airflow_crew_provider.service.http import bodies
 from airflow_crew_provider.service.http.auth import DENIED
 from airflow_crew_provider.service.http.html import html_page
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 COOKIE = "crew_session"
 FORM_LIMIT = 256 * 1024  # bytes of a form
-TYPED = ("execution_id", "round", "feedback")  # of a decision, kept over a login
+TYPED = ("execution_id", "task_id", "round", "feedback")  # of a decision, kept over a login
 NOTICES = {
     "answered": "Answered; the Flow goes on.",
     "approved": "Approved; the crew goes on.",
@@ -115,6 +115,8 @@ class Forms(ABC):
             return _to_page(back, problem="empty")
         try:
             await run_in_threadpool(self._service.executions.resume, session.caller, decision, None, _nothing)
+        except AnotherDraft:
+            return _to_page(back, problem="late")
         except BadAnswer:
             return _to_page(back, problem="unfit")
         except Refused:
@@ -169,6 +171,8 @@ def _decision(form: dict[str, str]) -> Decision | None:
         feedback=feedback or ("" if outcome else "Approved."),
         round=_number(form.get("round", "")),
         outcome=outcome,
+        question_id=form.get("question_id") or None,
+        draft_sha256=form.get("draft_sha256") or None,
     )
 
 

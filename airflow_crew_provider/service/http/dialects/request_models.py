@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from airflow_crew_provider.service.http.dialects.response_models import ID
@@ -176,8 +185,9 @@ class EditedOutputBody(Record):
 
     text: Annotated[str, Field(strict=True, min_length=1)]
     output_sha256: Sha256 = Field(
+        validation_alias=AliasChoices("output_sha256", "outputSha256"),
         description="Of the draft that was edited: the SHA-256 of its UTF-8 text; of a JSON object, of its JSON with "
-        "sorted keys and no spaces."
+        "sorted keys and no spaces.",
     )
 
 

@@ -11,6 +11,7 @@ from sqlalchemy.engine import Row
 from airflow_crew_provider.service.engine.crew import Crew
 from airflow_crew_provider.service.engine.decisions import (
     AlreadyOver,
+    AnotherDraft,
     BadAnswer,
     Decision,
     Edit,
@@ -46,6 +47,7 @@ class SpecDialect(Dialect):
         NotWaiting: (400, "The execution is not pending human feedback for this task"),
         AlreadyOver: (400, "Cannot stop execution. Current state: {state}"),
         BadAnswer: (400, "{reason}"),
+        AnotherDraft: (400, "{reason}"),
     }
     columns = ("work_seconds", "completed_tasks", "current_task", "gate", "tasks", "output", "error")
     status_answer = (
