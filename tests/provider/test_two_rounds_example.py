@@ -66,7 +66,7 @@ def test_the_deputy_edits_the_draft_of_the_second_round_once_rita_is_silent(
         connect(service.url, token=service.token)
         execution = run(tasks("kickoff", inputs={"topic": "tea"}))
         pending = run(tasks("wait", kickoff_id=execution, poke_interval=0.05))
-        fields = {"human_feedback": "Shorter.", "edited_draft": None}
+        fields = {"human_feedback": "Shorter."}
         revised = answered(
             tasks("round_1.review", pending=pending), "rita", now, chosen_options=["revise"], params_input=fields
         )
@@ -93,7 +93,7 @@ def test_the_deputy_may_not_answer_before_the_time_has_come(questions: list[Any]
     from tests.review.airflow_stand_ins import PENDING, TaskParked
 
     review = Tasks()("round_1.review", pending=PENDING)
-    fields = {"human_feedback": "", "edited_draft": None}
+    fields = {"human_feedback": ""}
     with pytest.raises(TaskParked):
         answered(review, "admin", datetime.now(UTC), chosen_options=["approve"], params_input=fields)
     assert len(questions) == 2, "asked again"
