@@ -22,6 +22,9 @@ CREW: dict[str, Any] = {
 with DAG("review_edit", **COMMON):
     crew_with_review(**CREW, max_rounds=2, review={"allow_edit": True})
 
+with DAG("review_edit_json", **COMMON):
+    crew_with_review(**{**CREW, "crew_conn_id": "crew_json_editor"}, max_rounds=2, review={"allow_edit": True})
+
 PENDING = {"state": "pending", "execution_id": "execution-1", "crew_task_id": "draft_task", "output": "A draft."}
 with DAG("review_escalation", **COMMON):
     CrewReviewOperator(
