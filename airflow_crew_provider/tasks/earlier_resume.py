@@ -54,7 +54,7 @@ def lost_edit(resume: Json | None, execution: Execution) -> str | None:
         return None
     where = "is completed" if execution.state is ExecutionState.COMPLETED else f"waits at task {execution.crew_task_id}"
     return (
-        f"The edited draft of task {task} was not applied: somebody else has approved the draft as it was, and "
+        f"The edited draft of task {task} was not applied: somebody else has approved the task without it, and "
         f"execution {resume['execution_id']} {where} by now. The edited text is in the XCom crew_decision of its "
         "review. What the crew has written stays at the service"
     )
