@@ -40,6 +40,7 @@ class Execution:
     Of a pending Flow, ``question`` is what its author asks and ``outcomes`` are the answers that it routes on, none
     where it takes any text. ``takes_edited_output`` says whether an approval may bring a text instead of the draft,
     ``checks_draft`` whether the service takes an answer with the hash of its draft for that draft only.
+    With ``object_is_kept`` False an XCom would not bring ``output_json`` back as it is: tasks hand on its text.
     With ``state_is_known`` False the service gave a word of its own: it counts as in progress and decides nothing.
     """
 
@@ -48,6 +49,7 @@ class Execution:
     raw_state: str
     output: str | None = None
     output_json: Json | None = None
+    object_is_kept: bool = True
     error: str | None = None
     crew_task_id: str | None = None
     current_task: str | None = None
@@ -83,6 +85,13 @@ class Execution:
         """How many tokens the execution has used; None where the service does not say."""
         return total_tokens(self.usage)
 
+    @property
+    def handed_on(self) -> str | Json | None:
+        """The output as it is in a record; the text of a draft stays as it came, since its hash is of that."""
+        if self.output_json is None or self.object_is_kept:
+            return self.output if self.output_json is None else self.output_json
+        return self.output if self.state is ExecutionState.PENDING else json.dumps(self.output_json, ensure_ascii=False)
+
     def record(self, execution_id: str | None = None) -> Json:
         """Return the record that tasks hand on as XCom, plain JSON."""
         completed = self.state is ExecutionState.COMPLETED
@@ -91,7 +100,7 @@ class Execution:
             "kickoff_id": self.kickoff_id,
             "execution_id": execution_id or self.kickoff_id,
             "crew_task_id": None if completed else self.crew_task_id,
-            "output": self.output if self.output_json is None else self.output_json,
+            "output": self.handed_on,
             "tasks": [asdict(task) for task in self.tasks],
             "execution_time": self.execution_time,
             "usage": self.usage,

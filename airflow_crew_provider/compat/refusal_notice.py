@@ -11,7 +11,7 @@ import re
 import sys
 from typing import Any
 
-from airflow_crew_provider.core.edited_output import draft_in, edit_problem, with_text_of_edit
+from airflow_crew_provider.core.edited_output import draft_in, edit_problem, is_edit, with_text_of_edit
 from airflow_crew_provider.core.refused_answer import QUESTION, notice, problem_with
 from airflow_crew_provider.core.stored_names import EDIT_FIELD, FEEDBACK_FIELD
 
@@ -65,6 +65,6 @@ def _explain(detail: Any) -> None:
 def _problem_with_edit(answer: dict[str, Any], detail: Any) -> str | None:
     """Say why an edited draft was refused; the reason of one that does not match a schema is in the task's log."""
     draft, given = draft_in(detail.params), (answer["params_input"] or {}).get(EDIT_FIELD)
-    if not isinstance(draft, str) or not isinstance(given, str) or given.strip() == draft.strip():
+    if not isinstance(draft, str) or not isinstance(given, str) or not is_edit(draft, given):
         return None
     return edit_problem(draft, given)

@@ -9,9 +9,10 @@ import json
 from typing import Any
 
 from airflow_crew_provider.core.responses import storable
-from airflow_crew_provider.core.status_parser import EDITS_OFFER, json_object_in, object_in
+from airflow_crew_provider.core.status_parser import EDITS_OFFER, json_object_in
 from airflow_crew_provider.core.stored_names import EDIT_FIELD
-from airflow_crew_provider.models import Json, output_sha256
+from airflow_crew_provider.core.xcom_values import is_kept
+from airflow_crew_provider.models import Json, canonical_json, output_sha256
 
 OFFER, FIELD = EDITS_OFFER, "edited_output"  # the header by which the service offers it, and its value
 
@@ -19,8 +20,8 @@ OFFER, FIELD = EDITS_OFFER, "edited_output"  # the header by which the service o
 def draft_sha256(text: str) -> str:
     """Hash a draft as the record of a pending execution holds it: the object, where the text is one."""
     text = storable(text)
-    found = object_in(text)
-    return output_sha256(text if found is None else found)
+    found = json_object_in(text)
+    return output_sha256(text if found is None or not is_kept(found) else found)
 
 
 def draft_in(params: Json | None) -> Any:
@@ -43,7 +44,23 @@ def with_text_of_edit(answer: Json, draft: str | None) -> Json:
         left = ""
     elif isinstance(left, dict):
         left = json.dumps(left, indent=2, ensure_ascii=False)
+    elif isinstance(left, str):
+        left = _plain(left)
     return {**answer, "params_input": {**given, EDIT_FIELD: left}}
+
+
+def is_edit(draft: str, left: str) -> bool:
+    """Whether a text differs from the draft that a form began with by more than white space around it or in JSON."""
+    if left.strip() == _plain(draft).strip():
+        return False
+    found = json_object_in(left)
+    # In one form, as Python holds true and 1 for equal.
+    return found is None or canonical_json(found) != canonical_json(json_object_in(draft))
+
+
+def _plain(text: str) -> str:
+    """A browser writes the ends of lines in its own way."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def edit_problem(draft: str, edited: str) -> str | None:

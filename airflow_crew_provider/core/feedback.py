@@ -17,7 +17,6 @@ from airflow_crew_provider.models import Json
 APPROVAL = "Approved."
 REVISION_PREFIX = "Please revise: "
 MOST_MARKS = 30  # as in Unicode's stream-safe text format
-MADE_OF_MARKS = "\u0f73\u0f75\u0f81"  # no marks themselves
 # The whole texts that a service which decides by the text takes as an approval.
 APPROVING_WORDS = frozenset(
     ("approved", "approve", "ok", "okay", "yes", "looks good", "looks good to me", "lgtm", "accept", "accepted")
@@ -57,7 +56,8 @@ def _heaps_marks(text: str) -> bool:
     """Whether more combining marks follow each other than text of any language has; to sort them takes time squared."""
     run = 0
     for character in text:
-        is_mark = not character.isascii() and (unicodedata.combining(character) or character in MADE_OF_MARKS)
+        # Some characters are no marks and are normalized to nothing else.
+        is_mark = not character.isascii() and unicodedata.combining(unicodedata.normalize("NFKD", character)[0])
         run = run + 1 if is_mark else 0
         if run > MOST_MARKS:
             return True

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from airflow_crew_provider.core.request_parts import LONGEST_ID
-from airflow_crew_provider.core.status_parser import object_in
+from airflow_crew_provider.core.status_parser import json_object_in, object_fields
 from airflow_crew_provider.exceptions import CrewProtocolError
 from airflow_crew_provider.models import Execution, ExecutionState, Json, canonical_json
 
@@ -112,7 +112,7 @@ def pending_execution(kickoff_id: str, crew_task_id: str, output: str, **more: A
         state=ExecutionState.PENDING,
         raw_state="reported by webhook",
         output=output,
-        output_json=object_in(output),
+        **object_fields(json_object_in(output)),
         crew_task_id=crew_task_id,
         **more,
     )

@@ -13,6 +13,7 @@ from html import unescape
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+from airflow_crew_provider.core.xcom_values import FLOATS_BELOW, LARGEST
 from airflow_crew_provider.exceptions import CrewProtocolError
 
 Mask = Callable[[str], str]
@@ -73,9 +74,14 @@ def json_of(answer: HttpResponse, what: str, mask: Mask = unmasked) -> Any:
     raise CrewProtocolError(f"{what} was answered {answer.status} with a body that is not JSON: {seen}")
 
 
-def finite(text: str) -> float | None:
-    """Read a number of JSON; one that is too large for a float becomes None, and -0.0, which databases lose, 0.0."""
+def finite(text: str) -> int | float | None:
+    """Read a number of JSON as databases return it: -0.0 as 0.0, a large whole one as an int.
+
+    One that is too large for a float becomes None.
+    """
     number = float(text) + 0.0
+    if FLOATS_BELOW <= abs(number) <= LARGEST:
+        return int(number)
     return number if math.isfinite(number) else None
 
 

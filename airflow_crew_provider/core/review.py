@@ -35,7 +35,7 @@ class Draft:
 
 def hash_of(seen: Execution) -> str:
     """Hash the draft that an execution waits with, as a record holds it."""
-    return output_sha256(seen.output if seen.output_json is None else seen.output_json)
+    return output_sha256(seen.handed_on)
 
 
 @dataclass(frozen=True)

@@ -112,15 +112,14 @@ def _progress(body: Json, mask: Mask) -> Json:
 
 def _completed(body: Json, live: bool, mask: Mask) -> Json:
     text, found = _result(body, live)
-    if found is not None and not is_kept(found):
-        text, found = json.dumps(found, ensure_ascii=False), None
     result = body["result"] if isinstance(body.get("result"), dict) else {}
+    usage = _typed(body, "usage_metrics", dict)
     return {
         "output": text,
-        "output_json": found if found is not None else object_in(text),
+        **object_fields(found if found is not None else json_object_in(text)),
         "tasks": tuple(_task(task) for task in _typed(result, "tasks", list) or ()),
         "execution_time": _seconds(body),
-        "usage": _typed(body, "usage_metrics", dict),
+        "usage": usage if is_kept(usage) else None,
     }
 
 
@@ -160,7 +159,7 @@ def _pending(body: Json, live: bool, mask: Mask) -> Json:
     task_id = text_or_none(body.get("task_id"))
     if not live:
         task_id = task_id or text_or_none(body.get("current_task"))
-    draft_fields = {"crew_task_id": task_id or None, "output": draft, "output_json": object_in(draft)}
+    draft_fields = {"crew_task_id": task_id or None, "output": draft, **object_fields(json_object_in(draft))}
     return draft_fields | _asked_by_flow(body)
 
 
@@ -185,30 +184,17 @@ def _failed(body: Json, live: bool, mask: Mask) -> Json:
     }
 
 
-def object_in(text: str | None) -> Json | None:
-    """Return the object that a record holds instead of a text; None where the text stays.
-
-    That is one that is no object, or one that Airflow would not hand on as it is.
-    """
-    found = _parsed_object(text)
-    return storable(found) if found is not None and is_kept(found) else None
+def object_fields(found: Json | None) -> Json:
+    """Return the fields of an `Execution` for the object that its output is, if it is one."""
+    return {"output_json": found, "object_is_kept": is_kept(found)}
 
 
 def json_object_in(text: str | None) -> Json | None:
     """Return the object that a text is as a whole, a code fence around it removed; None if it is not one."""
-    try:
-        found: Json | None = storable(_parsed_object(text))
-    except RecursionError:
-        return None
-    return found
-
-
-def _parsed_object(text: str | None) -> Json | None:
-    inner = "" if text is None else without_fence(text)
-    if not inner.startswith("{"):
+    if text is None or not without_fence(text).startswith("{"):
         return None
     try:
-        value = _parsed(inner)
+        value = json_in(text)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
@@ -219,11 +205,7 @@ def json_in(text: str) -> Any:
 
     :raises ValueError: it is none; of a very deep one a RecursionError
     """
-    return storable(_parsed(without_fence(text)))
-
-
-def _parsed(text: str) -> Any:
-    return json.loads(text, parse_constant=_refuse_constant, parse_float=finite)
+    return storable(json.loads(without_fence(text), parse_constant=_refuse_constant, parse_float=finite))
 
 
 def without_fence(text: str) -> str:
@@ -259,7 +241,7 @@ def _is_number(value: Any) -> bool:
 def _seconds(body: Json) -> float | None:
     value = body.get("execution_time")
     if value is None or _is_number(value):
-        return value
+        return value if is_kept(value) else None
     raise CrewProtocolError(f"GET /status gave {type(value).__name__} as 'execution_time', not a number")
 
 

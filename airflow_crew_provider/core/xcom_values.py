@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 DEEPEST = 64  # levels of objects and lists in each other; more depend on the room that the interpreter has left
@@ -12,6 +13,11 @@ OLD_FORM = {"__type", "__var"}
 SMALLEST, LARGEST = -(2**63), 2**64 - 1
 # From here on PostgreSQL returns a float as a whole number.
 FLOATS_BELOW = 1e16
+
+
+def handed_on(value: Any) -> Any:
+    """Return a JSON value as tasks hand it on: one that an XCom would not bring back becomes its text."""
+    return value if is_kept(value) else json.dumps(value, ensure_ascii=False)
 
 
 def is_kept(value: Any) -> bool:

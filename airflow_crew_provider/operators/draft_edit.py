@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_crew_provider.core.edited_output import edit_problem, with_text_of_edit
+from airflow_crew_provider.core.edited_output import edit_problem, is_edit, with_text_of_edit
 from airflow_crew_provider.core.status_parser import json_object_in, without_fence
 from airflow_crew_provider.core.stored_names import EDIT_FIELD
-from airflow_crew_provider.models import Json, canonical_json
+from airflow_crew_provider.models import Json
 from airflow_crew_provider.operators.flow_question import is_of_flow
 from airflow_crew_provider.operators.review_answer import SHOWN_CHARACTERS, text_of
 
@@ -36,14 +36,10 @@ def read_edit(shown: Json, event: Json) -> Json:
 def edited_text(shown: Json, event: Json) -> str | None:
     """Return what the person has made of the draft; None if it is unchanged, or could not be changed."""
     draft = editable_text(shown)
-    left = (event.get("params_input") or {}).get(EDIT_FIELD, draft)
-    if draft is None or not isinstance(left, str) or (given := _plain(left)).strip() == _plain(draft).strip():
+    left = (event.get("params_input") or {}).get(EDIT_FIELD)
+    if draft is None or not isinstance(left, str) or not is_edit(draft, left):
         return None
-    found = json_object_in(given)
-    # In one form, as Python holds true and 1 for equal.
-    if found is not None and canonical_json(found) == canonical_json(json_object_in(draft)):
-        return None
-    return given if draft == text_of(shown["output"]) else without_fence(given)
+    return left if draft == text_of(shown["output"]) else without_fence(left)
 
 
 def problem_with_edit(shown: Json, event: Json) -> str | None:
@@ -74,11 +70,6 @@ def what_an_edit_does(shown: Json, words: list[str], *, is_last: bool) -> str:
     else:
         then = f"this service takes it as feedback only: with **{approve}** too, the task runs again with your text."
     return f"* If you edit the text under *Draft*: {then}"
-
-
-def _plain(text: str) -> str:
-    """A browser writes the ends of lines in its own way."""
-    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def said_of(review: Json, given: Any) -> str:

@@ -96,7 +96,6 @@ class Question(HITLOperator):
 
     def _ask(self, context: Any, shown: Json, until: str | None, refused: str = "") -> NoReturn:
         """Put the question and give the worker slot back."""
-        self._offer(shown)  # anew: an answer that was not accepted has filled the fields
         question = question_of(context, self)
         later = self.escalation.told(question.since(identity_of(shown)))
         form = self._form_for(context, shown, until, refused, later)

@@ -51,8 +51,8 @@ class CrewResumeOperator(HasHook, ReportingTask, BaseOperator):
     :param is_approve: a bool, or the words true or false; anything else is refused (templated)
     :param outcome: of a Flow: the chosen outcome; then ``is_approve`` may be left out (templated)
     :param webhooks: the kickoff's webhooks again, or the word ``inbox``; with None notifications stop (templated)
-    :param has_next_round: whether a wait and a review of a new draft follow; then an edit of a draft that has changed
-        is not sent and the task succeeds, else it fails
+    :param has_next_round: whether a wait and a review of a new draft follow; then an edit of a draft that somebody else
+        has sent back is not sent and the task succeeds, else it fails
     :param crew_conn_id: the connection of type ``crew`` (templated)
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -198,10 +199,13 @@ class CrewReviewOperator(ReviewPeople, SchemaRevision):
         )
         if problem:
             return problem
+        fields = copy.deepcopy(self.params)
         try:
             super().execute_complete(context, event)
         except (ValueError, human_in_the_loop.ParamValidationError) as error:
             return f"it does not fit the form: {code(error)}"
+        finally:
+            self.params = fields  # which Airflow fills with the answer; the next question must be the same
         return self._problem_with_edit(shown, event) if self.allow_edit else None
 
     def _review(self, shown: Json, event: Json, *, in_time: bool) -> Json:

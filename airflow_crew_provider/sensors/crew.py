@@ -24,7 +24,7 @@ from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Execution, ExecutionState, Json
-from airflow_crew_provider.tasks.earlier_resume import answered_before, lost_edit, resume_before
+from airflow_crew_provider.tasks.earlier_resume import answered_before, lost_edit, resume_before, was_left
 from airflow_crew_provider.tasks.outcomes import NET, CrewTaskFailed, deadline_of, fail_task, seconds
 from airflow_crew_provider.triggers.waiting_task import WaitingTask
 
@@ -135,7 +135,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
 
     def check(self, context: Any, execution: Execution) -> None:
         """Fail where the resume before left an edited draft to a next round, and there is none."""
-        said = lost_edit(resume_before(context, self, self.kickoff_id), execution)
+        said = lost_edit(context, self, execution)
         if said:
             raise CrewTaskFailed(said)
 
@@ -153,7 +153,8 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
 
     def _resumed(self, watch: Watch) -> str:
         root = self.execution_id or self.kickoff_id
-        if root == watch.kickoff_id and resume_before({"ti": self._ti}, self, watch.kickoff_id) is None:
+        resume = resume_before({"ti": self._ti}, self, watch.kickoff_id)
+        if root == watch.kickoff_id and (resume is None or was_left(resume)):
             return ""
         return f"The resume of execution {root} was accepted; its continuation failed. "
 

@@ -38,7 +38,7 @@ class DraftCheck:
         self._patience = hook.connection.deployment.kickoff_timeout
         # A further POST with the same key must be the same.
         self._sends_hash = bool(record.record.get("sends_hash")) and self._sent_before
-        self.edited_too_late = False  # whether an edit was refused, since another draft waits
+        self.edited_too_late = False  # whether an edit was refused, since somebody else has asked for a revision
 
     @property
     def resumed_at(self) -> float:
@@ -98,7 +98,9 @@ class DraftCheck:
         The wait that follows finds the new draft. Right after an approval the service names the same task for a
         moment, so that wait checks it once more.
         """
-        at = {ExecutionState.PENDING: seen.crew_task_id, ExecutionState.RUNNING: seen.current_task}.get(seen.state)
+        # As the service gives it: `current_task` is for people, with secrets masked.
+        now = seen.raw.get("current_task")
+        at = {ExecutionState.PENDING: seen.crew_task_id, ExecutionState.RUNNING: now}.get(seen.state)
         return self._answer.edit is not None and at == self._answer.crew_task_id
 
     def goes_on(self) -> bool:

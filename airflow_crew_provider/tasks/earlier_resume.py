@@ -6,7 +6,7 @@ The resume stores it in its XCom, so a wait that gets `resume.output` as its kic
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, TypeGuard
 
 from airflow_crew_provider.core.review import FIELDS, AnsweredDraft, Draft
 from airflow_crew_provider.core.stored_names import NOT_SENT, RESUME_KEY
@@ -20,17 +20,25 @@ log = logging.getLogger(__name__)
 
 def resume_before(context: Any, task: Any, kickoff_id: str) -> Json | None:
     """Return what the last resume upstream said about the execution with this id; None without one."""
-    upstream = task.get_flat_relatives(upstream=True) if task.has_dag() else ()
-    names = sorted(each.task_id for each in upstream if set(FIELDS) <= set(each.template_fields))
     try:
-        found = (context["ti"].xcom_pull(task_ids=names, key=RESUME_KEY) or []) if names else []
+        found = _resumes(context, task, kickoff_id, upstream=True)
     except Exception:
         log.warning(
             "What the resume upstream has done cannot be read; an old pause may be taken for new", exc_info=True
         )
         return None
-    matching = [each for each in found if isinstance(each, dict) and each.get("kickoff_id") == kickoff_id]
-    return max(matching, key=lambda each: each.get("resumed_at") or 0, default=None)
+    return _latest(found)
+
+
+def _resumes(context: Any, task: Any, kickoff_id: str, *, upstream: bool) -> list[Json]:
+    relatives = task.get_flat_relatives(upstream=upstream) if task.has_dag() else ()
+    names = sorted(each.task_id for each in relatives if set(FIELDS) <= set(each.template_fields))
+    found = (context["ti"].xcom_pull(task_ids=names, key=RESUME_KEY) or []) if names else []
+    return [each for each in found if isinstance(each, dict) and each.get("kickoff_id") == kickoff_id]
+
+
+def _latest(resumes: list[Json]) -> Json | None:
+    return max(resumes, key=lambda each: each.get("resumed_at") or 0, default=None)
 
 
 def answered_before(context: Any, task: Any, kickoff_id: str) -> AnsweredDraft | None:
@@ -42,19 +50,25 @@ def answered_before(context: Any, task: Any, kickoff_id: str) -> AnsweredDraft |
     return AnsweredDraft(draft, resume["resumed_at"] + OLD_PAUSE_SHOWS)
 
 
-def lost_edit(resume: Json | None, execution: Execution) -> str | None:
-    """Return what to say where an edit was left to a next round of its task, and there is none; None elsewhere.
-
-    :param resume: what the last resume upstream said
-    """
-    if resume is None or resume.get("status") != NOT_SENT:
+def lost_edit(context: Any, task: Any, execution: Execution) -> str | None:
+    """Return what to say where a resume left an edit to a next round of its task, and there is none; None elsewhere."""
+    resume = _latest(_resumes(context, task, execution.kickoff_id, upstream=True))
+    if not was_left(resume):
         return None
-    task = resume["crew_task_id"]
-    if execution.state is ExecutionState.PENDING and execution.crew_task_id in (None, task):
+    answered = resume["crew_task_id"]
+    if execution.state is ExecutionState.PENDING and execution.crew_task_id in (None, answered):
+        return None
+    # A wait that was cleared comes after the next round too.
+    if not all(map(was_left, _resumes(context, task, execution.kickoff_id, upstream=False))):
         return None
     where = "is completed" if execution.state is ExecutionState.COMPLETED else f"waits at task {execution.crew_task_id}"
     return (
-        f"The edited draft of task {task} was not applied: somebody else has approved the task without it, and "
+        f"The edited draft of task {answered} was not applied: somebody else has approved the task without it, and "
         f"execution {resume['execution_id']} {where} by now. The edited text is in the XCom crew_decision of its "
         "review. What the crew has written stays at the service"
     )
+
+
+def was_left(resume: Json | None) -> TypeGuard[Json]:
+    """Whether a resume has sent nothing, since its draft was revised by somebody else."""
+    return resume is not None and resume.get("status") == NOT_SENT

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_crew_provider.core.output_schema import NAME, listed, matching, refuse_bad_schema, validator_of
-from airflow_crew_provider.core.xcom_values import is_kept
+from airflow_crew_provider.core.xcom_values import handed_on
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Execution, Json
 from airflow_crew_provider.tasks import output_storage
@@ -66,7 +66,7 @@ class OutputRules:
         if self.schema is not None:
             output = self._matching(execution.kickoff_id, output)
         if self.output_to is None:
-            return {"output": output}
+            return {"output": handed_on(output)}
         return output_storage.stored(self.output_to, execution, output)
 
     def _count_tokens(self, execution: Execution, most: int, log: Any) -> None:
@@ -85,7 +85,7 @@ class OutputRules:
         except CrewInvalidInput as error:
             fail_task(error, f"Nothing is known to be wrong with the output of execution {kickoff_id}. {still_there()}")
         if not violations:
-            return value if is_kept(value) else output
+            return value
         raise CrewTaskFailed(
             f"The output of execution {kickoff_id} does not match {NAME}, {len(violations)} violations: "
             f"{listed(violations)}. Only a draft that waits can be revised. {still_there()}"

@@ -160,12 +160,13 @@ class WaitingTask(HasHook, ReportingTask, BaseOperator):
             )
             watch.known = True
             self.go_on(watch)
-        self.check(context, execution)
         self.report(context, execution.state, execution.kickoff_id, usage=execution.usage)
         self.multiple_outputs = False  # for Airflow, which would push the keys of the record, also of a pending one
+        if execution.state is ExecutionState.COMPLETED:
+            metrics.completed(self.crew_conn_id, execution)
+        self.check(context, execution)
         if execution.state is not ExecutionState.COMPLETED:
             return self.completed(context, execution)
-        metrics.completed(self.crew_conn_id, execution)
         # Before the task notes its end, so that a retry finds the execution again.
         changed = self._accepted(context, execution)
         return {**self.completed(context, execution), **changed}

@@ -1,4 +1,4 @@
-"""Which objects a record holds, and which stay the text that they came as: those that Airflow would not bring back."""
+"""Which objects a record holds, and which become texts: those that Airflow would not bring back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from airflow_crew_provider.core import status_parser
 from airflow_crew_provider.core.edited_output import draft_sha256
-from airflow_crew_provider.core.status_parser import json_object_in, object_in
+from airflow_crew_provider.core.review import hash_of
+from airflow_crew_provider.core.status_parser import json_object_in
 from airflow_crew_provider.core.xcom_values import DEEPEST, is_kept
 from airflow_crew_provider.models import output_sha256
 
@@ -29,7 +30,6 @@ def nested(levels: int) -> str:
 LOST = [
     '{"id": 123456789012345678901234567890}',
     '{"id": -9223372036854775809}',
-    '{"n": 2.5e17}',
     '{"n": [-6.02214076e23]}',
     '{"__classname__": "x", "a": 1}',
     '{"a": [{"__id__": 1}]}',
@@ -46,30 +46,43 @@ KEPT = [
 
 
 @pytest.mark.parametrize("text", LOST, ids=range(len(LOST)))
-def test_an_object_that_airflow_would_not_bring_back_stays_a_text(text: str) -> None:
-    assert json_object_in(text) is not None
-    assert object_in(text) is None
-    pending = status_parser.execution("k-1", {**PENDING_SPEC, "task_output": text}).record()
-    completed = status_parser.execution("k-1", {**SPEC.completed, "result": {"output": text}}).record()
-    assert pending["output"] == completed["output"] == text
-    assert draft_sha256(text) == output_sha256(text)
+def test_an_object_that_airflow_would_not_bring_back_becomes_a_text(text: str) -> None:
+    fenced = f"```json\n{text}\n```"
+    pending = status_parser.execution("k-1", {**PENDING_SPEC, "task_output": fenced})
+    assert pending.record()["output"] == fenced
+    assert draft_sha256(fenced) == hash_of(pending) == output_sha256(fenced)
+    completed = status_parser.execution("k-1", {**SPEC.completed, "result": {"output": fenced}})
+    assert completed.output_json == json.loads(text), "the hook hands it on"
+    assert json.loads(completed.record()["output"]) == json.loads(text)
 
 
 @pytest.mark.parametrize("text", KEPT, ids=range(len(KEPT)))
 def test_other_objects_are_in_the_record_as_they_are(text: str) -> None:
-    assert object_in(text) == json.loads(text)
-    assert draft_sha256(text) == output_sha256(json.loads(text))
+    pending = status_parser.execution("k-1", {**PENDING_SPEC, "task_output": text})
+    assert pending.record()["output"] == json.loads(text)
+    assert draft_sha256(text) == hash_of(pending) == output_sha256(json.loads(text))
 
 
 @pytest.mark.parametrize("text", LOST, ids=range(len(LOST)))
 def test_so_does_an_object_that_a_live_deployment_gives_beside_the_text(text: str) -> None:
     body = {"state": "SUCCESS", "result": "All on tea.", "result_json": json.loads(text)}
+    seen = status_parser.execution("k-1", body)
+    assert (seen.output, seen.output_json) == ("All on tea.", json.loads(text))
+    assert json.loads(seen.record()["output"]) == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [("-0.0", "0.0"), ("2.5e17", "250000000000000000"), ("-1e16", "-10000000000000000"), ("1.0", "1.0")],
+)
+def test_a_number_is_read_as_postgresql_returns_it(text: str, read: str) -> None:
+    assert str(json_object_in(f'{{"n": {text}}}')) == f"{{'n': {read}}}"
+
+
+def test_usage_that_airflow_would_not_bring_back_is_none() -> None:
+    body = {"state": "SUCCESS", "result": "All.", "usage_metrics": {"total_tokens": 10**30}, "execution_time": 10**30}
     record = status_parser.execution("k-1", body).record()
-    assert json.loads(record["output"]) == json.loads(text)
-
-
-def test_a_zero_has_no_sign() -> None:
-    assert str(object_in('{"n": -0.0}')) == "{'n': 0.0}"  # as PostgreSQL returns it
+    assert (record["usage"], record["execution_time"]) == (None, None)
 
 
 VALUES = st.recursive(

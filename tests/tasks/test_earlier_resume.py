@@ -97,8 +97,28 @@ def test_a_resume_without_a_draft_or_a_time_explains_no_pause(name: str) -> None
     assert answered_before({"ti": Pulled([told])}, Wait(), "k-1") is None
 
 
+LEFT = {**TOLD, "status": NOT_SENT}
+
+
 def seen(state: ExecutionState, task: str | None = None) -> Execution:
     return Execution(kickoff_id="k-1", state=state, raw_state=str(state), crew_task_id=task)
+
+
+class Round(Wait):
+    """A wait with one resume before it, and one after it."""
+
+    def get_flat_relatives(self, *, upstream: bool) -> list[Any]:
+        return [SimpleNamespace(task_id="resume_1" if upstream else "resume_2", template_fields=FIELDS)]
+
+
+class Told:
+    """What the resumes of the run have said."""
+
+    def __init__(self, **by_task: Any) -> None:
+        self.by_task = by_task
+
+    def xcom_pull(self, *, task_ids: list[str], key: str) -> list[Any]:
+        return [self.by_task[each] for each in task_ids if each in self.by_task]
 
 
 @pytest.mark.parametrize(
@@ -109,20 +129,26 @@ def seen(state: ExecutionState, task: str | None = None) -> Execution:
     ],
 )
 def test_an_edit_that_was_left_to_a_round_that_does_not_come_is_told(now: Execution, where: str) -> None:
-    said = lost_edit({**TOLD, "status": NOT_SENT}, now)
+    said = lost_edit({"ti": Told(resume_1=LEFT)}, Round(), now)
     assert said is not None
     assert said.startswith("The edited draft of task draft_task was not applied: somebody else has approved")
     assert where in said
 
 
 @pytest.mark.parametrize(
-    ("resume", "now"),
+    ("told", "now"),
     [
-        (None, seen(ExecutionState.COMPLETED)),
-        ({**TOLD, "status": "resumed"}, seen(ExecutionState.COMPLETED)),
-        ({**TOLD, "status": NOT_SENT}, seen(ExecutionState.PENDING, "draft_task")),
+        ({}, seen(ExecutionState.COMPLETED)),
+        ({"resume_1": {**TOLD, "status": "resumed"}}, seen(ExecutionState.COMPLETED)),
+        ({"resume_1": LEFT}, seen(ExecutionState.PENDING, "draft_task")),
+        ({"resume_1": LEFT, "resume_2": {**TOLD, "status": "resumed"}}, seen(ExecutionState.COMPLETED)),
     ],
-    ids=["no resume", "sent", "the next round"],
+    ids=["no resume", "sent", "the next round", "a cleared wait after the next round"],
 )
-def test_no_edit_is_lost_where_it_was_sent_or_its_task_asks_again(resume: Any, now: Execution) -> None:
-    assert lost_edit(resume, now) is None
+def test_no_edit_is_lost_where_it_was_sent_or_its_task_asked_again(told: Any, now: Execution) -> None:
+    assert lost_edit({"ti": Told(**told)}, Round(), now) is None
+
+
+def test_where_it_cannot_be_read_whether_an_edit_was_left_the_wait_is_tried_again() -> None:
+    with pytest.raises(RuntimeError):
+        lost_edit({"ti": Pulled(RuntimeError("the API server is away"))}, Round(), seen(ExecutionState.COMPLETED))

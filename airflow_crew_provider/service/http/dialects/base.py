@@ -14,7 +14,12 @@ from sqlalchemy.engine import Row
 from airflow_crew_provider.service.engine.crew import Crew
 from airflow_crew_provider.service.engine.executions import Decision, Refused, Start
 from airflow_crew_provider.service.engine.limits import Limits
-from airflow_crew_provider.service.http.dialects.request_models import KickoffBody, Record, WebhookUrls
+from airflow_crew_provider.service.http.dialects.request_models import (
+    EditedOutputBody,
+    KickoffBody,
+    Record,
+    WebhookUrls,
+)
 from airflow_crew_provider.service.storage.states import State
 
 ONCE = {422: "The Idempotency-Key was used before, with another body."}
@@ -92,6 +97,9 @@ def _folded(body: dict[str, Any], model: type[Record]) -> dict[str, Any]:
         twin = next((other for other in (_camel(name), _snake(name)) if other in known), None)
         if twin:
             folded.setdefault(twin, value)
+    edited = folded.get("edited_output")
+    if isinstance(edited, dict) and "edited_output" in known:
+        folded["edited_output"] = _folded(edited, EditedOutputBody)
     for name in WITH_AUTHENTICATION:
         hook = folded.get(name)
         if isinstance(hook, dict) and hook.get("authentication") == {}:

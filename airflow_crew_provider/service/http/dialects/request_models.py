@@ -7,7 +7,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
-    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -185,9 +184,8 @@ class EditedOutputBody(Record):
 
     text: Annotated[str, Field(strict=True, min_length=1)]
     output_sha256: Sha256 = Field(
-        validation_alias=AliasChoices("output_sha256", "outputSha256"),
-        description="Of the draft that was edited: the SHA-256 of its UTF-8 text; of a JSON object, of its JSON with "
-        "sorted keys and no spaces.",
+        description="Of the draft that was edited: the SHA-256 of its UTF-8 text; of a JSON object that an XCom of "
+        "Airflow brings back as it is, of its JSON with sorted keys and no spaces.",
     )
 
 
