@@ -39,4 +39,4 @@ def open_review(page: Page, airflow: AirflowStack, run: DagRun, subject: str) ->
     page.get_by_role("link", name="View all required actions").click()
     row = page.get_by_role("row").filter(has_text=run.run_id).filter(has_text=subject)
     row.get_by_role("link", name=subject).click()
-    expect(page.locator("textarea")).to_be_visible(timeout=30_000)
+    expect(page.locator("textarea").first).to_be_visible(timeout=30_000)

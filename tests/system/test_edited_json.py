@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from scripts.stack import AirflowStack, CrewService, ProcessGroup, wait_until
 from tests.system.browser import open_review, signed_in
 
-SUBJECT = "Review draft_task by Writer (round 1 of 2)"
+SUBJECT = "Review draft_task (round 1 of 2)"
 
 
 @pytest.fixture
@@ -24,9 +24,8 @@ def stack(airflow: AirflowStack, group: ProcessGroup, tmp_path: Path, draft: str
     return airflow
 
 
-def field(page: Page) -> Any:
-    """The draft is below the feedback."""
-    return page.locator("textarea").last
+def field(page: Page) -> Locator:
+    return page.locator("#element_edited_draft")
 
 
 @pytest.mark.parametrize(
