@@ -116,7 +116,7 @@ def main(folder: Path) -> None:
         ).start_all()
         run, edited = airflow.api.trigger("crew_review"), airflow.api.trigger("review_pictures")
         with signed_in(airflow) as page:
-            task = second_round(edited, edited_draft=None)
+            task = second_round(edited)
             for name, picture in FEATURES.items():
                 picture(page, airflow, edited, task["task_id"], folder / f"review-{name}.png")
             task = second_round(run)

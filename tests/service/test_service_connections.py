@@ -71,7 +71,7 @@ def watched(client: Client) -> Iterator[list[float]]:
 
 
 ORDINARY = body(b"[" + b"1, " * (MIB // 3 - 30) + b"1]")  # as long as the hostile ones, and nothing is wrong with it
-TIMES_AS_LONG = 25  # of an ordinary body's answer; quadratic work takes a hundred times as long
+TIMES_AS_LONG = 60  # of an ordinary body's answer; lists take twenty times as long, quadratic work a hundred times
 TURNS = 3  # a machine that is busy with other tests stalls once, a fault is slow in every turn
 
 

@@ -65,7 +65,7 @@ def test_an_edit_of_a_draft_that_has_changed_meanwhile_is_asked_anew(stack: Airf
     second = question_in(run, "crew.round_2.review")
     assert second["body"].endswith("Draft 2, shorter")
     assert run.xcom("crew.round_1.resume", "crew_resume")["status"] == "not sent"
-    run.answer(second, "approve", human_feedback="", edited_draft=None)
+    run.answer(second, "approve", human_feedback="")
     run.wait_for("success", PATIENCE)
     assert run.xcom("crew.result")["output"] == "Draft 2, shorter"
 

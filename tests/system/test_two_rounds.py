@@ -13,7 +13,7 @@ def test_the_deputy_answers_the_second_round_with_an_edited_draft_once_rita_is_s
     of_rita = DagRun(AirflowApi(airflow.url, "rita", airflow.passwords["rita"]), run.dag_id, run.run_id)
     first = run.wait_for_review(PATIENCE)
     assert "Draft 1 on oil" in first["body"]
-    of_rita.answer(first, "revise", human_feedback="Shorter.", edited_draft=None)
+    of_rita.answer(first, "revise", human_feedback="Shorter.")
 
     second = run.wait_for_review(PATIENCE)
     assert "this is the last round" in second["body"]
