@@ -170,7 +170,7 @@ def test_a_service_that_checks_the_draft_gets_its_hash_and_no_other_does(server:
     assert "output_sha256" not in server.sent(POST)[0].json
     if dialect.name == "spec":
         server.on(POLL, Reply(body=PENDING_SPEC, headers={HASH_OFFER: HASH_FIELD}), SPEC.running)
-        run(resume(), TaskRun("resume"))
+        run(resume(), TaskRun("another_resume"))
         assert server.sent(POST)[1].json["output_sha256"] == REVIEW["output_sha256"]
 
 
