@@ -88,9 +88,11 @@ class Execution:
     @property
     def handed_on(self) -> str | Json | None:
         """The output as it is in a record; the text of a draft stays as it came, since its hash is of that."""
-        if self.output_json is None or self.object_is_kept:
-            return self.output if self.output_json is None else self.output_json
-        return self.output if self.state is ExecutionState.PENDING else json.dumps(self.output_json, ensure_ascii=False)
+        if self.output_json is not None and self.object_is_kept:
+            return self.output_json
+        if self.output_json is None or self.state is ExecutionState.PENDING:
+            return self.output
+        return json.dumps(self.output_json, ensure_ascii=False)
 
     def record(self, execution_id: str | None = None) -> Json:
         """Return the record that tasks hand on as XCom, plain JSON."""

@@ -9,12 +9,10 @@ import json
 from typing import Any
 
 from airflow_crew_provider.core.responses import storable
-from airflow_crew_provider.core.status_parser import EDITS_OFFER, json_object_in
+from airflow_crew_provider.core.status_parser import json_object_in
 from airflow_crew_provider.core.stored_names import EDIT_FIELD
 from airflow_crew_provider.core.xcom_values import is_kept
 from airflow_crew_provider.models import Json, canonical_json, output_sha256
-
-OFFER, FIELD = EDITS_OFFER, "edited_output"  # the header by which the service offers it, and its value
 
 
 def draft_sha256(text: str) -> str:

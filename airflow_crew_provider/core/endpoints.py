@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Generic, TypeGuard, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
-from airflow_crew_provider.core import edited_output, responses, status_parser
+from airflow_crew_provider.core import responses, status_parser
 from airflow_crew_provider.core.request_parts import idempotency, path_segment, webhook_fields
 from airflow_crew_provider.core.responses import HttpResponse, Mask
 from airflow_crew_provider.exceptions import (
@@ -105,7 +105,7 @@ def resume(request: Resume) -> Call[Resumed]:
         "humanFeedback": request.human_feedback,
         **({} if request.is_approve is None else {"is_approve": request.is_approve, "isApprove": request.is_approve}),
         **({} if request.outcome is None else {"outcome": request.outcome}),
-        **({} if request.edited_output is None else {edited_output.FIELD: vars(request.edited_output)}),
+        **({} if request.edited_output is None else {status_parser.EDITS_FIELD: vars(request.edited_output)}),
         **({} if request.output_sha256 is None else {status_parser.HASH_FIELD: request.output_sha256}),
         **webhook_fields(request.webhooks),
     }

@@ -29,7 +29,7 @@ WORDS: dict[str, ExecutionState] = {
     "not_found": S.NOT_FOUND,
 }
 # Headers of our own crew service; the value of each is the field of a resume.
-EDITS_OFFER = "Crew-Edited-Output"
+EDITS_OFFER, EDITS_FIELD = "Crew-Edited-Output", "edited_output"
 HASH_OFFER, HASH_FIELD = "Crew-Draft-Hash", "output_sha256"
 _FENCE = "```"
 _FENCE_BEGINS = re.compile(r"```[\w-]*[ \t]*\n")

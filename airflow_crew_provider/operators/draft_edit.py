@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_crew_provider.core.edited_output import edit_problem, is_edit, with_text_of_edit
+from airflow_crew_provider.core.edited_output import is_edit, with_text_of_edit
 from airflow_crew_provider.core.status_parser import json_object_in, without_fence
 from airflow_crew_provider.core.stored_names import EDIT_FIELD
 from airflow_crew_provider.models import Json
@@ -40,12 +40,6 @@ def edited_text(shown: Json, event: Json) -> str | None:
     if draft is None or not isinstance(left, str) or not is_edit(draft, left):
         return None
     return left if draft == text_of(shown["output"]) else without_fence(left)
-
-
-def problem_with_edit(shown: Json, event: Json) -> str | None:
-    """Return why an edited text is not accepted, as the end of a sentence."""
-    edited = edited_text(shown, event)
-    return None if edited is None else edit_problem(text_of(shown["output"]), edited)
 
 
 def with_edit(review: Json, shown: Json, edited: str) -> Json:

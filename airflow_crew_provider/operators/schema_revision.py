@@ -9,13 +9,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_crew_provider.core.edited_output import edit_problem
 from airflow_crew_provider.core.feedback import record_or_none
 from airflow_crew_provider.core.output_schema import listed, matching, refuse_bad_schema, validator_of
 from airflow_crew_provider.core.refused_answer import code
 from airflow_crew_provider.core.stored_names import REVIEW_KEY
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Json
-from airflow_crew_provider.operators.draft_edit import edited_text, problem_with_edit, with_edit
+from airflow_crew_provider.operators.draft_edit import edited_text, with_edit
 from airflow_crew_provider.operators.flow_question import chosen, is_of_flow
 from airflow_crew_provider.operators.review_answer import (
     BY_SCHEMA,
@@ -25,6 +26,7 @@ from airflow_crew_provider.operators.review_answer import (
     in_one_line,
     review_of,
     shown_draft,
+    text_of,
     whole_draft,
 )
 from airflow_crew_provider.operators.review_question import ReviewQuestion
@@ -62,8 +64,11 @@ class SchemaRevision(ReviewQuestion):
 
     def _problem_with_edit(self, shown: Json, event: Json) -> str | None:
         """Say why an edited text is not accepted; one that is to be the output must match the schema."""
-        edited, problem = edited_text(shown, event), problem_with_edit(shown, event)
-        if edited is None or problem:
+        edited = edited_text(shown, event)
+        if edited is None:
+            return None
+        problem = edit_problem(text_of(shown["output"]), edited)
+        if problem:
             return problem
         answer = {**chosen(shown, event["chosen_options"][0], self.words), "human_feedback": ""}
         if "edited_output" not in with_edit(answer, shown, edited):

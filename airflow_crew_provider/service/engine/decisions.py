@@ -8,6 +8,7 @@ from typing import Any
 from airflow_crew_provider.core.edited_output import draft_sha256, edit_problem
 from airflow_crew_provider.core.feedback import outcome_meant
 from airflow_crew_provider.core.status_parser import json_object_in
+from airflow_crew_provider.models import EditedOutput
 from airflow_crew_provider.service.storage.states import State
 
 
@@ -53,14 +54,6 @@ class AlreadyAnswered(Refused):
 
 
 @dataclass(frozen=True)
-class Edit:
-    """A text that is approved instead of the draft, and the hash of the draft that it was made of."""
-
-    text: str
-    draft_sha256: str
-
-
-@dataclass(frozen=True)
 class Decision:
     execution_id: str
     task_id: str
@@ -70,7 +63,7 @@ class Decision:
     round: int | None = None  # which answer was shown, counted from 1; None: the latest
     outcome: str | None = None  # the chosen one, of those that a Flow offers
     question_id: str | None = None  # the one question that it answers
-    edit: Edit | None = None  # of a crew's task
+    edit: EditedOutput | None = None  # of a crew's task
     draft_sha256: str | None = None  # of the draft that was answered; None: whichever waits
 
 
@@ -95,10 +88,10 @@ def _sha256(gate: dict[str, Any]) -> str:
     return str(gate.get("output_sha256") or draft_sha256(gate["output"]))
 
 
-def _check(edit: Edit, gate: dict[str, Any], *, is_approve: bool) -> None:
+def _check(edit: EditedOutput, gate: dict[str, Any], *, is_approve: bool) -> None:
     if not is_approve:
         raise BadAnswer("edited_output goes with an approval; a revision runs the task again.")
-    if edit.draft_sha256 != _sha256(gate):
+    if edit.output_sha256 != _sha256(gate):
         raise AnotherDraft("edited_output was made of another draft than the one that waits; nothing was changed.")
     if problem := edit_problem(gate["output"], edit.text):
         raise BadAnswer(f"edited_output is not accepted because {problem}.")

@@ -15,9 +15,8 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy.engine import Row
 
-from airflow_crew_provider.core import edited_output
 from airflow_crew_provider.core.batch_status import MOST_IDS, OFFER, PATH
-from airflow_crew_provider.core.status_parser import HASH_FIELD, HASH_OFFER
+from airflow_crew_provider.core.status_parser import EDITS_FIELD, EDITS_OFFER, HASH_FIELD, HASH_OFFER
 from airflow_crew_provider.service.engine.container import Container
 from airflow_crew_provider.service.engine.decisions import (
     AlreadyAnswered,
@@ -56,11 +55,11 @@ class Api:
         self._service = service
         self._dialect = dialect
         self._executions = service.executions
-        takes_edits = edited_output.FIELD in dialect.resume_body.model_fields and service.crew.kind == "crew"
+        takes_edits = EDITS_FIELD in dialect.resume_body.model_fields and service.crew.kind == "crew"
         checks_drafts = HASH_FIELD in dialect.resume_body.model_fields
         self._offers = {
             OFFER: PATH,
-            **({edited_output.OFFER: edited_output.FIELD} if takes_edits else {}),
+            **({EDITS_OFFER: EDITS_FIELD} if takes_edits else {}),
             **({HASH_OFFER: HASH_FIELD} if checks_drafts else {}),
         }
 

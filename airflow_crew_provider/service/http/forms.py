@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 COOKIE = "crew_session"
 FORM_LIMIT = 256 * 1024  # bytes of a form
-TYPED = ("execution_id", "question_id", "task_id", "round", "feedback")  # of a decision, kept over a login
+TYPED = ("execution_id", "mark", "feedback")  # of a decision, kept over a login
 NOTICES = {
     "answered": "Answered; the Flow goes on.",
     "approved": "Approved; the crew goes on.",

@@ -8,13 +8,13 @@ from fastapi import HTTPException
 from pydantic import ValidationError
 from sqlalchemy.engine import Row
 
+from airflow_crew_provider.models import EditedOutput
 from airflow_crew_provider.service.engine.crew import Crew
 from airflow_crew_provider.service.engine.decisions import (
     AlreadyOver,
     AnotherDraft,
     BadAnswer,
     Decision,
-    Edit,
     NotWaiting,
     UnknownExecution,
     UnknownTask,
@@ -70,7 +70,7 @@ class SpecDialect(Dialect):
         said: Any = self.read(model, body)
         webhooks, outcome = said.addresses(), getattr(said, "outcome", None)
         edited = getattr(said, "edited_output", None)
-        edit = Edit(edited.text, edited.output_sha256) if edited else None
+        edit = EditedOutput(edited.text, edited.output_sha256) if edited else None
         ids, answer = (said.execution_id, said.task_id), (said.is_approve, said.human_feedback)
         return Decision(*ids, *answer, webhooks, outcome=outcome, edit=edit, draft_sha256=said.output_sha256)
 
