@@ -1,6 +1,8 @@
-# Everything a person or a CI machine does with this folder. Needs make and Python 3.11 to 3.13, nothing else.
+# Everything a person or a CI machine does with this folder. Needs make and Python 3.11 to 3.13, nothing else. The
+# provider has no upper bound itself; its development does, since CrewAI and with it the service exclude Python 3.14.
 PYTHON ?= python3
 VENV ?= .venv
+SERVICE_VENV ?= .venvs/service
 CREW ?= demo
 PYTEST_ARGS ?=
 SIZE ?=
@@ -11,10 +13,12 @@ AIRFLOW ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 PY := $(VENV)/bin/python
-RELEASE := $(if $(AIRFLOW),'apache-airflow==$(AIRFLOW)')
+# An installer takes a pre-release (3.4.0b2) only of a package that is named.
+CORE := $(if $(findstring b,$(AIRFLOW))$(findstring rc,$(AIRFLOW)),'apache-airflow-core==$(AIRFLOW)' 'apache-airflow-task-sdk==$(AIRFLOW:3.%=1.%)')
+RELEASE := $(if $(AIRFLOW),'apache-airflow==$(AIRFLOW)' $(CORE))
 DEMO_EXTRAS := $(if $(filter crewai,$(CREW)),crewai,service)
 
-.PHONY: help demo up down check quick test bench bench-full chaos cluster-test crewai-matrix test-matrix lint docs mutants clean
+.PHONY: help demo up down check quick test service-test long bench bench-full chaos cluster-test crewai-matrix test-matrix lint docs mutants clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -29,15 +33,23 @@ up: $(VENV)/.has-$(DEMO_EXTRAS) ## Airflow and the crew service, to look around;
 down: ## stop what `make up` started
 	@test ! -x $(PY) || $(PY) -m scripts.down
 
-check: ## what to run before a commit: lint, and the tests that neither start processes nor wait long
+check: ## what to run before a commit: lint and quick
 	@$(MAKE) --no-print-directory --jobs 2 lint quick
 
-quick: $(VENV)/.has-dev,crewai
-	@$(PY) -m pytest --numprocesses 4 --dist loadgroup -m "not slow and not waits" --hypothesis-profile=quick \
+quick: $(VENV)/.has-dev,crewai ## the tests that neither start processes nor wait
+	@$(PY) -m pytest --numprocesses 4 --dist loadgroup -m "not slow and not waits and not long" --hypothesis-profile=quick \
 		--ignore=tests/cluster --ignore=tests/system --ignore=tests/service/crewai $(PYTEST_ARGS)
 
-test: $(VENV)/.has-dev,crewai ## all tests (PYTEST_ARGS="-k word" for some)
-	@$(PY) -m pytest --numprocesses 3 --dist loadgroup $(PYTEST_ARGS)
+test: $(VENV)/.has-dev,crewai ## all tests on one Airflow, but not those of `make long` (PYTEST_ARGS="-k word" for some)
+	@$(PY) -m pytest --numprocesses 4 --dist loadgroup -m "not long" $(PYTEST_ARGS)
+
+# A failure of one does not keep the others from running. pytest returns 5 where no test is marked.
+long: $(VENV)/.has-dev,crewai ## what takes longer: tests marked long, cluster-test, chaos, crewai-matrix, mutants
+	@$(PY) -m pytest --numprocesses 2 --dist loadgroup -m long $(PYTEST_ARGS) || test $$? = 5 || failed=1; \
+		$(MAKE) --no-print-directory --keep-going cluster-test chaos crewai-matrix mutants && test -z "$$failed"
+
+service-test: $(SERVICE_VENV)/.has-dev ## the service's tests where neither Airflow nor CrewAI is (PYTHON=python3.10 SERVICE_VENV=.venvs/310)
+	@$(SERVICE_VENV)/bin/python -m pytest --numprocesses 2 --dist loadgroup --ignore=tests/service/crewai tests/service $(PYTEST_ARGS)
 
 bench: $(VENV)/.has-dev,bench ## what waits and DAG files cost, beside other providers: small sizes, about two minutes
 	@$(PY) -m benchmarks
@@ -49,19 +61,21 @@ cluster-test: $(VENV)/.has-dev,crewai ## CeleryExecutor and three crew services 
 	@CREW_CLUSTER_SIZE=$(or $(SIZE),300) CREW_CLUSTER_SEED=$(SEED) $(PY) -m pytest -s tests/cluster $(PYTEST_ARGS)
 
 chaos: $(VENV)/.has-dev,crewai ## up to 10 minutes in which all that can fail fails (SIZE=100, SEED=number)
-	@CREW_TESTS_POSTGRES=$${CREW_TESTS_POSTGRES-$$($(PY) -m scripts.find_postgres)} CREW_CHAOS_SIZE=$(or $(SIZE),100) CREW_CHAOS_SEED=$(SEED) \
-		$(PY) -m pytest -s tests/system/crashes/test_chaos.py $(PYTEST_ARGS)
+	@CREW_CHAOS_SIZE=$(or $(SIZE),100) CREW_CHAOS_SEED=$(SEED) $(PY) -m pytest -s tests/system/crashes/test_chaos.py $(PYTEST_ARGS)
 
 crewai-matrix: $(VENV)/.has-dev,crewai ## the crew service with CrewAI from the oldest version that works to the newest
 	@$(PY) -m scripts.crewai_matrix
 
-test-matrix: $(VENV)/.has-matrix ## tests and one DAG on each supported Airflow and Python, into docs/compatibility.md
-	@$(VENV)/bin/nox
+# Each cell has an environment of its own; this one keeps its Airflow.
+test-matrix: RELEASE :=
+test-matrix: $(VENV)/.has-matrix ## tests and one DAG on each supported Airflow and Python, into docs/compatibility.md (AIRFLOW=3.4.0: on that one)
+	@AIRFLOW=$(AIRFLOW) $(VENV)/bin/nox
 
 lint: $(VENV)/.has-dev,crewai ## ruff and mypy
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+	@$(PY) -m mypy --config-file service/pyproject.toml
 
 docs: $(VENV)/.has-docs ## the pages as a site in .site, with a reference from the docstrings; a warning fails
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
@@ -78,8 +92,15 @@ $(PY):
 	@$(PYTHON) -m venv $(VENV)
 
 # A stamp for each set of extras. uv is a fast installer; where it cannot be had or cannot reach an index, pip does it.
-$(VENV)/.has-%: pyproject.toml | $(PY)
-	@echo "Installing the package with [$*] into $(VENV) (once; some minutes unless packages are cached) ..."
-	@{ $(PY) -m pip install --quiet uv && $(VENV)/bin/uv pip install --quiet --python $(PY) --editable '.[$*]' $(RELEASE); } \
-		|| $(PY) -m pip install --quiet --editable '.[$*]' $(RELEASE)
+$(VENV)/.has-%: pyproject.toml service/pyproject.toml | $(PY)
+	@echo "Installing both packages with [$*] into $(VENV) (once; some minutes unless packages are cached) ..."
+	@{ $(PY) -m pip install --quiet uv && $(VENV)/bin/uv pip install --quiet --python $(PY) --editable '.[$*]' --editable ./service $(RELEASE); } \
+		|| $(PY) -m pip install --quiet --editable '.[$*]' --editable ./service $(RELEASE)
+	@touch '$@'
+
+$(SERVICE_VENV)/.has-dev: service/pyproject.toml
+	@$(PYTHON) -m venv $(SERVICE_VENV)
+	@{ $(SERVICE_VENV)/bin/python -m pip install --quiet uv && \
+		$(SERVICE_VENV)/bin/uv pip install --quiet --python $(SERVICE_VENV)/bin/python --editable './service[dev,postgresql]'; } \
+		|| $(SERVICE_VENV)/bin/python -m pip install --quiet --editable './service[dev,postgresql]'
 	@touch '$@'

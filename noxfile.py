@@ -1,7 +1,8 @@
 """`make test-matrix`: tests and one DAG on each supported Airflow, and once on the oldest of all dependencies.
 
-Each cell is an environment of its own. `nox --list` names them, `nox --tags 2.11` runs those of one version. A Python
-that is not on this machine is not downloaded; its cells are not run. The results go into docs/compatibility.md.
+Each cell is an environment of its own. `nox --list` names them, `nox --tags 2.11` runs those of one version, and
+`make test-matrix AIRFLOW=3.4.0` those of that release, in place of the one that the table has. A Python that is not on
+this machine is not downloaded; its cells are not run. The results go into docs/compatibility.md.
 """
 
 from __future__ import annotations
@@ -13,15 +14,20 @@ import tempfile
 
 import nox
 
-from scripts.matrix.table import HELD_BACK, LOWEST, PYTHONS, VERSIONS, record, why_not_installed
+from scripts.matrix.table import HELD_BACK, LOWEST, PYTHONS, chosen, pins, record, why_not_installed
 
 nox.options.default_venv_backend = "uv"
 nox.options.stop_on_first_error = False
+RELEASES = chosen(os.environ.get("AIRFLOW"))
+if len(RELEASES) == 1:
+    nox.options.sessions = ["airflow"]
 
 TOOLS = (
+    "asyncpg",
     "hypothesis",
     "mypy",
     "playwright",
+    "psycopg2-binary",
     "pytest",
     "pytest-timeout",
     "pytest-xdist",
@@ -36,8 +42,9 @@ FOLDERS = {
     "3.0": ("client", "compat", "inbox", "kit", "provider", "tasks"),
 }
 ALL_FOLDERS = (*FOLDERS["3.0"], "review")
+ON_PROCESSES = ("tests/system/test_inbox.py", "tests/system/test_reviews.py")  # reviews need Airflow 3.1
 CELLS = [
-    nox.param(python, minor, id=f"{minor}-py{python}", tags=[minor]) for minor in VERSIONS for python in PYTHONS[minor]
+    nox.param(python, minor, id=f"{minor}-py{python}", tags=[minor]) for minor in RELEASES for python in PYTHONS[minor]
 ]
 
 os.environ["UV_PYTHON_DOWNLOADS"] = "never"
@@ -47,20 +54,19 @@ os.environ["UV_PYTHON_DOWNLOADS"] = "never"
 @nox.parametrize("python, minor", CELLS)
 def airflow(session: nox.Session, minor: str) -> None:
     """Run the tests and the DAG on one Airflow, and install the service beside it."""
-    cell = f"{VERSIONS[minor]}, Python {session.python}"
-    pins = (f"apache-airflow=={VERSIONS[minor]}", *HELD_BACK.get(VERSIONS[minor], ()))
-    _install(session, cell, *pins, "--editable", ".")
+    cell, exact = f"{RELEASES[minor]}, Python {session.python}", pins(RELEASES[minor])
+    _install(session, cell, *exact, "--editable", ".")
     beside = _service_beside_airflow(session)
-    _install(session, cell, *pins, "--editable", ".[service]", *TEST_TOOLS)
+    _install(session, cell, *exact, "--editable", ".[service]", "--editable", "./service", *TEST_TOOLS)
     _try(session, cell, FOLDERS.get(minor, ALL_FOLDERS), beside)
 
 
 @nox.session(python="3.11")
 def lowest(session: nox.Session) -> None:
     """Run the tests on the oldest of each dependency that the package names, and of what Airflow 2.11.0 needs."""
-    pins = ("--resolution", "lowest-direct", *HELD_BACK[LOWEST])
-    _install(session, LOWEST, *pins, "--editable", ".[service]", *TEST_TOOLS)
-    _try(session, LOWEST, FOLDERS["2.11"], "not tried")
+    cell, oldest = f"{LOWEST}, Python {session.python}", ("--resolution", "lowest-direct", *HELD_BACK[LOWEST])
+    _install(session, cell, *oldest, "--editable", ".[service]", "--editable", "./service", *TEST_TOOLS)
+    _try(session, cell, FOLDERS["2.11"], "not tried")
 
 
 def _install(session: nox.Session, cell: str, *what: str) -> None:
@@ -71,13 +77,15 @@ def _install(session: nox.Session, cell: str, *what: str) -> None:
         except nox.command.CommandFailed:
             said.seek(0)
             reason = why_not_installed(said.read())
-            record(cell, {"tests": reason, "dag": "not run", "service": "not tried"})
+            record(cell, {"tests": reason, "dag": "not run", "processes": "not run", "service": "not tried"})
             session.error(reason)
 
 
 def _try(session: nox.Session, cell: str, folders: tuple[str, ...], beside: str) -> None:
     """Run the tests and the DAG, record the results, and fail unless all is well."""
-    results = {"tests": _tests(session, folders), "dag": _dag(session), "service": beside}
+    selected = ("-m", "not system and not long", *(f"tests/{folder}" for folder in folders))
+    processes = _tests(session, *ON_PROCESSES) if folders == ALL_FOLDERS else "not tried"
+    results = {"tests": _tests(session, *selected), "dag": _dag(session), "processes": processes, "service": beside}
     record(cell, results)
     if re.search(r"failed|error|did not|changes (?!nothing)", " ".join(results.values())):
         session.error(str(results))
@@ -85,16 +93,15 @@ def _try(session: nox.Session, cell: str, folders: tuple[str, ...], beside: str)
 
 def _service_beside_airflow(session: nox.Session) -> str:
     """Ask the installer, in a dry run, what the extra would change; new packages are none of that."""
-    said = session.run("uv", "pip", "install", "--dry-run", "--editable", ".[service]", silent=True, external=True)
+    said = session.run("uv", "pip", "install", "--dry-run", "--editable", "./service", silent=True, external=True)
     removed = re.findall(r"^ - (\S+)", said or "", re.MULTILINE)
-    changed = [each for each in removed if not each.startswith("airflow-crew-provider")]
+    changed = [each for each in removed if not each.startswith("airflow-crew-")]
     return f"changes {', '.join(changed)}" if changed else "changes nothing"
 
 
-def _tests(session: nox.Session, folders: tuple[str, ...]) -> str:
+def _tests(session: nox.Session, *selected: str) -> str:
     """Return the figures of pytest's last line."""
     command = ["python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadgroup"]
-    selected = ["-m", "not system", *(f"tests/{folder}" for folder in folders)]
     said = _said(session, *command, *selected)
     last = re.findall(r"^.*(?:passed|failed|error).* in \d.*$", said, re.MULTILINE)[-1:]
     return ", ".join(re.findall(r"\d+ (?:passed|failed|skipped|errors?)", "".join(last))) or "did not start"

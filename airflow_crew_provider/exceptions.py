@@ -9,6 +9,7 @@
     │   ├── CrewUnauthorized    401, 403
     │   ├── CrewNotFound        404
     │   ├── CrewMissingInputs   422, or found missing before the kickoff
+    │   ├── CrewKeyReused       422: the idempotency key belongs to another request
     │   ├── CrewRateLimited     429, or an exhausted quota
     │   └── CrewServerError     5xx
     ├── CrewConnectionError     nothing was sent, or a GET got no answer
@@ -82,6 +83,10 @@ class CrewMissingInputs(CrewApiError):
 
     def __str__(self) -> str:
         return super().__str__() if self.status_code else self.detail
+
+
+class CrewKeyReused(CrewApiError):
+    """422: the service has accepted another request with this idempotency key; what came of that one is not said."""
 
 
 class CrewRateLimited(CrewApiError):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
 Json = dict[str, Any]
+
+# NUL and half surrogates: legal in JSON, refused by databases and by UTF-8.
+UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class ExecutionState(StrEnum):
@@ -74,16 +78,10 @@ class Execution:
     @property
     def progress(self) -> str:
         """Say in a few words how far the execution is, e.g. ``2 of 5 tasks, now draft_task``."""
-        done = [str(self.completed_tasks)] if self.completed_tasks is not None else []
         of = f" of {self.total_tasks}" if self.total_tasks is not None else ""
-        counted = [f"{done[0]}{of} tasks"] if done else []
+        counted = [f"{self.completed_tasks}{of} tasks"] if self.completed_tasks is not None else []
         now = [f"now {self.current_task}"] if self.current_task else []
         return ", ".join(counted + now)
-
-    @property
-    def total_tokens(self) -> int | float | None:
-        """How many tokens the execution has used; None where the service does not say."""
-        return total_tokens(self.usage)
 
     @property
     def handed_on(self) -> str | Json | None:
@@ -93,6 +91,14 @@ class Execution:
         if self.output_json is None or self.state is ExecutionState.PENDING:
             return self.output
         return json.dumps(self.output_json, ensure_ascii=False)
+
+    @property
+    def _draft_hashes(self) -> Json:
+        """What a pending record says about its draft; of an object the text is not in the record."""
+        if self.state is not ExecutionState.PENDING or self.output is None:
+            return {}
+        of_object = {"object_sha256": output_sha256(self.handed_on)} if isinstance(self.handed_on, dict) else {}
+        return {"output_sha256": output_sha256(self.output), **of_object}
 
     def record(self, execution_id: str | None = None) -> Json:
         """Return the record that tasks hand on as XCom, plain JSON."""
@@ -106,6 +112,7 @@ class Execution:
             "tasks": [asdict(task) for task in self.tasks],
             "execution_time": self.execution_time,
             "usage": self.usage,
+            **self._draft_hashes,
             **self._asked,
             **({} if completed else self._progress),
             **({"takes_edited_output": True} if self.takes_edited_output and not completed else {}),
@@ -129,8 +136,13 @@ class Execution:
 
 def total_tokens(usage: Json | None) -> int | float | None:
     """Read how many tokens were used in all; None where the service does not say."""
-    used = (usage or {}).get("total_tokens")
-    return None if isinstance(used, bool) or not isinstance(used, int | float) else used
+    return reported(usage, "total_tokens")
+
+
+def reported(usage: Json | None, name: str) -> int | float | None:
+    """Read a figure that can be compared with a limit, which NaN cannot; None where there is none."""
+    value: Any = usage.get(name) if isinstance(usage, dict) else None
+    return value if type(value) in (int, float) and 0 <= value < float("inf") else None
 
 
 def speaks_live(status: Json) -> bool:
@@ -259,6 +271,9 @@ def canonical_json(value: Any) -> str:
 
 
 def output_sha256(output: str | Json | None) -> str:
-    """Hash what a person was shown: the UTF-8 text, of an object its canonical JSON."""
+    """Hash a draft: its UTF-8 text as it arrives, without what no database holds; of an object, its one form.
+
+    A draft goes by the hash of its object in what release 0.1 stored, and where the text is gone.
+    """
     text = output if isinstance(output, str) else canonical_json(output)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(UNSTORABLE.sub("\ufffd", text).encode()).hexdigest()

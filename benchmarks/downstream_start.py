@@ -14,9 +14,9 @@ from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from airflow_crew_provider.service.engine.crew import Completed, Job, Report, TaskDone, TaskInfo
-from airflow_crew_provider.service.local import LocalService, running_service
 from benchmarks.harness.turns import Turns, in_turn, keep, table
+from crew_service.engine.crew import Completed, Job, Report, TaskDone, TaskInfo
+from crew_service.local import LocalService, running_service
 from scripts.find_postgres import server_url
 from scripts.stack import AirflowStack
 

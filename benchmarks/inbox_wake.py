@@ -19,8 +19,9 @@ from pathlib import Path
 import sqlalchemy as sa
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from airflow_crew_provider.service.engine.crew import Job, PendingReview, Report, TaskInfo, TaskStarted
-from airflow_crew_provider.service.local import running_service
+from crew_service.engine.crew import Job, PendingReview, Report, TaskInfo, TaskStarted
+from crew_service.local import running_service
+from scripts.find_postgres import server_url
 from scripts.stack import AirflowStack, wait_until
 
 HERE = Path(__file__).parent
@@ -92,7 +93,7 @@ def benchmark(size: int) -> list[tuple[str, list[float]]]:
     crew = HeldCrew(size)
     with (
         running_service(crew=crew, dialect="live", workers=size + 2) as service,
-        AirflowStack(dags=[HERE / "airflow_dags"], postgres=os.environ.get("CREW_TESTS_POSTGRES")) as stack,
+        AirflowStack(dags=[HERE / "airflow_dags"], postgres=server_url()) as stack,
     ):
         inbox = json.dumps({"inbox_url": f"{stack.url}/crew-inbox"})
         fields = {"conn_type": "crew", "host": service.url, "password": service.token}
@@ -112,7 +113,7 @@ def main() -> None:
     size = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     rows = benchmark(size)
     together = [second for _, seconds in rows for second in seconds]
-    database = "PostgreSQL" if os.environ.get("CREW_TESTS_POSTGRES") else "SQLite"
+    database = "PostgreSQL" if server_url() else "SQLite"
     print(f"\nAirflow {version('apache-airflow')} on {database}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     print(f"\n| {f'{size} executions wait for a person':<34} | waits | p50 (s) | p95 (s) | max (s) |")
     print("|" + "|".join("-" * width for width in (36, 7, 9, 9, 9)) + "|")

@@ -175,7 +175,7 @@ async def measure(folder: Path) -> None:
     scenario.write_text(json.dumps(SCENARIO))
     bare.write_text(BARE)
     port, bare_port = free_port(), free_port()
-    service = ["-m", "airflow_crew_provider.service", "serve", "--port", str(port), "--token", TOKEN]
+    service = ["-m", "crew_service", "serve", "--port", str(port), "--token", TOKEN]
     service += ["--db", str(database), "--crew", str(scenario)]
     with started(*service, port=port) as pid, started(str(bare), str(bare_port), port=bare_port) as bare_pid:
         sides = (pid, port), (bare_pid, bare_port)

@@ -18,15 +18,15 @@ from pathlib import Path
 
 from sqlalchemy import func, select, text
 
-from airflow_crew_provider.service.http.dialects.spec import SpecDialect
-from airflow_crew_provider.service.storage import queries
-from airflow_crew_provider.service.storage.database import Database
-from airflow_crew_provider.service.storage.states import OVER
-from airflow_crew_provider.service.storage.tables import executions
 from benchmarks.harness import turns
 from benchmarks.harness.turns import Figures
 from benchmarks.service_load import TOKEN, ask, free_port, request, started
-from scripts.find_postgres import CANDIDATES, usable
+from crew_service.http.dialects.spec import SpecDialect
+from crew_service.storage import queries
+from crew_service.storage.database import Database
+from crew_service.storage.states import OVER
+from crew_service.storage.tables import executions
+from scripts.find_postgres import WANTED, server_url
 from scripts.stack.database import ThrowAwayDatabase
 
 CLIENTS = 24
@@ -83,7 +83,7 @@ def rates(server: str, scenario: Path, number: int) -> Figures:
         stack.callback(database.drop)
         ports = [free_port() for _ in range(number)]
         for port in ports:
-            command = ["-m", "airflow_crew_provider.service", "serve", "--port", str(port), "--token", TOKEN]
+            command = ["-m", "crew_service", "serve", "--port", str(port), "--token", TOKEN]
             stack.enter_context(started(*command, "--db", database.url, "--crew", str(scenario), port=port))
         stored = Database(database.url)
         stack.callback(stored.close)
@@ -143,7 +143,7 @@ def polls(kind: str, urls: list[str]) -> str:
 
 
 def main() -> None:
-    server = next(filter(usable, CANDIDATES))
+    server = server_url() or sys.exit(WANTED)
     wanted, tables = sys.argv[1:] or ["kickoffs", "polls"], []
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)

@@ -15,7 +15,7 @@ import tempfile
 import venv
 from pathlib import Path
 
-from airflow_crew_provider.service.local import running_service
+from crew_service.local import running_service
 
 TOKEN = "a-token-for-public-clients"
 SUCCEEDS = {

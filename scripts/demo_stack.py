@@ -22,7 +22,7 @@ def both(crew: str, report: Callable[[str, str], None]) -> Iterator[tuple[CrewSe
         report("start", f"the crew service, with the {crew} crew, which needs no network ...")
         service = CrewService(CREWS[crew], group=group).start()
         report("crew service", service.url)
-        report("start", "Airflow: SQLite, API server, scheduler, DAG processor, triggerer (about 20 seconds) ...")
+        report("start", "Airflow: SQLite, two API servers, scheduler, DAG processor, triggerer (about 20 seconds) ...")
         airflow = AirflowStack(
             dags=[ROOT / "example_dags"], connections={"crew_default": service.connection}, group=group
         ).start_all()

@@ -1,18 +1,29 @@
-"""Print the URL of a PostgreSQL server on this machine on which databases may be made, or nothing."""
+"""Print the URL of a PostgreSQL server on which databases may be made, or nothing."""
 
 from __future__ import annotations
 
 import os
+from functools import cache
 
 import psycopg2
 
+VARIABLE = "CREW_TESTS_POSTGRES"
 CANDIDATES = (
     "postgresql://postgres@127.0.0.1:5432/postgres",
     "postgresql://crew_tests:crew_tests@127.0.0.1:5432/postgres",
 )
+WANTED = f"needs PostgreSQL on this machine, or {VARIABLE}=postgresql://user@host:port/name"
 
 
-def usable(url: str) -> bool:
+@cache
+def server_url() -> str | None:
+    """Return the server that CREW_TESTS_POSTGRES names, or else one that is found; None where it is set to nothing."""
+    if VARIABLE in os.environ:
+        return os.environ[VARIABLE] or None
+    return next(filter(_usable, CANDIDATES), None)
+
+
+def _usable(url: str) -> bool:
     try:
         connection = psycopg2.connect(url, connect_timeout=3)
     except psycopg2.OperationalError:
@@ -24,10 +35,5 @@ def usable(url: str) -> bool:
     return bool(row and row[0])
 
 
-def server_url() -> str | None:
-    """Return the server that CREW_TESTS_POSTGRES names, else one that is found."""
-    return os.environ.get("CREW_TESTS_POSTGRES") or next(filter(usable, CANDIDATES), None)
-
-
 if __name__ == "__main__":
-    print(next(filter(usable, CANDIDATES), ""))
+    print(server_url() or "")

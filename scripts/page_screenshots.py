@@ -12,7 +12,7 @@ from pathlib import Path
 import requests
 from playwright.sync_api import Page
 
-from airflow_crew_provider.service.local import LocalService, running_service
+from crew_service.local import LocalService, running_service
 from scripts.browser import chromium
 from scripts.demo_stack import ROOT
 

@@ -6,16 +6,25 @@ import os
 import shutil
 import tempfile
 from importlib.metadata import version
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import settings
 from packaging.version import Version
 
-pytest_plugins = ["airflow_crew_provider.testing"]
+from scripts.stack.waiting import FACTOR
+
+# The tests of the service run without Airflow and the provider too.
+HAS_PROVIDER = find_spec("airflow_crew_provider") is not None and find_spec("airflow") is not None
+pytest_plugins = ["airflow_crew_provider.testing"] if HAS_PROVIDER else []
 
 NO_SKIP = os.environ.get("CREW_TESTS_NO_SKIP") == "1"
-AIRFLOW = Version(Version(version("apache-airflow")).base_version)
+AIRFLOW = Version(Version(version("apache-airflow") if HAS_PROVIDER else "0").base_version)
 AIRFLOW_HOME = tempfile.mkdtemp(prefix="crew-tests-")
+
+# The limit of a whole test, which is 600 s (`pyproject.toml`), is prolonged like all others.
+if FACTOR != 1:
+    os.environ.setdefault("PYTEST_TIMEOUT", str(600 * FACTOR))
 
 # An example that takes long on a busy machine is no failure.
 settings.register_profile("tests", deadline=None)
@@ -42,7 +51,8 @@ def database() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow what starts processes; a test that is slow for another reason says it itself.
 
-    Tests on Airflow's processes come first, in two groups: two workers run one each, while a third runs the rest.
+    Tests on Airflow's processes come first, a group for each of their Airflows: as many workers run one each, while
+    another one runs the rest.
     """
     items.sort(key=lambda item: ("system" not in item.path.parts, "crashes" in item.path.parts))
     for item in items:

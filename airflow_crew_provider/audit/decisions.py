@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_crew_provider.audit.airflow_api import AirflowApi
-from airflow_crew_provider.core.stored_names import FEEDBACK_FIELD, NOT_SENT, RESUME_KEY, REVIEW_KEY
+from airflow_crew_provider.core.stored_names import (
+    BY_SCHEMA,
+    FEEDBACK_FIELD,
+    NOT_SENT,
+    RESUME_KEY,
+    REVIEW_KEY,
+    SCHEMA_REVISION,
+)
 
 Json = dict[str, Any]
 EVERY = "~"
@@ -25,12 +32,34 @@ def _runs(api: AirflowApi, dag_id: str) -> Iterator[Json]:
 
 def _of_run(api: AirflowApi, dag_id: str, run_id: str) -> Iterator[Json]:
     path = ("dags", dag_id, "dagRuns", run_id)
-    asked = [detail for detail in api.pages("hitl_details", *path, "hitlDetails") if _is_ours(detail)]
+    asked = _asked(api, path)
     if not asked:
         return
     answers = _answers(api, path)
     found = (_decision(api, path, detail, answers) for detail in asked)
     yield from sorted((each for each in found if each), key=lambda each: str(each["decided_at"]))
+
+
+def _asked(api: AirflowApi, path: tuple[str, ...]) -> list[Json]:
+    """Return the form of each review, also where Airflow shows none.
+
+    On Airflow 3.4 a task that took the answer to the form of an earlier attempt has none of its own.
+    """
+    forms = [detail for detail in api.pages("hitl_details", *path, "hitlDetails") if _is_ours(detail)]
+    shown = {_place(form["task_instance"]) for form in forms}
+    decided = (_place(entry) for entry in _entries(api, path, REVIEW_KEY))
+    return forms + [_without_form(api, path, *place) for place in decided if place not in shown]
+
+
+def _place(of: Json) -> tuple[str, int]:
+    return of["task_id"], of["map_index"]
+
+
+def _without_form(api: AirflowApi, path: tuple[str, ...], task_id: str, map_index: int) -> Json:
+    index = [str(map_index)] if map_index >= 0 else []
+    task = api.get(*path, "taskInstances", task_id, *index) or {"state": None}
+    place = {"task_id": task_id, "map_index": map_index, "state": task["state"]}
+    return {"task_instance": place, "response_received": False}
 
 
 def _is_ours(detail: Json) -> bool:
@@ -39,13 +68,16 @@ def _is_ours(detail: Json) -> bool:
 
 def _answers(api: AirflowApi, path: tuple[str, ...]) -> list[Json]:
     """Read what each resume of the run has sent, and the service's response."""
-    found = api.pages("xcom_entries", *path, "taskInstances", EVERY, "xcomEntries", xcom_key_pattern=RESUME_KEY)
-    entries = [entry for entry in found if entry["key"] == RESUME_KEY]
     return [
         value
-        for entry in entries
+        for entry in _entries(api, path, RESUME_KEY)
         if isinstance(value := _value(api, path, entry["task_id"], RESUME_KEY, entry["map_index"]), dict)
     ]
+
+
+def _entries(api: AirflowApi, path: tuple[str, ...], key: str) -> list[Json]:
+    found = api.pages("xcom_entries", *path, "taskInstances", EVERY, "xcomEntries", xcom_key_pattern=key)
+    return [entry for entry in found if entry["key"] == key]
 
 
 def _value(api: AirflowApi, path: tuple[str, ...], task_id: str, key: str, map_index: int) -> Any:
@@ -63,6 +95,8 @@ def _decision(api: AirflowApi, path: tuple[str, ...], detail: Json, answers: lis
     if not isinstance(review, dict) or "output_sha256" not in review:
         not_taken = _not_taken(detail) if detail["response_received"] else None
         return not_taken and {**about, "task_state": task["state"], **not_taken}
+    if review.get(SCHEMA_REVISION) == BY_SCHEMA:
+        return None  # nobody was asked
     service = next((_said(each) for each in answers if _answers_to(review, each)), None)
     taken = not (service and service["status"] == NOT_SENT)
     return {**about, "task_state": task["state"], "taken": taken, **review, "service": service if taken else None}

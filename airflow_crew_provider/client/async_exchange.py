@@ -43,23 +43,25 @@ class SharedSession:
             proxy=deployment.proxy or select_proxy(deployment.base_url, get_environ_proxies(deployment.base_url)),
         )
         self._usual_timeout = self._timeout(deployment.timeout)
-        self._batch = BatchPolls(partial(self._alone, total=deployment.timeout), NETWORK_ERRORS)
+        # Half of the time, so that the other half is left for a poll of its own.
+        self._batch = BatchPolls(partial(self._perform, total=deployment.timeout / 2), NETWORK_ERRORS)
 
     async def exchange(self, call: Call[Any], total: float) -> HttpResponse:
-        """Perform a call within ``total`` seconds; a poll together with those of other waits, if the service can."""
-        if call.polled is None:
-            return await self._alone(call, total)
-        if self._batch.offered and total >= self._deployment.timeout:
-            answer = await self._batch.ask(call.polled)
-            if isinstance(answer, HttpResponse):
-                return answer
-            if answer is not None:
-                raise OSError(str(answer)) from answer
-        answer = await self._alone(call, total)
-        self._batch.note(answer)
+        """Perform a call within ``total`` seconds."""
+        answer = await self._perform(call, total)
+        if call.polled is not None:
+            self._batch.note(answer)
         return answer
 
-    async def _alone(self, call: Call[Any], total: float) -> HttpResponse:
+    def polls_together(self, total: float) -> bool:
+        """Whether a poll of ``total`` seconds may go with those of other waits."""
+        return self._batch.offered and total >= self._deployment.timeout
+
+    async def poll_with_others(self, kickoff_id: str) -> HttpResponse | None:
+        """Poll together with other waits; None if it has to be polled alone."""
+        return await self._batch.ask(kickoff_id)
+
+    async def _perform(self, call: Call[Any], total: float) -> HttpResponse:
         """Perform a call within ``total`` seconds, redirects included."""
         url, ends = self._deployment.base_url + (call.target or call.path), time.monotonic() + total
         for _ in range(MOST_REDIRECTS):
@@ -120,6 +122,17 @@ class SessionPool:
         shared = self.acquire(deployment)
         try:
             return await shared.exchange(call, total)
+        finally:
+            await self.release(deployment)
+
+    async def poll_with_others(self, deployment: Deployment, kickoff_id: str, total: float) -> HttpResponse | None:
+        """Poll in the session that this loop shares, together with its other waits; None to poll alone."""
+        shared = self._by_loop.get(asyncio.get_running_loop(), {}).get(deployment)
+        if shared is None or not shared.polls_together(total):
+            return None
+        self.acquire(deployment)
+        try:
+            return await shared.poll_with_others(kickoff_id)
         finally:
             await self.release(deployment)
 

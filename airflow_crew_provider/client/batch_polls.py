@@ -1,26 +1,29 @@
 """Polls of many waits that fall due within a moment of each other, sent as one request.
 
-Law: each wait gets what a poll of its own would have got. An error of the request is a failed poll of each of them; a
-wait that the answer leaves out polls by itself.
+Law: only the answer to its own poll may end a wait, or count as a failure of it. Any trouble with the request of many
+means polling alone, and asking for many again later: a gateway may pass the documented paths only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from airflow_crew_provider.client.deployment import LARGE_BODY
-from airflow_crew_provider.core import batch_status
+from airflow_crew_provider.core import batch_status, endpoints
 from airflow_crew_provider.core.batch_status import OFFER, PATH
 from airflow_crew_provider.core.endpoints import Call
 from airflow_crew_provider.core.responses import HttpResponse
-from airflow_crew_provider.exceptions import CrewProtocolError
+from airflow_crew_provider.exceptions import CrewError
 
 MOMENT = 0.1  # seconds: less than a tenth of the shortest usual poll interval
+# How long waits poll alone after trouble, in seconds; doubled each time, up to the second.
+ALONE, LONGEST_ALONE = 30.0, 900.0
 
-# None: poll individually
-Answer = HttpResponse | Exception | None
+# None: poll alone
+Answer = HttpResponse | None
 
 
 class BatchPolls:
@@ -33,14 +36,20 @@ class BatchPolls:
     def __init__(
         self, send: Callable[[Call[Any]], Awaitable[HttpResponse]], errors: tuple[type[Exception], ...]
     ) -> None:
-        self.offered = self._refused = False
-        self._send, self._errors = send, errors
+        self._send = send
+        self._errors: tuple[type[Exception], ...] = (*errors, CrewError)
+        self._offered, self._troubles, self._not_before = False, 0, 0.0
         self._due: list[tuple[str, asyncio.Future[Answer]]] = []
         self._sending: set[asyncio.Task[None]] = set()
 
+    @property
+    def offered(self) -> bool:
+        """Whether the service offers it, and no trouble was met a short time ago."""
+        return self._offered and time.monotonic() >= self._not_before
+
     def note(self, answer: HttpResponse) -> None:
-        """Read from the answer to a single poll whether the service supports it; use it until it refuses."""
-        self.offered = not self._refused and answer.headers.get(OFFER) == PATH
+        """Read from the answer to a single poll whether the service offers it."""
+        self._offered = answer.headers.get(OFFER) == PATH
 
     def ask(self, kickoff_id: str) -> asyncio.Future[Answer]:
         """Poll together with all others that poll within a moment."""
@@ -62,31 +71,33 @@ class BatchPolls:
 
     async def _ask(self, due: list[tuple[str, asyncio.Future[Answer]]], ids: list[str]) -> None:
         answers: dict[str, HttpResponse] = {}
-        other: Answer = None
         try:
-            answers, other = await self._answers(ids) if len(ids) > 1 else ({}, None)
-        except self._errors as error:
-            other = error
+            if len(ids) > 1:
+                answers = await self._answers(ids)
         finally:
             for kickoff_id, asked in due:
                 if not asked.done():
-                    asked.set_result(answers.get(kickoff_id, other))
+                    asked.set_result(answers.get(kickoff_id))
 
-    async def _answers(self, ids: list[str]) -> tuple[dict[str, HttpResponse], Answer]:
-        """Return the answers by id, and what all others get."""
-        call = batch_status.statuses(ids)
-        answer = await self._send(call)
-        if answer.status in batch_status.REFUSALS:
-            return self._refuse()
-        if not 200 <= answer.status < 300:
-            return {}, answer
+    async def _answers(self, ids: list[str]) -> dict[str, HttpResponse]:
+        if self._troubles:
+            self._poll_alone()  # the others, while this one finds out
         try:
-            if len(answer.body) > LARGE_BODY:
-                return await asyncio.to_thread(call.read, answer, str), None
-            return call.read(answer, str), None
-        except CrewProtocolError:
-            return self._refuse()
+            answers = await self._read(batch_status.statuses(ids))
+        except self._errors:
+            answers = {}
+        if answers:
+            self._troubles, self._not_before = 0, 0.0
+        else:
+            self._troubles += 1
+            self._poll_alone()
+        return answers
 
-    def _refuse(self) -> tuple[dict[str, HttpResponse], None]:
-        self._refused, self.offered = True, False
-        return {}, None
+    def _poll_alone(self) -> None:
+        self._not_before = time.monotonic() + min(ALONE * 2 ** min(self._troubles - 1, 10), LONGEST_ALONE)
+
+    async def _read(self, call: Call[dict[str, HttpResponse]]) -> dict[str, HttpResponse]:
+        answer = await self._send(call)
+        if len(answer.body) > LARGE_BODY:
+            return await asyncio.to_thread(endpoints.read, call, answer)
+        return endpoints.read(call, answer)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import aiohttp
@@ -40,6 +42,14 @@ class Client:
     async def asend(self, call: Call[T], *, timeout: float | None = None) -> T:  # noqa: ASYNC109 - the same as send
         """Perform a call as `send` does, awaiting."""
         total = self._total(call, timeout)
+        if call.polled is not None:
+            ends = time.monotonic() + total
+            answer = await sessions.poll_with_others(self.deployment, call.polled, total)
+            if answer is not None:
+                # What came with the answers to others may not be what the service says of this one.
+                with suppress(CrewError):
+                    return await self._aread(call, answer)
+            total = max(total / 2, ends - time.monotonic())
         sent = call.starts_something
         result: HttpResponse | Exception
         try:
@@ -47,6 +57,9 @@ class Client:
         except NETWORK_ERRORS as error:
             sent = sent and not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientHttpProxyError)
             result = error
+        return await self._aread(call, result, sent)
+
+    async def _aread(self, call: Call[T], result: HttpResponse | Exception, sent: bool = False) -> T:
         if isinstance(result, HttpResponse) and len(result.body) > LARGE_BODY:
             return await asyncio.to_thread(self._finish, call, result, lambda: sent)
         return self._finish(call, result, lambda: sent)

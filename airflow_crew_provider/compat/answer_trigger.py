@@ -1,7 +1,5 @@
 """Waits for the answer of a person: before Airflow 3.3 for each, from 3.3 on for one that may be there already.
 
-Tried on 3.1.8, 3.2.2 and 3.3.2.
-
 Airflow's own trigger fires at once where the answer is there already, and a task that comes back before the scheduler
 has noticed that it left its worker is failed (see `deferral`).
 """
@@ -14,28 +12,70 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from airflow.providers.standard.triggers.hitl import HITLTrigger
+from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time.hitl import get_hitl_detail_content_detail
 from airflow.triggers.base import TriggerEvent
+from asgiref.sync import sync_to_async
 
+from airflow_crew_provider.compat.answer_values import unreadable
+from airflow_crew_provider.core.refused_answer import VALIDATION
 from airflow_crew_provider.core.stored_names import ANSWER_TRIGGER_CLASS_PATH
+
+NO_ANSWER, NO_FORM = "no answer", "no form"
+_NOT_FOUND = 404
 
 
 class AnswerTrigger(HITLTrigger):
     """Fire with the answer or at the deadline, as `HITLTrigger`, but not at once.
 
     :param not_before: when it may fire, in epoch seconds
+    :param once: fire then, also where there is no answer or no form
     """
 
-    def __init__(self, *, not_before: float, **answer: Any) -> None:
+    def __init__(self, *, not_before: float, once: bool = False, **answer: Any) -> None:
         super().__init__(**answer)
         self.not_before = not_before
+        self.once = once
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and all arguments."""
         _, answer = super().serialize()
-        return ANSWER_TRIGGER_CLASS_PATH, {**answer, "not_before": self.not_before}
+        return ANSWER_TRIGGER_CLASS_PATH, {
+            **answer,
+            "not_before": self.not_before,
+            **({"once": True} if self.once else {}),
+        }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Let the task leave its worker, then wait."""
         await asyncio.sleep(max(0.0, self.not_before - time.time()))
+        lacks = await self._lacks() if self.once else None
+        if lacks:
+            yield TriggerEvent({"error": f"There is {lacks}", "error_type": lacks})
+            return
         async for event in super().run():
-            yield event
+            yield await self._fit_to_store(event)
+
+    async def _fit_to_store(self, event: TriggerEvent) -> TriggerEvent:
+        """Return an event without fields that do not fit, which says so: Airflow could not bring them to the task."""
+        is_invalid = event.payload.get("error_type") == VALIDATION
+        problem = event.payload["error"] if is_invalid else unreadable(event.payload.get("params_input"))
+        if problem is None:
+            return event
+        answer = await sync_to_async(get_hitl_detail_content_detail)(ti_id=self.ti_id)
+        kept = {
+            "chosen_options": list(answer.chosen_options or []),
+            "responded_at": answer.responded_at,
+            "responded_by_user": self._get_responder(answer),
+        }
+        return TriggerEvent({**kept, "params_input": {}, "error": problem, "error_type": VALIDATION})
+
+    async def _lacks(self) -> str | None:
+        """Return what is missing; None where an answer is there."""
+        try:
+            form = await sync_to_async(get_hitl_detail_content_detail)(ti_id=self.ti_id)
+        except AirflowRuntimeError as error:
+            if (error.error.detail or {}).get("status_code") == _NOT_FOUND:
+                return NO_FORM
+            raise
+        return None if form.response_received else NO_ANSWER

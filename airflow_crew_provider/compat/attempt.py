@@ -1,9 +1,10 @@
 """Which try of a task instance runs, and whether a user has cleared the task since an earlier one.
 
-Read and tried on Airflow 2.11, 3.0, 3.1, 3.2 and 3.3. A retry leaves a task instance's `max_tries` alone; a clear sets
-it to the tries so far plus the task's `retries`. The two can come to the same number only where `retries` was edited in
-between. Then the run's `clear_number` and a task that has ended distinguish them; in doubt it is a retry, since a retry
-starts nothing twice.
+A retry leaves a task instance's `max_tries` alone; a clear sets it to the tries so far plus the task's `retries`, a
+number that only grows while `retries` stays the same. The run's `clear_number` counts clears of its other tasks too,
+so it proves nothing by itself: it and a task that has ended only count where `retries` was edited, and `max_tries` is
+what a clear of this very task would have made it. In doubt it is a retry, since a retry starts nothing twice. So is a
+clear of a task that runs, which leaves `max_tries` alone on every version.
 """
 
 from __future__ import annotations
@@ -48,6 +49,13 @@ class Attempt:
         """Return what a record keeps of this try."""
         return asdict(self)
 
+    def follows(self, kept: Json) -> bool:
+        """Whether a record may be of an earlier try; else the DAG run was deleted and created again under its id.
+
+        :param kept: the record; of release 0.1 without the number of its try
+        """
+        return bool(kept.get("try_number", 0) < self.try_number)
+
     def follows_clear(self, kept: Json) -> bool:
         """Whether the task was cleared since the try that a record was kept by.
 
@@ -55,9 +63,9 @@ class Attempt:
         """
         if kept.get("max_tries") != self.max_tries:
             return True
-        over, clears = bool(kept.get("over")), kept.get("clears")
-        cleared_some = None not in (clears, self.clears) and clears != self.clears
         if kept.get("retries", self.retries) == self.retries:
-            return over and cleared_some
+            return False
+        clears = kept.get("clears")
+        cleared_some = None not in (clears, self.clears) and clears != self.clears
         fits = self.max_tries == self.try_number - 1 + self.retries
-        return fits and (over or cleared_some)
+        return fits and (bool(kept.get("over")) or cleared_some)

@@ -1,6 +1,6 @@
 """The fields of the connection form where Airflow does not read them from the provider info, that is before 3.2.
 
-Tried with the form libraries of 2.11.2. Airflow 3.3 never asks for them.
+Airflow 3.2 and newer never ask for them.
 """
 
 from __future__ import annotations

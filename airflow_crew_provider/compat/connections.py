@@ -1,4 +1,4 @@
-"""A connection looked up without blocking the event loop. Tried on 2.11.2, 3.0.6, 3.1.8, 3.2.2 and 3.3.2.
+"""A connection looked up without blocking the event loop.
 
 Airflow has an awaitable look-up since 3.1, which fails in a busy triggerer before 3.3.2; the compat provider
 works around that. In `dag.test()` of 3.3.2 it finds no connection of the database, since the supervisor that stands in

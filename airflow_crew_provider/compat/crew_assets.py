@@ -1,7 +1,4 @@
-"""Asset events for crews that Airflow did not start. Internal to Airflow.
-
-Tried on 3.0.6, 3.1.8, 3.2.2 and 3.3.2, with whole processes on 3.3.2 only. Airflow 2.11 has no inbox.
-"""
+"""Asset events for crews that Airflow did not start. Internal to Airflow."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from airflow.models.asset import AssetEvent, AssetModel
 from airflow.utils.session import create_session
 from sqlalchemy import select, update
 
-from airflow_crew_provider.compat.database import mentions
+from airflow_crew_provider.compat.json_column import mentions
 from airflow_crew_provider.models import Json
 
 

@@ -1,4 +1,4 @@
-"""The connections by which the inbox knows who may report what. Tried on 3.3.2.
+"""The connections by which the inbox knows who may report what.
 
 It runs in the API server, which looks connections up where Airflow keeps them.
 """

@@ -1,4 +1,4 @@
-"""The base class of `@task.crew`. Tried on 2.11.2, 3.0.6 and 3.3.2."""
+"""The base class of `@task.crew`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The inbox's side of questions of Flows: the connection that proves a webhook, and where questions are stored.
 
-It runs in the API server. Questions stand in Variables, which Airflow encrypts and a task can read whichever of its ids
-the service reported: which task will wait for a question need not be known when it arrives. Tried on 3.3.2.
+It runs in the API server. Questions stand in Variables, which a task can read whichever of its ids the service
+reported: which task will wait for a question need not be known when it arrives. A Variable is shown to whoever may
+read Variables, so its value is encrypted before Airflow stores it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.exc import IntegrityError
 
 from airflow_crew_provider.compat.crew_senders import connection_of
+from airflow_crew_provider.compat.encryption import seal, unseal
 from airflow_crew_provider.core import flow_questions
 from airflow_crew_provider.core.addresses import base_url, hosts
 from airflow_crew_provider.core.flow_questions import FlowQuestions
@@ -64,17 +66,16 @@ def _store(crew_conn_id: str, question: FlowQuestion, address: AnswerAddress, no
         if session.scalar(select(Variable.key).where(Variable.key == key)):
             return False
         said = flow_questions.description(now)
-        session.add(Variable(key=key, val=flow_questions.stored_answer(address), description=said))
+        session.add(Variable(key=key, val=seal(flow_questions.stored_answer(address)), description=said))
         session.flush()
         for each in sorted(set(question.ids)):
             _add(session, flow_questions.questions_key(crew_conn_id, each), question, said)
-        _sweep(session, now)
     return True
 
 
 def _add(session: Any, key: str, question: FlowQuestion, said: str) -> None:
     kept = session.scalars(select(Variable).where(Variable.key == key).with_for_update()).one_or_none()
-    text = FlowQuestions.of(kept.get_val() if kept else None).asking(question)
+    text = seal(FlowQuestions.of(unseal(kept.get_val()) if kept else None).asking(question))
     if kept is None:
         session.add(Variable(key=key, val=text, description=said))
     else:
@@ -83,10 +84,13 @@ def _add(session: Any, key: str, question: FlowQuestion, said: str) -> None:
     session.flush()
 
 
-def _sweep(session: Any, now: datetime) -> None:
-    """Remove questions that were not answered in a long time."""
-    mine = Variable.key.startswith(FLOW_PREFIX, autoescape=True)
-    rows = session.execute(select(Variable.key, Variable.description).where(mine))
-    over = [row.key for row in rows if flow_questions.is_over(row.key, row.description, now)]
-    if over:
-        session.execute(delete(Variable).where(Variable.key.in_(over)).execution_options(synchronize_session=False))
+def sweep(now: datetime) -> int:
+    """Remove questions whose time is over; return how many rows."""
+    mine = (Variable.key > FLOW_PREFIX, Variable.key < FLOW_PREFIX + "zzz")
+    with create_session(scoped=False) as session:
+        rows = session.execute(select(Variable.key, Variable.description).where(*mine))
+        over = [row.key for row in rows if flow_questions.is_over(row.key, row.description, now)]
+        if over:
+            gone = delete(Variable).where(Variable.key.in_(over))
+            session.execute(gone.execution_options(synchronize_session=False))
+    return len(over)

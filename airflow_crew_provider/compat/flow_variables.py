@@ -1,19 +1,19 @@
-"""A task's side of questions of Flows: the Variables that the inbox wrote, read in a worker or a triggerer.
-
-Tried on 3.3.2.
-"""
+"""A task's side of questions of Flows: the Variables that the inbox wrote, read in a worker or a triggerer."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from airflow.providers.common.compat.sdk import Variable, mask_secret
 from asgiref.sync import sync_to_async
 
+from airflow_crew_provider.compat.encryption import unseal
 from airflow_crew_provider.compat.task_state import found_or_none
 from airflow_crew_provider.core import flow_questions
 from airflow_crew_provider.core.flow_questions import FlowQuestions
 from airflow_crew_provider.core.flow_webhooks import AnswerAddress, FlowQuestion
+
+AFTER_ANSWER = timedelta(days=1)  # by then a webhook that is sent again is refused for its age
 
 
 def open_question(crew_conn_id: str, ids: list[str]) -> FlowQuestion | None:
@@ -47,9 +47,9 @@ def is_used_up(crew_conn_id: str, request_id: str) -> bool:
 def used_up(crew_conn_id: str, request_id: str) -> None:
     """Remove how a question is answered; that there was one stays known, so that no repeated webhook asks again."""
     key = flow_questions.answer_key(crew_conn_id, request_id)
-    Variable.set(key, flow_questions.USED, description=flow_questions.description(datetime.now(UTC)))
+    Variable.set(key, flow_questions.USED, description=flow_questions.description(datetime.now(UTC), AFTER_ANSWER))
 
 
 def _read(key: str) -> str | None:
     text: str | None = found_or_none(lambda: Variable.get(key))
-    return text
+    return unseal(text) if text else text

@@ -1,6 +1,8 @@
-"""How Airflow stores a question to a person: an answered one can be opened again, its text never changes.
+"""How Airflow stores a question to a person. Needs Airflow 3.1.
 
-Needs Airflow 3.1. Tried on 3.1.8, 3.2.2 and 3.3.2.
+Before Airflow 3.4 one form follows the task through retries and clears: asking again removes its answer and leaves its
+text. From 3.4 on each attempt has a form of its own: asking again replaces it, and a retry or a clear begins without
+one. The answer to the form of an earlier attempt stays with that attempt, where a triggerer can read it.
 """
 
 from __future__ import annotations
@@ -12,24 +14,24 @@ from typing import Any, NoReturn
 
 from airflow.providers.common.compat.sdk import ParamValidationError, TaskDeferred
 
-from airflow_crew_provider.compat import deferral
+from airflow_crew_provider.compat import deferral, version
 from airflow_crew_provider.compat.supervisor import supervisor
 from airflow_crew_provider.core.edited_output import draft_in
 from airflow_crew_provider.core.stored_names import EDIT_FIELD, FEEDBACK_FIELD
 from airflow_crew_provider.models import Json
 
-try:
-    from airflow.providers.standard.operators.hitl import HITLOperator
-    from airflow.sdk import Param
-    from airflow.sdk.definitions.param import ParamsDict
-    from airflow.sdk.execution_time.comms import CreateHITLDetailPayload
-
-    from airflow_crew_provider.compat.answer_trigger import AnswerTrigger
-except Exception as error:  # each version of Airflow before 3.1 fails here in its own way
+if not version.has_human_in_the_loop():
     raise ImportError(
         "A task that asks a person needs Airflow 3.1 or newer, which has human-in-the-loop tasks; "
         "on older versions let a person answer elsewhere and pass the four fields to CrewResumeOperator"
-    ) from error
+    )
+
+from airflow.providers.standard.operators.hitl import HITLOperator
+from airflow.sdk import Param
+from airflow.sdk.definitions.param import ParamsDict
+from airflow.sdk.execution_time.comms import CreateHITLDetailPayload
+
+from airflow_crew_provider.compat.answer_trigger import NO_ANSWER, NO_FORM, AnswerTrigger
 
 try:
     from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
@@ -41,13 +43,16 @@ except ImportError:
     TaskAwaitingInput = None  # type: ignore[assignment, misc]
 
 __all__ = [
+    "NO_FORM",
     "HITLOperator",
     "Param",
     "ParamValidationError",
     "TaskDeferralError",
     "TaskDeferralTimeout",
+    "asking_attempt",
     "find_answer",
     "form_params",
+    "found_nothing",
     "name_of",
     "no_params",
     "park",
@@ -55,8 +60,9 @@ __all__ = [
     "timed_out",
 ]
 
-# For how many seconds a trigger may look for an answer; without a triggerer the task goes on after them too.
-LOOKING = 30.0
+# For how many seconds a triggerer may take to look for an answer; without one the task goes on after them too. Nothing
+# finds the answer to an earlier attempt's form later than that, so a lost triggerer may be replaced meanwhile.
+LOOKING, LOOKING_AT_EARLIER = 30.0, 120.0
 
 
 def form_params(operator: Any, hint: str, draft: str | None = None) -> ParamsDict:
@@ -146,18 +152,34 @@ def _stored_form(operator: Any, context: Any) -> Any:
     return line.send(msg=question)
 
 
-def find_answer(operator: Any, context: Any, until: str | None, kwargs: Json) -> NoReturn:
-    """Defer, and come back with the answer that is there; without one `resume_execution` gets a deferral that failed.
+def asking_attempt(context: Any) -> str | None:
+    """Return the id of the attempt whose form it is when this task asks; None where the form is the task's."""
+    return str(context["ti"].id) if version.has_form_per_attempt() else None
+
+
+def find_answer(operator: Any, context: Any, until: str | None, kwargs: Json, attempt: str | None = None) -> NoReturn:
+    """Defer, and come back with the answer that is there, or with what `found_nothing` returns.
 
     No worker can read an answer, and asking again removes it. A task that parks with an answer there is queued again at
     once, for which Airflow fails it (see `deferral`); a trigger can let it leave its worker first.
+
+    :param attempt: the one whose form it is; None for the present one
     """
+    is_earlier = attempt not in (None, str(context["ti"].id))
+    end = datetime.fromisoformat(until) if until else None
     raise TaskDeferred(
-        trigger=_trigger(operator, context, datetime.fromisoformat(until) if until else None),
+        trigger=_trigger(operator, attempt or context["ti"].id, end, once=True),
         method_name="execute_complete",
         kwargs=kwargs,
-        timeout=timedelta(seconds=deferral.NOTICED_AFTER + LOOKING),
+        timeout=timedelta(seconds=deferral.NOTICED_AFTER + (LOOKING_AT_EARLIER if is_earlier else LOOKING)),
     )
+
+
+def found_nothing(resumed_with: Json | None) -> str | None:
+    """Return what a look for an answer has not found, the answer or even the form; None for any other resume."""
+    event = (resumed_with or {}).get("event")
+    missing = event.get("error_type") if isinstance(event, dict) else None
+    return missing if missing in (NO_ANSWER, NO_FORM) else None
 
 
 def park(operator: Any, context: Any, timeout: timedelta | None, kwargs: Json) -> NoReturn:
@@ -169,13 +191,15 @@ def park(operator: Any, context: Any, timeout: timedelta | None, kwargs: Json) -
     operator.hitl_summary_extra["timeout_datetime"] = until.isoformat() if until else None
     if TaskAwaitingInput is not None:
         raise TaskAwaitingInput(method_name="execute_complete", kwargs=kwargs, timeout=timeout)
-    raise TaskDeferred(trigger=_trigger(operator, context, until), method_name="execute_complete", kwargs=kwargs)
+    trigger = _trigger(operator, context["ti"].id, until)
+    raise TaskDeferred(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
 
 
-def _trigger(operator: Any, context: Any, until: datetime | None) -> AnswerTrigger:
+def _trigger(operator: Any, attempt: Any, until: datetime | None, *, once: bool = False) -> AnswerTrigger:
     return AnswerTrigger(
         not_before=time.time() + deferral.NOTICED_AFTER,
-        ti_id=context["ti"].id,
+        once=once,
+        ti_id=attempt,
         options=operator.options,
         defaults=operator.defaults,
         params=operator.serialized_params,

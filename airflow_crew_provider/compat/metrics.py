@@ -1,4 +1,4 @@
-"""What Airflow's metrics say about crews. Tried on 2.11.2, 3.0.6, 3.1.8, 3.2.2 and 3.3.2.
+"""What Airflow's metrics say about crews.
 
 The names are a promise: `docs/operations.md` lists them. Since Airflow 3.2 there are two `Stats`. One is configured
 where tasks run, the other in Airflow's own processes, of which the triggerer is one.
@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import Stats
 
-from airflow_crew_provider.models import Execution
+from airflow_crew_provider.models import Execution, total_tokens
 
 
 def started(conn_id: str) -> None:
@@ -36,8 +36,9 @@ def completed(conn_id: str, execution: Execution) -> None:
     _count("execution.completed", conn_id=conn_id)
     if execution.execution_time is not None:
         _time("execution.duration", execution.execution_time, conn_id=conn_id)
-    if execution.total_tokens is not None:
-        _count("execution.tokens", int(execution.total_tokens), conn_id=conn_id)
+    tokens = total_tokens(execution.usage)
+    if tokens is not None:
+        _count("execution.tokens", int(tokens), conn_id=conn_id)
 
 
 def polled(conn_id: str, *, in_triggerer: bool) -> None:

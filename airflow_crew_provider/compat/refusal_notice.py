@@ -1,7 +1,8 @@
-"""Shows in a review form why the last answer was refused. Internal to Airflow; tried on 3.3.2.
+"""Shows in a review form why the last answer was refused, before Airflow 3.4. Internal to Airflow.
 
-Airflow never changes the text of a question: a task that asks again only removes the answer. When the API server
-removes an answer that the review refused, the reason is put before the text in the same transaction.
+Up to 3.3 Airflow never changes the text of a question: a task that asks again only removes the answer. When the API
+server removes an answer that the review refused, the reason is put before the text in the same transaction. From 3.4 on
+the task that asks again brings the whole text.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import sys
 from typing import Any
 
+from airflow_crew_provider.compat import version
 from airflow_crew_provider.core.edited_output import draft_in, edit_problem, is_edit, with_text_of_edit
 from airflow_crew_provider.core.refused_answer import QUESTION, notice, problem_with
 from airflow_crew_provider.core.stored_names import EDIT_FIELD, FEEDBACK_FIELD
@@ -24,7 +26,7 @@ log = logging.getLogger(__name__)
 def explain_refusals() -> None:
     """Listen in a process that has Airflow's models already, as an API server has; others never remove an answer."""
     models = sys.modules.get(MODELS)
-    if models is None:
+    if models is None or version.has_form_per_attempt():
         return
     from sqlalchemy import event
 

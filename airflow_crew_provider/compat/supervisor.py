@@ -1,6 +1,6 @@
 """What runs a task or a trigger, and the state of the task in Airflow. Internal to Airflow.
 
-Its names are there on 3.0.6, 3.1.8, 3.2.2 and 3.3.2; on 2.11.2, which has no supervisor, the database is asked.
+On Airflow 2.11, which has no supervisor, the database is asked.
 """
 
 from __future__ import annotations

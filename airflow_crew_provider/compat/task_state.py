@@ -1,7 +1,5 @@
 """The state that a task keeps between its tries, stored where this Airflow can.
 
-Tried on 3.3.2; the Variables that serve before are there on 2.11.2, 3.0.6, 3.1.8 and 3.2.2.
-
 Airflow 3.3 has a task state store; before, a Variable named after the task instance serves. XCom does not: it is
 emptied at each try. A record that cannot be read or written is an error, never an empty record.
 """
@@ -42,6 +40,8 @@ class TaskState(Protocol):
     :raises TaskStateUnavailable: from every method that reads or writes
     """
 
+    outlives_run: bool  # whether it stays when its DAG run is deleted
+
     def recall(self) -> Json:
         """Return the record; empty if there is none."""
 
@@ -78,6 +78,8 @@ def task_identity(context: Any) -> Json:
 class StoredTaskState:
     """Airflow 3.3: removed together with the DAG run."""
 
+    outlives_run = False
+
     def __init__(self, store: Any, name: str) -> None:
         self._store, self._name = store, name
 
@@ -98,6 +100,8 @@ class StoredTaskState:
 class NoTaskState:
     """A task that is called by hand, outside of any DAG run: it has no next try."""
 
+    outlives_run = False
+
     def recall(self) -> Json:
         return {}
 
@@ -116,6 +120,8 @@ class VariableTaskState:
     Airflow answers "not found" also when it fails to read a Variable, and only logs that it failed to store one. So
     a Variable counts as missing only where another one can be read at the same time, and what is stored is read back.
     """
+
+    outlives_run = True
 
     def __init__(self, identity: Json, name: str) -> None:
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
@@ -159,12 +165,15 @@ def found_or_none(access: Callable[[], Any]) -> Any:
     """Return None for a Variable that does not exist; each version of Airflow names that differently."""
     try:
         return access()
-    except KeyError:
-        return None
     except Exception as error:
-        if _MISSING.search(str(error)):
+        if is_missing(error):
             return None
         raise
+
+
+def is_missing(error: Exception) -> bool:
+    """Whether an error says that a Variable does not exist."""
+    return isinstance(error, KeyError) or bool(_MISSING.search(str(error)))
 
 
 def _checked(what: str, access: Callable[[], Any]) -> Any:

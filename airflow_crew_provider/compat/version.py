@@ -1,10 +1,25 @@
-"""Features that only the version number of Airflow reveals. Tried on 2.11.2 and 3.3.2."""
+"""Features that only the version number of Airflow reveals."""
 
 from __future__ import annotations
 
 import airflow
 
+RELEASE = tuple(int(part) for part in airflow.__version__.split(".")[:2])
+
 
 def has_inbox() -> bool:
     """Whether the API server mounts FastAPI applications of plugins, as Airflow does since 3.0."""
-    return not airflow.__version__.startswith("2.")
+    return RELEASE >= (3, 0)
+
+
+def has_human_in_the_loop() -> bool:
+    """Whether a task can ask a person, as it can since Airflow 3.1."""
+    return RELEASE >= (3, 1)
+
+
+def has_form_per_attempt() -> bool:
+    """Whether each attempt has a form of its own, which a repeated question replaces, as since Airflow 3.4.
+
+    Before, one form follows the task through retries and clears, and keeps its first text.
+    """
+    return RELEASE >= (3, 4)

@@ -1,7 +1,7 @@
-"""XComs that the inbox shares with tasks, read and written in a worker or a triggerer.
+"""XComs by which tasks of a run tell each other where webhooks are kept, read and written in a worker or a triggerer.
 
-Tried on 3.0.6, 3.1.8, 3.2.2 and 3.3.2. The inbox reads Airflow's database. So these values stand in it whole, also
-where an XCom backend is configured that keeps values elsewhere and puts references into the database.
+They stand in Airflow's database whole, also where an XCom backend is
+configured that keeps values elsewhere, as did those of earlier releases, which are still read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from airflow_crew_provider.compat.supervisor import is_awaitable
 
 
 def push_shared(context: Any, key: str, value: Any) -> None:
-    """Push an XCom of the task that runs so that the inbox can read it."""
+    """Push an XCom of the task that runs, past an XCom backend."""
     ti = context["ti"]
     if XCom is not _plain():
         index = -1 if ti.map_index is None else ti.map_index
@@ -35,7 +35,7 @@ def pull_shared(context: Any, task_ids: list[str], key: str) -> list[Any]:
 
 
 def get_shared(**where: Any) -> Any:
-    """Return the value of an XCom that `push_shared` or the inbox wrote; None if there is none.
+    """Return the value of an XCom that an earlier release of the inbox wrote; None if there is none.
 
     :param where: `key`, `dag_id`, `run_id`, `task_id` and `map_index`
     """

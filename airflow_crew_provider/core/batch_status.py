@@ -15,8 +15,6 @@ OFFER = "Crew-Batch-Status"  # a header of the answer to a poll; its value is th
 PATH = "/statuses"
 MOST_IDS = 200
 LONGEST_IDS = 7000  # characters of them all; proxies refuse a request line of more than 8 KiB
-# What the answers of a service mean that cannot do it after all, e.g. behind a proxy or of an earlier version.
-REFUSALS = (400, 404, 405, 414, 422, 431, 501)
 
 
 def statuses(kickoff_ids: Collection[str]) -> Call[dict[str, HttpResponse]]:

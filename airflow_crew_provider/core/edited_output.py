@@ -8,18 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from airflow_crew_provider.core.responses import storable
 from airflow_crew_provider.core.status_parser import json_object_in
 from airflow_crew_provider.core.stored_names import EDIT_FIELD
-from airflow_crew_provider.core.xcom_values import is_kept
-from airflow_crew_provider.models import Json, canonical_json, output_sha256
-
-
-def draft_sha256(text: str) -> str:
-    """Hash a draft as the record of a pending execution holds it: the object, where the text is one."""
-    text = storable(text)
-    found = json_object_in(text)
-    return output_sha256(text if found is None or not is_kept(found) else found)
+from airflow_crew_provider.models import Json, canonical_json
 
 
 def draft_in(params: Json | None) -> Any:

@@ -5,6 +5,7 @@ Requests fit both dialects, the specification's and that of live deployments; an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +20,7 @@ from airflow_crew_provider.exceptions import (
     CrewBadRequest,
     CrewError,
     CrewInvalidInput,
+    CrewKeyReused,
     CrewMissingInputs,
     CrewNotFound,
     CrewOutcomeUnknown,
@@ -40,6 +42,7 @@ from airflow_crew_provider.models import (
 
 T = TypeVar("T")
 
+KEY_TEXT = re.compile("idempotency.?key", re.IGNORECASE)
 QUOTA_TEXT = "monthly execution limit reached"
 # A gateway that gives up does not say what the service behind it did.
 GATEWAY_ERRORS = (502, 503, 504)
@@ -139,6 +142,8 @@ def refusal(call: Call[Any], answer: HttpResponse, mask: Mask) -> CrewError:
         )
     if answer.status == 422:
         names = [mask(name) for name in responses.missing_names(answer)]
+        if not names and call.headers and KEY_TEXT.search(detail):
+            return CrewKeyReused(*where)
         if names and "missing inputs" not in detail.lower():
             detail = f"Missing inputs: {', '.join(names)} ({detail})"
         return CrewMissingInputs(names, *where[:3], detail=detail)

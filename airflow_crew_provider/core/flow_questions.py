@@ -30,9 +30,9 @@ def _digest(*names: str) -> str:
     return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:40]
 
 
-def description(now: datetime) -> str:
+def description(now: datetime, kept_for: timedelta | None = None) -> str:
     """Return what a Variable says of itself, by which it is found when its time is over."""
-    return _UNTIL + (now + KEPT_FOR).astimezone(UTC).isoformat(timespec="seconds")
+    return _UNTIL + (now + (KEPT_FOR if kept_for is None else kept_for)).astimezone(UTC).isoformat(timespec="seconds")
 
 
 def is_over(key: str, said: str | None, now: datetime) -> bool:

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass
 from secrets import token_urlsafe
 from typing import Any
 
-from airflow_crew_provider.core.stored_names import REGISTRATION_KEY
 from airflow_crew_provider.models import HumanInputWebhook, Json, Webhooks
 
 WORD = "inbox"  # what operators take as `webhooks`
@@ -39,11 +38,6 @@ class Registration:
     progress: str
     execution_id: str | None
     at: float
-
-    @property
-    def key(self) -> str:
-        """Where it is stored."""
-        return REGISTRATION_KEY + self.id
 
     def as_dict(self) -> Json:
         """Return plain JSON."""

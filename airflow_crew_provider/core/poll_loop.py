@@ -8,8 +8,8 @@ from typing import Any
 
 from airflow_crew_provider.core.outcome import SEEN, Outcome
 from airflow_crew_provider.core.polling import Watch
-from airflow_crew_provider.exceptions import CrewError, CrewUnauthorized
-from airflow_crew_provider.models import Execution
+from airflow_crew_provider.exceptions import CrewError, CrewNotFound, CrewUnauthorized
+from airflow_crew_provider.models import Execution, ExecutionState
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,13 @@ def steps(watch: Watch, clock: Callable[[], float], say: Callable[[str], None]) 
     while True:
         was_known = watch.known
         reply = yield Poll(watch.left(now=clock()))
-        if isinstance(reply, CrewUnauthorized):
+        if isinstance(reply, CrewUnauthorized) or _is_not_found(reply):
+            # The connection may have another token, or point to another service, by now.
             fresh = yield Refresh()
-            if isinstance(fresh, CrewError):
-                reply = fresh
-            elif fresh:
+            if fresh is True:
                 reply = yield Poll(watch.left(now=clock()))
+            elif isinstance(fresh, CrewError) and not _is_not_found(reply):
+                reply = fresh
         now = clock()
         outcome = watch.saw(reply, now=now) if isinstance(reply, Execution) else watch.failed(reply, now=now)
         if outcome is not None:
@@ -55,3 +56,9 @@ def steps(watch: Watch, clock: Callable[[], float], say: Callable[[str], None]) 
         if watch.report_seen and watch.known and not was_known:
             return Outcome(SEEN, watch.kickoff_id)
         yield Pause(watch.pause(now=now))
+
+
+def _is_not_found(reply: Execution | CrewError) -> bool:
+    if isinstance(reply, Execution):
+        return reply.state is ExecutionState.NOT_FOUND
+    return isinstance(reply, CrewNotFound)

@@ -9,6 +9,7 @@ from typing import Any
 from airflow_crew_provider.core.stored_names import EDIT_FIELD, FEEDBACK_FIELD
 from airflow_crew_provider.models import Json
 
+VALIDATION = "validation"  # the ``error_type`` of an event whose answer does not fit the form
 QUESTION = "**The question:**"  # how a form begins what a Flow asks
 TEXTS = (FEEDBACK_FIELD, EDIT_FIELD)
 JOINER = "\N{WORD JOINER}"
@@ -28,8 +29,8 @@ def problem_with(event: Json, options: Sequence[str], fields: Collection[str], r
     :param revise: the one that needs feedback, if any does
     :param fields: the names of the form's fields
     """
-    if event.get("error_type") == "validation":
-        return f"it does not fit the form: {event.get('error')}"
+    if event.get("error_type") == VALIDATION:
+        return f"it does not fit the form: {code(event.get('error'))}"
     chosen, given = event.get("chosen_options") or [], event.get("params_input") or {}
     if len(chosen) != 1 or chosen[0] not in options:
         return f"it chose {_listed(chosen)} and the form has {_listed(options)}"

@@ -15,12 +15,11 @@ from urllib.parse import quote, quote_plus
 
 from airflow_crew_provider.core.xcom_values import FLOATS_BELOW, LARGEST
 from airflow_crew_provider.exceptions import CrewProtocolError
+from airflow_crew_provider.models import UNSTORABLE
 
 Mask = Callable[[str], str]
 
 LONGEST_DETAIL = 500
-# NUL and half surrogates: legal in JSON, refused by databases and by UTF-8.
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _MAY_BE_UNSTORABLE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 
@@ -92,7 +91,7 @@ _decoder = json.JSONDecoder(parse_constant=lambda name: None, parse_float=finite
 def storable(value: Any) -> Any:
     """Return a JSON value that every database and UTF-8 can hold."""
     if isinstance(value, str):
-        return _UNSTORABLE.sub("\ufffd", value)
+        return UNSTORABLE.sub("\ufffd", value)
     if isinstance(value, list):
         return [storable(item) for item in value]
     if isinstance(value, dict):

@@ -30,12 +30,17 @@ class Draft:
         """Whether an execution waits for an answer to this draft."""
         if seen.state is not ExecutionState.PENDING or seen.crew_task_id not in (None, self.crew_task_id):
             return False
-        return self.output_sha256 is None or self.output_sha256 == hash_of(seen)
+        return self.output_sha256 is None or is_hash_of(self.output_sha256, seen)
 
 
 def hash_of(seen: Execution) -> str:
-    """Hash the draft that an execution waits with, as a record holds it."""
-    return output_sha256(seen.handed_on)
+    """Hash the draft that an execution waits with, as its record does."""
+    return output_sha256(seen.output)
+
+
+def is_hash_of(named: str, seen: Execution) -> bool:
+    """Whether a hash is of the draft that an execution waits with; before 0.2 that of an object was of its one form."""
+    return named == hash_of(seen) or (isinstance(seen.handed_on, dict) and named == output_sha256(seen.handed_on))
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
         on_unknown_outcome: str = "fail",
         output_schema: Json | str | type | None = None,
         max_total_tokens: int | None = None,
+        max_cost: float | None = None,
+        on_unknown_usage: str = "fail",
         output_to: str | None = None,
         multiple_outputs: bool = False,
         **kwargs: Any,
@@ -48,7 +50,9 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
         :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out
         :param on_unknown_outcome: after a lost answer: ``fail``, or ``retry`` and risk a second execution
         :param output_schema: what the output must match: a JSON Schema, or a pydantic model or its import path
-        :param max_total_tokens: fail if the completed execution has used more tokens
+        :param max_total_tokens: fail if the execution uses more tokens
+        :param max_cost: fail if the execution costs more, in USD
+        :param on_unknown_usage: ``fail``, or ``ignore`` that the service does not report what a limit is compared with
         :param output_to: a path of object storage to write the output to, instead of the XCom (templated)
         :param multiple_outputs: push each key of the output as an XCom of its own
         :param kwargs: arguments of every task, such as ``retries`` and ``pool``

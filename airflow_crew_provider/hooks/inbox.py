@@ -1,6 +1,6 @@
 """The inbox seen from a task: registration, and polls that also read what webhooks have reported.
 
-The inbox itself runs in the API server; the two meet in the XComs of the task that registered.
+The inbox itself runs in the API server; the two meet in Variables, for which see `inbox.store`.
 """
 
 from __future__ import annotations
@@ -25,23 +25,37 @@ from airflow_crew_provider.core.stored_names import MESSAGES_KEY, POSTED_KEY
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError, CrewInvalidInput, CrewNotFound
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.hooks.flow_inbox import FlowHook
+from airflow_crew_provider.inbox import variables
+from airflow_crew_provider.inbox.records import RegisteredTask
 from airflow_crew_provider.models import Execution, ExecutionState, Json, Webhooks
 
 
 def register(
-    context: Any, hook: CrewHook, idempotency_key: str, execution_id: str | None = None
+    context: Any,
+    hook: CrewHook,
+    idempotency_key: str,
+    execution_id: str | None = None,
+    inbox_url: str | None = None,
 ) -> tuple[Registration, Webhooks]:
-    """Register the next POST of this task with the inbox, durably; return what to remember and what to send."""
+    """Register the next POST of this task with the inbox, durably; return what to remember and what to send.
+
+    :param inbox_url: of a POST that is sent again and must be the same; else the connection's
+    """
     check(hook)
     connection = hook.connection
     assert connection.inbox_url
     again = connection.idempotency_keys
     secret = repeatable(connection.deployment.token, idempotency_key) if again else fresh
-    registration, webhooks = registered(connection.inbox_url, execution_id, secret)
+    registration, webhooks = registered(inbox_url or connection.inbox_url, execution_id, secret)
     for hidden in secrets_of(webhooks):
         mask_secret(hidden)
-    put_up(context, registration, InboxMessages(registration.id))
-    return registration, webhooks
+    try:
+        variables.register(RegisteredTask(registration, **task_identity(context)), InboxMessages(registration.id))
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+    else:
+        return registration, webhooks
+    raise CrewConnectionError(f"The registration with the inbox could not be stored ({problem}); nothing was sent")
 
 
 def check(hook: CrewHook) -> None:
@@ -59,32 +73,24 @@ def check(hook: CrewHook) -> None:
         )
 
 
-def put_up(context: Any, registration: Registration, messages: InboxMessages) -> None:
-    """Store a registration where the inbox finds it; each try of a task begins without those of earlier tries."""
-    try:
-        push_shared(context, MESSAGES_KEY, messages.as_dict())
-        push_shared(context, registration.key, registration.as_dict())
-    except Exception as error:
-        problem = f"{type(error).__name__}: {error}"
-    else:
-        return
-    raise CrewConnectionError(f"The registration with the inbox could not be stored ({problem}); nothing was sent")
-
-
 def posted(context: Any, registration: Json, kickoff_id: str, *, again: bool = False) -> None:
     """Record which kickoff id the service gave for a registration; ``again`` in a further try of the task."""
     kept = Registration.of(registration)
     if kept is None:
         return
-    if again:
-        # Airflow 3.3 keeps what arrived before this try; older ones have lost it with the XComs.
-        put_up(context, kept, InboxMessages.of(task_state_of(context, MESSAGES_KEY).recall(), kept.id))
+    task = RegisteredTask(kept, **task_identity(context), kickoff_id=kickoff_id)
+    variables.register(task, _stored_before_an_upgrade(context, kept) if again else InboxMessages(kept.id))
     value = {"registration": kept.id, "kickoff_id": kickoff_id, "at": kept.at, **task_identity(context)}
     push_shared(context, POSTED_KEY, value)
 
 
+def _stored_before_an_upgrade(context: Any, kept: Registration) -> InboxMessages:
+    """Return what had arrived for an earlier try, which Airflow 3.3 kept in the state of its task."""
+    return InboxMessages.of(task_state_of(context, MESSAGES_KEY).recall(), kept.id)
+
+
 def address_of(context: Any, task: Any, kickoff_id: str) -> Json | None:
-    """Find the upstream task that registered the execution with this id; its XComs hold what arrived."""
+    """Find the upstream task that registered the execution with this id."""
     upstream = task.get_flat_relatives(upstream=True) if task.has_dag() else ()
     tasks = sorted(each.task_id for each in upstream if _may_have_registered(each))
     if not tasks:
@@ -133,6 +139,7 @@ class InboxHook(FlowHook):
 
     @property
     def _where(self) -> Json:
+        """Where a message of before an upgrade stands."""
         return {
             "key": MESSAGES_KEY,
             **{name: self.address[name] for name in ("dag_id", "run_id", "task_id", "map_index")},
@@ -140,13 +147,13 @@ class InboxHook(FlowHook):
 
     def _box(self) -> InboxMessages:
         try:
-            return self._read(get_shared(**self._where))
+            return self._read(variables.box(self.address["registration"]) or get_shared(**self._where))
         except Exception:
             return self._unreadable()
 
     async def _abox(self) -> InboxMessages:
         try:
-            return self._read(await aget_shared(**self._where))
+            return self._read(await variables.abox(self.address["registration"]) or await aget_shared(**self._where))
         except Exception:
             return self._unreadable()
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from airflow_crew_provider.hooks.connection import CrewConnection
 
-# How old a connection may be for a wait that begins, and for one whose token was refused, in seconds.
-FOR_A_NEW_WAIT = 10.0
+# How old a connection may be, in seconds, for a wait that was refused with another one. One that begins asks anew,
+# together with those that begin while it asks.
 FOR_A_REFRESH = 1.0
 
 LookUp = Callable[[], Coroutine[Any, Any, CrewConnection]]
@@ -38,12 +38,12 @@ _by_loop: weakref.WeakKeyDictionary[Any, dict[str, _Shared]] = weakref.WeakKeyDi
 
 
 async def for_new_wait(conn_id: str, look_up: LookUp) -> CrewConnection:
-    """Return a connection that was looked up a moment ago, or look it up."""
-    return await _shared(conn_id, look_up, FOR_A_NEW_WAIT, None)
+    """Look up a connection, together with the waits that look it up at this moment."""
+    return await _shared(conn_id, look_up, 0.0, None)
 
 
 async def for_refresh(conn_id: str, look_up: LookUp, refused: CrewConnection) -> CrewConnection:
-    """Return a connection that was looked up after the one whose token was refused."""
+    """Return a connection that was looked up after the one that was refused, or with which nothing was found."""
     return await _shared(conn_id, look_up, FOR_A_REFRESH, refused)
 
 

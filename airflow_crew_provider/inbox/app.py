@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import BackgroundTasks, Depends, FastAPI, Header, HTTPException, Path, Request
 
-from airflow_crew_provider.compat import database, flow_store
-from airflow_crew_provider.compat.database import RegisteredTask
+from airflow_crew_provider.compat import flow_store
 from airflow_crew_provider.compat.flow_store import FlowSender
 from airflow_crew_provider.core import flow_webhooks
 from airflow_crew_provider.core.capped_body import BodyTooLarge, acollect
@@ -19,8 +18,9 @@ from airflow_crew_provider.core.inbox_addresses import matches
 from airflow_crew_provider.core.inbox_messages import CREW, HumanInputRequest, completed_id
 from airflow_crew_provider.core.responses import HttpResponse, json_of
 from airflow_crew_provider.exceptions import CrewProtocolError
-from airflow_crew_provider.inbox import crew, flow
+from airflow_crew_provider.inbox import crew, flow, store
 from airflow_crew_provider.inbox.receiving import Result, asked, succeeded, take_progress, take_question, wake
+from airflow_crew_provider.inbox.records import RegisteredTask
 
 LARGEST_BODY = 1024 * 1024  # bytes
 BODY_SECONDS = 30.0
@@ -42,7 +42,7 @@ Id = Annotated[str, Path(pattern="^[A-Za-z0-9_-]{20,64}$")]
 
 def asker(registration_id: Id, authorization: Annotated[str, Header()] = "") -> RegisteredTask:
     """Return the task of the registration whose bearer token the request carries."""
-    address = database.find(registration_id)
+    address = store.find(registration_id)
     scheme, _, token = authorization.partition(" ")
     proven = scheme.lower() == "bearer" and matches(token.strip(), address.registration.human_input if address else "")
     return _proven(address, proven)
@@ -50,7 +50,7 @@ def asker(registration_id: Id, authorization: Annotated[str, Header()] = "") -> 
 
 def teller(registration_id: Id, capability: Annotated[str, Path(max_length=100)]) -> RegisteredTask:
     """Return the task of the registration whose progress URL the request uses."""
-    address = database.find(registration_id)
+    address = store.find(registration_id)
     return _proven(address, matches(capability, address.registration.progress if address else ""))
 
 

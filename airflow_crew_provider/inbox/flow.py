@@ -6,14 +6,15 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from airflow_crew_provider.compat import database, flow_store
-from airflow_crew_provider.compat.database import DeferredTask
+from airflow_crew_provider.compat import flow_store
 from airflow_crew_provider.compat.flow_store import FlowSender
 from airflow_crew_provider.core import flow_webhooks
 from airflow_crew_provider.core.addresses import is_allowed
 from airflow_crew_provider.core.flow_webhooks import AnswerAddress, FlowQuestion
 from airflow_crew_provider.core.outcome import PENDING, Outcome
+from airflow_crew_provider.inbox import store
 from airflow_crew_provider.inbox.receiving import Result, resume_tasks
+from airflow_crew_provider.inbox.store import DeferredTask
 from airflow_crew_provider.models import Json
 
 
@@ -35,7 +36,7 @@ async def wake(sender: FlowSender, question: FlowQuestion) -> None:
     """Resume the tasks that wait for this execution."""
 
     def waiting() -> list[DeferredTask]:
-        return database.waiting_for(question.ids)
+        return store.waiting_for(question.ids)
 
     def event_for(waiting: DeferredTask) -> Json | None:
         kickoff_id = waiting.kwargs.get("kickoff_id")

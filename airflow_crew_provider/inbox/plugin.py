@@ -28,11 +28,23 @@ class Inbox:
         await self._app(scope, receive, send)
 
 
+def with_cleaning(app: Any) -> Any:
+    """Start to remove what the inbox has stored too long, in a process that serves Airflow's API; change nothing else.
+
+    Airflow calls it once in each API server, as it does with a middleware.
+    """
+    from airflow_crew_provider.inbox import cleaning
+
+    cleaning.start()
+    return app
+
+
 class CrewInboxPlugin(AirflowPlugin):
     """Receives the webhooks of the crew service, and lets a review say why it did not take an answer."""
 
     name = "crew_inbox"
     fastapi_apps = [{"app": Inbox(), "url_prefix": URL_PREFIX, "name": "Crew inbox"}]  # noqa: RUF012 - as declared
+    fastapi_root_middlewares = [{"middleware": with_cleaning, "name": "Crew inbox"}]  # noqa: RUF012 - as declared
 
     @classmethod
     def on_load(cls, *args: Any, **kwargs: Any) -> None:

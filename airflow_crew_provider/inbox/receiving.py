@@ -13,10 +13,12 @@ from enum import StrEnum
 
 from starlette.concurrency import run_in_threadpool
 
-from airflow_crew_provider.compat import database, deferral
-from airflow_crew_provider.compat.database import DeferredTask, InboxStore, RegisteredTask
+from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.core.inbox_messages import CREW, HumanInputRequest, is_of_another
 from airflow_crew_provider.core.outcome import PENDING, SEEN, Outcome
+from airflow_crew_provider.inbox import store as stored
+from airflow_crew_provider.inbox.records import RegisteredTask
+from airflow_crew_provider.inbox.store import DeferredTask, InboxStore
 from airflow_crew_provider.models import Json
 
 EventFor = Callable[[DeferredTask], Json | None]
@@ -41,7 +43,7 @@ class Result(StrEnum):
 
 def take_question(address: RegisteredTask, question: HumanInputRequest) -> Result:
     """Store a question to a person, once."""
-    with database.locked_store(address) as store:
+    with stored.locked_store(address) as store:
         result = _judge_question(store, question)
         if result is Result.TAKEN:
             store.store(store.messages.asking(question))
@@ -50,8 +52,8 @@ def take_question(address: RegisteredTask, question: HumanInputRequest) -> Resul
 
 def take_progress(address: RegisteredTask, kind: str, body: Json) -> Result:
     """Store progress, and the success of the crew once."""
-    with database.locked_store(address) as store:
-        if is_of_another({body["kickoff_id"]}, store.root, store.posted):
+    with stored.locked_store(address) as store:
+        if is_of_another({body["kickoff_id"]}, store.task.root, store.task.kickoff_id):
             return Result.FOREIGN
         if store.over or (kind == CREW and store.messages.succeeded):
             return Result.LATE
@@ -60,13 +62,13 @@ def take_progress(address: RegisteredTask, kind: str, body: Json) -> Result:
 
 
 def _judge_question(store: InboxStore, question: HumanInputRequest) -> Result:
-    if is_of_another(question.ids, store.root, store.posted):
+    if is_of_another(question.ids, store.task.root, store.task.kickoff_id):
         return Result.FOREIGN
     if question.task_id in store.messages.asked:
         return Result.KNOWN
     if store.over or store.messages.full:
         return Result.LATE
-    return Result.RETIRED if store.replaced(store.root) else Result.TAKEN
+    return Result.RETIRED if store.replaced else Result.TAKEN
 
 
 def asked(address: RegisteredTask, question: HumanInputRequest) -> EventFor:
@@ -94,7 +96,7 @@ def succeeded(kickoff_id: str) -> EventFor:
 
 async def wake(address: RegisteredTask, mark: str, event_for: EventFor) -> None:
     """Resume tasks of the DAG run that registered."""
-    await resume_tasks(lambda: database.waiting(address, mark), event_for)
+    await resume_tasks(lambda: stored.waiting(address, mark), event_for)
 
 
 async def resume_tasks(find: Callable[[], list[DeferredTask]], event_for: EventFor) -> None:
@@ -104,7 +106,7 @@ async def resume_tasks(find: Callable[[], list[DeferredTask]], event_for: EventF
             event = event_for(waiting)
             if event is not None:
                 await asyncio.sleep(deferral.NOTICED_AFTER - (datetime.now(UTC) - waiting.since).total_seconds())
-                await run_in_threadpool(database.wake, waiting, event)
+                await run_in_threadpool(stored.wake, waiting, event)
                 log.info("A webhook woke %s of %s", waiting.task_id, waiting.run_id)
     except Exception:
         log.exception("A webhook was stored, but the waiting tasks could not be resumed; their next poll finds it")

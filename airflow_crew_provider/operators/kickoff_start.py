@@ -18,7 +18,7 @@ from airflow_crew_provider.core.json_values import plain_object
 from airflow_crew_provider.core.outcome import shortened
 from airflow_crew_provider.core.request_parts import path_segment
 from airflow_crew_provider.core.stored_names import KICKOFF_STATE
-from airflow_crew_provider.exceptions import CrewError, CrewInvalidInput, CrewMissingInputs
+from airflow_crew_provider.exceptions import CrewError, CrewInvalidInput, CrewKeyReused, CrewMissingInputs
 from airflow_crew_provider.hooks.crew import CrewHook, checked_inputs
 from airflow_crew_provider.models import CrewInputs, Execution, ExecutionState, Json, Webhooks
 from airflow_crew_provider.tasks.earlier_execution import end_of
@@ -27,8 +27,10 @@ from airflow_crew_provider.tasks.post_record import Earlier, PostRecord, fingerp
 from airflow_crew_provider.tasks.preflight import check_inputs, missing_inputs
 from airflow_crew_provider.tasks.sender import Sender
 from airflow_crew_provider.tasks.webhooks import (
+    added_address,
     check_inbox,
     checked_webhooks,
+    sender_of,
     tell_inbox,
     webhooks_to_send,
     with_credentials,
@@ -81,9 +83,10 @@ class KickoffStart:
     def execution(self) -> str:
         """Return the id of the execution that this task is about."""
         self.record = PostRecord(task_state_of(self.context, KICKOFF_STATE), Attempt.of(self.context, self.task))
+        self.record.forget_deleted_run()
         self.task.refuse_unusable_rules()
         request = self._request()
-        self.record.fingerprint = fingerprint(_named(request, self.task.crew_conn_id))
+        self.record.fingerprint = fingerprint(self._named(request))
         if self.record.earlier is Earlier.DONE and self._goes_on(self.record):
             assert self.record.kickoff_id
             tell_inbox(self.context, self.record, again=True)
@@ -93,7 +96,7 @@ class KickoffStart:
     def _start(self, request: Json, record: PostRecord) -> str:
         request["webhooks"] = with_credentials(request["webhooks"], self.task.hook)
         check_inbox(request["webhooks"], self.task.hook)
-        sender = Sender.of(self.task.hook.connection, request["webhooks"])
+        sender = sender_of(request["webhooks"], self.task.hook, record)
         if record.earlier is Earlier.UNKNOWN:
             self._settle_unknown(record, sender)
         if self.task.check_inputs:
@@ -110,18 +113,42 @@ class KickoffStart:
         return {
             "inputs": checked_inputs(task.inputs),
             "webhooks": checked_webhooks(task.webhooks),
-            "meta": {**meta, "airflow": task_identity(self.context)},
+            "meta": meta,
             **_restored(task.restore_from),
         }
+
+    def _named(self, request: Json) -> Json:
+        """Return what names a request: what the user asks for, as release 0.1 named it for this task instance.
+
+        What is added to a request never enters it: see `_added`.
+        """
+        webhooks = request["webhooks"]
+        named = webhooks.as_dict() if isinstance(webhooks, Webhooks) else webhooks
+        meta = {**request["meta"], "airflow": task_identity(self.context)}
+        return {**request, "meta": meta, "webhooks": named, "connection": self.task.crew_conn_id}
+
+    def _added(self, request: Json) -> Json:
+        """Return what is added to a new POST. A new field of `meta.airflow` belongs here.
+
+        The record keeps it, so that the POST sent again has the same body. A header, which is no part of the body,
+        may differ each time and needs no record. Neither may hold a credential.
+        """
+        return {"airflow": task_identity(self.context), **added_address(request["webhooks"], self.task.hook)}
+
+    def _with_added(self, request: Json, record: PostRecord) -> Json:
+        """Return the request with what its record says was added; release 0.2.0 kept none, and added the identity."""
+        airflow = record.added.get("airflow") or task_identity(self.context)
+        webhooks = webhooks_to_send(request["webhooks"], self.context, self.task.hook, record)
+        return {**request, "meta": {**request["meta"], "airflow": airflow}, "webhooks": webhooks}
 
     # --- the POST ---
 
     def _send(self, request: Json, record: PostRecord, sender: Sender) -> str:
         hook = self.task.hook
         keyed = hook.connection.idempotency_keys
-        key = record.intend(sender, keyed=keyed)
+        key = record.intend(sender, keyed=keyed, added=self._added(request))
         try:
-            sent = {**request, "webhooks": webhooks_to_send(request["webhooks"], self.context, hook, record)}
+            sent = self._with_added(request, record)
             self.task.sending()
             kickoff_id = hook.kickoff(**sent, idempotency_key=key if keyed else None)
         except CrewError as error:
@@ -148,7 +175,7 @@ class KickoffStart:
         if record.failed(error):
             raise error
         self.task.report_unknown("kickoff")
-        if self._may_send_again:
+        if self._may_send_again and not isinstance(error, CrewKeyReused):
             raise AirflowException(f"{error}. A retry of this task sends the kickoff again") from error
         raise CrewTaskFailed(f"{error}. {WHAT_TO_CHECK}")
 
@@ -237,12 +264,6 @@ def _restored(given: Any) -> Json:
         return {}
     path_segment(given)
     return {"restore_from": given}
-
-
-def _named(request: Json, crew_conn_id: str) -> Json:
-    webhooks = request["webhooks"]
-    named = webhooks.as_dict() if isinstance(webhooks, Webhooks) else webhooks
-    return {**request, "webhooks": named, "connection": crew_conn_id}
 
 
 def _left_by(post: Json) -> str:

@@ -14,6 +14,7 @@ from airflow_crew_provider.operators.review_answer import identity_of
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 from airflow_crew_provider.tasks.question_record import QuestionRecord, question_of
 
+UNKNOWN = "unknown"  # what a look for an answer has found that did not come to its end
 TERMS = "terms"  # of a question: the arguments of the DAG by which its answer is judged
 
 
@@ -65,28 +66,46 @@ class Question(HITLOperator):
             self.execution_timeout, self.response_timeout = self.response_timeout, None
 
     def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
-        """Go on where a trigger has found no answer, or no question."""
+        """Go on where a trigger has found no answer, or no question, or where Airflow could not bring the answer."""
+        found = human_in_the_loop.found_nothing(next_kwargs)
+        if found:
+            return self._go_on(context, question_of(context, self).shown or self._shown_now(), found)
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except (human_in_the_loop.TaskDeferralError, human_in_the_loop.TaskDeferralTimeout) as error:
             question = question_of(context, self)
             if not question.in_doubt and isinstance(error, human_in_the_loop.TaskDeferralError):
-                raise
-        return self._go_on(context, question.shown or self._shown_now(), looked=True)
+                if question.shown:
+                    raise  # the look itself has failed; the next try looks again
+                self.log.warning("Airflow could not resume this task: %s. Looking for the answer", error)
+                return self.execute(context)
+        return self._go_on(context, question.shown or self._shown_now(), UNKNOWN)
 
-    def _go_on(self, context: Any, shown: Json, *, looked: bool) -> NoReturn:
-        """Ask, unless an earlier try has: then look for an answer that was given since, and wait for one after that."""
+    def _go_on(self, context: Any, shown: Json, found: str = "") -> NoReturn:
+        """Ask, unless an earlier try has: then look for an answer that was given since, and wait for one after that.
+
+        :param found: what such a look has found: no answer, no form, or nothing is known; empty before it
+        """
         question = question_of(context, self)
+        if not found:
+            question.forget_deleted_run()
         shown = {**shown, TERMS: question.terms(identity_of(shown)) or shown.get(TERMS) or self._terms()}
         self._hold_to(shown)
         until = question.until(identity_of(shown)) or deadline_after(self.response_timeout)
-        if not question.is_open_for(identity_of(shown)) or (looked and question.in_doubt):
+        if not question.is_open_for(identity_of(shown)) or self._must_ask_again(context, question, found):
             self._ask(context, shown, until)
-        question.asked(identity_of(shown), until, shown[TERMS], doubt=question.in_doubt)
-        if looked:
+        question.asked(identity_of(shown), until, shown[TERMS], doubt=question.in_doubt and not found)
+        if found:
             self._wait(context, question, shown, until)
         self.log.info("An earlier try has shown this draft; an answer that was given since then counts")
         self._look_again(context, shown, until)
+
+    def _must_ask_again(self, context: Any, question: QuestionRecord, found: str) -> bool:
+        """Whether nobody was asked, or nobody can answer any more, as to the form of an earlier attempt."""
+        if not found:
+            return False
+        is_of_earlier = question.asked_by not in (None, human_in_the_loop.asking_attempt(context))
+        return is_of_earlier or found == human_in_the_loop.NO_FORM or (found == UNKNOWN and question.in_doubt)
 
     def _hold_to(self, shown: Json) -> None:
         """Offer what the form offers, though the DAG file was edited since."""
@@ -103,10 +122,11 @@ class Question(HITLOperator):
         given = self.body
         self.body = "\n\n".join(part for part in (form.notice, given) if part) if given else form.body
         signs = [given] if given else [form.mark, shown["execution_id"]]
-        question.asking(identity_of(shown), until)
+        attempt = human_in_the_loop.asking_attempt(context)
+        question.asking(identity_of(shown), until, attempt)
         if human_in_the_loop.shows_another_draft(self, context, signs):
             raise CrewTaskFailed(self.holds_another)
-        question.asked(identity_of(shown), until, shown.get(TERMS), again=bool(refused))
+        question.asked(identity_of(shown), until, shown.get(TERMS), again=bool(refused), by=attempt)
         self._wait(context, question, shown, until)
 
     def _wait(self, context: Any, question: QuestionRecord, shown: Json, until: str | None) -> NoReturn:
@@ -132,5 +152,6 @@ class Question(HITLOperator):
 
     def _look_again(self, context: Any, shown: Json, until: str | None) -> NoReturn:
         """Go on with an answer that came as a step of the escalation began; escalate if there is none."""
-        question_of(context, self).looking(shown)
-        human_in_the_loop.find_answer(self, context, until, {"until": until, "shown": shown})
+        question = question_of(context, self)
+        question.looking(shown)
+        human_in_the_loop.find_answer(self, context, until, {"until": until, "shown": shown}, question.asked_by)

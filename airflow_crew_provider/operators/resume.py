@@ -27,8 +27,10 @@ from airflow_crew_provider.tasks.post_record import PostRecord, fingerprint
 from airflow_crew_provider.tasks.reports import ReportingTask
 from airflow_crew_provider.tasks.sender import Sender
 from airflow_crew_provider.tasks.webhooks import (
+    added_address,
     checked_webhooks,
     refuse_literal_credentials,
+    sender_of,
     tell_inbox,
     webhooks_to_send,
     with_credentials,
@@ -127,6 +129,7 @@ class CrewResumeOperator(HasHook, ReportingTask, BaseOperator):
         # An answer is taken once, also by a task that was cleared.
         attempt = Attempt.of(context, self).with_clears_as_retries()
         record = PostRecord(task_state_of(context, RESUME_STATE), attempt, fingerprint(answer.request))
+        record.forget_deleted_run()
         check = self._check = DraftCheck(self.hook, answer, record, SETTLING)
         if record.same_request and record.kickoff_id:
             flow_answer.used_up(self.hook, answer)
@@ -136,7 +139,7 @@ class CrewResumeOperator(HasHook, ReportingTask, BaseOperator):
             return self._answer_flow(context, answer, address, record)
         webhooks = with_credentials(webhooks, self.hook)
         try:
-            if check.is_taken(Sender.of(self.hook.connection, webhooks)):
+            if check.is_taken(sender_of(webhooks, self.hook, record)):
                 return self._go_on(context, record, "An earlier try has sent this answer")
         except CrewTaskFailed as refused:
             if not (self.has_next_round and check.edited_too_late):
@@ -169,7 +172,8 @@ class CrewResumeOperator(HasHook, ReportingTask, BaseOperator):
             keyed = self.hook.connection.idempotency_keys
             because = "the idempotency key stays the same" if keyed else "the same draft still waits"
             self.log.info("The outcome of an earlier try's answer is not known, and %s. Sending it again", because)
-        key = record.intend(Sender.of(self.hook.connection, webhooks), **self._check.noted)
+        sender, added = sender_of(webhooks, self.hook, record), added_address(webhooks, self.hook)
+        key = record.intend(sender, added=added, **self._check.noted)
         try:
             resumed = self.hook.resume(
                 answer.execution_id,

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NoReturn
 from airflow.providers.common.compat.sdk import AirflowSkipException, XComArg
 
 from airflow_crew_provider.compat import human_in_the_loop, metrics
+from airflow_crew_provider.compat.answer_values import unreadable
 from airflow_crew_provider.compat.human_in_the_loop import form_params
 from airflow_crew_provider.core.escalation import Escalation
 from airflow_crew_provider.core.outcome import COMPLETED
@@ -31,6 +32,7 @@ from airflow_crew_provider.operators.console_link import link_to_console
 from airflow_crew_provider.operators.draft_edit import edited_text, read_edit, said_of, with_edit
 from airflow_crew_provider.operators.flow_question import chosen, feedback_hint, outcomes_of
 from airflow_crew_provider.operators.review_answer import (
+    identity_of,
     no_answer,
     no_round_left,
     review_of,
@@ -145,7 +147,7 @@ class CrewReviewOperator(ReviewPeople, SchemaRevision):
             return self._pass_on(pending)
         link_to_console(context, self.crew_conn_id, pending, self.log)
         shown = self._shown(pending)
-        return self._by_schema(context, shown) or self._go_on(context, shown, looked=False)
+        return self._by_schema(context, shown) or self._go_on(context, shown)
 
     def _shown_now(self) -> Json:
         return self._shown(self._record())
@@ -163,13 +165,18 @@ class CrewReviewOperator(ReviewPeople, SchemaRevision):
             event = self._deadline(context, shown)
         if event.get("error_type") == "unknown":
             self.process_trigger_event_error(event)
+        self._refuse_changed(shown)
         if self.allow_edit:
             event = read_edit(shown, event)
         in_time = self.on_timeout == "fail" or not human_in_the_loop.timed_out(event)
+        if not in_time and self.on_timeout == APPROVE and question_of(context, self).was_rejected(identity_of(shown)):
+            self._refuse_late_approval(context, shown)
         problem = self._problem(context, event, shown) if in_time else None
         if problem:
             who = human_in_the_loop.name_of(event)
             kept = _keep_refused(context, event)
+            if event.get("chosen_options") not in (None, [], self.choice_at_deadline) and self.on_timeout == APPROVE:
+                question_of(context, self).rejected()
             self.log.warning("The answer of %s is not accepted because %s.%s Asking again", who, problem, kept)
             self._ask(context, shown, until, notice(who, problem))
         review = {**self._review(shown, event, in_time=in_time), **self._sent_back_before(context, shown)}
@@ -234,6 +241,14 @@ class CrewReviewOperator(ReviewPeople, SchemaRevision):
         decided = {"chosen_options": self.choice_at_deadline, "params_input": {}, "responded_at": datetime.now(UTC)}
         return {**decided, "responded_by_user": None, "timedout": True}
 
+    def _refuse_late_approval(self, context: Any, shown: Json) -> NoReturn:
+        question_of(context, self).over()
+        raise CrewTaskFailed(
+            "Somebody has rejected this draft in an answer that was not accepted, so the deadline does not approve "
+            f"it. Nothing was sent: execution {shown['execution_id']} stays paused at the service. Clear this task to "
+            "ask again, or answer with CrewResumeOperator"
+        )
+
     def _fail_without_round(self, context: Any, review: Json) -> NoReturn:
         """End a last round that wants another one; the decision stays on record."""
         context["ti"].xcom_push(key="return_value", value=review)
@@ -242,7 +257,7 @@ class CrewReviewOperator(ReviewPeople, SchemaRevision):
 
 def _keep_refused(context: Any, event: Json) -> str:
     """Keep what an answer said, since asking again removes it from Airflow; return what the log says about that."""
-    if not event.get("params_input"):
+    if not event.get("params_input") or unreadable(event["params_input"]):
         return ""
     context["ti"].xcom_push(key=REFUSED_KEY, value=event["params_input"])
     return f" What it said is kept in XCom {REFUSED_KEY}."

@@ -10,8 +10,9 @@ import json
 from datetime import timedelta
 from typing import Any
 
-from airflow_crew_provider.core.feedback import reads_like_approval, record_of
+from airflow_crew_provider.core.feedback import reads_like_approval, record_of, record_or_none
 from airflow_crew_provider.core.outcome import COMPLETED, PENDING
+from airflow_crew_provider.core.stored_names import BY_SCHEMA, SCHEMA_REVISION
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Json, output_sha256
 from airflow_crew_provider.operators.flow_question import asked_in
@@ -20,8 +21,6 @@ from airflow_crew_provider.operators.flow_question import asked_in
 SHOWN_CHARACTERS = 60_000
 DRAFT = ("execution_id", "crew_task_id", "output_sha256")
 VIOLATIONS = "violations"
-# In the record of the one review that a schema has decided, and with another word in those after it.
-SCHEMA_REVISION, BY_SCHEMA = "schema_revision", "this"
 
 
 def pending_record(given: Any) -> Json:
@@ -33,7 +32,38 @@ def pending_record(given: Any) -> Json:
     missing = [name for name in ("execution_id", "crew_task_id", "output") if pending.get(name) is None]
     if missing and pending["state"] != COMPLETED:
         raise CrewInvalidInput(f"The pending record lacks {', '.join(missing)}; nobody was asked")
+    if not has_its_draft(pending):
+        raise CrewInvalidInput(
+            f"{_changed(pending)}. Nobody was asked, and execution {pending['execution_id']} stays paused at the "
+            "service. Clear the wait and this task to review what the crew wrote"
+        )
     return pending
+
+
+def has_its_draft(pending: Json) -> bool:
+    """Whether the output of a record still has the hash that the wait gave it; a record of release 0.1 has none."""
+    named = pending.get("output_sha256")
+    return named is None or output_sha256(pending.get("output")) in (named, pending.get("object_sha256"))
+
+
+def refuse_changed(given: Any, shown: Json) -> None:
+    """Refuse an answer when the output in the record is no longer the one that its hash is of.
+
+    A record that is gone, or is about another draft by now, changes nothing: an answer is for the draft that was shown.
+    """
+    pending = record_or_none(given)
+    if pending is not None and not has_its_draft(pending):
+        raise CrewInvalidInput(
+            f"{_changed(pending)}. The answer was not sent, and execution {shown['execution_id']} stays paused at the "
+            "service. Clear the wait and this task to go on"
+        )
+
+
+def _changed(pending: Json) -> str:
+    return (
+        f"The output of the pending record was changed after the wait returned it: its hash is not output_sha256, "
+        f"{pending['output_sha256']}"
+    )
 
 
 def shown_draft(pending: Json) -> Json:
@@ -43,7 +73,7 @@ def shown_draft(pending: Json) -> Json:
         **{name: pending[name] for name in DRAFT[:2]},
         "crew_task_name": pending.get("crew_task_name"),
         "agent": author_of(pending),
-        "output_sha256": output_sha256(output),
+        "output_sha256": pending.get("output_sha256") or output_sha256(output),
         "output": output if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS],
         "characters": len(text),
         **asked_in(pending),

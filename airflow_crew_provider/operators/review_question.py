@@ -13,7 +13,7 @@ from airflow_crew_provider.models import Json
 from airflow_crew_provider.operators.draft_edit import editable_text
 from airflow_crew_provider.operators.flow_question import at_deadline, feedback_hint, outcomes_of, refuse_approvals_of
 from airflow_crew_provider.operators.question import Question
-from airflow_crew_provider.operators.review_answer import pending_record
+from airflow_crew_provider.operators.review_answer import pending_record, refuse_changed
 from airflow_crew_provider.operators.review_form import ReviewForm
 from airflow_crew_provider.tasks.outcomes import fail_task
 
@@ -83,6 +83,12 @@ class ReviewQuestion(Question):
             approvals=self.approvals,
             **more,
         )
+
+    def _refuse_changed(self, shown: Json) -> None:
+        try:
+            refuse_changed(self.pending, shown)
+        except CrewInvalidInput as error:
+            fail_task(error)
 
     def _record(self) -> Json:
         try:

@@ -13,14 +13,12 @@ from airflow_crew_provider.core.edited_output import edit_problem
 from airflow_crew_provider.core.feedback import record_or_none
 from airflow_crew_provider.core.output_schema import listed, matching, refuse_bad_schema, validator_of
 from airflow_crew_provider.core.refused_answer import code
-from airflow_crew_provider.core.stored_names import REVIEW_KEY
+from airflow_crew_provider.core.stored_names import BY_SCHEMA, REVIEW_KEY, SCHEMA_REVISION
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.operators.draft_edit import edited_text, with_edit
 from airflow_crew_provider.operators.flow_question import chosen, is_of_flow
 from airflow_crew_provider.operators.review_answer import (
-    BY_SCHEMA,
-    SCHEMA_REVISION,
     VIOLATIONS,
     identity_of,
     in_one_line,

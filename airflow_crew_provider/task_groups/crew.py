@@ -9,6 +9,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import AirflowSkipException, BaseOperator, TaskGroup, XComArg
 
 from airflow_crew_provider.compat.supervisor import supervisor, task_state
+from airflow_crew_provider.core.budget import FAIL
 from airflow_crew_provider.core.outcome import COMPLETED
 from airflow_crew_provider.core.stored_names import EXECUTION_ID_KEY
 from airflow_crew_provider.hooks.crew import CrewHook
@@ -113,6 +114,8 @@ def crew_with_review(
     review: Json | None = None,
     output_schema: Json | str | type | None = None,
     max_total_tokens: int | None = None,
+    max_cost: float | None = None,
+    on_unknown_usage: str = FAIL,
     output_to: str | None = None,
     on_schema_mismatch: str = "fail",
     outlets: Sequence[Any] | None = None,
@@ -132,7 +135,9 @@ def crew_with_review(
     :param cancel_on_kill: stop the execution, best effort, when a user ends the kickoff or a wait
     :param review: arguments of `CrewReviewOperator`: ``assigned_users``, ``notifiers``, ``response_timeout``, ...
     :param output_schema: what the completed output must match, as in `CrewStatusSensor`
-    :param max_total_tokens: fail if the completed execution has used more tokens
+    :param max_total_tokens: fail if the execution uses more tokens
+    :param max_cost: fail if the execution costs more, in USD
+    :param on_unknown_usage: ``fail``, or ``ignore`` that the service does not report what a limit is compared with
     :param output_to: where the completed output is written instead of into the XCom (templated)
     :param on_schema_mismatch: ``fail``; or ``revise``: send a draft that does not match back once with its violations,
         before anybody is asked, which takes one of the rounds
@@ -144,14 +149,16 @@ def crew_with_review(
         raise ValueError("on_schema_mismatch='revise' takes a round: max_rounds is at least 2")
     shared: Json = {"crew_conn_id": crew_conn_id}
     owned: Json = {**shared, "cancel_on_kill": cancel_on_kill}
-    rules: Json = {"output_schema": output_schema, "max_total_tokens": max_total_tokens, "output_to": output_to}
+    budget: Json = {"max_total_tokens": max_total_tokens, "max_cost": max_cost, "on_unknown_usage": on_unknown_usage}
+    rules: Json = {"output_schema": output_schema, **budget, "output_to": output_to}
     wait: Json = {**owned, **rules, "deferrable": deferrable, "poke_interval": poll_interval}
     if timeout is not None:
         wait["timeout"] = timeout
     with CrewReviewGroup(group_id=group_id) as group:
         again = at_least({**(group.dag.default_args if group.dag else {}), **group.default_args}, AGAIN)
         wait |= again
-        kickoff = CrewKickoffOperator(task_id="kickoff", inputs=inputs, webhooks=webhooks, meta=meta, **owned)
+        given: Json = {"inputs": inputs, "webhooks": webhooks, "meta": meta}
+        kickoff = CrewKickoffOperator(task_id="kickoff", **given, **owned, **again)
         kickoff.schema_of_waits = output_schema
         waits = [CrewStatusSensor(task_id="wait", kickoff_id=kickoff.output, **wait)]
         schema: Json = {"output_schema": output_schema, "on_schema_mismatch": on_schema_mismatch}
@@ -172,6 +179,7 @@ def crew_with_review(
             trigger_rule="none_failed",
             outlets=outlets,
             **shared,
+            **again,
         )
     return group  # type: ignore[return-value]
 

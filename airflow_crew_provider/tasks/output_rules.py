@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_crew_provider.core.budget import FAIL, IGNORE, NO_BUDGET, Budget, refuse_bad_choice
 from airflow_crew_provider.core.output_schema import NAME, listed, matching, refuse_bad_schema, validator_of
 from airflow_crew_provider.core.xcom_values import handed_on
 from airflow_crew_provider.exceptions import CrewInvalidInput
@@ -12,19 +13,26 @@ from airflow_crew_provider.models import Execution, Json
 from airflow_crew_provider.tasks import output_storage
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed, fail_task
 
+REPORT_USAGE = (
+    "Let the service report its usage, and for max_cost a price of each model; or set on_unknown_usage='ignore' to use "
+    "such an output unchecked"
+)
+
 
 @dataclass(frozen=True)
 class OutputRules:
     """The rules as a task was given them.
 
     :param schema: a JSON Schema, a pydantic model or its import path; None takes any output
-    :param max_total_tokens: how many tokens the execution may have used; None for any number
+    :param budget: what the execution may have used
+    :param on_unknown_usage: ``fail``, or ``ignore`` that the service does not report what the budget is compared with
     :param output_to: the path to write the output to; None leaves it in the record
     :param multiple_outputs: whether each key of the output becomes an XCom too
     """
 
     schema: Any = None
-    max_total_tokens: int | None = None
+    budget: Budget = NO_BUDGET
+    on_unknown_usage: str = FAIL
     output_to: str | None = None
     multiple_outputs: bool = False
 
@@ -32,15 +40,14 @@ class OutputRules:
         """Refuse, when the DAG file is parsed, what is known to be wrong then."""
         if self.schema is not None:
             refuse_bad_schema(self.schema)
-        if self.max_total_tokens is not None:
-            refuse_bad_limit(self.max_total_tokens)
+        refuse_bad_choice(self.on_unknown_usage, (FAIL, IGNORE))
         if self.multiple_outputs and self.output_to is not None:
             raise CrewInvalidInput("multiple_outputs puts into XCom what output_to keeps out of it; give one of them")
 
     @property
     def names(self) -> list[str]:
         """Return the parameters that were given."""
-        given = {NAME: self.schema, "max_total_tokens": self.max_total_tokens, output_storage.NAME: self.output_to}
+        given = {NAME: self.schema, **self.budget.limits, output_storage.NAME: self.output_to}
         several = ["multiple_outputs"] if self.multiple_outputs else []
         return [name for name, value in given.items() if value is not None] + several
 
@@ -60,8 +67,7 @@ class OutputRules:
         :param log: where it is said that a rule could not be applied
         :raises CrewTaskFailed: the execution breaks a rule; another try would find the same
         """
-        if self.max_total_tokens is not None:
-            self._count_tokens(execution, self.max_total_tokens, log)
+        self._refuse_over_budget(execution, log)
         output = execution.output if execution.output_json is None else execution.output_json
         if self.schema is not None:
             output = self._matching(execution.kickoff_id, output)
@@ -69,15 +75,17 @@ class OutputRules:
             return {"output": handed_on(output)}
         return output_storage.stored(self.output_to, execution, output)
 
-    def _count_tokens(self, execution: Execution, most: int, log: Any) -> None:
-        used = execution.total_tokens
-        if used is None:
-            log.warning("max_total_tokens: the service does not say how many tokens %s used", execution.kickoff_id)
-        elif used > most:
-            raise CrewTaskFailed(
-                f"Execution {execution.kickoff_id} used {used} tokens, more than max_total_tokens of {most}. "
-                f"{still_there()}"
-            )
+    def _refuse_over_budget(self, execution: Execution, log: Any) -> None:
+        passed = self.budget.passed_by(execution.usage)
+        if passed:
+            raise CrewTaskFailed(f"Execution {execution.kickoff_id} {passed}. {still_there()}")
+        unknown = self.budget.unknown_in(execution.usage)
+        if not unknown:
+            return
+        said = f"The service does not report of execution {execution.kickoff_id} {unknown}"
+        if self.on_unknown_usage == FAIL:
+            raise CrewTaskFailed(f"{said}. {REPORT_USAGE}. {still_there()}")
+        log.warning("%s; the output is used all the same, as on_unknown_usage says", said)
 
     def _matching(self, kickoff_id: str, output: Any) -> Any:
         try:
@@ -90,12 +98,6 @@ class OutputRules:
             f"The output of execution {kickoff_id} does not match {NAME}, {len(violations)} violations: "
             f"{listed(violations)}. Only a draft that waits can be revised. {still_there()}"
         )
-
-
-def refuse_bad_limit(most: Any) -> None:
-    """Refuse what is no number of tokens."""
-    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        raise CrewInvalidInput(f"max_total_tokens must be a whole number of at least 1, not {most!r}")
 
 
 def still_there() -> str:

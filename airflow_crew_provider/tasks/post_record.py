@@ -3,10 +3,12 @@
 How to use it, in this order::
 
     record = PostRecord(task_state_of(context, NAME), Attempt.of(context, self))   # reads; raises if it cannot
-    record.fingerprint = fingerprint(request)           # names the request; no secrets, no answers of look-ups
+    record.forget_deleted_run()                         # where a try begins
+    record.fingerprint = fingerprint(request)           # names what the user asks for; no secrets, nothing added
     record.earlier                                      # NOTHING, DONE, UNKNOWN or ANOTHER; see `Earlier`
     record.changes(sender)                              # what has changed since it was sent: never resend then
-    key = record.intend(sender, **more)                 # right before the POST; stored and proven to be stored
+    key = record.intend(sender, added=added, **more)    # right before the POST; stored and proven to be stored
+    record.added                                        # what to add to this POST: of a resent one what it had first
     record.done(kickoff_id)                             # right after it
     record.failed(error)                                # or: whether this POST did nothing, for certain
 
@@ -30,6 +32,7 @@ from airflow_crew_provider.exceptions import (
     CrewConnectionError,
     CrewError,
     CrewInvalidInput,
+    CrewKeyReused,
     CrewMissingInputs,
     CrewNotFound,
     CrewRateLimited,
@@ -48,6 +51,7 @@ REFUSED = (
     CrewUnauthorized,
     CrewNotFound,
     CrewMissingInputs,
+    CrewKeyReused,  # of a key of its own; of one that was sent before it settles nothing
     CrewRateLimited,
 )
 # A service that honours the key answers these only to a request that it has not seen before; otherwise it repeats its
@@ -72,7 +76,7 @@ class PostRecord:
     Keys of `record`: ``fingerprint`` of the request, ``base_url``, ``principal`` and ``credentials`` of the `Sender`
     (fingerprints, no secrets), ``idempotency_key``, ``try_number`` and ``intended_at`` (epoch seconds) of the try that
     sent it last, ``first_at`` of the first, ``kickoff_id`` once it is known, ``cleared`` if the task was cleared
-    since, ``over`` once the task has ended.
+    since, ``over`` once the task has ended, ``added`` what the operator has added by itself.
 
     :param memory: where the record is kept between tries
     :param attempt: the try that runs
@@ -86,6 +90,16 @@ class PostRecord:
         if self.record and attempt.follows_clear(self.record):
             # At once: if this try ends early, the next one must still know.
             self.note(**_generation(attempt), cleared=True, over=False)
+
+    def forget_deleted_run(self) -> None:
+        """Forget what a DAG run has left that was deleted and created again under its id, where a try begins.
+
+        A try of this run can only find what earlier tries have recorded.
+        """
+        if self.memory.outlives_run and not self.attempt.follows(self.record):
+            log.warning("The record that this task finds is of a deleted DAG run of the same id; it is not used")
+            self.record = {}
+            self.memory.forget()
 
     @property
     def earlier(self) -> Earlier:
@@ -127,17 +141,28 @@ class PostRecord:
         """Whether it was sent under another token or to another place, so that resending would not be the same."""
         return sender.is_another(self.record)
 
-    def intend(self, sender: Sender, *, keyed: bool = True, **more: Any) -> str:
+    @property
+    def added(self) -> Json:
+        """What an operator has added to the POST by itself; empty in a record of release 0.2.0 or before."""
+        added: Json = self.record.get("added") or {}
+        return added
+
+    def added_before(self, *, keyed: bool) -> Json:
+        """Return what was added to a POST that may be sent again, and must be the same then."""
+        return self.added if keyed and self.earlier is Earlier.UNKNOWN and self.same_request else {}
+
+    def intend(self, sender: Sender, *, keyed: bool = True, added: Json | None = None, **more: Any) -> str:
         """Record that the POST is about to be sent; return its idempotency key, kept if it is sent again.
 
         :param keyed: whether the service honours the key; if not, a second POST is one of its own
+        :param added: what is added to a POST of its own; one that is sent again carries what was added first
         :param more: what the record holds besides
         """
         unknown = keyed and self.earlier is Earlier.UNKNOWN
         self._resent = unknown and self.same_request and not self.changes(sender)
         now, before = time.time(), self.record
         key: str = before["idempotency_key"] if self._resent else str(uuid.uuid4())
-        self.record = {
+        intended = {
             "fingerprint": self.fingerprint,
             **sender.as_dict(),
             **_generation(self.attempt),
@@ -146,9 +171,12 @@ class PostRecord:
             "first_at": before.get("first_at", now) if self._resent else now,
             "intended_at": now,
             "earlier": before.get("earlier", []) if self._resent else self._unsettled(),
+            **_added(before.get("added") if self._resent else added),
             **more,
         }
-        self.memory.keep(self.record)
+        self.memory.keep(intended)
+        # Not before: what cannot be stored is not sent either.
+        self.record = intended
         return key
 
     def note(self, **more: Any) -> None:
@@ -192,6 +220,10 @@ class PostRecord:
 
     def _unsettled(self) -> list[Json]:
         return [post for post in self.posts if not post.get("finished")][:KEPT]
+
+
+def _added(added: Json | None) -> Json:
+    return {"added": added} if added else {}
 
 
 def _generation(attempt: Attempt) -> Json:

@@ -1,7 +1,9 @@
 """The state of a review's question, kept between tries so that no answer is lost.
 
-Airflow keeps a question and its answer through retries and clears; asking again removes the answer. So a try that finds
-the draft shown already does not ask again: an answer that was given meanwhile counts.
+Asking again removes an answer. So a try that finds the draft shown already does not ask again: an answer that was given
+meanwhile counts. Up to Airflow 3.3 the question stays through retries and clears; from 3.4 on it belongs to the attempt
+that has asked it, whose id is kept. Nobody can answer it once that attempt is over, so a later one that finds no answer
+there asks anew.
 """
 
 from __future__ import annotations
@@ -21,21 +23,30 @@ from airflow_crew_provider.tasks.outcomes import fail_task
 log = logging.getLogger(__name__)
 
 BEGUN, DONE = "begun", "done"
+# What a question about the same draft takes over from the one before.
+CARRIED = ("since", "notified", "told", "approvals", "terms")
 
 
 class QuestionRecord:
     """The record of the question that a task has asked.
 
     Keys: ``draft`` that was shown, the ``terms`` of its form, ``since`` and ``until`` when it is open, ``doubt`` while
-    Airflow may not have the question yet, whether people were ``notified``, the steps of the escalation that were
-    ``told``, the ``approvals`` that are not enough yet, the draft that a schema has ``sent_back``, what was ``shown``
-    while an answer is looked for, ``over`` once an answer or the deadline has ended it, and those of `Attempt`.
+    Airflow may not have the question yet, ``asked_by``: the id of the attempt that has the form, from Airflow 3.4 on,
+    whether people were ``notified``, the steps of the escalation that were ``told``, the ``approvals`` that are not
+    enough yet, whether it was ``rejected``, the draft that a schema has ``sent_back``, what was ``shown`` while an
+    answer is looked for, ``over`` once an answer or the deadline has ended it, and those of `Attempt`.
     """
 
     def __init__(self, memory: TaskState, attempt: Attempt) -> None:
         self._memory, self._attempt = memory, attempt
         self._record: Json = memory.recall()
         self.cleared = bool(self._record) and attempt.follows_clear(self._record)
+
+    def forget_deleted_run(self) -> None:
+        """Forget the question of a DAG run that was deleted and created again under its id, where a try begins."""
+        if self._memory.outlives_run and not self._attempt.follows(self._record):
+            self._record, self.cleared = {}, False
+            self._memory.forget()
 
     def is_open_for(self, draft: list[Any]) -> bool:
         """Whether the question about this draft stands; after its end only a clear asks anew."""
@@ -54,14 +65,28 @@ class QuestionRecord:
         """Return the terms by which an earlier try has asked about this draft."""
         return self._about(draft).get("terms")
 
-    def asking(self, draft: list[Any], until: str | None) -> None:
+    @property
+    def asked_by(self) -> str | None:
+        """The attempt that has the form; None where the form is the task's, or an older Airflow has recorded this."""
+        return self._record.get("asked_by")
+
+    def asking(self, draft: list[Any], until: str | None, by: str | None = None) -> None:
         """Record that the question is asked now, before it is.
 
-        Only by a first try: later Airflow may hold an answer to an older draft, although the record is gone.
+        Where the form is the task's, only by a first try: later Airflow may hold an answer to an older draft, although
+        the record is gone. An attempt's own form holds no older answer.
+
+        :param by: the attempt that will have the form; None where the form is the task's
         """
-        if not self._record and self._attempt.try_number == 1:
-            self._record = {**self._attempt.as_dict(), "draft": draft, "until": until, "doubt": True}
-            self._must_keep("Nobody was asked; the retry of this task asks")
+        if by == self.asked_by if by else self._record or self._attempt.try_number > 1:
+            return
+        before, sent_back = self._about(draft), self.draft_sent_back
+        self._record = {**self._attempt.as_dict(), "draft": draft, "until": until, "doubt": True}
+        self._record |= {name: before[name] for name in CARRIED if before.get(name)}
+        self._record |= {"asked_by": by} if by else {}
+        self._record |= {"sent_back": sent_back} if sent_back else {}
+        self.cleared = False
+        self._must_keep("Nobody was asked; the retry of this task asks")
 
     def asked(
         self,
@@ -71,14 +96,17 @@ class QuestionRecord:
         *,
         again: bool = False,
         doubt: bool = False,
+        by: str | None = None,
     ) -> None:
         """Record that the question is open, or still in ``doubt``; ``again`` notifies people once more."""
+        by = by or self.asked_by
         before, sent_back = self._about(draft), self.draft_sent_back
         since = before.get("since") or datetime.now(UTC).isoformat()
         notified = None if again else before.get("notified")
         self._record = {**self._attempt.as_dict(), "draft": draft, "since": since, "until": until, "notified": notified}
         self._record |= {"terms": terms} if terms else {}
-        self._record |= {name: before[name] for name in ("told", "approvals") if before.get(name)}
+        self._record |= {"asked_by": by} if by else {}
+        self._record |= {name: before[name] for name in ("told", "approvals", "rejected") if before.get(name)}
         self._record |= {"sent_back": sent_back} if sent_back else {}
         if doubt:
             self._record["doubt"] = True
@@ -137,6 +165,15 @@ class QuestionRecord:
         self._record = {**self._record, "approvals": approvals}
         self._must_keep("The approval is kept; a retry of this task takes it")
         return approvals
+
+    def was_rejected(self, draft: list[Any]) -> bool:
+        """Whether a person has rejected this draft, also in a form that was not accepted."""
+        return bool(self._about(draft).get("rejected"))
+
+    def rejected(self) -> None:
+        """Record that a person has rejected the draft, before the answer is removed for the next one."""
+        self._record = {**self._record, "rejected": True}
+        self._must_keep("The rejection is kept; a retry of this task takes it")
 
     @property
     def draft_sent_back(self) -> list[Any] | None:

@@ -34,10 +34,15 @@ class Sender:
     credentials: str
 
     @classmethod
-    def of(cls, connection: CrewConnection, webhooks: Webhooks | str | None = None) -> Sender:
-        """Return the sender of a request with these webhooks; their credentials are looked up already."""
+    def of(
+        cls, connection: CrewConnection, webhooks: Webhooks | str | None = None, inbox_url: str | None = None
+    ) -> Sender:
+        """Return the sender of a request with these webhooks; their credentials are looked up already.
+
+        :param inbox_url: of a request that is sent again, where it is known; else the connection's
+        """
         deployment = connection.deployment
-        added = connection.inbox_url if webhooks == WORD else _credentials(webhooks)
+        added = inbox_url or connection.inbox_url if webhooks == WORD else _credentials(webhooks)
         secrets = {"token": deployment.token, "headers": sorted(deployment.headers)}
         return cls(deployment.base_url, *(_slow_hash(each, deployment.base_url) for each in (secrets, added)))
 

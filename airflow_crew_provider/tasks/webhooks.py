@@ -11,8 +11,9 @@ from airflow_crew_provider.core.inbox_addresses import WORD
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.hooks import inbox
 from airflow_crew_provider.hooks.crew import CrewHook
-from airflow_crew_provider.models import HumanInputWebhook, Webhooks
+from airflow_crew_provider.models import HumanInputWebhook, Json, Webhooks
 from airflow_crew_provider.tasks.post_record import PostRecord
+from airflow_crew_provider.tasks.sender import Sender
 
 SECRET_FIELDS = ("token", "username", "password")
 
@@ -62,9 +63,24 @@ def webhooks_to_send(
     """Return what the POST that the ledger intends carries; for the inbox, register first."""
     if not isinstance(checked, str):
         return checked
-    registration, webhooks = inbox.register(context, hook, ledger.record["idempotency_key"], execution_id)
+    key, url = ledger.record["idempotency_key"], ledger.added.get("inbox_url")
+    registration, webhooks = inbox.register(context, hook, key, execution_id, url)
     ledger.note(inbox=registration.as_dict())
     return webhooks
+
+
+def added_address(checked: Webhooks | str | None, hook: CrewHook) -> Json:
+    """Return the inbox's URL as a POST's record keeps it, so that sent again it names the same addresses."""
+    url = hook.connection.inbox_url if isinstance(checked, str) else None
+    # One with a user and a password in it is not stored: if it changes, the request is another one.
+    return {"inbox_url": url} if url and "@" not in url else {}
+
+
+def sender_of(checked: Webhooks | str | None, hook: CrewHook, ledger: PostRecord) -> Sender:
+    """Return the sender of a POST; of one that may be sent again, with the addresses that it had first."""
+    connection = hook.connection
+    before = ledger.added_before(keyed=connection.idempotency_keys)
+    return Sender.of(connection, checked, before.get("inbox_url"))
 
 
 def tell_inbox(context: Any, ledger: PostRecord, *, again: bool = False) -> None:

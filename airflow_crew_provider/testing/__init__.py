@@ -13,8 +13,18 @@ from typing import Any
 import pytest
 
 from airflow_crew_provider.models import Json
-from airflow_crew_provider.service.local import LocalService, running_service
 from airflow_crew_provider.testing.scenarios import recorded, scenario
+
+try:
+    from crew_service.local import LocalService, running_service
+except ModuleNotFoundError as error:
+    if error.name != "crew_service":
+        raise
+    raise ModuleNotFoundError(
+        "airflow_crew_provider.testing starts the crew service, which is not installed; "
+        "install it with: pip install 'airflow-crew-provider[service]'",
+        name=error.name,
+    ) from None
 
 __all__ = ["LocalService", "crew_service", "recorded", "running_service", "scenario", "scripted_crew"]
 

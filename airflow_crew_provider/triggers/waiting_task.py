@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 from airflow.providers.common.compat.sdk import AirflowException, BaseOperator, TaskDeferred
 
 from airflow_crew_provider.compat import metrics
+from airflow_crew_provider.core.budget import FAIL, Budget
 from airflow_crew_provider.core.outcome import COMPLETED, FAILED, GAVE_UP, PENDING, SEEN, TIMEOUT, Outcome
 from airflow_crew_provider.core.polling import Watch
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError
@@ -27,7 +28,10 @@ class WaitingTask(HasHook, ReportingTask, BaseOperator):
 
     :param output_schema: what a completed output must match: a JSON Schema (a dict), or a pydantic model or its import
         path, ``package.module:Model``
-    :param max_total_tokens: fail the task if the completed execution has used more tokens; None for any number
+    :param max_total_tokens: fail the task if the execution uses more tokens; None for any number
+    :param max_cost: fail the task if the execution costs more, in USD; None for any cost
+    :param on_unknown_usage: when a limit is given and the service does not report the figure of a completed execution:
+        ``fail``, or ``ignore`` it
     :param output_to: a path of Airflow's object storage to write the completed output to, instead of the XCom; the
         record then has ``output: null`` and ``output_path`` (templated)
     :param multiple_outputs: push each key of a completed output, which must be an object, as an XCom of its own; the
@@ -43,6 +47,8 @@ class WaitingTask(HasHook, ReportingTask, BaseOperator):
         *,
         output_schema: Json | str | type | None = None,
         max_total_tokens: int | None = None,
+        max_cost: float | None = None,
+        on_unknown_usage: str = FAIL,
         output_to: str | None = None,
         multiple_outputs: bool = False,
         **kwargs: Any,
@@ -50,6 +56,8 @@ class WaitingTask(HasHook, ReportingTask, BaseOperator):
         super().__init__(**kwargs)
         self.output_schema = output_schema
         self.max_total_tokens = max_total_tokens
+        self.max_cost = max_cost
+        self.on_unknown_usage = on_unknown_usage
         self.output_to = output_storage.given_path(output_to)
         self._pushes_keys = self.multiple_outputs = multiple_outputs
         self.output_rules  # noqa: B018  refuses a bad rule when the DAG file is parsed
@@ -57,7 +65,12 @@ class WaitingTask(HasHook, ReportingTask, BaseOperator):
     @property
     def output_rules(self) -> OutputRules:
         """What this task demands of a completed execution."""
-        return OutputRules(self.output_schema, self.max_total_tokens, self.output_to, self._pushes_keys)
+        return OutputRules(self.output_schema, self.budget, self.on_unknown_usage, self.output_to, self._pushes_keys)
+
+    @property
+    def budget(self) -> Budget:
+        """What an execution may use."""
+        return Budget(self.max_total_tokens, self.max_cost)
 
     @property
     def inbox(self) -> Json | None:

@@ -5,36 +5,79 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
+from datetime import UTC, datetime
 from pathlib import Path
+
+from packaging.version import Version
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 BEGIN, END = "<!-- matrix: written by make test-matrix -->", "<!-- end of matrix -->"
-VERSIONS = {"2.11": "2.11.2", "3.0": "3.0.6", "3.1": "3.1.8", "3.2": "3.2.2", "3.3": "3.3.2"}
+VERSIONS = {"2.11": "2.11.2", "3.0": "3.0.6", "3.1": "3.1.8", "3.2": "3.2.2", "3.3": "3.3.2", "3.4": "3.4.0b2"}
 NEWER = ("3.11", "3.12", "3.13")
-PYTHONS = {"2.11": NEWER[:2], "3.0": NEWER[:2], "3.1": NEWER, "3.2": NEWER, "3.3": NEWER}  # as Airflow supports them
-LOWEST = "the oldest of each dependency, Python 3.11"
-# Newer ones fail there; PAGE says how.
+NEWEST = (*NEWER, "3.14")
+# As Airflow supports them.
+PYTHONS = {"2.11": NEWER[:2], "3.0": NEWER[:2], "3.1": NEWER, "3.2": NEWEST, "3.3": NEWEST, "3.4": NEWEST}
+LOWEST = "the oldest of each dependency"
+CELLS = [*(f"{minor}, Python {python}" for minor in VERSIONS for python in PYTHONS[minor]), f"{LOWEST}, Python 3.11"]
+# An installer picks newer ones where it is given no constraints, and there something fails.
 HELD_BACK = {
-    VERSIONS["3.0"]: ("cadwyn<5.5", "fastapi<0.118", "pyjwt<2.11", "universal-pathlib<0.3"),
-    VERSIONS["3.2"]: ("cadwyn<7.2", "fastapi<0.137"),
+    "3.0": ("cadwyn<5.5", "fastapi<0.118", "pyjwt<2.11", "universal-pathlib<0.3"),
+    "3.2": ("cadwyn<7.2", "fastapi<0.137"),
     LOWEST: ("universal-pathlib<0.3",),
 }
-CELLS = [*(f"{VERSIONS[minor]}, Python {python}" for minor in VERSIONS for python in PYTHONS[minor]), LOWEST]
-COLUMNS = ("tests", "dag", "service")
-HEAD = "| Airflow | tests | one DAG on real processes | extra `service` beside it |\n|---|---|---|---|"
+FAILS = {
+    "3.0": "its login, its task processes and its object storage fail",
+    "3.2": "its API server does not start: `TITerminalStatePayload needs a discriminator field`",
+    LOWEST: "the object storage of Airflow 2.11.0 fails",
+}
+DIFFERS = {
+    "2.11": "neither reviews nor the inbox; tasks keep their records in Variables",
+    "3.0": "no reviews; records in Variables",
+    "3.1": "a review waits in the triggerer; records in Variables",
+    "3.2": "a review waits in the triggerer; records in Variables",
+    "3.3": "a review waits without a triggerer; records in the task state store",
+    "3.4": "as 3.3; a retry or a clear of a review opens a new form",
+    LOWEST: "as 2.11",
+}
+COLUMNS = ("tests", "dag", "processes", "service", "tried")
+HEAD = (
+    "| Airflow | tests | one DAG on real processes | inbox and reviews on real processes | extra `service` beside it "
+    "| tried on | what differs |\n|---|---|---|---|---|---|---|"
+)
+
+
+def chosen(release: str | None) -> dict[str, str]:
+    """Return the releases to try by their minor versions: those of the table, or the one that was asked for."""
+    if not release:
+        return VERSIONS
+    if _minor(release) not in VERSIONS:
+        raise ValueError(f"AIRFLOW={release}: supported are {', '.join(VERSIONS)}, each with any third number")
+    return {_minor(release): release}
+
+
+def pins(release: str) -> tuple[str, ...]:
+    """Return what to install for a release; an installer takes a pre-release only of a package that is named."""
+    parts = ("", "-core", "-task-sdk") if Version(release).is_prerelease else ("",)
+    versions = {"-task-sdk": re.sub(r"^3", "1", release)}
+    exact = (f"apache-airflow{part}=={versions.get(part, release)}" for part in parts)
+    return (*exact, *HELD_BACK.get(_minor(release), ()))
 
 
 def record(cell: str, results: dict[str, str]) -> None:
-    """Write the results of one cell; those of the others stay as they are."""
+    """Write the results of one cell with the date of today; those of the others stay as they are.
+
+    :param cell: release and Python, such as "3.4.0, Python 3.12", which takes the place of an earlier release's
+    """
     page = PAGE.read_text("utf-8")
-    PAGE.write_text(_with_table(page, {**read(page), cell: [results[column] for column in COLUMNS]}), "utf-8")
+    row = [cell, *({**results, "tried": f"{datetime.now(UTC):%Y-%m-%d}"}[column] for column in COLUMNS)]
+    PAGE.write_text(_with_table(page, {**read(page), _place(cell): row}), "utf-8")
 
 
 def read(page: str) -> dict[str, list[str]]:
-    """Return the cells of the page that were run."""
-    rows = re.findall(r"^\| (.+) \|$", page.partition(BEGIN)[2].partition(END)[0], re.MULTILINE)
-    cells = {row.split(" | ")[0]: row.split(" | ")[1:] for row in rows}
-    return {name: cells[name] for name in CELLS if name in cells and cells[name][0] != "not run"}
+    """Return the rows of the page that were run, by their places in the table."""
+    lines = re.findall(r"^\| (\S.*) \|$", page.partition(BEGIN)[2].partition(END)[0], re.MULTILINE)
+    rows = [line.split(" | ")[: len(COLUMNS) + 1] for line in lines]
+    return {_place(row[0]): row for row in rows if _place(row[0]) in CELLS and row[1] != "not run"}
 
 
 def why_not_installed(said: str) -> str:
@@ -47,11 +90,33 @@ def why_not_installed(said: str) -> str:
     return textwrap.shorten(f"not installed: {words}", 400, placeholder=" ...")
 
 
-def _with_table(page: str, cells: dict[str, list[str]]) -> str:
-    rows = [" | ".join([name, *cells.get(name, ["not run"] * len(COLUMNS))]) for name in CELLS]
+def _minor(release: str) -> str:
+    return ".".join(release.split(".")[:2])
+
+
+def _place(cell: str) -> str:
+    release, _, python = cell.partition(", ")
+    return f"{release if release == LOWEST else _minor(release)}, {python}"
+
+
+def _with_table(page: str, rows: dict[str, list[str]]) -> str:
+    lines = [f"| {' | '.join([*rows.get(place, _not_run(place)), _differs(place)])} |" for place in CELLS]
     before, _, rest = page.partition(BEGIN)
-    lines = [before + BEGIN, "", HEAD, *(f"| {row} |" for row in rows), "", END + rest.partition(END)[2]]
-    return "\n".join(lines)
+    return "\n".join([before + BEGIN, "", HEAD, *lines, "", END + rest.partition(END)[2]])
+
+
+def _not_run(place: str) -> list[str]:
+    version, _, python = place.partition(", ")
+    return [f"{VERSIONS.get(version, version)}, {python}", *["not run"] * len(COLUMNS)]
+
+
+def _differs(place: str) -> str:
+    """Return the last column, which is empty but in the first row of a version."""
+    version = place.partition(", ")[0]
+    if place != next(each for each in CELLS if each.startswith(f"{version}, ")):
+        return ""
+    held = ", ".join(f"`{pin}`" for pin in HELD_BACK.get(version, ()))
+    return DIFFERS[version] + (f"; held back: {held}, since with newer ones {FAILS[version]}" if held else "")
 
 
 def main() -> int:

@@ -12,15 +12,18 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from scripts.stack import settings
 from scripts.stack.database import ThrowAwayDatabase
 from scripts.stack.ports import free_port
 from scripts.stack.processes import Component, ProcessGroup
-from scripts.stack.rest import AirflowApi
+from scripts.stack.rest import AirflowApi, answers
 from scripts.stack.runs import DagRun
 from scripts.stack.waiting import wait_until
+
+if TYPE_CHECKING:
+    from typing import Self
 
 START_TIMEOUT = 240.0
 
@@ -33,7 +36,8 @@ class AirflowStack:
     :param parallelism: worker slots
     :param triggerers: how many; the first is named ``triggerer``, the second ``triggerer-2``
     :param schedulers: how many, named likewise
-    :param postgres: URL of a server on which a throw-away database is made; None means SQLite
+    :param postgres: URL of a server on which a throw-away database is made; None means SQLite,
+        on which tasks have an API server of their own
     :param celery: how many Celery workers run the tasks, with a Redis of their own; 0 runs them in the scheduler
     :param env: further environment variables, which win over all others
     :param users: roles by name; each gets a random password
@@ -57,6 +61,7 @@ class AirflowStack:
         self.home = self.group.temporary_folder("crew-airflow-")
         self.url = f"http://127.0.0.1:{free_port()}"
         self.database = self._make_database(postgres)
+        self.execution_url = self.url if self.database else f"http://127.0.0.1:{free_port()}"
         self.passwords = {name: secrets.token_urlsafe(12) for name in users or {"admin": "ADMIN"}}
         self.api = AirflowApi(self.url, *next(iter(self.passwords.items())))
         self._redis_port = free_port() if celery else None
@@ -80,6 +85,7 @@ class AirflowStack:
     def _environment(self, parallelism: int, users: Mapping[str, str]) -> dict[str, str]:
         deployment = settings.Deployment(
             api_url=self.url,
+            execution_api_url=self.execution_url,
             database=self.database.url if self.database else f"sqlite:///{self.home}/airflow.db?timeout=60",
             executor="CeleryExecutor" if self._redis_port else "LocalExecutor",
             broker=f"redis://127.0.0.1:{self._redis_port}/0" if self._redis_port else None,
@@ -101,7 +107,7 @@ class AirflowStack:
     def components(self) -> dict[str, list[str]]:
         """Name every component with the command that runs it."""
         commands = {
-            "api-server": ["api-server"],
+            **self._api_servers(),
             **{name: ["scheduler", "--skip-serve-logs"] for name in self._schedulers},
             "dag-processor": ["dag-processor"],
             **{name: ["triggerer", "--skip-serve-logs"] for name in self._triggerers},
@@ -109,6 +115,20 @@ class AirflowStack:
         }
         airflow = str(Path(sys.executable).with_name("airflow"))
         return {name: [airflow, *arguments] for name, arguments in commands.items()}
+
+    def _api_servers(self) -> dict[str, list[str]]:
+        """Give people and tasks a server each on SQLite, where one that serves both can lock itself out.
+
+        On its event loop it writes to the audit log and waits for the lock that another request's thread holds; to
+        commit, that request needs the event loop. On PostgreSQL no write waits for another one.
+        """
+        if self.database:
+            return {"api-server": ["api-server"]}
+        port = self.execution_url.rpartition(":")[2]
+        return {
+            "api-server": ["api-server", "--apps", "core"],
+            "execution-api": ["api-server", "--apps", "execution", "--port", port],
+        }
 
     def _worker_command(self, name: str) -> list[str]:
         pidfile = str(self.home / f"{name}.pid")  # what a killed worker leaves behind keeps its successor from starting
@@ -145,7 +165,11 @@ class AirflowStack:
     def wait_healthy(self, timeout: float = START_TIMEOUT) -> None:
         """Wait until Airflow calls itself healthy, on word from after the last start of a component."""
         since = max(component.started for component in self.group.components.values())
-        wait_until(lambda: self._check_alive() and self.api.healthy(since), timeout, "a healthy Airflow")
+
+        def healthy() -> bool:
+            return self._check_alive() and answers(f"{self.execution_url}/execution/health") and self.api.healthy(since)
+
+        wait_until(healthy, timeout, "a healthy Airflow")
 
     def logs(self, names: Iterable[str] | None = None) -> str:
         """Read everything that any process or task wrote, for a look at the whole."""

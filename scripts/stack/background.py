@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import Self
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class BackgroundWork:

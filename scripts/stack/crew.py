@@ -9,13 +9,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
-
-import requests
+from typing import TYPE_CHECKING, Any
 
 from scripts.stack.ports import free_port
 from scripts.stack.processes import Component, ProcessGroup
+from scripts.stack.rest import answers
 from scripts.stack.waiting import wait_until
+
+if TYPE_CHECKING:
+    from typing import Self
+
+START_TIMEOUT = 240.0  # on a busy machine the import of CrewAI alone can take a minute
 
 
 class CrewService:
@@ -64,7 +68,7 @@ class CrewService:
         """Start, for the first time or after a kill, with the same database; return when it answers."""
         env = {**os.environ, "CREW_SERVICE_TOKEN": self.token}
         component = self.group.start(self.name, self._command, env, self.folder / "service.log")
-        wait_until(lambda: self._ready(component), 60, "the crew service")
+        wait_until(lambda: self._ready(component), START_TIMEOUT, "the crew service")
         return self
 
     def kill(self, number: int = signal.SIGKILL) -> None:
@@ -79,10 +83,7 @@ class CrewService:
     def _ready(self, component: Component) -> bool:
         if not component.alive:
             raise RuntimeError(f"the crew service ended while it started:\n{component.tail()}")
-        try:
-            return requests.get(f"{self.url}/healthz", timeout=2).ok
-        except requests.RequestException:
-            return False
+        return answers(f"{self.url}/healthz")
 
     def __enter__(self) -> Self:
         try:

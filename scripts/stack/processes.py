@@ -12,11 +12,14 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING
 
 import psutil
 
 from scripts.stack import watchdog
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class Component:

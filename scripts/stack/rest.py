@@ -97,5 +97,15 @@ class AirflowApi:
         self._session.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
 
 
+def answers(url: str) -> bool:
+    """Tell whether a GET request to the URL succeeds."""
+    with requests.Session() as session:
+        session.trust_env = False
+        try:
+            return session.get(url, timeout=5).ok
+        except requests.RequestException:
+            return False
+
+
 def _epoch(text: str | None) -> float:
     return datetime.fromisoformat(text).timestamp() if text else 0.0

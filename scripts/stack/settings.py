@@ -20,6 +20,7 @@ class Deployment:
 
     api_url: str
     database: str
+    execution_api_url: str = ""  # where tasks report; by default the API server that serves people
     executor: str = "LocalExecutor"
     broker: str | None = None
     jwt_secret: str = field(default_factory=lambda: secrets.token_hex(32))
@@ -30,7 +31,7 @@ class Deployment:
             "AIRFLOW__API__BASE_URL": self.api_url,
             "AIRFLOW__API_AUTH__JWT_SECRET": self.jwt_secret,
             "AIRFLOW__API__SECRET_KEY": self.jwt_secret,
-            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.api_url}/execution/",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.execution_api_url or self.api_url}/execution/",
             "AIRFLOW__CORE__EXECUTOR": self.executor,
             "AIRFLOW__CORE__FERNET_KEY": self.fernet_key,
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -47,7 +48,9 @@ class Deployment:
 QUICK = {
     "AIRFLOW__API__WORKERS": "1",
     "AIRFLOW__CELERY__WORKER_ENABLE_REMOTE_CONTROL": "True",
+    "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "120",  # a busy machine may need a minute where an idle one needs a second
     "AIRFLOW__CORE__HOSTNAME_CALLABLE": "socket.gethostname",
+    "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "180",
     "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
     "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",

@@ -1,12 +1,17 @@
-"""Waiting for a condition, with an end."""
+"""Waiting for a condition, with an end; `TEST_PATIENCE` is a factor for every end, for a machine that is busy."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 Found = TypeVar("Found")
+
+FACTOR = float(os.environ.get("TEST_PATIENCE", "1"))
+# Seconds that only end a test that hangs: what happens at all happens earlier.
+PATIENCE = 300 * FACTOR
 
 
 class StackTimeout(AssertionError):
@@ -15,9 +20,10 @@ class StackTimeout(AssertionError):
 
 def wait_until(condition: Callable[[], Found | None], timeout: float, what: str, pause: float = 0.2) -> Found:
     """Check a condition until it is met, and return its value."""
-    deadline = time.monotonic() + timeout
+    patience = timeout * FACTOR
+    deadline = time.monotonic() + patience
     while not (found := condition()):
         if time.monotonic() > deadline:
-            raise StackTimeout(f"waited {timeout:.0f} s in vain for {what}")
+            raise StackTimeout(f"waited {patience:.0f} s in vain for {what}")
         time.sleep(pause)
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import threading
-import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -23,6 +22,7 @@ from airflow_crew_provider.exceptions import (
     CrewServerError,
 )
 from airflow_crew_provider.models import ExecutionState
+from scripts.stack.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.waits
 
@@ -80,28 +80,24 @@ def _latin(text: str) -> str:
     "fault",
     [
         NoReply(SILENCE),
-        Reply(body=SPEC.completed, drip=1.0),
+        Reply(body=SPEC.completed, drip=0.2),
         Reply(body=SPEC.completed, stop_after=20, end=SILENCE),
-        Reply(body=SPEC.completed, delay=30),
+        Reply(body=SPEC.completed, delay=3600),
     ],
     ids=["silence", "one byte now and then", "half, then silence", "late"],
 )
 def test_n4_the_total_timeout_of_a_poll_ends_it(ask: Ask, server: FaultServer, fault: Any) -> None:
     server.on(POLL, fault)
-    began = time.monotonic()
     with pytest.raises(CrewConnectionError) as error:
         ask(STATUS, timeout=0.5)
-    assert time.monotonic() - began < 20
     assert not error.value.permanent
 
 
 @pytest.mark.row("N4")
 def test_n4_the_rest_of_the_wait_limits_a_poll_in_flight(ask: Ask, server: FaultServer) -> None:
     server.on(POLL, NoReply(SILENCE))
-    began = time.monotonic()
     with pytest.raises(CrewConnectionError):
-        ask(STATUS, within=0.3, timeout=30)
-    assert time.monotonic() - began < 20
+        ask(STATUS, within=0.3, timeout=3600)
 
 
 @pytest.mark.row("N4")
@@ -109,10 +105,12 @@ def test_n4_an_abandoned_poll_leaves_no_thread_behind(server: FaultServer) -> No
     server.on(POLL, Reply(body=b"x" * 10_000, drip=0.05))
     with pytest.raises(CrewConnectionError):
         send(server, STATUS, timeout=0.3)
-    until = time.monotonic() + 60
-    while any(thread.name == "crew-request" for thread in threading.enumerate()):
-        assert time.monotonic() < until, "the thread of the look still reads"
-        time.sleep(0.02)
+    wait_until(
+        lambda: all(thread.name != "crew-request" for thread in threading.enumerate()),
+        PATIENCE,
+        "the end of the thread that reads",
+        pause=0.02,
+    )
 
 
 @pytest.mark.row("N7")

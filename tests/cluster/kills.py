@@ -16,23 +16,24 @@ SHORT_PAUSE = (10.0, 20.0)
 TICK = 0.5
 WEIGHTS = {"worker": 5, "triggerer": 3, "scheduler": 2, "api-server": 1, "crew service": 4, "redis": 1}
 POSTGRES = "postgres restarted"
+KINDS = [*WEIGHTS, POSTGRES]
 
 
 class Killer(BackgroundWork):
-    """:param once_each: kill each kind once and no more, for the short form"""
+    """:param kinds: kill this many kinds once each, and no more; None kills on, each kind once at first"""
 
-    def __init__(self, cluster: Cluster, seed: int, *, once_each: bool) -> None:
+    def __init__(self, cluster: Cluster, seed: int, *, kinds: int | None) -> None:
         super().__init__()
         self.kills: Counter[str] = Counter()
         self.revived: Counter[str] = Counter()
         self.last_kill = time.monotonic()
-        self._cluster, self._random, self._once_each = cluster, Random(seed), once_each
-        self._pause = SHORT_PAUSE if once_each else PAUSE
-        self._first = self._random.sample([*WEIGHTS, POSTGRES], len(WEIGHTS) + 1)
+        self._cluster, self._random, self._kills_on = cluster, Random(seed), kinds is None
+        self._pause = PAUSE if self._kills_on else SHORT_PAUSE
+        self._first = self._random.sample(KINDS, kinds or len(KINDS))
         self._kills_over = threading.Event()
 
     @property
-    def each_kind_was_killed(self) -> bool:
+    def killed_what_it_had_to(self) -> bool:
         return not self._first
 
     def stop_killing(self) -> None:
@@ -50,7 +51,7 @@ class Killer(BackgroundWork):
     def _kill_one(self) -> None:
         if self._first:
             kind = self._first.pop()
-        elif self._once_each:
+        elif not self._kills_on:
             return
         else:
             kind = self._random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]

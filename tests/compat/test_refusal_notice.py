@@ -16,14 +16,15 @@ from airflow.models import import_all_models  # noqa: E402
 from sqlalchemy import create_engine, event  # noqa: E402
 from sqlalchemy.orm import Session  # noqa: E402
 
-from airflow_crew_provider.compat import refusal_notice  # noqa: E402
+from airflow_crew_provider.compat import refusal_notice, version  # noqa: E402
 
 PARAMS = {"human_feedback": {"value": "", "description": None, "schema": {}}}
 TEXT = "The draft."
 
 
 @pytest.fixture
-def session() -> Iterator[Session]:
+def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    monkeypatch.setattr(version, "RELEASE", (3, 3))
     engine = create_engine("sqlite://")
     import_all_models()  # what the table of questions refers to
     hitl.HITLDetail.metadata.create_all(engine)
@@ -109,5 +110,12 @@ def test_what_cannot_be_explained_hinders_nothing(session: Session, monkeypatch:
 
 def test_a_process_without_airflows_models_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, refusal_notice.MODELS)
+    refusal_notice.explain_refusals()
+    assert not event.contains(hitl.HITLDetail, "before_update", refusal_notice._before_update)
+
+
+@pytest.mark.row("A26")
+def test_a26_nothing_listens_where_the_task_that_asks_again_brings_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(version, "RELEASE", (3, 4))
     refusal_notice.explain_refusals()
     assert not event.contains(hitl.HITLDetail, "before_update", refusal_notice._before_update)

@@ -19,7 +19,7 @@ import airflow_crew_provider
 from airflow_crew_provider.core import feedback
 from airflow_crew_provider.core.feedback import APPROVING_WORDS, feedback_to_send, reads_like_approval
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.service.http.dialects.live import LiveDialect
+from crew_service.http.dialects.live import LiveDialect
 
 pytestmark = pytest.mark.row("N25")
 
@@ -91,10 +91,10 @@ def test_n25_an_approval_without_a_text_is_one_to_the_service() -> None:
 
 
 def test_n25_a_megabyte_of_punctuation_is_judged_at_once() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     assert reads_like_approval("!" * 500_000 + "ok" + "?" * 500_000)
     assert not reads_like_approval("a" + "!" * 1_000_000 + "a")
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20
 
 
 @pytest.mark.row("S11")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-import airflow_crew_provider
+from scripts.stack.waiting import PATIENCE
 
-PACKAGE = Path(airflow_crew_provider.__file__).parent
-NAME = "airflow_crew_provider"
+ROOT = Path(__file__).parents[2]
+NAME, SERVICE = "airflow_crew_provider", "crew_service"
 HTTP = ("requests", "aiohttp", "urllib3", "yarl", "httpx", "http")
 VALUES = ("exceptions", "models")
 CORE = (*VALUES, "core")
@@ -28,8 +31,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "client": CORE,
     "compat": CORE,
     "links": CORE,
+    "service": (),
     "notifications": (),
-    "hooks": (*CORE, "client", "compat", "get_provider_info"),
+    "hooks": (*CORE, "client", "compat", "get_provider_info", "inbox.records", "inbox.variables"),
     "tasks": (*CORE, "client", "compat", "hooks"),
     "triggers": WAITING,
     "sensors": (*WAITING, "triggers"),
@@ -37,39 +41,77 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "decorators": (*WAITING, "triggers", "operators"),
     "task_groups": (*WAITING, "operators", "sensors"),
     "inbox": (*CORE, "compat"),
+    "inbox.records": CORE,
+    "inbox.variables": (*CORE, "compat", "inbox.records"),
     "audit": CORE,
-    "service.settings": (),
-    "service.logs": (),
-    "service.storage.states": (),
-    "service.storage": ("service.storage.states",),
-    "service.engine": (*CORE, "service.storage", "service.settings"),
-    "service.scripted_crew": ("service.engine",),
-    "service.crewai": ("service.engine", "core.feedback", "core.status_parser"),
-    "service.targets": ("service.engine", "service.scripted_crew", "service.crewai"),
-    "service.http": (*CORE, "service.engine", "service.storage.states", "service.settings"),
-    "service": (*CORE, "service"),
 }
-# The kit for users' tests is the one place that may know all wings.
+# The kit for users' tests is the one place that may know all wings, and the service.
 KNOWS_ALL = ("testing",)
-WITHOUT_AIRFLOW = (*CORE, "client", "service", "get_provider_info")
+SERVICE_MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "settings": (),
+    "logs": (),
+    "storage.states": (),
+    "storage": ("storage.states",),
+    "engine": ("storage", "settings"),
+    "scripted_crew": ("engine",),
+    "crewai": ("engine",),
+    "targets": ("engine", "scripted_crew", "crewai"),
+    "http": ("engine", "storage.states", "settings"),
+}
+# The command, and what stands around the rooms.
+COMMAND = ("__main__", "cli", "local", "operating", "options", "terminal", "terminal_output", "terminal_webhooks")
+WITHOUT_AIRFLOW = (*CORE, "inbox.records", "client", "get_provider_info")
 
 
-def modules(room: str) -> list[Path]:
-    path = PACKAGE / room.replace(".", "/")
-    return [path.with_suffix(".py")] if path.with_suffix(".py").exists() else sorted(path.rglob("*.py"))
+@dataclass(frozen=True)
+class Package:
+    """One side of the wire.
+
+    :param may_import: what each room may import of the package; a longer name goes before a shorter one
+    :param knows_all: rooms without a rule
+    """
+
+    folder: Path
+    may_import: dict[str, tuple[str, ...]]
+    knows_all: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @cached_property
+    def modules(self) -> dict[str, Path]:
+        return {self._name_of(path): path for path in sorted(self.folder.rglob("*.py"))}
+
+    def _name_of(self, path: Path) -> str:
+        parts = path.relative_to(self.folder).with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    def files(self, room: str) -> list[Path]:
+        return [path for name, path in self.modules.items() if name == room or name.startswith(f"{room}.")]
+
+    def room_of(self, module: str) -> str:
+        """Return the room of a module of the package: the longest name that has a rule."""
+        parts = module.split(".")
+        names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+        return next((name for name in names if name in self.may_import or name in self.knows_all), parts[0])
+
+    def imported(self, module: str) -> set[str]:
+        """Return the modules of the package that one imports, wherever in it it does so."""
+        names = imported(self.modules[module])
+        short = {name.removeprefix(f"{self.name}.") for name in names if name.startswith(f"{self.name}.")}
+        return {name for name in short if name in self.modules} - {"", module}
 
 
-def module_name(path: Path) -> str:
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-EVERY_MODULE = {module_name(path): path for path in PACKAGE.rglob("*.py")}
+PROVIDER = Package(ROOT / NAME, MAY_IMPORT, KNOWS_ALL)
+THE_SERVICE = Package(ROOT / "service" / SERVICE, SERVICE_MAY_IMPORT, COMMAND)
+BOTH = (PROVIDER, THE_SERVICE)
+EACH_PACKAGE = pytest.mark.parametrize("package", BOTH, ids=lambda package: package.name)
 
 
 def imports_of(tree: ast.AST, path: Path) -> Iterator[str]:
     """Yield the full names that a piece of code imports; those of type checking count too."""
-    package = path.relative_to(PACKAGE.parent).parts[:-1]
+    package = path.relative_to(ROOT if path.is_relative_to(PROVIDER.folder) else ROOT / "service").parts[:-1]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -80,43 +122,47 @@ def imports_of(tree: ast.AST, path: Path) -> Iterator[str]:
             yield module
 
 
+@cache
 def imported(path: Path) -> set[str]:
     return set(imports_of(ast.parse(path.read_text()), path))
 
 
-def room_of(module: str) -> str:
-    """Return the room of a module of the package: the longest name that has a rule."""
-    parts = module.split(".")
-    names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-    return next((name for name in names if name in MAY_IMPORT or name in KNOWS_ALL), parts[0])
+@EACH_PACKAGE
+def test_a_module_imports_only_the_rooms_that_it_may(package: Package) -> None:
+    ruled = {module for module in package.modules if module and package.room_of(module) not in package.knows_all}
+    assert ruled
+    assert sorted(wrong for module in ruled for wrong in _forbidden_imports(package, module)) == []
 
 
-def modules_imported(path: Path) -> set[str]:
-    """Return the modules of the package that a file imports, wherever in it it does so."""
-    short = {name.removeprefix(f"{NAME}.") for name in imported(path) if name.startswith(f"{NAME}.")}
-    return {name for name in short if name in EVERY_MODULE} - {"", module_name(path)}
-
-
-@pytest.mark.parametrize("module", sorted(EVERY_MODULE))
-def test_a_module_imports_only_the_rooms_that_it_may(module: str) -> None:
-    room = room_of(module)
-    if not module or room in KNOWS_ALL:
-        return
-    allowed = {room, *MAY_IMPORT[room]}
-    for other in modules_imported(EVERY_MODULE[module]):
+def _forbidden_imports(package: Package, module: str) -> Iterator[str]:
+    room = package.room_of(module)
+    allowed = {room, *package.may_import[room]}
+    for other in package.imported(module):
         of_allowed = any(other == name or other.startswith(f"{name}.") for name in allowed)
         is_parent = any(name.startswith(f"{other}.") for name in allowed)
-        assert of_allowed or is_parent, f"{module} imports {other}; {room} may not know it"
+        if not (of_allowed or is_parent):
+            yield f"{module} imports {other}; {room} may not know it"
 
 
-def test_every_room_of_the_package_has_its_rule() -> None:
-    rooms = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    named = {name.split(".")[0] for name in (*MAY_IMPORT, *KNOWS_ALL)}
+@EACH_PACKAGE
+def test_every_room_of_a_package_has_its_rule(package: Package) -> None:
+    rooms = {path.stem for path in package.folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    named = {name.split(".")[0] for name in (*package.may_import, *package.knows_all)}
     assert rooms - {"__init__"} == named
 
 
-def test_no_module_imports_itself_in_a_circle() -> None:
-    graph = {name: _without_parents(name, modules_imported(path)) for name, path in EVERY_MODULE.items() if name}
+@EACH_PACKAGE
+def test_the_two_sides_of_the_wire_import_nothing_of_each_other(package: Package) -> None:
+    others = tuple(each.name for each in BOTH if each is not package)
+    paths = [
+        path for name, path in package.modules.items() if package.room_of(name) != "testing"
+    ]  # it starts the service
+    assert imports_of_any(paths, others) == []
+
+
+@EACH_PACKAGE
+def test_no_module_imports_itself_in_a_circle(package: Package) -> None:
+    graph = {name: _without_parents(name, package.imported(name)) for name in package.modules if name}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -128,22 +174,28 @@ def _without_parents(module: str, others: set[str]) -> set[str]:
     return {other for other in others if not any(each.startswith(f"{other}.") for each in (*others, module))}
 
 
-@pytest.mark.parametrize("room", WITHOUT_AIRFLOW)
-def test_these_know_nothing_of_airflow(room: str) -> None:
-    for path in modules(room):
-        assert not {name for name in imported(path) if name.split(".")[0] == "airflow"}, path
+def imports_of_any(paths: list[Path], packages: tuple[str, ...]) -> list[str]:
+    """Return which of these modules import one of these packages."""
+    assert paths
+    return [str(path) for path in paths if any(name.split(".")[0] in packages for name in imported(path))]
 
 
-@pytest.mark.parametrize("room", CORE)
-def test_the_core_cannot_reach_the_network(room: str) -> None:
-    for path in modules(room):
-        assert not {name for name in imported(path) if name.split(".")[0] in (*HTTP, "socket", "ssl", "asyncio")}
+def test_these_know_nothing_of_airflow() -> None:
+    assert imports_of_any([path for room in WITHOUT_AIRFLOW for path in PROVIDER.files(room)], ("airflow",)) == []
+    assert imports_of_any([*THE_SERVICE.modules.values()], ("airflow",)) == []
+
+
+def test_the_core_cannot_reach_the_network() -> None:
+    paths = [path for room in CORE for path in PROVIDER.files(room)]
+    assert imports_of_any(paths, (*HTTP, "socket", "ssl", "asyncio")) == []
 
 
 def test_importing_the_core_does_not_import_airflow() -> None:
-    names = ", ".join(f"{NAME}.{module}" for module in EVERY_MODULE if room_of(module) in (*CORE, "client") and module)
+    names = ", ".join(
+        f"{NAME}.{module}" for module in PROVIDER.modules if PROVIDER.room_of(module) in (*CORE, "client")
+    )
     code = f"import sys; import {names}; sys.exit('airflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, cwd=PACKAGE.parent).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, cwd=ROOT).returncode == 0
 
 
 def test_the_provider_info_is_data_and_imports_nothing_heavy() -> None:
@@ -151,4 +203,50 @@ def test_the_provider_info_is_data_and_imports_nothing_heavy() -> None:
         f"import sys; from {NAME}.get_provider_info import get_provider_info; get_provider_info(); "
         "sys.exit(bool({'airflow', 'requests', 'aiohttp', 'fastapi'} & set(sys.modules)))"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, cwd=PACKAGE.parent).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, cwd=ROOT).returncode == 0
+
+
+WITHOUT = """
+import sys
+
+class Missing:
+    def find_spec(self, name, *rest):
+        if name.partition(".")[0] == {package!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+"""
+
+
+def imported_without(package: str, *modules: str) -> subprocess.CompletedProcess[str]:
+    """Import modules where one package is not installed."""
+    code = "\n".join([WITHOUT.format(package=package), *(f"import {module}" for module in modules)])
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+
+
+@pytest.mark.slow
+def test_all_but_the_testing_kit_works_without_the_service() -> None:
+    named = re.findall(rf"^::: ({NAME}\.[a-z_.]+[a-z_])", (ROOT / "docs" / "reference.md").read_text(), re.MULTILINE)
+    modules = {name.removesuffix(".crew_with_review").removesuffix(".crew_task") for name in named}
+    assert f"{NAME}.operators.review" in modules
+    tried = imported_without(SERVICE, *sorted(modules - {f"{NAME}.testing"}))
+    assert tried.returncode == 0, tried.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("package", "reason"),
+    [
+        (
+            SERVICE,
+            f"{NAME}.testing starts the crew service, which is not installed; "
+            "install it with: pip install 'airflow-crew-provider[service]'",
+        ),
+        ("uvicorn", "No module named 'uvicorn'"),
+    ],
+)
+def test_the_testing_kit_names_what_is_missing(package: str, reason: str) -> None:
+    tried = imported_without(package, f"{NAME}.testing")
+    assert tried.stderr.splitlines()[-1] == f"ModuleNotFoundError: {reason}"
+    assert "another exception" not in tried.stderr

@@ -33,7 +33,7 @@ def test_an_answer(event: Any) -> None:
 @pytest.mark.parametrize(
     ("event", "problem"),
     [
-        ({"error_type": "validation", "error": "too long"}, "it does not fit the form: too long"),
+        ({"error_type": "validation", "error": "too long"}, "it does not fit the form: `too long`"),
         ({}, "it chose nothing and the form has `Approve`, `Revise`"),
         ({"chosen_options": None}, "it chose nothing and the form has `Approve`, `Revise`"),
         ({"chosen_options": ["Other"]}, "it chose `Other` and the form has `Approve`, `Revise`"),

@@ -114,10 +114,14 @@ def test_the_hash_of_the_answer_goes_before_the_one_that_was_seen() -> None:
     assert answer().draft() == Draft("e-1", "draft_task", None)
 
 
-def test_a_draft_is_hashed_as_the_record_holds_it() -> None:
+def test_a_draft_is_hashed_as_it_arrived_and_found_by_the_hash_of_its_object_too() -> None:
     assert hash_of(WAITS) == HASH
-    assert hash_of(execution(output="text", output_json={"a": 1})) == output_sha256({"a": 1})
-    assert hash_of(execution(output="text", output_json={})) == output_sha256({})
+    of_object = execution(output='{ "a": 1 }', output_json={"a": 1})
+    assert hash_of(of_object) == output_sha256('{ "a": 1 }')
+    for named in (output_sha256('{ "a": 1 }'), output_sha256({"a": 1})):
+        assert Draft("e-1", "draft_task", named).waits_in(of_object)
+    assert not Draft("e-1", "draft_task", output_sha256({"a": 2})).waits_in(of_object)
+    assert not Draft("e-1", "draft_task", output_sha256(None)).waits_in(WAITS)
 
 
 @pytest.mark.parametrize(

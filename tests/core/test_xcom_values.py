@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_crew_provider.core import status_parser
-from airflow_crew_provider.core.edited_output import draft_sha256
 from airflow_crew_provider.core.review import hash_of
 from airflow_crew_provider.core.status_parser import json_object_in
 from airflow_crew_provider.core.xcom_values import DEEPEST, is_kept
@@ -50,7 +49,8 @@ def test_an_object_that_airflow_would_not_bring_back_becomes_a_text(text: str) -
     fenced = f"```json\n{text}\n```"
     pending = status_parser.execution("k-1", {**PENDING_SPEC, "task_output": fenced})
     assert pending.record()["output"] == fenced
-    assert draft_sha256(fenced) == hash_of(pending) == output_sha256(fenced)
+    assert pending.record()["output_sha256"] == hash_of(pending) == output_sha256(fenced)
+    assert "object_sha256" not in pending.record()
     completed = status_parser.execution("k-1", {**SPEC.completed, "result": {"output": fenced}})
     assert completed.output_json == json.loads(text), "the hook hands it on"
     assert json.loads(completed.record()["output"]) == json.loads(text)
@@ -60,7 +60,8 @@ def test_an_object_that_airflow_would_not_bring_back_becomes_a_text(text: str) -
 def test_other_objects_are_in_the_record_as_they_are(text: str) -> None:
     pending = status_parser.execution("k-1", {**PENDING_SPEC, "task_output": text})
     assert pending.record()["output"] == json.loads(text)
-    assert draft_sha256(text) == hash_of(pending) == output_sha256(json.loads(text))
+    assert pending.record()["output_sha256"] == hash_of(pending) == output_sha256(text)
+    assert pending.record()["object_sha256"] == output_sha256(json.loads(text))
 
 
 @pytest.mark.parametrize("text", LOST, ids=range(len(LOST)))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 CITED = {
@@ -17,7 +15,7 @@ CITED = {
 CITATION = re.compile(r"\((specification|observed dialect|observed flows)(?:, (?:section )?([^)]*?))?[;)]")
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(?:#([^)\s]+))?\)")
 PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md")])
-SOURCES = sorted((ROOT / "airflow_crew_provider").rglob("*.py"))
+SOURCES = sorted(path for folder in ("airflow_crew_provider", "service") for path in (ROOT / folder).rglob("*.py"))
 
 
 def headings(page: Path) -> list[str]:
@@ -46,18 +44,27 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings(page)}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
-    for target, anchor in LINK.findall(page.read_text("utf-8")):
-        there = (page.parent / target).resolve()
-        assert there.exists(), f"{page.name} links to {target}"
-        assert not anchor or anchor in anchors(there), f"{page.name} links to {target}#{anchor}"
+def links() -> list[tuple[Path, Path, str]]:
+    """Return each link between pages: from where, to where, and the anchor there."""
+    texts = ((page, page.read_text("utf-8")) for page in PAGES)
+    return [
+        (page, (page.parent / target).resolve(), anchor)
+        for page, text in texts
+        for target, anchor in LINK.findall(text)
+    ]
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
-def test_every_page_is_linked_from_another_and_ends_with_where_to_go_next(page: Path) -> None:
-    others = [(each, each.read_text("utf-8")) for each in PAGES if each != page]
-    assert page in {(each.parent / target).resolve() for each, text in others for target, _ in LINK.findall(text)}
-    last = page.read_text("utf-8").rstrip().rpartition("\n\n")[2]
-    assert last.startswith("Next: "), f"{page.name} ends without saying where to go next"
-    assert LINK.search(last)
+def test_every_link_between_pages_leads_somewhere() -> None:
+    assert len(links()) > len(PAGES)
+    for page, target, anchor in links():
+        assert target.exists(), f"{page.name} links to {target}"
+        assert not anchor or anchor in anchors(target), f"{page.name} links to {target}#{anchor}"
+
+
+def test_every_page_is_linked_from_another_and_ends_with_where_to_go_next() -> None:
+    linked = {target for page, target, _ in links() if page != target}
+    for page in DOCS.glob("*.md"):
+        assert page in linked, f"no page links to {page.name}"
+        last = page.read_text("utf-8").rstrip().rpartition("\n\n")[2]
+        assert last.startswith("Next: "), f"{page.name} ends without saying where to go next"
+        assert LINK.search(last), f"{page.name} ends without a link"

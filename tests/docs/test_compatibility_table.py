@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import yaml
 
 from scripts.matrix import table
 
-RESULTS = {"tests": "7 passed", "dag": "success", "service": "changes nothing"}
+ROOT = Path(__file__).parents[2]
+RESULTS = {"tests": "7 passed", "dag": "success", "processes": "3 passed", "service": "changes nothing"}
 
 
 @pytest.fixture
@@ -19,19 +23,59 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return page
 
 
+def rows_of(page: str) -> list[str]:
+    written = page.partition(table.BEGIN)[2].partition(table.END)[0]
+    return [line for line in written.splitlines() if ", Python 3." in line]
+
+
 def test_the_page_holds_the_table_as_it_is_written(page: Path) -> None:
     before = page.read_text("utf-8")
     table.main()
     assert page.read_text("utf-8") == before
-    assert all(f"\n| {cell} |" in before for cell in table.CELLS)
+    assert [line.partition(", ")[0] for line in rows_of(before)] == [
+        *(f"| {release}" for minor, release in table.VERSIONS.items() for _ in table.PYTHONS[minor]),
+        f"| {table.LOWEST}",
+    ]
 
 
 def test_a_result_changes_its_own_row_only(page: Path) -> None:
     before = page.read_text("utf-8").splitlines()
-    cell = table.CELLS[-2]
-    table.record(cell, RESULTS)
+    table.record("3.3.2, Python 3.13", RESULTS)
     changed = [line for line in page.read_text("utf-8").splitlines() if line not in before]
-    assert changed == [f"| {cell} | 7 passed | success | changes nothing |"]
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    assert changed == [f"| 3.3.2, Python 3.13 | 7 passed | success | 3 passed | changes nothing | {today} |  |"]
+
+
+def test_a_release_takes_the_row_of_the_one_before_it(page: Path) -> None:
+    table.record("3.4.0b2, Python 3.12", RESULTS)
+    before = rows_of(page.read_text("utf-8"))
+    table.record("3.4.0, Python 3.12", {**RESULTS, "tests": "8 passed"})
+    after = rows_of(page.read_text("utf-8"))
+    assert len(after) == len(before)
+    [(old, new)] = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
+    assert old.startswith("| 3.4.0b2, Python 3.12 | 7 passed |")
+    assert new.startswith("| 3.4.0, Python 3.12 | 8 passed |")
+
+
+def test_one_release_is_tried_by_name() -> None:
+    assert table.chosen("") == table.chosen(None) == table.VERSIONS
+    assert table.chosen("3.4.0") == {"3.4": "3.4.0"}
+    with pytest.raises(ValueError, match=r"supported are 2\.11, "):
+        table.chosen("3.99.0")
+
+
+def test_a_pre_release_is_installed_by_naming_its_parts_by_make_too(tmp_path: Path) -> None:
+    parts = ("apache-airflow==3.4.0b2", "apache-airflow-core==3.4.0b2", "apache-airflow-task-sdk==1.4.0b2")
+    assert table.pins("3.4.0b2") == parts
+    assert table.pins("3.4.0") == ("apache-airflow==3.4.0",)
+    command = ["make", "--dry-run", "quick", f"VENV={tmp_path}/venv"]
+    said = [
+        subprocess.run([*command, f"AIRFLOW={release}"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        for release in ("3.4.0b2", "3.4.0")
+    ]
+    assert [part for part in parts if f"'{part}'" not in said[0]] == []
+    assert "'apache-airflow==3.4.0'" in said[1]
+    assert "apache-airflow-core" not in said[1]
 
 
 def test_a_failed_install_has_a_row_with_its_reason(page: Path) -> None:
@@ -46,8 +90,9 @@ error: No solution found when resolving dependencies
     )
     assert "internal" not in reason
     assert "nox" not in reason
-    table.record(table.CELLS[0], {"tests": reason, "dag": "not run", "service": "not tried"})
-    assert table.read(page.read_text("utf-8"))[table.CELLS[0]] == [reason, "not run", "not tried"]
+    table.record("2.11.2, Python 3.11", {"tests": reason, "dag": "not run", "processes": "not run", "service": "-"})
+    row = table.read(page.read_text("utf-8"))["2.11, Python 3.11"]
+    assert row[:5] == ["2.11.2, Python 3.11", reason, "not run", "not run", "-"]
 
 
 def test_what_an_installer_says_at_length_is_cut() -> None:
@@ -55,7 +100,12 @@ def test_what_an_installer_says_at_length_is_cut() -> None:
 
 
 def test_the_page_names_what_is_held_back() -> None:
-    words = table.PAGE.read_text("utf-8").partition(table.BEGIN)[0]
-    for cell, pins in table.HELD_BACK.items():
-        told = words[words.index(f"| {cell} |") :].partition("\n")[0]
+    rows = rows_of(table.PAGE.read_text("utf-8"))
+    for version, pins in table.HELD_BACK.items():
+        told = next(row for row in rows if row.startswith(f"| {table.VERSIONS.get(version, version)}, "))
         assert [pin for pin in pins if f"`{pin}`" not in told] == []
+
+
+def test_ci_runs_each_airflow_of_the_table() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    assert workflow["jobs"]["airflow"]["strategy"]["matrix"]["airflow"] == [*table.VERSIONS.values()]

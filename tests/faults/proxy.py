@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from faults.server import FaultServer
 from faults.wire import RESET, SILENCE, Answer, NoReply, Reply, Request
+from scripts.stack.waiting import PATIENCE
 
 POLL, KICKOFF, RESUME, STOP, OTHER = "look", "kickoff", "resume", "stop", "other"
 Forward = Callable[[], Reply]
@@ -207,7 +208,7 @@ class FaultProxy:
         with self._lock:
             self.forwarded[call] += 1
         headers = {name: text for name, text in request.headers.items() if name not in NOT_FORWARDED}
-        upstream = http.client.HTTPConnection(self._host, self._port, timeout=300)
+        upstream = http.client.HTTPConnection(self._host, self._port, timeout=PATIENCE)
         try:
             upstream.request(request.method, self._base + request.target, request.body or None, headers)
             answer = upstream.getresponse()

@@ -13,6 +13,8 @@ from typing import Self
 
 import pytest
 
+from scripts.stack.waiting import PATIENCE
+
 LINE = re.compile(r"(?P<name>[^:]+):(?P<value>[^|]+)\|(?P<kind>c|ms|g)(\|.*)?")
 
 
@@ -74,7 +76,7 @@ class StatsdServer:
     ) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
             last.sendto(b"", ("127.0.0.1", self.port))
-        self._thread.join(10)
+        self._thread.join(PATIENCE)
         self._socket.close()
 
 

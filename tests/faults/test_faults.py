@@ -7,17 +7,18 @@ import time
 import pytest
 import requests
 
-from airflow_crew_provider.service.local import running_service
+from crew_service.local import running_service
 from faults.lagging import LaggingProxy
 from faults.proxy import KICKOFF, LATE_POSTS, POLL, Fault, FaultProxy, call_of
 from faults.server import FaultServer
 from faults.wire import RESET, SILENCE, NoReply, Reply, Request
+from scripts.stack.waiting import PATIENCE, wait_until
 
 
 def test_answers_are_given_in_turn_and_the_last_one_again_and_again() -> None:
     with FaultServer() as server:
         server.on("GET /a", 503, {"status": "running"})
-        answers = [requests.get(f"{server.url}/a", timeout=5) for _ in range(3)]
+        answers = [requests.get(f"{server.url}/a", timeout=PATIENCE) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [503, 200, 200]
     assert answers[2].json() == {"status": "running"}
     assert len(server.sent("GET /a")) == 3
@@ -25,7 +26,7 @@ def test_answers_are_given_in_turn_and_the_last_one_again_and_again() -> None:
 
 def test_requests_are_kept_as_they_arrived() -> None:
     with FaultServer() as server:
-        requests.post(f"{server.url}/x%2Fy?z", json={"a": 1}, timeout=5)
+        requests.post(f"{server.url}/x%2Fy?z", json={"a": 1}, timeout=PATIENCE)
     (request,) = server.requests
     assert (request.method, request.target, request.json) == ("POST", "/x%2Fy?z", {"a": 1})
 
@@ -42,7 +43,7 @@ def test_a_request_can_be_read_and_left_without_an_answer() -> None:
     with FaultServer() as server:
         server.on("GET /a", NoReply(RESET))
         with pytest.raises(requests.ConnectionError):
-            requests.get(f"{server.url}/a", timeout=5)
+            requests.get(f"{server.url}/a", timeout=PATIENCE)
     assert len(server.sent("GET /a")) == 1
 
 
@@ -50,7 +51,7 @@ def test_a_connection_can_be_reset_before_anything_is_read() -> None:
     with FaultServer() as server:
         server.reset_at_connect = 1
         with pytest.raises(requests.ConnectionError):
-            requests.get(f"{server.url}/a", timeout=5)
+            requests.get(f"{server.url}/a", timeout=PATIENCE)
     assert server.requests == []
 
 
@@ -58,16 +59,16 @@ def test_a_port_refuses_until_it_listens() -> None:
     with FaultServer(listening=False) as server:
         server.on("GET /a", 200)
         with pytest.raises(requests.ConnectionError):
-            requests.get(f"{server.url}/a", timeout=5)
+            requests.get(f"{server.url}/a", timeout=PATIENCE)
         server.listen()
-        assert requests.get(f"{server.url}/a", timeout=5).ok
+        assert requests.get(f"{server.url}/a", timeout=PATIENCE).ok
 
 
 def test_a_body_can_drip() -> None:
     with FaultServer() as server:
         server.on("GET /a", Reply(body=b"abcd", drip=0.05))
         began = time.monotonic()
-        assert requests.get(f"{server.url}/a", timeout=5).content == b"abcd"
+        assert requests.get(f"{server.url}/a", timeout=PATIENCE).content == b"abcd"
     assert time.monotonic() - began >= 0.2
 
 
@@ -77,10 +78,10 @@ def test_the_proxy_forwards_and_drops_answers_as_configured_and_reports_what_it_
     with running_service(scenario=scenario) as service, FaultProxy(service.url, seed=1, rate=1, faults=[lost]) as proxy:
         headers = {"Authorization": f"Bearer {service.token}"}
         with pytest.raises(requests.ConnectionError):
-            requests.post(f"{proxy.url}/kickoff", json={"inputs": {}}, headers=headers, timeout=5)
+            requests.post(f"{proxy.url}/kickoff", json={"inputs": {}}, headers=headers, timeout=PATIENCE)
         proxy.stop_faults()
-        answer = requests.post(f"{proxy.url}/kickoff", json={"inputs": {}}, headers=headers, timeout=5)
-        assert requests.get(f"{proxy.url}/status/{answer.json()['kickoff_id']}", headers=headers, timeout=5).ok
+        answer = requests.post(f"{proxy.url}/kickoff", json={"inputs": {}}, headers=headers, timeout=PATIENCE)
+        assert requests.get(f"{proxy.url}/status/{answer.json()['kickoff_id']}", headers=headers, timeout=PATIENCE).ok
     assert proxy.forwarded == {KICKOFF: 2, POLL: 1}
     assert [(each.row, each.reached) for each in proxy.injected] == [("N11", True)]
     assert "| N11 | kickoff | answer lost | 1 |" in proxy.table()
@@ -104,11 +105,9 @@ def test_a_late_post_is_answered_by_a_504_and_arrives_afterwards(monkeypatch: py
     monkeypatch.setattr("faults.proxy.LATE", (0.2, 0.2))
     with FaultServer() as service, FaultProxy(service.url, seed=1, rate=1, faults=LATE_POSTS) as proxy:
         service.on("POST /resume", {"kickoff_id": "k-1"})
-        assert requests.post(f"{proxy.url}/resume", json={}, timeout=5).status_code == 504
+        assert requests.post(f"{proxy.url}/resume", json={}, timeout=PATIENCE).status_code == 504
         assert service.sent("POST /resume") == []
-        deadline = time.monotonic() + 60
-        while not service.sent("POST /resume") and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: service.sent("POST /resume"), PATIENCE, "the late request", pause=0.02)
         assert len(service.sent("POST /resume")) == 1
 
 
@@ -118,19 +117,21 @@ def test_a_status_lags_behind_a_resume_and_a_waiting_draft_is_unknown_at_times(m
     with FaultServer() as service, LaggingProxy(service.url, seed=1, rate=0.5, faults=()) as proxy:
         service.on("GET /status/e-1", {"status": "pending"})
         service.on("POST /resume", {"kickoff_id": "e-1"})
-        seen = [requests.get(f"{proxy.url}/status/e-1", timeout=5).status_code for _ in range(20)]
+        seen = [requests.get(f"{proxy.url}/status/e-1", timeout=PATIENCE).status_code for _ in range(20)]
         assert set(seen) == {200, 404}
-        assert requests.post(f"{proxy.url}/resume", json={"execution_id": "e-1"}, timeout=5).ok
+        assert requests.post(f"{proxy.url}/resume", json={"execution_id": "e-1"}, timeout=PATIENCE).ok
         service.on("GET /status/e-1", {"status": "running"})
         proxy.stop_faults()
-        shown = requests.get(f"{proxy.url}/status/e-1", timeout=5)
+        shown = requests.get(f"{proxy.url}/status/e-1", timeout=PATIENCE)
         assert shown.json() == {"status": "pending"}
         found = {name: {"code": 200, "body": {"status": "running"}} for name in ("e-1", "e-2")}
         service.on("GET /statuses?ids=e-1,e-2", {"statuses": found})
-        of_many = requests.get(f"{proxy.url}/statuses?ids=e-1,e-2", timeout=5).json()["statuses"]
+        of_many = requests.get(f"{proxy.url}/statuses?ids=e-1,e-2", timeout=PATIENCE).json()["statuses"]
         assert {name: each["body"]["status"] for name, each in of_many.items()} == {"e-1": "pending", "e-2": "running"}
-        deadline = time.monotonic() + 60
-        while shown.json() != {"status": "running"} and time.monotonic() < deadline:
-            shown = requests.get(f"{proxy.url}/status/e-1", timeout=5)
-        assert shown.json() == {"status": "running"}
+        wait_until(
+            lambda: requests.get(f"{proxy.url}/status/e-1", timeout=PATIENCE).json() == {"status": "running"},
+            PATIENCE,
+            "the status after the resume",
+            pause=0.02,
+        )
     assert {each.row for each in proxy.injected} == {"N21", "N23"}

@@ -14,6 +14,7 @@ from registered_run import Inbox, RegisteredRun
 from starlette.applications import Starlette
 
 from airflow_crew_provider.inbox.plugin import URL_PREFIX, CrewInboxPlugin
+from scripts.stack.waiting import PATIENCE
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +31,7 @@ def inbox(database: None) -> Iterator[Inbox]:
             time.sleep(0.01)
         yield Inbox(f"http://127.0.0.1:{listener.getsockname()[1]}{URL_PREFIX}", server)
         server.should_exit = True
-        thread.join(10)
+        thread.join(PATIENCE)
 
 
 @pytest.fixture

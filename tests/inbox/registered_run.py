@@ -23,12 +23,15 @@ from airflow.utils.session import create_session
 from sqlalchemy import insert, select, update
 
 from airflow_crew_provider.compat import flow_variables, task_state
+from airflow_crew_provider.compat.encryption import unseal
 from airflow_crew_provider.core.inbox_addresses import Registration, registered
 from airflow_crew_provider.core.inbox_messages import InboxMessages
-from airflow_crew_provider.core.stored_names import MESSAGES_KEY, POSTED_KEY
+from airflow_crew_provider.inbox import variables
+from airflow_crew_provider.inbox.records import RegisteredTask, messages_key
 from airflow_crew_provider.models import Json, Webhooks
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from scripts.stack import wait_until
+from scripts.stack.waiting import PATIENCE
 
 BUNDLE = "tests"
 
@@ -96,12 +99,19 @@ class RegisteredRun:
         """Do what a kickoff or a resume does before its POST."""
         self.add_task(task_id, state="running")
         registration, webhooks = registered(self.inbox_url, execution_id)
-        self.put(task_id, registration.key, registration.as_dict())
-        return Given(task_id, registration, webhooks)
+        given = Given(task_id, registration, webhooks)
+        self._store(given)
+        return given
+
+    def _store(self, given: Given, kickoff_id: str | None = None) -> None:
+        task = RegisteredTask(given.registration, self.dag_id, self.run_id, given.task_id, kickoff_id=kickoff_id)
+        with pytest.MonkeyPatch.context() as patch:
+            store_variables(patch)
+            variables.register(task, InboxMessages(given.registration.id))
 
     def posted(self, given: Given, kickoff_id: str) -> None:
         """Do what it does once the POST was answered."""
-        self.put(given.task_id, POSTED_KEY, {"registration": given.registration.id, "kickoff_id": kickoff_id})
+        self._store(given, kickoff_id)
 
     def wait(self, given: Given, kickoff_id: str, since: datetime | None = None, **more: Any) -> int:
         """Defer a task that waits for the execution, since a minute ago by default; return its trigger's id."""
@@ -129,21 +139,16 @@ class RegisteredRun:
         XComModel.clear(dag_id=self.dag_id, run_id=self.run_id, task_id=task_id)
 
     def xcom(self, task_id: str, key: str) -> Any:
-        where = (XComModel.dag_run_id == self.dag_run_id, XComModel.task_id == task_id, XComModel.key == key)
-        return self._scalar(select(XComModel.value).where(*where))
-
-    def state(self, task_id: str, key: str) -> Any:
-        """Return what Airflow 3.3 keeps for all tries of a task."""
-        from airflow.state import TaskScope, get_state_backend
-
+        names = {"dag_id": self.dag_id, "run_id": self.run_id, "task_id": task_id, "key": key}
+        where = [getattr(XComModel, name) == value for name, value in names.items()]
         with create_session(scoped=False) as session:
-            kept = get_state_backend().get(TaskScope(self.dag_id, self.run_id, task_id), key, session=session)
-            return json.loads(kept) if kept else None
+            found = session.execute(select(XComModel.value).where(*where)).first()
+            return XComModel.deserialize_value(found) if found else None
 
     def put(self, task_id: str, key: str, value: Json) -> None:
-        names = {"dag_id": self.dag_id, "run_id": self.run_id, "task_id": task_id, "dag_run_id": self.dag_run_id}
+        names = {"dag_id": self.dag_id, "run_id": self.run_id, "task_id": task_id, "map_index": -1}
         with create_session(scoped=False) as session:
-            session.add(XComModel(key=key, value=value, map_index=-1, **names))
+            XComModel.set(key, value, **names, session=session)
 
     def end_run(self) -> None:
         with create_session(scoped=False) as session:
@@ -151,7 +156,8 @@ class RegisteredRun:
 
     def messages(self, given: Given | None = None) -> InboxMessages:
         given = given or self.kickoff
-        return InboxMessages.of(self.xcom(given.task_id, MESSAGES_KEY), given.registration.id)
+        stored = unseal(StoredVariables.get(messages_key(given.registration.id)))
+        return InboxMessages.of(json.loads(stored), given.registration.id)
 
     def still_waits(self, trigger_id: int) -> bool:
         """Whether a task still waits when the inbox has nothing left to do."""
@@ -190,12 +196,12 @@ class RegisteredRun:
         """Send a human-input webhook, with its own token by default."""
         given = given or self.kickoff
         headers = {"Authorization": f"Bearer {given.token if token is None else token}"}
-        return self.http.post(given.url, json=self.question(**fields), headers=headers, timeout=20)
+        return self.http.post(given.url, json=self.question(**fields), headers=headers, timeout=PATIENCE)
 
     def send_webhook(self, url: str | None, **body: Any) -> requests.Response:
         """Send a task, step or crew webhook."""
         assert url
-        return self.http.post(url, json={"kickoff_id": self.execution_id, **body}, timeout=20)
+        return self.http.post(url, json={"kickoff_id": self.execution_id, **body}, timeout=PATIENCE)
 
 
 class Task:
@@ -219,7 +225,7 @@ class Task:
         self.dag_run.put(self.task_id, key, json.loads(json.dumps(value)))
 
     def _recall(self, name: str) -> Any:
-        return self.memory.get(name) or self.dag_run.state(self.task_id, name)
+        return self.memory.get(name)
 
     def _keep(self, name: str, value: Any, **more: Any) -> None:
         self.memory[name] = json.loads(json.dumps(value))
@@ -248,6 +254,7 @@ class StoredVariables:
 
 
 def store_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let tasks reach Variables without a supervisor: those of Flows and, before Airflow 3.3, what a task remembers."""
+    """Let tasks reach Variables without a supervisor: the inbox and, before Airflow 3.3, what a task remembers."""
     monkeypatch.setattr(flow_variables, "Variable", StoredVariables)
     monkeypatch.setattr(task_state, "Variable", StoredVariables)
+    monkeypatch.setattr(variables, "Variable", StoredVariables)

@@ -16,6 +16,8 @@ from airflow.utils.session import create_session
 from registered_run import RegisteredRun
 from sqlalchemy import insert, select
 
+from scripts.stack.waiting import PATIENCE
+
 SECRET = "s" * 40
 OUTPUT = "what only the crew's own API may hand out"
 Send = Callable[..., requests.Response]
@@ -52,7 +54,7 @@ def send(dag_run: RegisteredRun, conn_id: str) -> Send:
 
     def send(kickoff_id: Any = "k-1", *, to: str = conn_id, secret: str = SECRET) -> requests.Response:
         body = {"kickoff_id": kickoff_id, "result": OUTPUT, "token_usage": {"total_tokens": 5}, "meta": {"a": OUTPUT}}
-        return dag_run.http.post(f"{dag_run.inbox_url}/crew/{to}/{secret}", json=body, timeout=20)
+        return dag_run.http.post(f"{dag_run.inbox_url}/crew/{to}/{secret}", json=body, timeout=PATIENCE)
 
     return send
 
@@ -111,8 +113,8 @@ def test_what_is_not_proven_is_refused_with_one_answer_and_nothing_is_stored(
 
 def test_a_wrong_secret_is_refused_before_the_body_is_read(dag_run: RegisteredRun, conn_id: str) -> None:
     url = f"{dag_run.inbox_url}/crew/{conn_id}"
-    assert dag_run.http.post(f"{url}/{'x' * 40}", b"x" * (1024 * 1024 + 1), timeout=20).status_code == 401
-    assert dag_run.http.post(f"{url}/{SECRET}", b"x" * (1024 * 1024 + 1), timeout=20).status_code == 413
+    assert dag_run.http.post(f"{url}/{'x' * 40}", b"x" * (1024 * 1024 + 1), timeout=PATIENCE).status_code == 401
+    assert dag_run.http.post(f"{url}/{SECRET}", b"x" * (1024 * 1024 + 1), timeout=PATIENCE).status_code == 413
 
 
 @pytest.mark.parametrize("kickoff_id", [None, 7, "", "x" * 5000])

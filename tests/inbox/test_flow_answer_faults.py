@@ -21,6 +21,7 @@ from airflow_crew_provider.models import Json
 from airflow_crew_provider.operators import resume
 from airflow_crew_provider.operators.crew import CrewResumeOperator
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 CONN = "crew_faulty_flow"
@@ -59,7 +60,7 @@ def ask(dag_run: RegisteredRun, server: FaultServer, monkeypatch: pytest.MonkeyP
         body["callback_url"] = f"{at}/human_feedback_requests/{body['id']}/respond?token={TOKEN}" if at else None
         raw, now = json.dumps(body).encode(), time.time()
         headers = {"X-CrewAI-Signature": signed(raw, now), "X-CrewAI-Timestamp": str(int(now))}
-        told = dag_run.http.post(f"{dag_run.inbox_url}/flow/{CONN}", raw, headers=headers, timeout=20)
+        told = dag_run.http.post(f"{dag_run.inbox_url}/flow/{CONN}", raw, headers=headers, timeout=PATIENCE)
         assert told.json() == {"status": "taken"}
         return body
 

@@ -19,10 +19,11 @@ from airflow_crew_provider.core.stored_names import RESUME_KEY
 from airflow_crew_provider.hooks.inbox import hook_with
 from airflow_crew_provider.models import Execution, ExecutionState
 from airflow_crew_provider.operators.crew import CrewResumeOperator
-from airflow_crew_provider.service import targets
-from airflow_crew_provider.service.local import LocalService, running_service
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from crew_service import targets
+from crew_service.local import LocalService, running_service
 from scripts.stack import wait_until
+from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 FLOWS = Path(__file__).parents[1] / "service" / "crewai" / "crews" / "flows.py"
@@ -129,7 +130,7 @@ def _refused_at_a_foreign_host(
 
 def _answered_elsewhere(dag_run: RegisteredRun, seen: Execution) -> None:
     url = address(seen).callback_url
-    assert requests.post(url, json={"feedback": "publish", "outcome": "publish", "source": "rita"}, timeout=30).ok
+    assert requests.post(url, json={"feedback": "publish", "outcome": "publish", "source": "rita"}, timeout=PATIENCE).ok
     late = Task(dag_run, f"resume-{uuid4().hex[:6]}")
     assert late.run(resume(seen, outcome="drop")) == seen.kickoff_id
     record = late.pushed[RESUME_KEY]

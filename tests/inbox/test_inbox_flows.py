@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -18,12 +18,15 @@ from cryptography.fernet import Fernet
 from registered_run import RegisteredRun
 from sqlalchemy import func, select
 
+from airflow_crew_provider.compat.encryption import NotDecrypted, seal, unseal
 from airflow_crew_provider.core import flow_questions
 from airflow_crew_provider.core.flow_webhooks import is_signed
 from airflow_crew_provider.core.outcome import PENDING
 from airflow_crew_provider.core.stored_names import FLOW_PREFIX
+from airflow_crew_provider.inbox import cleaning
 from airflow_crew_provider.models import Json
 from scripts.stack import wait_until
+from scripts.stack.waiting import PATIENCE
 
 Send = Callable[..., requests.Response]
 
@@ -41,7 +44,7 @@ def send(dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch) -> Send:
     ) -> requests.Response:
         raw, at = json.dumps(body).encode(), time.time() - age
         headers = {f"{names}Signature": signed(raw, at, secret), f"{names}Timestamp": str(int(at))}
-        return dag_run.http.post(f"{dag_run.inbox_url}/flow/{to}", raw, headers=headers, timeout=20)
+        return dag_run.http.post(f"{dag_run.inbox_url}/flow/{to}", raw, headers=headers, timeout=PATIENCE)
 
     return send
 
@@ -69,12 +72,12 @@ def test_f2_what_is_not_proven_is_refused_and_nothing_is_stored(send: Send, wron
 @pytest.mark.row("F2")
 def test_f2_a_webhook_without_a_signature_or_with_another_body_is_refused(dag_run: RegisteredRun, send: Send) -> None:
     url = f"{dag_run.inbox_url}/flow/crew_flow"
-    assert dag_run.http.post(url, json=question(), timeout=20).status_code == 401
+    assert dag_run.http.post(url, json=question(), timeout=PATIENCE).status_code == 401
     at = str(int(time.time()))
     for signature in (signed(b"{}", time.time()), "sha256=", "sha256=ä".encode().decode("latin-1")):
         headers = {"X-CrewAI-Signature": signature, "X-CrewAI-Timestamp": at}
-        assert dag_run.http.post(url, json=question(), headers=headers, timeout=20).status_code == 401
-    assert dag_run.http.post(url, b"x" * (1024 * 1024 + 1), timeout=20).status_code == 413
+        assert dag_run.http.post(url, json=question(), headers=headers, timeout=PATIENCE).status_code == 401
+    assert dag_run.http.post(url, b"x" * (1024 * 1024 + 1), timeout=PATIENCE).status_code == 413
 
 
 @pytest.mark.row("F2")
@@ -178,34 +181,47 @@ def read_key_anew() -> None:
 
 
 def rows_of(body: Json) -> list[tuple[str, str, str]]:
-    """Return the Variables of a question: key, what the database holds, and what it means."""
+    """Return the Variables of a question: key, what Airflow shows to whoever may read it, and what it means."""
     keys = [flow_questions.answer_key("crew_flow", body["id"])]
     keys += [flow_questions.questions_key("crew_flow", body[name]) for name in ("flow_id", "flow_execution_id")]
     with create_session(scoped=False) as session:
         mine = select(Variable).where(Variable.key.in_(keys))
-        return [(row.key, str(row._val), str(row.get_val())) for row in session.scalars(mine)]
+        return [(row.key, str(row.get_val()), unseal(str(row.get_val()))) for row in session.scalars(mine)]
 
 
 @pytest.mark.usefixtures("encrypted")
-def test_what_answers_a_question_is_encrypted_in_the_database(send: Send) -> None:
+@pytest.mark.parametrize("now", ["", Fernet.generate_key().decode()], ids=["none", "another"])
+def test_what_was_encrypted_by_a_key_that_is_gone_is_not_taken_for_plain(
+    monkeypatch: pytest.MonkeyPatch, now: str
+) -> None:
+    text = seal("{}")
+    assert unseal(text) == "{}"
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", now)
+    read_key_anew()
+    with pytest.raises(NotDecrypted, match="fernet_key"):
+        unseal(text)
+
+
+@pytest.mark.usefixtures("encrypted")
+def test_what_answers_a_question_is_not_shown_to_whoever_may_read_variables(send: Send) -> None:
     body = question()
     assert send(body).ok
     rows = rows_of(body)
     assert len(rows) == 3
-    assert not [value for _, value, _ in rows if TOKEN in value]
+    assert not [shown for _, shown, _ in rows if TOKEN in shown or body["output"] in shown]
     assert all("secret" in key for key, _, plain in rows if TOKEN in plain)
     assert any(body["callback_url"] in json.loads(plain).values() for key, _, plain in rows if "secret" in key)
 
 
 @pytest.mark.usefixtures("encrypted")
-def test_what_nobody_has_answered_in_time_is_removed_when_another_question_comes(
-    send: Send, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_nobody_has_answered_in_time_is_removed(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
     old, young, mine = question(), question(), FLOW_PREFIX + "of_somebody_else"
     with monkeypatch.context() as earlier:
         earlier.setattr(flow_questions, "KEPT_FOR", -timedelta(seconds=1))
         assert send(old).ok
         Variable.set(mine, "a Variable of a user")
     assert send(young).ok
+    assert len(rows_of(old)) == 3
+    cleaning.sweep(datetime.now(UTC))
     assert (len(rows_of(old)), len(rows_of(young))) == (0, 3)
     assert Variable.get(mine) == "a Variable of a user"

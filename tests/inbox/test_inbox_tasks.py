@@ -8,23 +8,27 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import AsyncMock
 
-import airflow
 import pytest
-from registered_run import RegisteredRun, Task, store_variables
+from airflow.models.variable import Variable
+from airflow.utils.session import create_session
+from registered_run import RegisteredRun, StoredVariables, Task, store_variables
+from sqlalchemy import select
 
-from airflow_crew_provider.compat import xcoms
+from airflow_crew_provider.compat import version
 from airflow_crew_provider.core.inbox_addresses import repeatable
 from airflow_crew_provider.core.stored_names import POSTED_KEY
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.hooks import inbox
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.hooks.inbox import InboxHook, hook_with
+from airflow_crew_provider.inbox import store
+from airflow_crew_provider.inbox.records import messages_key
 from airflow_crew_provider.models import Execution, ExecutionState
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
-from airflow_crew_provider.service.local import LocalService, running_service
 from airflow_crew_provider.tasks import cancellation
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
+from crew_service.local import LocalService, running_service
 from scripts.stack import wait_until
 
 CREW = {
@@ -42,20 +46,12 @@ def live() -> Iterator[LocalService]:
 
 @pytest.fixture
 def connect(live: LocalService, dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Set the connection; a task reads XComs through its supervisor, which is the database here."""
+    """Set the connection; a task reads Variables through its supervisor, which is the database here."""
 
     def connect(**extra: Any) -> None:
         fields = {"conn_type": "crew", "host": live.url, "password": live.token, "extra": extra}
         monkeypatch.setenv("AIRFLOW_CONN_CREW_LIVE", json.dumps(fields))
 
-    def get_one(*, key: str, task_id: str, **where: Any) -> Any:
-        return dag_run.xcom(task_id, key)
-
-    async def aget_one(**where: Any) -> Any:
-        return get_one(**where)
-
-    monkeypatch.setattr(xcoms.XCom, "get_one", get_one)
-    monkeypatch.setattr(xcoms.XCom, "aget_one", aget_one, raising=False)
     store_variables(monkeypatch)
     connect(inbox_url=dag_run.inbox_url)
     return connect
@@ -128,11 +124,13 @@ def test_a_poll_in_the_triggerer_returns_the_same(dag_run: RegisteredRun, connec
 def test_a_further_try_takes_the_execution_up_and_its_registration_too(dag_run: RegisteredRun, connect: Any) -> None:
     start = Task(dag_run, "start")
     kickoff_id = start.run(kickoff())
-    registered = {key: value for key, value in start.pushed.items() if key.startswith("crew_inbox:")}
+    before = hook_of(start).address
 
     assert start.run(kickoff()) == kickoff_id
-    assert registered
-    assert registered.items() <= start.pushed.items()
+    assert hook_of(start).address == before
+    found = store.find(before["registration"])
+    assert found
+    assert (found.kickoff_id, found.task_id) == (kickoff_id, "start")
 
 
 @pytest.mark.since_airflow("3.3")  # before, the record goes with the end of the task
@@ -161,6 +159,21 @@ def test_a_repeated_request_has_the_same_body_where_the_service_honours_keys(
     assert start.run(kickoff()) == kickoff_id
 
 
+@pytest.mark.row("N32")
+@pytest.mark.since_airflow("3.3")
+def test_n32_a_request_that_is_repeated_after_the_inbox_has_moved_has_the_same_body(
+    dag_run: RegisteredRun, connect: Any
+) -> None:
+    connect(inbox_url=dag_run.inbox_url, idempotency_keys=True)
+    start = Task(dag_run, "start")
+    kickoff_id = start.run(kickoff())
+    [memory] = start.memory.values()
+    del memory["kickoff_id"]
+    connect(inbox_url="https://moved.example.com/crew-inbox", idempotency_keys=True)
+
+    assert start.run(kickoff()) == kickoff_id
+
+
 def test_the_secrets_of_a_repeated_request_take_both_the_token_and_the_key() -> None:
     made = {repeatable(token, key)(purpose) for token in "ab" for key in "cd" for purpose in ("id", "progress")}
     assert len(made) == 8
@@ -181,7 +194,9 @@ def test_nothing_that_a_task_stores_or_shows_holds_a_secret(
     operator = kickoff()
     start.run(operator)
     trigger = CrewStatusTrigger("k", inbox=start.pushed[POSTED_KEY])
-    stored = json.dumps([start.memory, start.pushed, trigger.serialize()])
+    with create_session(scoped=False) as session:
+        rows = [(row.key, row.get_val()) for row in session.scalars(select(Variable))]
+    stored = json.dumps([start.memory, start.pushed, trigger.serialize(), rows])
     id_, token, capability = made
     assert id_ in stored
     assert token not in stored
@@ -203,7 +218,7 @@ def test_without_the_inboxs_address_nothing_is_sent_and_the_message_says_where_i
 def test_before_airflow_3_the_inbox_is_refused_with_a_sentence(
     dag_run: RegisteredRun, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(airflow, "__version__", "2.11.2")
+    monkeypatch.setattr(version, "RELEASE", (2, 11))
     with pytest.raises(CrewInvalidInput, match=r"needs Airflow 3.*polling"):
         inbox.register({}, InboxHook("crew_live", {}), "key")
 
@@ -215,10 +230,10 @@ def test_an_inbox_that_cannot_be_read_leaves_the_wait_to_polling(
     kickoff_id = start.run(kickoff())
     asked(hook_of(start), kickoff_id)
 
-    def broken(**where: Any) -> None:
+    def broken(key: str) -> None:
         raise RuntimeError("no database")
 
-    monkeypatch.setattr(xcoms.XCom, "get_one", broken)
+    monkeypatch.setattr(StoredVariables, "get", broken)
     seen = hook_of(start).poll(kickoff_id)
     assert isinstance(seen, Execution)
     assert seen.state is ExecutionState.NOT_FOUND
@@ -238,10 +253,9 @@ def test_a_task_that_was_woken_and_quick_is_not_taken_for_one_that_a_user_ended(
 ) -> None:
     start = Task(dag_run, "start")
     kickoff_id = start.run(kickoff())
-    if arrived:
-        asked(hook_of(start), kickoff_id)
-    else:
-        dag_run.clear("start")
+    asked(hook_of(start), kickoff_id)
+    if not arrived:
+        StoredVariables.delete(messages_key(start.pushed[POSTED_KEY]["registration"]))
     # What Airflow says of the task by now: it has succeeded, as after a user's mark.
     monkeypatch.setattr(cancellation, "is_by_user", AsyncMock(return_value=True))
     trigger = CrewStatusTrigger(kickoff_id, "crew_live", cancel_on_kill=True, inbox=start.pushed[POSTED_KEY])

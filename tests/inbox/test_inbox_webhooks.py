@@ -20,6 +20,7 @@ from airflow_crew_provider.core.inbox_addresses import digest
 from airflow_crew_provider.core.outcome import Outcome
 from airflow_crew_provider.inbox import app
 from scripts.stack import wait_until
+from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.row("N17")
 
@@ -68,16 +69,22 @@ def test_the_time_in_which_airflow_notices_a_deferral_is_longer_than_a_heartbeat
 @pytest.mark.parametrize("token", ["", "wrong", "Bearer", "x" * 5000, "%00", "é"])
 def test_n17_a_forged_token_is_refused(dag_run: RegisteredRun, token: str) -> None:
     answer = dag_run.http.post(
-        dag_run.kickoff.url, json=dag_run.question(), headers={"Authorization": f"Bearer {token}".encode()}, timeout=20
+        dag_run.kickoff.url,
+        json=dag_run.question(),
+        headers={"Authorization": f"Bearer {token}".encode()},
+        timeout=PATIENCE,
     )
     assert answer.status_code == 401
     assert dag_run.messages().newest is None
 
 
 def test_n17_without_a_token_or_with_another_scheme_nothing_is_taken(dag_run: RegisteredRun) -> None:
-    assert dag_run.http.post(dag_run.kickoff.url, json=dag_run.question(), timeout=20).status_code == 401
+    assert dag_run.http.post(dag_run.kickoff.url, json=dag_run.question(), timeout=PATIENCE).status_code == 401
     basic = {"Authorization": f"Basic {dag_run.kickoff.token}"}
-    assert dag_run.http.post(dag_run.kickoff.url, json=dag_run.question(), headers=basic, timeout=20).status_code == 401
+    assert (
+        dag_run.http.post(dag_run.kickoff.url, json=dag_run.question(), headers=basic, timeout=PATIENCE).status_code
+        == 401
+    )
     assert dag_run.messages().newest is None
 
 
@@ -92,7 +99,7 @@ def test_n17_the_token_of_another_execution_and_its_hash_are_refused(dag_run: Re
 def test_n17_an_unknown_address_answers_like_a_wrong_token(dag_run: RegisteredRun) -> None:
     unknown = dag_run.kickoff.url[:-1] + ("a" if dag_run.kickoff.url[-1] != "a" else "b")
     headers = {"Authorization": f"Bearer {dag_run.kickoff.token}"}
-    answer = dag_run.http.post(unknown, json=dag_run.question(), headers=headers, timeout=20)
+    answer = dag_run.http.post(unknown, json=dag_run.question(), headers=headers, timeout=PATIENCE)
     assert (answer.status_code, answer.json()) == (401, dag_run.send_question(token="wrong").json())
 
 
@@ -109,7 +116,7 @@ def test_n17_ten_megabytes_are_refused(dag_run: RegisteredRun, chunked: bool) ->
     body = json.dumps(dag_run.question(task_output="x" * 10_000_000)).encode()
     data: Any = (body[at : at + 65536] for at in range(0, len(body), 65536)) if chunked else body
     headers = {"Authorization": f"Bearer {dag_run.kickoff.token}"}
-    assert dag_run.http.post(dag_run.kickoff.url, data=data, headers=headers, timeout=20).status_code == 413
+    assert dag_run.http.post(dag_run.kickoff.url, data=data, headers=headers, timeout=PATIENCE).status_code == 413
     assert dag_run.messages().newest is None
 
 
@@ -128,7 +135,7 @@ def unfinished(dag_run: RegisteredRun, token: str) -> bytes:
     """Announce a body, send none of it, and return the status that comes all the same."""
     where = urlsplit(dag_run.kickoff.url)
     head = f"POST {where.path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: 9\r\n\r\n{{"
-    with socket.create_connection((where.hostname, where.port), timeout=20) as connection:
+    with socket.create_connection((where.hostname, where.port), timeout=PATIENCE) as connection:
         connection.sendall(head.encode())
         return connection.recv(12)
 
@@ -152,8 +159,8 @@ BROKEN = [
 @pytest.mark.parametrize("body", BROKEN, ids=range(len(BROKEN)))
 def test_n17_a_malformed_body_is_refused(dag_run: RegisteredRun, body: bytes) -> None:
     headers = {"Authorization": f"Bearer {dag_run.kickoff.token}"}
-    assert dag_run.http.post(dag_run.kickoff.url, data=body, headers=headers, timeout=20).status_code == 422
-    response = dag_run.http.post(dag_run.kickoff.webhooks.task or "", data=body, timeout=20)
+    assert dag_run.http.post(dag_run.kickoff.url, data=body, headers=headers, timeout=PATIENCE).status_code == 422
+    response = dag_run.http.post(dag_run.kickoff.webhooks.task or "", data=body, timeout=PATIENCE)
     assert response.status_code in (200, 422)
     assert dag_run.messages().newest is None
 
@@ -273,4 +280,4 @@ def test_n17_no_secret_stands_in_the_database(dag_run: RegisteredRun) -> None:
 
 @pytest.mark.parametrize("path", ["", "docs", "openapi.json", "human-input", "progress/a/b/task"])
 def test_n17_nothing_else_is_served(dag_run: RegisteredRun, path: str) -> None:
-    assert dag_run.http.get(f"{dag_run.inbox_url}/{path}", timeout=20).status_code in (404, 405)
+    assert dag_run.http.get(f"{dag_run.inbox_url}/{path}", timeout=PATIENCE).status_code in (404, 405)

@@ -15,6 +15,7 @@ from simulated_airflow import TOKEN, Connect, TaskRun
 
 from airflow_crew_provider.compat import deferral, task_state
 from airflow_crew_provider.tasks import sender
+from scripts.stack.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Connect:
             "conn_type": "crew",
             "host": url,
             "password": token,
-            "extra": {"timeout": 2, "kickoff_timeout": 2, **extra},
+            "extra": {"timeout": PATIENCE, "kickoff_timeout": PATIENCE, **extra},
         }
         monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(connection))
 

@@ -24,6 +24,7 @@ from airflow_crew_provider.core.polling import Watch
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
+from scripts.stack.waiting import PATIENCE
 
 TOKEN = "a-token-that-nobody-may-see"
 Connect = Callable[..., None]
@@ -149,7 +150,7 @@ def fire(trigger: Any) -> Any:
         finally:
             await rebuilt.cleanup()
 
-    return asyncio.run(asyncio.wait_for(wait(), 60))
+    return asyncio.run(asyncio.wait_for(wait(), PATIENCE))
 
 
 def wait(path: str, *, timeout: float | None = None, **watching: Any) -> Outcome:

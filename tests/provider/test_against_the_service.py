@@ -14,7 +14,7 @@ from simulated_airflow import Connect, TaskRun, run
 
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 
-local = pytest.importorskip("airflow_crew_provider.service.local", reason="the crew service needs the extra [service]")
+local = pytest.importorskip("crew_service.local", reason="needs the crew service")
 
 pytestmark = pytest.mark.slow
 SCENARIO = {

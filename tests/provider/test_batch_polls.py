@@ -8,13 +8,16 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from faults.dialects import Dialect
+from faults.dialects import DIALECTS, Dialect
 from faults.server import FaultServer
-from faults.wire import Reply
+from faults.wire import RESET, SILENCE, NoReply, Reply
+from simulated_airflow import Connect
 
+from airflow_crew_provider.client import batch_polls
 from airflow_crew_provider.core import batch_status
 from airflow_crew_provider.core.outcome import COMPLETED, GAVE_UP, TIMEOUT
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
+from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.waits
 OFFER = {batch_status.OFFER: batch_status.PATH}
@@ -67,7 +70,7 @@ async def fired(**more: Any) -> list[Any]:
         async for event in trigger.run():
             return event.payload
 
-    return await asyncio.wait_for(asyncio.gather(*(one(number) for number in range(WAITS))), 60)
+    return await asyncio.wait_for(asyncio.gather(*(one(number) for number in range(WAITS))), PATIENCE)
 
 
 def outcomes(**more: Any) -> set[str]:
@@ -89,25 +92,62 @@ def test_a_service_that_does_not_offer_it_is_not_asked(
     assert not any(of(request) for request in server.requests)
 
 
-@pytest.mark.parametrize(
-    "refusal",
-    [Reply(status=404), Reply(status=405), Reply(status=414), Reply(body=b"<html>"), Reply(body=[]), Reply(body={})],
-    ids=["404", "405", "414", "html", "list", "empty"],
-)
-def test_a_refusal_is_believed_and_each_wait_polls_by_itself(
-    service: Service, refusal: Reply, monkeypatch: pytest.MonkeyPatch
+def refused(status: int) -> Reply:
+    return Reply(status=status, body={"detail": "The gateway passes the documented paths only"})
+
+
+TROUBLES: dict[str, Any] = {
+    **{str(code): refused(code) for code in (403, 404, 406, 413, 451, 500, 503)},
+    "401": Reply(status=401, body={"detail": "Invalid token"}),
+    "502": Reply(status=502, body=b"<html>"),
+    "elsewhere": Reply(status=302, headers={"Location": "https://login.example.com/"}),
+    "login page": Reply(status=302, headers={"Location": "/login"}),
+    "asked to wait": Reply(status=429, headers={"Retry-After": "3600"}),
+    "html": Reply(body=b"<html>"),
+    "empty": Reply(body={}),
+    "of nobody": Reply(body={"statuses": {}}),
+    "half": Reply(body={"statuses": {"k-1": {"code": 200, "body": {}}}}, stop_after=20, end=RESET),
+    "silence": NoReply(SILENCE),
+}
+
+
+@pytest.mark.row("N28")
+@pytest.mark.parametrize("dialect", DIALECTS[:1], indirect=True, ids=str)
+@pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES)
+def test_n28_after_any_trouble_with_many_each_wait_polls_alone(
+    service: Service, server: FaultServer, connect: Connect, trouble: Any
 ) -> None:
-    asked: list[str] = []
-
-    def refuse(ids: list[str]) -> Reply:
-        asked.extend(ids)
-        return refusal
-
-    service.statuses = refuse
-    monkeypatch.setattr(service, "is_over", lambda: service.alone >= 5 * WAITS)
+    """As behind a gateway that passes the four documented paths; the trouble lasts."""
+    connect(server.url, timeout=4)  # silence takes half of it
+    service.statuses = lambda ids: trouble
+    service.is_over = lambda: service.alone >= 5 * WAITS  # type: ignore[method-assign]
     assert outcomes() == {COMPLETED}
-    assert asked
-    assert len(set(asked)) == len(asked)  # another request of many, of other waits, may be on its way already
+    assert 1 <= service.together <= WAITS / 2  # those on their way already; none again so soon
+
+
+@pytest.mark.row("N28")
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"code": 403, "body": {"detail": "not here"}},
+        {"code": 404, "body": {"detail": "unknown to this machine"}},
+        {"code": 200, "body": {"status": 5}},
+        {"code": 200, "body": {"status": "completed"}},
+    ],
+    ids=["403", "404", "no word", "no result"],
+)
+def test_n28_only_the_answer_to_its_own_poll_fails_a_wait(service: Service, item: Any, impatient: None) -> None:
+    service.statuses = lambda ids: Reply(body={"statuses": dict.fromkeys(ids, item)})
+    service.is_over = lambda: service.alone >= 5 * WAITS  # type: ignore[method-assign]
+    assert outcomes() == {COMPLETED}
+
+
+@pytest.mark.row("N28")
+def test_n28_many_are_asked_for_again_after_a_while(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_polls, "ALONE", 0.4)
+    service.statuses = lambda ids: Reply(status=503) if service.together == 1 else service.usual(ids)
+    service.until = 6
+    assert outcomes() == {COMPLETED}
 
 
 def test_a_wait_that_the_answer_leaves_out_polls_by_itself(service: Service) -> None:
@@ -118,17 +158,6 @@ def test_a_wait_that_the_answer_leaves_out_polls_by_itself(service: Service) -> 
     service.statuses = all_but_one
     assert outcomes() == {COMPLETED}
     assert service.alone > WAITS
-
-
-@pytest.mark.row("N1")
-@pytest.mark.parametrize("fault", [Reply(status=502, body=b"<html>"), Reply(status=500)], ids=["502", "500"])
-def test_n1_a_request_of_many_that_fails_is_a_failed_poll_of_each_and_is_forgiven(
-    service: Service, fault: Reply
-) -> None:
-    service.statuses = lambda ids: fault if service.together <= 2 else service.usual(ids)
-    service.until = 6
-    assert outcomes() == {COMPLETED}
-    assert WAITS <= service.alone < 3 * WAITS  # a failed request of many does not send each by itself
 
 
 @pytest.mark.row("N5")

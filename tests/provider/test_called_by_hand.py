@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat import connection
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, dag, task
 
 from airflow_crew_provider.core.status_parser import execution
@@ -112,26 +113,20 @@ def test_a4_a_trigger_forgives_an_airflow_that_cannot_look_up_the_connection(scr
     scripted_crew(scenario("done"))
     kickoff_id = CrewHook().kickoff({"topic": "tea"})
     failures = iter([RuntimeError("API server is away"), ConnectionError("still away")])
-    found = CrewHook._aread
+    found = connection.get_async_connection
 
-    async def flaky(hook: CrewHook) -> Any:
-        from airflow.providers.common.compat import connection
-
-        async def away(conn_id: str) -> Any:
+    async def flaky(conn_id: str) -> Any:
+        if error := next(failures, None):
             raise error
+        return await found(conn_id)
 
-        if (error := next(failures, None)) is not None:
-            with monkeypatch.context() as gone:
-                gone.setattr(connection, "get_async_connection", away)
-                return await found(hook)
-        return await found(hook)
-
-    monkeypatch.setattr(CrewHook, "_aread", flaky)
+    monkeypatch.setattr(connection, "get_async_connection", flaky)
 
     async def first() -> Any:
         return (await CrewStatusTrigger(kickoff_id, poll_interval=0.1).run().__anext__()).payload
 
     assert asyncio.run(first())["kind"] == "completed"
+    assert next(failures, None) is None
 
 
 @pytest.mark.row("N18")

@@ -14,6 +14,7 @@ from airflow.providers.common.compat.sdk import task as airflow_task
 import airflow_crew_provider.decorators
 from airflow_crew_provider.operators.kickoff import CrewKickoffOperator
 from airflow_crew_provider.triggers.waiting_task import WaitingTask
+from scripts.stack.waiting import PATIENCE
 
 STUB = Path(airflow_crew_provider.decorators.__file__).with_suffix(".pyi")
 USES = """
@@ -47,7 +48,7 @@ def checked(folder: Path, source: str) -> str:
     """Return what mypy says of a user's file."""
     (folder / "user_dag.py").write_text(source)
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(folder / "cache"), "user_dag.py"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=540).stdout
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE).stdout
 
 
 def test_at_run_time_it_is_airflows_own_decorator() -> None:

@@ -13,6 +13,7 @@ from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 FLOWS = Path(__file__).parents[1] / "service" / "crewai" / "crews" / "flows.py"
@@ -21,9 +22,9 @@ OFFERED = ["publish", "rework", "drop"]
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Any]:
-    pytest.importorskip("crewai", reason="a Flow needs the extra [crewai]")
-    targets = pytest.importorskip("airflow_crew_provider.service.targets", reason="the crew service needs [service]")
-    local = pytest.importorskip("airflow_crew_provider.service.local", reason="the crew service needs [service]")
+    pytest.importorskip("crewai", reason="a Flow needs CrewAI")
+    targets = pytest.importorskip("crew_service.targets", reason="needs the crew service")
+    local = pytest.importorskip("crew_service.local", reason="needs the crew service")
     with local.running_service(crew=targets.load(f"{FLOWS}:BriefingFlow")) as running:
         yield running
 
@@ -38,7 +39,7 @@ def kicked_off(**inputs: Any) -> str:
 
 
 def waited(kickoff_id: str, task_id: str = "wait") -> dict[str, Any]:
-    return run(CrewStatusSensor(task_id=task_id, kickoff_id=kickoff_id, poke_interval=0.2, timeout=60))
+    return run(CrewStatusSensor(task_id=task_id, kickoff_id=kickoff_id, poke_interval=0.2, timeout=PATIENCE))
 
 
 def answered(pending: dict[str, Any], task_id: str, **said: Any) -> str:

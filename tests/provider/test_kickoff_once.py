@@ -53,8 +53,7 @@ def kickoff(**more: Any) -> CrewKickoffOperator:
 
 
 @pytest.fixture(autouse=True)
-def quick(server: FaultServer, connect: Connect) -> None:
-    connect(server.url, kickoff_timeout=0.5)
+def a_crew(server: FaultServer) -> None:
     server.on("GET /inputs", {"inputs": ["topic"]})
 
 
@@ -75,7 +74,8 @@ def test_a_kickoff_returns_the_id_and_says_where_it_comes_from(server: FaultServ
 def test_n11_after_a_lost_answer_no_second_kickoff_is_sent_unless_that_is_safe_or_asked_for(
     server: FaultServer, connect: Connect, fault: str, on_unknown_outcome: str, idempotency_keys: bool
 ) -> None:
-    connect(server.url, kickoff_timeout=2.0, idempotency_keys=idempotency_keys)
+    patience = {"kickoff_timeout": 2.0} if fault == "silence" else {}
+    connect(server.url, idempotency_keys=idempotency_keys, **patience)
     server.on(POST, LOST[fault], STARTED)
     task_run, operator = TaskRun(), kickoff(on_unknown_outcome=on_unknown_outcome)
     may_retry = idempotency_keys or on_unknown_outcome == "retry"
@@ -98,18 +98,20 @@ def test_n11_after_a_lost_answer_no_second_kickoff_is_sent_unless_that_is_safe_o
 
 @pytest.mark.row("N11", "A1")
 def test_a1_a_worker_that_died_between_the_post_and_the_record_leaves_an_unknown_outcome(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+    server: FaultServer, store_of: Callable[[TaskRun], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_crew_provider.tasks.post_record import PostRecord
-
     server.on(POST, STARTED)
     task_run = TaskRun()
-    with monkeypatch.context() as patch:
+    store = store_of(task_run)
+    keep = store.set
 
-        def die(self: PostRecord, kickoff_id: str) -> None:
+    def die(key: str, value: Any, **more: Any) -> None:
+        if value.get("kickoff_id"):
             raise KeyboardInterrupt
+        keep(key, value, **more)
 
-        patch.setattr(PostRecord, "done", die)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "set", die)
         with pytest.raises(KeyboardInterrupt):
             run(kickoff(), task_run)
     with pytest.raises(CrewTaskFailed, match="outcome is unknown"):
@@ -290,7 +292,7 @@ def test_n6_after_a_clear_an_execution_that_is_not_found_for_a_moment_is_stopped
 def test_n11_a_changed_request_after_an_unknown_outcome_never_borrows_the_key(
     server: FaultServer, connect: Connect, on_unknown_outcome: str
 ) -> None:
-    connect(server.url, kickoff_timeout=0.5, idempotency_keys=True)
+    connect(server.url, idempotency_keys=True)
     server.on(POST, NoReply(RESET), {"kickoff_id": "k-2"})
     task_run = TaskRun()
     with pytest.raises(AirflowException):

@@ -84,7 +84,9 @@ def test_a17_a_clear_is_remembered_by_a_try_that_ends_before_it_sends_anything(s
         ({"max_tries": 2, "retries": 2}, Attempt(2, 2, 2), False),
         ({"max_tries": 2, "retries": 2, "over": True}, Attempt(2, 2, 2), False),
         ({"max_tries": 2, "retries": 2, "clears": 0}, Attempt(2, 2, 2, 1), False),
-        ({"max_tries": 2, "retries": 2, "clears": 0, "over": True}, Attempt(2, 2, 2, 1), True),
+        ({"max_tries": 2, "retries": 2, "clears": 0, "over": True}, Attempt(2, 2, 2, 1), False),
+        ({"max_tries": 3, "retries": 2, "clears": 1, "over": True}, Attempt(4, 3, 2, 2), False),
+        ({"max_tries": 3, "retries": 2, "clears": 1, "over": True}, Attempt(3, 4, 2, 2), True),
         ({"max_tries": 2, "retries": 2, "over": True}, Attempt(2, 2, 1), True),
         ({"max_tries": 2, "retries": 2, "over": True}, Attempt(2, 2, 0), False),
         ({"max_tries": 2, "retries": 2, "clears": 0}, Attempt(2, 2, 1, 1), True),
@@ -95,6 +97,48 @@ def test_a17_a_clear_is_remembered_by_a_try_that_ends_before_it_sends_anything(s
 )
 def test_a17_a_clear_is_distinguished_from_a_retry(kept: Any, now: Attempt, cleared: bool) -> None:
     assert now.follows_clear(kept) == cleared
+
+
+@pytest.mark.row("N27")
+@pytest.mark.since_airflow("3.3")  # before, the record goes with the last step
+def test_n27_a_task_that_died_after_its_last_step_is_tried_again_though_a_neighbour_was_cleared(
+    server: FaultServer,
+) -> None:
+    task_run = TaskRun()
+    assert run(kickoff(), task_run) == "k-1"  # and Airflow never learned of it
+    task_run.clears += 1
+    assert run(kickoff(), task_run.retry()) == "k-1"
+    assert len(server.sent(POST)) == 1
+    assert run(kickoff(), task_run.clear()) == "k-2"
+
+
+# --- a DAG run that was deleted, and created again under its id ------------------------------------------------
+
+
+@pytest.fixture
+def left_by_a_deleted_run(server: FaultServer, variables: Any) -> TaskRun:
+    """Return a task instance that finds the record of one that had its name; before Airflow 3.3 it stays behind."""
+    deleted = TaskRun()
+    die_after_recording(deleted, kickoff())
+    return TaskRun(store=deleted.store)
+
+
+@pytest.mark.row("A22")
+def test_a22_the_execution_of_a_deleted_run_is_not_taken_over(
+    server: FaultServer, left_by_a_deleted_run: TaskRun
+) -> None:
+    assert run(kickoff(), left_by_a_deleted_run) == "k-2"
+    assert not server.sent("POST /stop/k-1")
+
+
+@pytest.mark.row("A22")
+def test_a22_a_deleted_run_is_forgotten_by_a_try_that_starts_nothing(
+    server: FaultServer, left_by_a_deleted_run: TaskRun
+) -> None:
+    server.on("GET /inputs", 503, {"inputs": ["topic"]}).on(POST, Reply(status=429), {"kickoff_id": "k-2"})
+    with pytest.raises(AirflowException):
+        run(kickoff(), left_by_a_deleted_run)
+    assert run(kickoff(), left_by_a_deleted_run.retry()) == "k-2"
 
 
 # --- a record that cannot be read or written ----------------------------------------------------------------
@@ -142,3 +186,19 @@ def test_a14_a_state_store_that_fails_stops_the_kickoff(server: FaultServer, con
     with pytest.raises(AirflowException, match="could not be read"):
         run(kickoff(), task_run)
     assert server.requests == []
+
+
+@pytest.mark.since_airflow("3.3")
+def test_a_kickoff_whose_intent_could_not_be_stored_was_not_sent(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_run = TaskRun()
+
+    def time_out(key: str, value: Any, **more: Any) -> None:
+        raise TimeoutError("the API server is away")
+
+    monkeypatch.setattr(task_run.store, "set", time_out)
+    with pytest.raises(AirflowException, match=r"could not be stored.*No execution was started") as error:
+        run(kickoff(), task_run)
+    assert "unknown" not in str(error.value)
+    assert not server.sent(POST)

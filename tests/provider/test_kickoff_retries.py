@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException
+from airflow.providers.common.compat.sdk import AirflowException
 from faults.server import FaultServer
-from faults.wire import RESET, NoReply, Reply
+from faults.wire import RESET, SILENCE, NoReply, Reply
 from simulated_airflow import Connect, TaskRun, die_after_recording, run
 
-from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
@@ -30,19 +31,14 @@ def kickoff(**more: Any) -> CrewKickoffOperator:
 
 
 @pytest.fixture(autouse=True)
-def two_executions(server: FaultServer, connect: Connect) -> None:
-    connect(server.url, kickoff_timeout=0.5)
+def two_executions(server: FaultServer) -> None:
     server.on("GET /inputs", {"inputs": ["topic"]}).on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, RUNNING)
 
 
 @pytest.fixture
 def back_end_away(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """The secrets back end is away: Airflow says that there is no such connection."""
-
-    def away(conn_id: str) -> Any:
-        raise AirflowNotFoundException(f"The conn_id `{conn_id}` isn't defined")
-
-    return lambda: monkeypatch.setattr(CrewHook, "get_connection", staticmethod(away))
+    return lambda: monkeypatch.delenv("AIRFLOW_CONN_CREW_DEFAULT")
 
 
 # --- the secrets back end is away ---------------------------------------------------------------------------
@@ -225,20 +221,24 @@ def test_a16_the_preflight_comes_before_the_first_execution_is_stopped(server: F
 
 
 @pytest.mark.row("A15")
-def test_a15_a_task_that_is_killed_during_the_post_says_since_when(
-    server: FaultServer, log_text: LogText, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a15_a_task_that_is_killed_during_the_post_says_since_when(server: FaultServer, log_text: LogText) -> None:
     operator = kickoff(check_inputs=False)
-    send = CrewHook.kickoff
 
-    def killed(hook: CrewHook, *args: Any, **more: Any) -> str:
-        send(hook, *args, **more)
+    def killed(*_: Any) -> None:
         operator.on_kill()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(CrewHook, "kickoff", killed)
-    with pytest.raises(KeyboardInterrupt):
-        operator.execute(TaskRun().context())
+    def signalled(request: Any) -> NoReply:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return NoReply(SILENCE)
+
+    server.on(POST, signalled)
+    before = signal.signal(signal.SIGTERM, killed)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            operator.execute(TaskRun().context())
+    finally:
+        signal.signal(signal.SIGTERM, before)
     log = log_text()
     assert "killed while a kickoff was under way, sent at 20" in log
     assert "outcome is unknown" in log

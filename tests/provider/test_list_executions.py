@@ -13,7 +13,7 @@ from airflow_crew_provider.exceptions import CrewApiError, CrewBadRequest, CrewM
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import ExecutionState
 
-local = pytest.importorskip("airflow_crew_provider.service.local", reason="the crew service needs the extra [service]")
+local = pytest.importorskip("crew_service.local", reason="needs the crew service")
 
 SLOW = {"tasks": [{"id": "slow_task", "agent": "Writer", "seconds": 60, "output": "late"}]}
 LISTED = {

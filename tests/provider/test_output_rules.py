@@ -9,10 +9,9 @@ import pytest
 from airflow.providers.common.compat.sdk import DAG, dag, task
 from faults.dialects import LIVE, PENDING_SPEC, SPEC
 from faults.server import FaultServer
-from simulated_airflow import TaskRun, run
+from simulated_airflow import TaskRun, die_after_recording, run
 from waiting_tasks import POLL, completed, in_both_places, kickoff_that_waits, sensor_that_waits
 
-from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
@@ -79,16 +78,10 @@ def test_a_model_that_cannot_be_imported_fails_before_the_crew_is_started(server
 
 
 def test_a_retry_that_cannot_import_the_model_names_the_execution_that_runs(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+    server: FaultServer,
 ) -> None:
-    def die(*_: Any) -> None:
-        raise KeyboardInterrupt
-
     task_run = TaskRun()
-    with monkeypatch.context() as patch:
-        patch.setattr(CrewHook, "wait", die)
-        with pytest.raises(KeyboardInterrupt):
-            run(kickoff(deferrable=False), task_run)
+    die_after_recording(task_run, kickoff(deferrable=False))
     with pytest.raises(CrewTaskFailed, match=r"no_such_module.*This try started nothing, but .*k-1"):
         run(kickoff(output_schema="no_such_module:Model"), task_run.retry())
 
@@ -193,14 +186,52 @@ def test_an_execution_may_use_as_many_tokens_as_are_allowed(server: FaultServer)
     assert record["usage"] == {"total_tokens": 1250}
 
 
-@pytest.mark.parametrize("usage", [None, {}, {"total_tokens": "many"}, {"total_tokens": True}])
-def test_tokens_that_the_service_does_not_report_are_said_and_fail_nothing(
-    server: FaultServer, log_text: Callable[[], str], usage: Any
+@pytest.mark.row("N30")
+@in_both_places
+@pytest.mark.parametrize("made", [kickoff, sensor])
+@pytest.mark.parametrize("limit", [{"max_total_tokens": 10}, {"max_cost": 0.5}], ids=str)
+def test_n30_a_budget_fails_where_the_service_reports_no_usage(
+    server: FaultServer, made: Any, deferrable: bool, limit: Any
 ) -> None:
-    server.on(POLL, {**LIVE.completed, "usage_metrics": usage})
-    record = run(sensor(deferrable=False, output_schema=None, max_total_tokens=1))
+    server.on(POLL, SPEC.running, SPEC.completed)
+    with pytest.raises(
+        CrewTaskFailed, match=r"The service does not report of execution k-1 .*on_unknown_usage='ignore'"
+    ):
+        run(made(deferrable=deferrable, output_schema=None, **limit))
+
+
+@pytest.mark.row("N30")
+@pytest.mark.parametrize("made", [kickoff, sensor])
+def test_n30_unknown_usage_may_be_ignored(server: FaultServer, log_text: Callable[[], str], made: Any) -> None:
+    server.on(POLL, SPEC.completed)
+    record = run(made(deferrable=False, output_schema=None, max_total_tokens=1, on_unknown_usage="ignore"))
     assert record["output"] == "the output"
-    assert "the service does not say how many tokens k-1 used" in log_text()
+    assert "The service does not report of execution k-1 how many tokens it used" in log_text()
+
+
+@pytest.mark.row("N30")
+def test_n30_a_draft_is_not_the_end_where_unknown_usage_is_judged(server: FaultServer) -> None:
+    server.on(POLL, PENDING_SPEC)
+    assert run(sensor(deferrable=False, output_schema=None, max_total_tokens=1))["state"] == "pending"
+
+
+@pytest.mark.row("N30")
+def test_n30_an_execution_that_costs_more_fails_the_task_with_the_figures(server: FaultServer) -> None:
+    server.on(POLL, {**LIVE.completed, "usage_metrics": {"total_tokens": 7, "cost_usd": 0.75}})
+    with pytest.raises(CrewTaskFailed, match=r"Execution k-1 cost 0\.75 USD, more than max_cost of 0\.5"):
+        run(sensor(deferrable=False, output_schema=None, max_cost=0.5))
+
+
+@pytest.mark.row("N30")
+@pytest.mark.since_airflow("3.1")
+def test_n30_ask_is_refused_when_the_dag_is_parsed_where_nobody_can_be_asked() -> None:
+    from airflow_crew_provider.task_groups.crew import crew_with_review
+
+    for made in (kickoff, sensor):
+        with pytest.raises(ValueError, match="not 'ask'; only CrewUsageApprovalOperator can ask"):
+            made(max_total_tokens=1, on_unknown_usage="ask")
+    with DAG("group", schedule=None), pytest.raises(ValueError, match="not 'ask'"):
+        crew_with_review(inputs={}, max_total_tokens=500, on_unknown_usage="ask")
 
 
 @pytest.mark.parametrize("made", [kickoff, sensor])
@@ -211,9 +242,11 @@ def test_a_number_of_tokens_that_is_none_is_refused_when_the_dag_is_parsed(made:
 
 
 @pytest.mark.since_airflow("3.1")
-def test_the_group_hands_the_limit_of_tokens_to_every_wait() -> None:
+def test_the_group_hands_its_budget_to_every_wait() -> None:
     from airflow_crew_provider.task_groups.crew import crew_with_review
 
     with DAG("group", schedule=None) as dag:
-        crew_with_review(inputs={}, max_rounds=1, max_total_tokens=500)
-    assert [dag.get_task(f"crew.{name}").max_total_tokens for name in ("wait", "round_1.wait")] == [500, 500]
+        crew_with_review(inputs={}, max_rounds=1, max_total_tokens=500, max_cost=0.5, on_unknown_usage="ignore")
+    waits = [dag.get_task(f"crew.{name}") for name in ("wait", "round_1.wait")]
+    given = [(each.max_total_tokens, each.max_cost, each.on_unknown_usage) for each in waits]
+    assert given == [(500, 0.5, "ignore")] * 2

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.stack.waiting import PATIENCE
+
 NOT_LOADED = (
     "requests",
     "urllib3",
@@ -63,7 +65,7 @@ def loaded_by(code: str, tmp_path: Path) -> set[str]:
         ("import sys", *AIRFLOW_ALONE, "before = set(sys.modules)", code, "print(*(set(sys.modules) - before))")
     )
     env = {**os.environ, "AIRFLOW_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=110)
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.splitlines()[-1].split())
 

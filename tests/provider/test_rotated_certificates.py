@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from faults.wire import CLOSE, Reply
 from simulated_airflow import PATHS, Connect, wait
 
 from airflow_crew_provider.core.outcome import COMPLETED, GAVE_UP
+from scripts.stack.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.waits
 POLL = "GET /status/k-1"
@@ -61,9 +61,7 @@ def then(server: FaultServer, *actions: Any) -> Any:
 
 def failures_counted(server: FaultServer, expected: int) -> int:
     """Return how many handshakes failed; the server's own thread may count one after the client has given up."""
-    ends = time.monotonic() + 60
-    while server.handshakes_failed < expected and time.monotonic() < ends:
-        time.sleep(0.005)
+    wait_until(lambda: server.handshakes_failed >= expected, PATIENCE, "the failed handshakes", pause=0.005)
     return server.handshakes_failed
 
 
@@ -86,9 +84,7 @@ def test_n24_a_wait_forgives_one_failure_while_the_ca_file_is_replaced(
     tls_server.on(POLL, then(tls_server, lambda: tls_server.use_certificate(new)), SPEC.completed)
 
     def rotate() -> None:
-        ends = time.monotonic() + 60
-        while not tls_server.handshakes_failed and time.monotonic() < ends:
-            time.sleep(0.005)
+        failures_counted(tls_server, 1)
         shutil.copy(new, ca_file)
 
     rotating = threading.Thread(target=rotate)

@@ -11,7 +11,7 @@ from simulated_airflow import Connect, TaskRun, run
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 
-local = pytest.importorskip("airflow_crew_provider.service.local", reason="the crew service needs the extra [service]")
+local = pytest.importorskip("crew_service.local", reason="needs the crew service")
 pytestmark = pytest.mark.since_airflow("3.1")
 
 SCHEMA = {"type": "object", "properties": {"total": {"type": "number"}}}

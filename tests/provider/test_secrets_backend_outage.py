@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowNotFoundException
+from airflow.providers.common.compat import connection
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 from faults.dialects import SPEC
 from faults.server import FaultServer
 from simulated_airflow import PATHS, Connect, run, wait
 
 from airflow_crew_provider.core.outcome import COMPLETED, GAVE_UP
-from airflow_crew_provider.hooks import cached_connection
-from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 
 pytestmark = pytest.mark.waits
@@ -25,7 +24,7 @@ Away = Callable[[int], list[str]]
 @pytest.fixture
 def away(monkeypatch: pytest.MonkeyPatch) -> Away:
     """Let so many look-ups fail from now on; return what was asked for in vain."""
-    find, afind = CrewHook.get_connection, cached_connection.aget_connection
+    find, afind = BaseHook.get_connection, connection.get_async_connection
     failed: list[str] = []
 
     def begin(times: int) -> list[str]:
@@ -40,8 +39,8 @@ def away(monkeypatch: pytest.MonkeyPatch) -> Away:
                 return look_up(conn_id)
             return await afind(conn_id)
 
-        monkeypatch.setattr(CrewHook, "get_connection", staticmethod(look_up))
-        monkeypatch.setattr(cached_connection, "aget_connection", alook_up)
+        monkeypatch.setattr(BaseHook, "get_connection", staticmethod(look_up))
+        monkeypatch.setattr(connection, "get_async_connection", alook_up)
         return failed
 
     return begin

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import time
 from collections.abc import Callable
@@ -85,6 +86,7 @@ def test_the_record_of_an_execution_that_waits_for_a_person(server: FaultServer,
         "tasks": [],
         "execution_time": None,
         "usage": None,
+        "output_sha256": hashlib.sha256(b"the draft").hexdigest(),
     }
 
 

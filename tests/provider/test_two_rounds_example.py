@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from simulated_airflow import Connect, TaskRun, run
 
-local = pytest.importorskip("airflow_crew_provider.service.local", reason="the crew service needs the extra [service]")
+local = pytest.importorskip("crew_service.local", reason="needs the crew service")
 pytestmark = pytest.mark.since_airflow("3.1")
 
 EXAMPLE = Path(__file__).parents[2] / "example_dags" / "crew_two_rounds.py"

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -16,8 +17,10 @@ from faults.server import FaultServer
 from faults.wire import Reply
 from simulated_airflow import Connect, run
 
+from airflow_crew_provider.compat import version
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
+from scripts.stack.waiting import PATIENCE
 
 LONGEST = 600
 Mistake = Callable[[], Any]
@@ -64,12 +67,12 @@ def test_a_misspelt_parameter() -> None:
 
 
 def test_https_where_the_service_speaks_http(plain_http: str, connect: Connect) -> None:
-    connect(f"https://{plain_http}", timeout=10, kickoff_timeout=10)
+    connect(f"https://{plain_http}", timeout=PATIENCE, kickoff_timeout=PATIENCE)
     fails_with(lambda: run(kickoff()), "write http:// before it", "No execution was started")
 
 
 def test_a_host_without_a_scheme(plain_http: str, connect: Connect) -> None:
-    connect(plain_http, timeout=10, kickoff_timeout=10)
+    connect(plain_http, timeout=PATIENCE, kickoff_timeout=PATIENCE)
     fails_with(lambda: run(kickoff()), "a Host without a scheme means https; write http://", "No execution was started")
 
 
@@ -100,21 +103,28 @@ def test_an_id_that_the_service_does_not_know(server: FaultServer, impatient: No
     fails_with(lambda: run(wait), "k-9", "Check the id, and that the connection")
 
 
+REVIEWS = "airflow_crew_provider.compat.human_in_the_loop"
+
+
 def test_a_review_before_airflow_3_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = "airflow_crew_provider.compat.human_in_the_loop"
-    monkeypatch.delitem(sys.modules, place, raising=False)
-    monkeypatch.setitem(sys.modules, "airflow.providers.standard.operators.hitl", None)  # as where there is none
-
-    def review() -> None:
-        __import__(place)
-
+    monkeypatch.delitem(sys.modules, REVIEWS, raising=False)
+    monkeypatch.setattr(version, "RELEASE", (3, 0))
+    review = partial(__import__, REVIEWS)
     fails_with(review, "needs Airflow 3.1 or newer", "pass the four fields to CrewResumeOperator")
 
 
+@pytest.mark.since_airflow("3.1")
+def test_a_review_whose_import_fails_for_another_reason_says_that_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, REVIEWS, raising=False)
+    monkeypatch.setitem(sys.modules, "airflow.providers.standard.operators.hitl", None)  # as where it is broken
+    with pytest.raises(ImportError, match=r"import of airflow\.providers\.standard\.operators\.hitl halted"):
+        __import__(REVIEWS)
+
+
 def test_the_command_without_its_extra() -> None:
-    code = "import sys; sys.modules['uvicorn'] = None; from airflow_crew_provider.service.__main__ import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert "pip install 'airflow-crew-provider[service]'" in done.stderr
+    code = "import sys; sys.modules['uvicorn'] = None; from crew_service.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    assert "pip install airflow-crew-service" in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 

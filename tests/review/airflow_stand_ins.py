@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
-from airflow.sdk.execution_time.comms import CreateHITLDetailPayload
+from airflow.sdk.api.datamodels._generated import HITLDetailResponse
+from airflow.sdk.execution_time.comms import CreateHITLDetailPayload, GetHITLDetailResponse
+
+from airflow_crew_provider.compat import version
 
 try:
     from airflow.sdk.exceptions import TaskAwaitingInput
@@ -40,18 +43,25 @@ class Store(dict):
 
 @dataclass
 class Supervisor:
-    """Keeps the first text of a question for good, as Airflow does."""
+    """Keeps the first text of a question for good, as Airflow does before 3.4; later each attempt has its own form."""
 
     asked: list[Any] = field(default_factory=list)
     kills: bool = False  # the task, once its question is open
+    answer: dict[str, Any] | None = None  # for a triggerer that looks for one
 
     def send(self, msg: Any) -> Any:
+        if isinstance(msg, GetHITLDetailResponse):
+            return self._answer()
         if not isinstance(msg, CreateHITLDetailPayload):
             return None
         self.asked.append(msg)
         if self.kills:
             raise KeyboardInterrupt
-        return self.asked[0]
+        return self.asked[-1 if version.has_form_per_attempt() else 0]
+
+    def _answer(self) -> HITLDetailResponse:
+        given = {"responded_at": None, "chosen_options": [], **(self.answer or {})}
+        return HITLDetailResponse(**{**given, "response_received": self.answer is not None})
 
 
 def parked(run: Callable[[], Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from airflow.sdk.execution_time import task_runner
 from airflow_stand_ins import Store, Supervisor
 from faults.variables import keep_in_variables
 
-from airflow_crew_provider.compat import task_state
+from airflow_crew_provider.compat import task_state, version
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +27,18 @@ def supervisor(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     supervisor = Supervisor()
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", supervisor, raising=False)
     return supervisor
+
+
+@pytest.fixture
+def a_form_for_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As up to Airflow 3.3, where a form follows its task through retries and clears."""
+    monkeypatch.setattr(version, "RELEASE", (3, 3))
+
+
+@pytest.fixture
+def a_form_per_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from Airflow 3.4 on."""
+    monkeypatch.setattr(version, "RELEASE", (3, 4))
 
 
 @pytest.fixture

@@ -59,6 +59,7 @@ def test_a_dag_without_decisions_prints_nothing_and_sends_the_token_in_spite_of_
 ) -> None:
     airflow.answers["/api/v2/dags/a%20b/dagRuns"] = page("dag_runs", {"dag_run_id": "run/1"})
     airflow.answers["/api/v2/dags/a%20b/dagRuns/run%2F1/hitlDetails"] = page("hitl_details")
+    airflow.answers["/api/v2/dags/a%20b/dagRuns/run%2F1/taskInstances/~/xcomEntries"] = page("xcom_entries")
     assert main(["a b"]) == 0
     assert capsys.readouterr() == ("", "")
     assert {header for _, header in airflow.seen} == {f"Bearer {SECRET}"}
@@ -85,6 +86,25 @@ def test_a_decision_of_the_deadline_that_airflow_holds_no_response_to_is_listed(
     assert main(["tea", "r"]) == 0
     [line] = capsys.readouterr().out.splitlines()
     assert (json.loads(line)["task_id"], json.loads(line)["taken"]) == ("decided", True)
+
+
+@pytest.mark.row("A26")
+@pytest.mark.parametrize(("by", "listed"), [(None, 1), ("earlier", 1), ("this", 0)])
+def test_a26_a_decision_on_the_form_of_an_archived_attempt_is_listed(
+    airflow: Any, capsys: pytest.CaptureFixture[str], by: str | None, listed: int
+) -> None:
+    run = "/api/v2/dags/tea/dagRuns/r"
+    review = {"output_sha256": "0", "decided_at": "2026-11-20T12:00:00+00:00", "schema_revision": by}
+    entry = {"key": "crew_decision", "task_id": "review", "map_index": 2}
+    airflow.answers[f"{run}/hitlDetails"] = page("hitl_details")
+    airflow.answers[f"{run}/taskInstances/~/xcomEntries"] = page("xcom_entries", entry)
+    airflow.answers[f"{run}/taskInstances/review/2"] = (200, {}, b'{"state": "success"}')
+    value = (200, {}, json.dumps({"value": review}).encode())
+    airflow.answers[f"{run}/taskInstances/review/xcomEntries/crew_decision"] = value
+    assert main(["tea", "r"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    said = [(line["task_id"], line["map_index"], line["task_state"], line["taken"]) for line in lines]
+    assert said == [("review", 2, "success", True)] * listed
 
 
 @pytest.mark.parametrize(("status", "taken"), [("resumed", True), ("not sent", False)])

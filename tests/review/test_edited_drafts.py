@@ -19,8 +19,8 @@ from airflow_crew_provider.operators import resume as resume_module
 from airflow_crew_provider.operators.crew import CrewResumeOperator
 from airflow_crew_provider.operators.review import CrewReviewOperator
 from airflow_crew_provider.operators.review_form import SHOWN_CHARACTERS
-from airflow_crew_provider.service.local import running_service
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from crew_service.local import running_service
 from scripts.stack import wait_until
 
 pytestmark = pytest.mark.waits

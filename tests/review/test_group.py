@@ -164,16 +164,19 @@ def test_the_outlets_are_those_of_the_result_and_of_no_other_task() -> None:
     assert {task.task_id: task.outlets for task in dag.tasks if task.outlets} == {"crew.result": [text]}
 
 
+@pytest.mark.row("A25")
 @pytest.mark.parametrize(
     ("default_args", "retries", "delays"),
     [({}, 2, (5, 10)), ({"retries": 0}, 2, (5, 10)), ({"retries": 9, "retry_delay": timedelta(seconds=1)}, 9, (1, 1))],
     ids=str,
 )
-def test_the_tasks_have_two_retries_or_as_many_as_the_dag_says(
+def test_a25_the_tasks_have_two_retries_or_as_many_as_the_dag_says(
     default_args: dict[str, Any], retries: int, delays: tuple[int, int]
 ) -> None:
     with DAG("d", start_date=datetime(2026, 1, 1, tzinfo=UTC), default_args=default_args) as dag, TaskGroup("outer"):
         crew_with_review(group_id="crew", inputs={}, max_rounds=1)
-    for task_id, delay in {"wait": delays[0], "round_1.resume": delays[0], "round_1.review": delays[1]}.items():
+    soon, later = delays
+    after = {"kickoff": soon, "wait": soon, "round_1.resume": soon, "round_1.review": later, "result": soon}
+    for task_id, delay in after.items():
         task = dag.get_task(f"outer.crew.{task_id}")
         assert (task.retries, task.retry_delay) == (retries, timedelta(seconds=delay)), task_id

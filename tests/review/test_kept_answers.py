@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,9 +13,8 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
 from airflow_stand_ins import PENDING, Supervisor, TaskAwaitingInput, TaskParked
 
-from airflow_crew_provider.compat import deferral, task_state
-from airflow_crew_provider.compat.answer_trigger import AnswerTrigger
-from airflow_crew_provider.compat.human_in_the_loop import TaskDeferralError
+from airflow_crew_provider.compat import deferral, task_state, version
+from airflow_crew_provider.compat.answer_trigger import NO_ANSWER, NO_FORM, AnswerTrigger
 from airflow_crew_provider.core.refused_answer import JOINER
 from airflow_crew_provider.models import output_sha256
 from airflow_crew_provider.operators.review import CrewReviewOperator
@@ -100,6 +100,58 @@ def test_a11_of_a_huge_draft_the_part_that_was_shown_is_kept_and_the_hash_of_the
     assert "Only the first 60,000 of 180," in supervisor.asked[-1].body
 
 
+OBJECT = {"title": "Tea", "words": 3}
+OF_TEXT = {**PENDING, "output_sha256": output_sha256("Draft 1.")}
+OF_OBJECT = {
+    **PENDING,
+    "output": OBJECT,
+    "output_sha256": output_sha256('```json\n{"words": 3, "title": "Tea"}\n```'),
+    "object_sha256": output_sha256(OBJECT),
+}
+
+
+@pytest.mark.row("A11")
+@pytest.mark.parametrize("pending", [OF_TEXT, OF_OBJECT], ids=["text", "object"])
+def test_a11_the_review_names_the_draft_by_the_hash_that_the_wait_gave_it(context: Json, pending: Json) -> None:
+    kept = parked(lambda: review_of(pending).execute(context))
+    assert kept["shown"]["output_sha256"] == pending["output_sha256"]
+    review = review_of(pending).execute_complete(context, said(), **kept)
+    assert review["output_sha256"] == pending["output_sha256"]
+    assert "object_sha256" not in review
+    assert context["ti"].pushed["crew_decision"]["output"] == pending["output"]
+
+
+CHANGED = [
+    {**OF_TEXT, "output": "Draft 1, of somebody else."},
+    {**OF_TEXT, "output": OBJECT},
+    {**OF_OBJECT, "output": {**OBJECT, "words": 4}},
+    {**OF_OBJECT, "output": "Tea"},
+    {name: value for name, value in OF_OBJECT.items() if name != "object_sha256"},
+]
+
+
+@pytest.mark.row("A11")
+@pytest.mark.parametrize("changed", CHANGED, ids=range(len(CHANGED)))
+def test_a11_an_output_that_its_hash_is_not_of_is_shown_to_nobody(
+    context: Json, supervisor: Supervisor, changed: Json
+) -> None:
+    with pytest.raises(CrewTaskFailed, match=r"was changed after the wait returned it.*Nobody was asked"):
+        review_of(changed).execute(context)
+    assert supervisor.asked == []
+
+
+@pytest.mark.row("A11")
+@pytest.mark.parametrize("changed", CHANGED, ids=range(len(CHANGED)))
+@pytest.mark.parametrize("option", ["approve", "revise"])
+def test_a11_an_answer_is_refused_once_the_output_is_not_the_one_that_was_hashed(
+    context: Json, changed: Json, option: str
+) -> None:
+    kept = parked(lambda: review_of(OF_TEXT).execute(context))
+    with pytest.raises(CrewTaskFailed, match=r"The answer was not sent, and execution execution-1 stays paused"):
+        review_of(changed).execute_complete(context, said(option, "Shorter."), **kept)
+    assert "crew_decision" not in context["ti"].pushed
+
+
 @pytest.mark.row("A8", "A11")
 def test_a8_a_review_that_the_first_release_parked_is_answered_by_its_record(context: Json) -> None:
     assert review_of().execute_complete(context, said(), until=None)["output_sha256"] == output_sha256("Draft 1.")
@@ -155,6 +207,7 @@ def test_a13_a_clear_before_the_answer_keeps_the_question_and_begins_its_time_an
 
 
 @pytest.mark.row("A13", "A11")
+@pytest.mark.usefixtures("a_form_for_the_task")
 def test_a13_a_retry_with_another_draft_never_shows_the_old_form_for_it(context: Json, supervisor: Supervisor) -> None:
     parked(lambda: review_of().execute(context))
     with pytest.raises(CrewTaskFailed, match="still holds the draft of an earlier run"):
@@ -196,6 +249,7 @@ def lost_while_asking(context: Json, supervisor: Supervisor) -> None:
 
 
 @pytest.mark.row("A13")
+@pytest.mark.usefixtures("a_form_for_the_task")
 def test_a13_an_answer_to_a_question_that_nobody_could_write_down_is_taken(
     context: Json, supervisor: Supervisor
 ) -> None:
@@ -207,6 +261,7 @@ def test_a13_an_answer_to_a_question_that_nobody_could_write_down_is_taken(
 
 @pytest.mark.row("A13")
 @pytest.mark.parametrize("reason", [TRIGGER_FAILURE, TRIGGER_TIMEOUT])
+@pytest.mark.usefixtures("a_form_for_the_task")
 def test_a13_a_question_that_may_not_stand_is_asked_when_no_answer_is_found(
     context: Json, supervisor: Supervisor, reason: str
 ) -> None:
@@ -220,6 +275,7 @@ def test_a13_a_question_that_may_not_stand_is_asked_when_no_answer_is_found(
 
 
 @pytest.mark.row("A13")
+@pytest.mark.usefixtures("a_form_for_the_task")
 def test_a13_a_retry_that_finds_no_answer_waits_for_one_and_asks_nobody(context: Json, supervisor: Supervisor) -> None:
     first = parked(lambda: review_of(response_timeout=3600).execute(context))
     with pytest.raises(TaskDeferred) as looks:
@@ -232,15 +288,8 @@ def test_a13_a_retry_that_finds_no_answer_waits_for_one_and_asks_nobody(context:
     assert len(supervisor.asked) == 1
 
 
-@pytest.mark.row("A13")
-def test_a13_a_trigger_that_fails_leaves_the_question_to_the_next_try(context: Json, supervisor: Supervisor) -> None:
-    parked(lambda: review_of().execute(context))
-    with pytest.raises(TaskDeferralError):
-        came_back(review_of(), context, TRIGGER_FAILURE)
-    assert len(supervisor.asked) == 1
-
-
 @pytest.mark.row("A11", "A17")
+@pytest.mark.usefixtures("a_form_for_the_task")
 def test_a11_a_clear_after_the_record_was_removed_never_takes_the_answer_to_an_older_draft(
     context: Json, supervisor: Supervisor
 ) -> None:
@@ -267,6 +316,120 @@ def test_a13_nobody_is_asked_by_a_try_that_cannot_write_it_down(context: Json, s
         review_of().execute(context)
     assert not isinstance(error.value, CrewTaskFailed)
     assert supervisor.asked == []
+
+
+# --- Airflow 3.4: a form belongs to the attempt that has asked ----------------------------------------------
+
+
+def new_attempt(context: Json) -> Json:
+    context["ti"].id = uuid.uuid4()
+    return context
+
+
+def looks_at(run: Callable[[], Any]) -> Any:
+    """Return the trigger that looks for an answer."""
+    with pytest.raises(TaskDeferred) as looks:
+        run()
+    return looks.value.trigger
+
+
+def found(what: str, context: Json, kept: Json) -> Json:
+    """Resume a review whose trigger has found that there is no answer, or no form."""
+    event = {"error": f"There is {what}", "error_type": what}
+    return parked(lambda: review_of().resume_execution("execute_complete", {**kept, "event": event}, context))
+
+
+@pytest.mark.row("A26")
+@pytest.mark.usefixtures("a_form_per_attempt")
+@pytest.mark.parametrize("again", [retry, clear])
+def test_a26_a_later_attempt_looks_for_the_answer_that_an_earlier_one_was_given(
+    context: Json, supervisor: Supervisor, again: Any
+) -> None:
+    first = context["ti"].id
+    kept = parked(lambda: review_of().execute(context))
+    trigger = looks_at(lambda: review_of().execute(new_attempt(again(context))))
+    assert (trigger.ti_id, trigger.once) == (str(first), True)
+    assert review_of().execute_complete(context, said(), **kept)["is_approve"] is True
+    assert len(supervisor.asked) == 1
+
+
+@pytest.mark.row("A26")
+@pytest.mark.usefixtures("a_form_per_attempt")
+@pytest.mark.parametrize("what", [NO_ANSWER, NO_FORM])
+@pytest.mark.parametrize("again", [retry, clear])
+def test_a26_without_an_answer_it_asks_anew_with_the_same_text_and_the_next_one_looks_there(
+    context: Json, supervisor: Supervisor, again: Any, what: str
+) -> None:
+    kept = parked(lambda: review_of().execute(context))
+    looks_at(lambda: review_of().execute(new_attempt(again(context))))
+    found(what, context, kept)
+    first, second = supervisor.asked
+    assert (second.body, second.subject, second.ti_id) == (first.body, first.subject, context["ti"].id)
+    assert first.ti_id != second.ti_id
+    assert looks_at(lambda: review_of().execute(new_attempt(retry(context)))).ti_id == str(second.ti_id)
+
+
+@pytest.mark.row("A26")
+@pytest.mark.usefixtures("a_form_per_attempt")
+def test_a26_an_attempt_that_is_lost_while_it_asks_anew_may_have_been_answered(
+    context: Json, supervisor: Supervisor
+) -> None:
+    kept = parked(lambda: review_of(response_timeout=3600).execute(context))
+    looks_at(lambda: review_of(response_timeout=3600).execute(new_attempt(retry(context))))
+    supervisor.kills, second = True, context["ti"].id
+    event = {"error": "", "error_type": NO_ANSWER}
+    with pytest.raises(KeyboardInterrupt):
+        review_of().resume_execution("execute_complete", {**kept, "event": event}, context)
+    supervisor.kills = False
+    assert looks_at(lambda: review_of(response_timeout=3600).execute(new_attempt(retry(context)))).ti_id == str(second)
+    assert found(NO_FORM, context, kept)["until"] == kept["until"]
+
+
+@pytest.mark.row("A26")
+@pytest.mark.usefixtures("a_form_per_attempt")
+def test_a26_a_look_that_no_triggerer_has_ended_asks_anew(context: Json, supervisor: Supervisor) -> None:
+    parked(lambda: review_of().execute(context))
+    with pytest.raises(TaskDeferred) as looks:
+        review_of().execute(new_attempt(retry(context)))
+    assert looks.value.timeout > timedelta(minutes=1), "a triggerer that was lost may be replaced meanwhile"
+    parked(lambda: came_back(review_of(), context, TRIGGER_TIMEOUT))
+    assert len(supervisor.asked) == 2
+
+
+@pytest.mark.row("A26")
+@pytest.mark.usefixtures("a_form_per_attempt")
+@pytest.mark.parametrize(("what", "asked"), [(NO_ANSWER, 1), (NO_FORM, 2)])
+def test_a26_a_question_that_an_older_airflow_has_recorded_is_asked_again_only_where_its_form_is_gone(
+    context: Json, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, what: str, asked: int
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(version, "RELEASE", (3, 3))
+        kept = parked(lambda: review_of().execute(context))
+    assert looks_at(lambda: review_of().execute(retry(context))).ti_id == context["ti"].id
+    found(what, context, kept)
+    assert len(supervisor.asked) == asked
+
+
+@pytest.mark.row("A26")
+@pytest.mark.usefixtures("a_form_per_attempt")
+def test_a26_another_draft_is_asked_about_in_the_form_of_the_attempt_that_has_it(
+    context: Json, supervisor: Supervisor
+) -> None:
+    parked(lambda: review_of().execute(context))
+    parked(lambda: review_of(SECOND).execute(new_attempt(retry(context))))
+    assert "Draft 2." in supervisor.asked[-1].body
+    assert looks_at(lambda: review_of(SECOND).execute(retry(context))).ti_id == str(context["ti"].id)
+
+
+@pytest.mark.row("A13")
+@pytest.mark.usefixtures("a_form_for_the_task")
+def test_a13_a_form_that_was_found_is_not_asked_for_again_although_its_try_could_not_write_it_down(
+    context: Json, supervisor: Supervisor
+) -> None:
+    lost_while_asking(context, supervisor)
+    kept = {**parked(lambda: review_of().execute(retry(context)))}
+    found(NO_ANSWER, context, kept)
+    assert len(supervisor.asked) == 1, "asking would remove an answer that came since"
 
 
 # --- notifiers ----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import DAG, AirflowSkipException
-from airflow_stand_ins import PENDING, Supervisor, TaskParked, time_left
+from airflow_stand_ins import PENDING, Supervisor, TaskParked, parked, time_left
 
 from airflow_crew_provider.operators.review import CrewReviewOperator
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
@@ -216,6 +216,30 @@ def test_asking_again_gives_no_more_time_than_was_left(context: Json, supervisor
         operator.execute_complete(context, said("revise", ""), until=until.isoformat())
     assert timedelta(minutes=4) < time_left(parked.value) <= timedelta(minutes=5)
     assert parked.value.kwargs["until"] == until.isoformat()
+
+
+@pytest.mark.row("A21")
+@pytest.mark.parametrize(
+    "steps", [{}, {"escalate": [(timedelta(minutes=30), "boss")], "assigned_users": "ann"}], ids=str
+)
+def test_a21_a_draft_that_somebody_has_rejected_is_not_approved_by_the_deadline(
+    context: Json, supervisor: Supervisor, steps: Any
+) -> None:
+    operator = review_of(response_timeout=timedelta(hours=1), on_timeout="approve", **steps)
+    kept = parked(lambda: operator.execute(context))
+    kept = parked(lambda: operator.execute_complete(context, said("revise", ""), kept["until"], kept["shown"]))
+    with pytest.raises(CrewTaskFailed, match=r"rejected.*deadline does not approve"):
+        operator.execute_complete(context, at_deadline("approve"), kept["until"], kept["shown"])
+
+
+@pytest.mark.row("A21")
+def test_a21_an_approval_that_is_not_accepted_is_no_rejection(context: Json, supervisor: Supervisor) -> None:
+    operator = review_of(response_timeout=timedelta(hours=1), on_timeout="approve")
+    kept = parked(lambda: operator.execute(context))
+    broken = said("approve", unknown=1, params_input={"another": "field"})
+    kept = parked(lambda: operator.execute_complete(context, broken, kept["until"], kept["shown"]))
+    review = operator.execute_complete(context, at_deadline("approve"), kept["until"], kept["shown"])
+    assert review["is_approve"] is True
 
 
 def test_a_review_that_nobody_answers_fails_without_retries_and_reports_the_fate(context: Json) -> None:

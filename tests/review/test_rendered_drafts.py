@@ -14,6 +14,7 @@ import pytest
 from airflow_crew_provider.core.refused_answer import JOINER
 from airflow_crew_provider.operators.draft_text import inert
 from airflow_crew_provider.operators.review_form import ReviewForm
+from scripts.stack.waiting import PATIENCE
 from tests.browsers import browser_or_skip
 
 pytestmark = pytest.mark.slow
@@ -72,10 +73,10 @@ def page_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for file in RENDERER.iterdir():
         shutil.copy(file, folder)
     install = [npm, "install", "--silent", "--no-audit", "--no-fund", "--no-package-lock"]
-    if subprocess.run(install, cwd=folder, capture_output=True, timeout=300).returncode:
+    if subprocess.run(install, cwd=folder, capture_output=True, timeout=PATIENCE).returncode:
         pytest.skip("the packages of the renderer cannot be installed here")
     bundle = ["node_modules/.bin/esbuild", "page.js", "--bundle", "--minify", "--outfile=out.js", "--log-level=error"]
-    subprocess.run([*bundle, '--define:process.env.NODE_ENV="production"'], cwd=folder, check=True, timeout=60)
+    subprocess.run([*bundle, '--define:process.env.NODE_ENV="production"'], cwd=folder, check=True, timeout=PATIENCE)
     return folder / "out.js"
 
 

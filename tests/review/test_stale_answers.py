@@ -11,9 +11,10 @@ import requests
 from airflow_crew_provider.exceptions import CrewError
 from airflow_crew_provider.models import output_sha256
 from airflow_crew_provider.operators.crew import CrewResumeOperator
-from airflow_crew_provider.service.local import LocalService, running_service
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from crew_service.local import LocalService, running_service
 from scripts.stack import wait_until
+from scripts.stack.waiting import PATIENCE
 
 CREW = {
     "inputs": ["topic"],
@@ -44,7 +45,9 @@ class Execution:
 
     def _call(self, method: str, path: str, **body: Any) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {self._service.token}"}
-        answer = requests.request(method, f"{self._service.url}/{path}", json=body or None, headers=headers, timeout=10)
+        answer = requests.request(
+            method, f"{self._service.url}/{path}", json=body or None, headers=headers, timeout=PATIENCE
+        )
         answer.raise_for_status()
         return answer.json()
 

@@ -23,7 +23,7 @@ def record(tokens: Any = 1500, execution_id: str = "k-1", **more: Any) -> Json:
 
 def approval(completed: Any = None, **more: Any) -> CrewUsageApprovalOperator:
     given = record() if completed is None else completed
-    return CrewUsageApprovalOperator(task_id="allowed", completed=given, max_total_tokens=1000, **more)
+    return CrewUsageApprovalOperator(task_id="allowed", completed=given, **{"max_total_tokens": 1000, **more})
 
 
 def said(option: str) -> Json:
@@ -37,12 +37,56 @@ def kwargs(context: Json, supervisor: Supervisor) -> Json:
     return parked(lambda: approval().execute(context))
 
 
-@pytest.mark.parametrize("usage", [1, 1000, None, "many"])
-def test_an_execution_within_the_limit_or_without_figures_goes_on(
-    context: Json, supervisor: Supervisor, usage: Any
-) -> None:
+@pytest.mark.parametrize("usage", [0, 1, 1000, 999.5])
+def test_an_execution_within_the_limit_goes_on(context: Json, supervisor: Supervisor, usage: Any) -> None:
     assert approval(record(usage)).execute(context) == record(usage)
     assert supervisor.asked == []
+
+
+UNREPORTED = [None, {}, {"total_tokens": None}, {"total_tokens": "many"}, {"total_tokens": float("nan")}, "1500", 7]
+
+
+@pytest.mark.row("N30")
+@pytest.mark.parametrize("usage", UNREPORTED, ids=str)
+def test_n30_usage_that_is_not_reported_is_a_question(context: Json, supervisor: Supervisor, usage: Any) -> None:
+    shown = parked(lambda: approval(record(usage=usage)).execute(context))["shown"]
+    [question] = supervisor.asked
+    assert question.subject == "It is not known what a crew used, 1,000 tokens are allowed"
+    assert "The service does not report how many tokens it used (max_total_tokens is 1000)" in question.body
+    assert "this DAG allows 1,000 tokens without a question" in question.body
+    assert approval(record(usage=usage)).execute_complete(context, said("approve"), shown=shown) == record(usage=usage)
+
+
+@pytest.mark.row("N30")
+def test_n30_usage_that_is_not_reported_fails_or_is_ignored_where_the_dag_says_so(
+    context: Json, supervisor: Supervisor
+) -> None:
+    with pytest.raises(CrewTaskFailed, match=r"of execution k-1 how many tokens it used.*on_unknown_usage='ignore'"):
+        approval(record(None), on_unknown_usage="fail").execute(context)
+    assert approval(record(None), on_unknown_usage="ignore").execute(context) == record(None)
+    assert supervisor.asked == []
+
+
+@pytest.mark.row("N30")
+@pytest.mark.parametrize(
+    ("cost", "subject"),
+    [
+        (0.75, "A crew used 500 tokens and 0.75 USD, 0.5 USD are allowed"),
+        (None, "It is not known what a crew used, 0.5 USD are allowed"),
+    ],
+)
+def test_n30_a_cost_that_is_higher_or_not_known_is_a_question(
+    context: Json, supervisor: Supervisor, cost: Any, subject: str
+) -> None:
+    usage = {"total_tokens": 500, "cost_usd": cost}
+    parked(lambda: approval(record(usage=usage), max_total_tokens=None, max_cost=0.5).execute(context))
+    assert [question.subject for question in supervisor.asked] == [subject]
+
+
+@pytest.mark.row("N30")
+def test_n30_a_word_that_is_no_answer_to_unknown_usage_is_refused_when_the_dag_is_parsed() -> None:
+    with pytest.raises(CrewInvalidInput, match="on_unknown_usage is 'ask' or 'fail' or 'ignore', not 'skip'"):
+        approval(on_unknown_usage="skip")
 
 
 def test_more_tokens_are_a_question(context: Json, supervisor: Supervisor) -> None:
@@ -85,6 +129,7 @@ def test_the_approval_of_one_execution_hands_no_other_one_on(context: Json, kwar
         approval(now).execute_complete(context, said("approve"), **kwargs)
 
 
+@pytest.mark.usefixtures("a_form_for_the_task")
 def test_the_question_of_another_execution_is_no_question_of_this_one(context: Json, kwargs: Json) -> None:
     with pytest.raises(CrewTaskFailed, match=r"about another execution.*Start a new DAG run"):
         approval(record(execution_id="k-2")).execute(context)

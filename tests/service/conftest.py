@@ -11,8 +11,8 @@ import pytest
 from crew_client import GATED, Client, Command, Receiver, Serve
 from databases import on_postgresql
 
-from airflow_crew_provider.service.cli import main
-from airflow_crew_provider.service.local import running_service
+from crew_service.cli import main
+from crew_service.local import running_service
 from scripts.stack.database import ThrowAwayDatabase
 
 # Of the tests that start a service, those that `make check` runs: they find what was forgotten at a new endpoint.

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import requests
+
+from scripts.stack.waiting import PATIENCE, wait_until
 
 GATED = {
     "inputs": ["topic"],
@@ -39,17 +40,10 @@ GATED = {
 PLAIN = {"inputs": ["topic"], "tasks": [{"id": "only_task", "agent": "Writer", "output": "All on {topic}"}]}
 SLOW = {"tasks": [{"id": "slow_task", "agent": "Writer", "seconds": 60, "output": "late"}]}
 
-# How long a test waits for what will happen: enough for a machine that is busy with other things.
-PATIENCE = 60.0
 
-
-def eventually(status_row: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
+def eventually(status_row: Callable[[], Any], what: str) -> Any:
     """The first true answer of `status_row`."""
-    deadline = time.monotonic() + seconds
-    while not (found := status_row()):
-        assert time.monotonic() < deadline, f"{what} did not happen within {seconds:g} s"
-        time.sleep(0.01)
-    return found
+    return wait_until(status_row, PATIENCE, what, pause=0.01)
 
 
 class Client:
@@ -107,7 +101,7 @@ class Command:
     ) -> None:
         self.log = folder / f"log-{len(list(folder.glob('log-*')))}"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "airflow_crew_provider.service", "serve", "--port", "0", *options],
+            [sys.executable, "-m", "crew_service", "serve", "--port", "0", *options],
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=self.log.open("w"),
@@ -115,7 +109,7 @@ class Command:
             preexec_fn=files and (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))),
             text=True,
         )
-        eventually(lambda: "startup complete" in self.log.read_text() or self.process.poll(), "the start", 180)
+        eventually(lambda: "startup complete" in self.log.read_text() or self.process.poll(), "the start")
         assert self.process.poll() is None, self.log.read_text()
         self.url = self.log.read_text().split(" at ", 1)[1].split(";", 1)[0]
 
@@ -125,16 +119,16 @@ class Command:
     @staticmethod
     def refused(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
         """A start that is expected to end at once."""
-        command = [sys.executable, "-m", "airflow_crew_provider.service", "serve", "--port", "0", *options]
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+        command = [sys.executable, "-m", "crew_service", "serve", "--port", "0", *options]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(PATIENCE)
 
     def stop(self) -> int:
         self.process.terminate()
-        return self.process.wait(30)
+        return self.process.wait(PATIENCE)
 
 
 class Receiver:
@@ -144,6 +138,7 @@ class Receiver:
         self.taken: list[tuple[str, dict[str, str], dict[str, Any]]] = []
         self.raw: list[bytes] = []
         self.answers: list[int | str] = []
+        self.answered = 0
         self.hold = threading.Event()
         self.hold.set()
         receiver = self
@@ -154,7 +149,8 @@ class Receiver:
                 receiver.raw.append(body)
                 receiver.taken.append((self.path, dict(self.headers), json.loads(body)))
                 answer = receiver.answers.pop(0) if receiver.answers else 200
-                receiver.hold.wait(30)
+                receiver.hold.wait(PATIENCE)
+                receiver.answered += 1
                 self.send_response(answer if isinstance(answer, int) else 307)
                 if isinstance(answer, str):
                     self.send_header("Location", answer)

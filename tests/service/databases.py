@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.find_postgres import CANDIDATES, usable
+from scripts.find_postgres import WANTED, server_url
 from scripts.stack.database import ThrowAwayDatabase
 
 SAMPLE = Path(__file__).parent.parent / "samples" / "0.1.0" / "crew-service.sql"
@@ -28,9 +27,9 @@ def sqlite_sample(folder: Path) -> str:
 @contextmanager
 def on_postgresql() -> Iterator[ThrowAwayDatabase]:
     """A database of its own, dropped at the end."""
-    server = os.environ.get("CREW_TESTS_POSTGRES") or next(filter(usable, CANDIDATES), None)
+    server = server_url()
     if not server:
-        pytest.skip("needs PostgreSQL: CREW_TESTS_POSTGRES=postgresql://user@host:port/name")
+        pytest.skip(WANTED)
     database = ThrowAwayDatabase(server)
     try:
         yield database

@@ -9,8 +9,8 @@ import os
 import sys
 from pathlib import Path
 
-from airflow_crew_provider.service import logs
-from airflow_crew_provider.service.engine.crew import (
+from crew_service import logs
+from crew_service.engine.crew import (
     Completed,
     Job,
     PendingReview,
@@ -19,10 +19,10 @@ from airflow_crew_provider.service.engine.crew import (
     TaskDone,
     TaskStarted,
 )
-from airflow_crew_provider.service.engine.paths import ROOT
-from airflow_crew_provider.service.http.server import bind, server
-from airflow_crew_provider.service.scripted_crew import ScriptedCrew
-from airflow_crew_provider.service.settings import Settings
+from crew_service.engine.paths import ROOT
+from crew_service.http.server import bind, server
+from crew_service.scripted_crew import ScriptedCrew
+from crew_service.settings import Settings
 
 TOKEN = "a-token-of-20-letters"
 WORKERS = 8

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, select
 
-from airflow_crew_provider.service.storage import queries, states
-from airflow_crew_provider.service.storage.database import Database
-from airflow_crew_provider.service.storage.queries import Fence
-from airflow_crew_provider.service.storage.states import State
-from airflow_crew_provider.service.storage.tables import executions, results
+from crew_service.storage import queries, states
+from crew_service.storage.database import Database
+from crew_service.storage.queries import Fence
+from crew_service.storage.states import State
+from crew_service.storage.tables import executions, results
 
 TIMES = {"created_at": 1.0, "due_at": 1.0, "updated_at": 1.0}
 

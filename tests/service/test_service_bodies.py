@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 from crew_client import Client
 
-from airflow_crew_provider.service.local import running_service
+from crew_service.local import running_service
+from scripts.stack.waiting import PATIENCE
 
 LIMIT = 1024 * 1024
 GOOD = {"inputs": {"topic": "AI"}}
@@ -104,7 +106,7 @@ def stored(client: Client) -> float:
 def test_s3_what_is_no_json_object_is_refused_and_not_stored(client: Client, path: str, name: str) -> None:
     before = stored(client)
     headers = {"Content-Type": "application/json"}
-    answer = client.session.post(client.url + path, data=BAD_BODIES[name], headers=headers, timeout=30)
+    answer = client.session.post(client.url + path, data=BAD_BODIES[name], headers=headers, timeout=PATIENCE)
     assert answer.status_code == refusal(client), answer.text
     assert answer.json()["detail"]
     assert stored(client) == before
@@ -133,7 +135,7 @@ def test_s3_a_wrong_decision_is_refused_and_names_the_field(client: Client, name
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "x"])
 def test_s3_another_content_type_is_refused(client: Client, kind: str) -> None:
     headers = {"Content-Type": kind}
-    answer = client.session.post(f"{client.url}/kickoff", data=json.dumps(GOOD), headers=headers, timeout=30)
+    answer = client.session.post(f"{client.url}/kickoff", data=json.dumps(GOOD), headers=headers, timeout=PATIENCE)
     assert answer.status_code == refusal(client)
     assert "application/json" in str(answer.json()["detail"])
 
@@ -141,7 +143,7 @@ def test_s3_another_content_type_is_refused(client: Client, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "Application/JSON", None])
 def test_json_in_any_spelling_of_the_content_type_is_read(client: Client, kind: str | None) -> None:
     headers = {"Content-Type": kind}
-    answer = client.session.post(f"{client.url}/kickoff", data=json.dumps(GOOD), headers=headers, timeout=30)
+    answer = client.session.post(f"{client.url}/kickoff", data=json.dumps(GOOD), headers=headers, timeout=PATIENCE)
     assert answer.status_code == 200, answer.text
 
 
@@ -151,7 +153,7 @@ def test_s3_a_body_of_10_mb_is_a_413(client: Client, chunked: bool) -> None:
     body = json.dumps({"inputs": {"topic": "x" * 10_000_000}}).encode()
     data = iter([body[:5_000_000], body[5_000_000:]]) if chunked else body
     headers = {"Content-Type": "application/json"}
-    answer = client.session.post(f"{client.url}/kickoff", data=data, headers=headers, timeout=30)
+    answer = client.session.post(f"{client.url}/kickoff", data=data, headers=headers, timeout=PATIENCE)
     assert (answer.status_code, str(LIMIT) in answer.json()["detail"]) == (413, True)
 
 
@@ -161,7 +163,7 @@ def test_s3_a_body_of_10_mb_is_a_413(client: Client, chunked: bool) -> None:
     [("GET", "/kickoff"), ("PUT", "/kickoff"), ("DELETE", "/status/x"), ("POST", "/inputs"), ("GET", "/resume")],
 )
 def test_s3_a_wrong_method_is_a_405_that_names_the_right_one(client: Client, method: str, path: str) -> None:
-    answer = client.session.request(method, client.url + path, timeout=30)
+    answer = client.session.request(method, client.url + path, timeout=PATIENCE)
     assert (answer.status_code, answer.json()) == (405, {"detail": "Method Not Allowed"})
     assert answer.headers["Allow"]
 
@@ -176,13 +178,15 @@ def test_s3_a_path_that_is_not_there_is_a_404(client: Client, path: str) -> None
 @pytest.mark.row("S3")
 def test_s3_a_slow_client_gets_a_408_and_others_go_on(client: Client) -> None:
     parts = urlsplit(client.url)
-    with socket.create_connection((parts.hostname, parts.port), 30) as slow:
-        head = "POST /kickoff HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
-        slow.sendall(f'{head}Authorization: Bearer {client.token}\r\n\r\n{{"inputs'.encode())
+    with socket.create_connection((parts.hostname, parts.port), PATIENCE) as slow:
+        asked = "POST /kickoff HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
+        slow.sendall(f'{asked}Authorization: Bearer {client.token}\r\n\r\n{{"inputs'.encode())
         assert client.get("/inputs").status_code == 200
-        answer = slow.recv(4096)
-    assert answer.startswith(b"HTTP/1.1 408")
-    assert b'"detail"' in answer
+        with slow.makefile("rb") as answer:  # head and body may come apart
+            head = b"".join(iter(answer.readline, b"\r\n"))
+            body = answer.read(int(re.search(rb"content-length: (\d+)", head)[1]))  # type: ignore[index]
+    assert head.startswith(b"HTTP/1.1 408")
+    assert b'"detail"' in body
 
 
 @pytest.mark.row("S3")

@@ -8,6 +8,7 @@ import pytest
 from crew_client import GATED, SLOW, Client, Serve
 from playwright.sync_api import Browser, Page, expect
 
+from scripts.stack.waiting import PATIENCE
 from tests.browsers import browser_or_skip
 
 pytestmark = pytest.mark.slow
@@ -24,7 +25,7 @@ def browser() -> Iterator[Browser]:
 def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Page]:
     page = browser.new_page(viewport=WINDOWS[request.param])  # type: ignore[arg-type]
     page.set_default_timeout(30_000)
-    expect.set_options(timeout=30_000)
+    expect.set_options(timeout=PATIENCE * 1000)
     yield page
     page.close()
 

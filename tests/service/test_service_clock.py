@@ -1,11 +1,20 @@
-"""Row S18: the clock of the machine steps by ten minutes, back or forth."""
+"""Rows S18 and S23: the clock of a machine steps, or is of another day than those of its neighbours."""
 
 from __future__ import annotations
 
+import re
+import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from crew_client import GATED, Serve
+from crew_client import GATED, PLAIN, Receiver, Serve, eventually
+from sqlalchemy import update
+
+from crew_service.engine import retention
+from crew_service.storage.database import Database
+from crew_service.storage.tables import executions
 
 pytestmark = pytest.mark.slow
 TEN_MINUTES = 600.0
@@ -54,3 +63,61 @@ def test_s18_a_stop_after_a_step_reports_no_negative_time_and_nothing_is_deleted
     monkeypatch.setattr(time, "time", lambda: real() + step)
     assert client.post(f"/stop/{kickoff_id}").status_code == 200
     assert 0 <= client.status(kickoff_id)["execution_time"] < 60
+
+
+DAYS = 40 * 86400.0
+SERVICE = Path(__file__).parents[2] / "service" / "crew_service"
+
+
+@pytest.fixture
+def machine_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Set the clock of the machine that is started or asked next, in seconds ahead of the true time."""
+    real = time.time
+    return lambda ahead: monkeypatch.setattr(time, "time", lambda: real() + ahead)
+
+
+@pytest.mark.row("S23")
+@pytest.mark.parametrize("days", [DAYS, -DAYS])
+def test_s23_a_machine_whose_clock_is_40_days_off_deletes_nothing_and_repeats_no_kickoff(
+    serve: Serve, postgresql: str, machine_clock: Callable[[float], None], receiver: Receiver, days: float
+) -> None:
+    body, once = {"inputs": {"topic": "x"}, "crewWebhookUrl": receiver.url + "/crew"}, {"Idempotency-Key": "one"}
+    machine_clock(-days)
+    first = serve(PLAIN, db=postgresql, keep_days=30.0, token="a-token", webhook_secret="secret")
+    kickoff_id = first.post("/kickoff", body, headers=once).json()["kickoff_id"]
+    first.until(kickoff_id, "completed")
+    eventually(lambda: receiver.taken, "the webhook")
+    machine_clock(days)
+    second = serve(PLAIN, db=postgresql, keep_days=30.0, token="a-token", webhook_secret="secret")
+    again = second.kickoff()
+    second.until(again, "completed")
+    assert len([each for each in threading.enumerate() if each.name == "retention"]) == 2
+    time.sleep(1.0)  # each searches at its start; nothing shows that it found nothing
+    assert first.status(kickoff_id)["status"] == second.status(kickoff_id)["status"] == "completed"
+    assert second.post("/kickoff", body, headers=once).json() == {"kickoff_id": kickoff_id}
+    assert [each["kickoff_id"] for each in second.get("/executions").json()["executions"]] == [again, kickoff_id]
+    machine_clock(0.0)
+    assert abs(int(receiver.taken[0][1]["X-CrewAI-Timestamp"]) - time.time()) < 300
+
+
+@pytest.mark.row("S23")
+def test_s23_an_end_that_a_neighbour_wrote_by_its_own_clock_counts_from_when_it_is_seen(
+    serve: Serve, postgresql: str
+) -> None:
+    client = serve(PLAIN, db=postgresql, keep_days=1.0)
+    client.until(client.kickoff(), "completed")
+    database = Database(postgresql)
+    with database.writing() as connection:  # as the release before this one does, on a machine 40 days behind
+        connection.execute(update(executions).values(ended_at=executions.c.ended_at - DAYS, aged_from=None))
+    now = database.now()
+    retention.note_ends(database, now=now)
+    assert retention.forget_old(database, before=now - 86400) == 0
+    assert retention.forget_old(database, before=now + 1) == 1
+    database.close()
+
+
+def test_the_clock_of_the_machine_is_asked_in_one_place() -> None:
+    """Moments that are stored or compared are the database's; a duration within one process may be the machine's."""
+    asked = re.compile(r"time\.time\(\)|datetime\.now|utcnow")
+    found = {path.name for path in SERVICE.rglob("*.py") if asked.search(path.read_text())}
+    assert found == {"clock.py", "0004_webhook_queues.py", "nested_tasks.py", "crew_run.py"}

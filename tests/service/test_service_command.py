@@ -14,7 +14,8 @@ import pytest
 import requests
 from crew_client import GATED, Client, Command, Serve
 
-from airflow_crew_provider.service.cli import main
+from crew_service.cli import main
+from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.waits
 
@@ -27,7 +28,7 @@ def test_a_token_is_made_printed_once_alone_on_its_line_and_works(command: Calla
     assert token.split() == [token]
     assert Client(service.url, token).get("/inputs").json() == {"inputs": ["topic"], "required": ["topic"]}
     service.process.send_signal(signal.SIGTERM)
-    assert service.process.wait(30) == 0
+    assert service.process.wait(PATIENCE) == 0
     assert service.process.stdout.read() == ""
     assert token not in service.log.read_text()
 
@@ -98,11 +99,11 @@ def test_an_option_that_cannot_be_used_ends_the_start_in_one_sentence(
     options: tuple[str, ...], sentence: str, tmp_path: Path
 ) -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "airflow_crew_provider.service", "serve", "--port", "0", *options],
+        [sys.executable, "-m", "crew_service", "serve", "--port", "0", *options],
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert ran.returncode == 2
     assert sentence in ran.stderr.splitlines()[-1]
@@ -111,12 +112,12 @@ def test_an_option_that_cannot_be_used_ends_the_start_in_one_sentence(
 
 @pytest.mark.parametrize("package", ["fastapi", "sqlalchemy", "uvicorn", "jinja2", "prometheus_client"])
 def test_without_its_extra_the_command_says_in_one_sentence_what_to_install(package: str) -> None:
-    without = f"import sys; sys.modules[{package!r}] = None; from airflow_crew_provider.service.__main__ import main"
+    without = f"import sys; sys.modules[{package!r}] = None; from crew_service.__main__ import main"
     ran = subprocess.run(
-        [sys.executable, "-c", f"{without}; sys.exit(main())"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", f"{without}; sys.exit(main())"], capture_output=True, text=True, timeout=PATIENCE
     )
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr == f"The crew service needs {package!r}: pip install 'airflow-crew-provider[service]'.\n"
+    assert ran.stderr == f"The crew service needs {package!r}: pip install airflow-crew-service.\n"
 
 
 def test_an_unusable_port_or_database_is_reported_in_one_sentence(
@@ -190,11 +191,11 @@ def test_metrics_count_requests_by_route_executions_by_state_and_the_pool(serve:
     assert 'crew_service_executions{state="waiting"} 1.0' in text
     assert 'crew_service_request_seconds_count{code="200",path="/status/{kickoff_id}"}' in text
     assert "crew_service_workers 3.0" in text
-    assert requests.get(f"{client.url}/metrics", timeout=30).status_code == 401
+    assert requests.get(f"{client.url}/metrics", timeout=PATIENCE).status_code == 401
 
 
 def test_the_service_needs_neither_airflow_nor_crewai(tmp_path: Path) -> None:
-    code = "import sys, airflow_crew_provider.service.cli; print({'airflow', 'crewai'} & set(sys.modules))"
+    code = "import sys, crew_service.cli; print({'airflow', 'crewai'} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "set()"
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from crew_client import GATED, PLAIN, Client, Serve
 
-from airflow_crew_provider.service.local import running_service
+from crew_service.local import running_service
+from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.waits
 
@@ -23,7 +24,7 @@ def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
     barrier = threading.Barrier(len(calls))
 
     def run(call: Callable[[], Any]) -> Any:
-        barrier.wait(30)
+        barrier.wait(PATIENCE)
         return call()
 
     with ThreadPoolExecutor(len(calls)) as pool:

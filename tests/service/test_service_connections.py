@@ -1,20 +1,28 @@
-"""Rows S11 and S14: neither a hostile body nor a thousand half-sent requests keep the service from serving others."""
+"""Rows S11, S14 and S20: neither a hostile body nor a thousand half-sent requests keep the service from serving others.
+
+Nor does a crowd that sends requests and reads no answer.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import resource
+import select
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import requests
 from crew_client import GATED, PLAIN, Client, Command, Serve, eventually
+
+from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-the-organization"
@@ -67,7 +75,7 @@ def watched(client: Client) -> Iterator[list[float]]:
         yield took
     finally:
         over.set()
-        thread.join(30)
+        thread.join(PATIENCE)
 
 
 ORDINARY = body(b"[" + b"1, " * (MIB // 3 - 30) + b"1]")  # as long as the hostile ones, and nothing is wrong with it
@@ -86,7 +94,7 @@ def test_s11_hostile_json_is_answered_quickly_and_so_is_everybody_else(serve: Se
         assert len(raw) <= MIB
         with watched(client) as others:
             began = time.monotonic()
-            answer = ann.session.post(client.url + path, data=raw, timeout=120)
+            answer = ann.session.post(client.url + path, data=raw, timeout=PATIENCE)
             took = time.monotonic() - began
         assert answer.status_code < 500, answer.text[:200]
         assert len(answer.content) < 10_000
@@ -104,7 +112,7 @@ def test_s11_hostile_json_is_answered_quickly_and_so_is_everybody_else(serve: Se
 
 def half_sent(url: str, text: bytes) -> socket.socket:
     parts = urlsplit(url)
-    connection = socket.create_connection((parts.hostname, parts.port), timeout=30)
+    connection = socket.create_connection((parts.hostname, parts.port), timeout=PATIENCE)
     connection.sendall(text)
     return connection
 
@@ -161,6 +169,86 @@ def test_s14_a_request_whose_headers_do_not_arrive_in_time_is_ended(serve: Serve
         assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
 
 
+def unread(url: str, text: bytes) -> socket.socket:
+    """A connection that sends requests and reads nothing."""
+    parts = urlsplit(url)
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect((parts.hostname, parts.port))
+    connection.setblocking(False)
+    with contextlib.suppress(BlockingIOError, ConnectionError):
+        connection.send(text)
+    return connection
+
+
+def resident(process_id: int) -> int:
+    """Bytes of memory that a process has."""
+    pages = int(Path(f"/proc/{process_id}/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+UNREAD = {
+    "a large answer": b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n" * 4,
+    "the document": b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 200,
+    "small answers": b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n" * 5000,
+    "one answer": b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+}
+
+
+@pytest.mark.row("S20")
+@pytest.mark.usefixtures("many_files")
+@pytest.mark.parametrize("sent", ["a large answer", "small answers"])
+def test_s20_others_are_served_and_memory_is_bounded_while_640_connections_read_no_answer(
+    command: Callable[..., Command], sent: str
+) -> None:
+    service = command("--token", TOKEN, files=1024)
+    before = resident(service.process.pid)
+    with contextlib.ExitStack() as stack:
+        for _ in range(640):
+            stack.enter_context(unread(service.url, UNREAD[sent]))
+        for _ in range(5):
+            assert service.client(TOKEN).post("/kickoff", {"inputs": {"topic": "AI"}}).status_code == 200
+        grown = resident(service.process.pid) - before
+    assert grown < 200 * MIB, f"{grown // MIB} MiB"
+
+
+@pytest.mark.row("S20")
+@pytest.mark.parametrize("text", UNREAD.values(), ids=UNREAD)
+def test_s20_a_connection_whose_answer_nobody_reads_is_ended(serve: Serve, text: bytes) -> None:
+    client = serve(PLAIN, header_seconds=0.5)
+    with unread(client.url, text) as connection:
+        eventually(lambda: _ended(connection), "the end of the connection")
+
+
+def _ended(connection: socket.socket) -> bool:
+    """Whether the other side has ended it, found without reading."""
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+@pytest.mark.row("S20")
+def test_s20_a_slow_reader_gets_the_whole_answer(serve: Serve) -> None:
+    client = serve(PLAIN, header_seconds=1.5)
+    request = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    with half_sent(client.url, request) as connection:
+        taken = b""
+        while part := connection.recv(65536):
+            taken += part
+            time.sleep(0.2)
+    head, _, rest = taken.partition(b"\r\n\r\n")
+    assert b"content-length: %d\r\n" % len(rest) in head.lower() + b"\r\n"
+
+
+def test_sentthat_are_sent_at_once_are_answered_in_their_order(serve: Serve) -> None:
+    text = "".join(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n" for path in ["/healthz", "/unknown"] * 5)
+    with half_sent(serve(PLAIN).url, text.encode()) as connection:
+        answers = b""
+        while answers.count(b"HTTP/1.1 ") < 10:
+            answers += connection.recv(65536)
+    assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"200", b"401"] * 5
+
+
 def test_a_working_request_keeps_its_connection_when_others_want_one(serve: Serve) -> None:
     client = serve(PLAIN, max_connections=4)
     with contextlib.ExitStack() as stack:
@@ -189,7 +277,7 @@ def test_what_is_no_request_is_answered_as_json(serve: Serve, text: bytes, code:
         assert json.loads(rest)["detail"]
 
 
-def requests_counted(client: Client, code: int) -> bool:
+def sentcounted(client: Client, code: int) -> bool:
     return f'code="{code}"' in client.get("/metrics").text
 
 
@@ -199,8 +287,8 @@ def test_a_client_that_disconnects_in_mid_body_is_no_error_of_the_service(
     client = serve(PLAIN)
     head = f"POST /kickoff HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {client.token}\r\nContent-Length: 999\r\n\r\n"
     half_sent(client.url, head.encode() + b'{"inputs"').close()
-    eventually(lambda: requests_counted(client, 499), "the count")
-    assert not requests_counted(client, 500)
+    eventually(lambda: sentcounted(client, 499), "the count")
+    assert not sentcounted(client, 500)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
@@ -225,7 +313,7 @@ def _closed(connection: socket.socket) -> bool:
 def test_metrics_are_for_the_organization(serve: Serve) -> None:
     client = serve(PLAIN, user_tokens=[("ann", "ann-token-0123456789")])
     answer: Any = requests.get(
-        f"{client.url}/metrics", headers={"Authorization": "Bearer ann-token-0123456789"}, timeout=30
+        f"{client.url}/metrics", headers={"Authorization": "Bearer ann-token-0123456789"}, timeout=PATIENCE
     )
     assert (answer.status_code, "organization" in answer.json()["detail"]) == (403, True)
     assert client.get("/metrics").status_code == 200

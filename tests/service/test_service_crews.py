@@ -12,7 +12,8 @@ import pytest
 import requests
 from crew_client import PLAIN, Client, Command, Receiver, eventually
 
-from airflow_crew_provider.service.cli import main
+from crew_service.cli import main
+from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 REPORT = {
@@ -64,7 +65,7 @@ def test_each_crew_has_the_whole_api_below_its_path(crews: tuple[Client, Client]
     for client, ids in ((report, [one]), (brief, [other])):
         assert [each["kickoff_id"] for each in client.get("/executions").json()["executions"]] == ids
         for path in ("/docs", "/openapi.json", "/healthz"):
-            assert requests.get(client.url + path, timeout=30).status_code == 200
+            assert requests.get(client.url + path, timeout=PATIENCE).status_code == 200
         document = client.get("/openapi.json").json()
         assert document["servers"] == [{"url": "/crews/" + client.url.rpartition("/")[2]}]
         assert client.get("/", headers={"Accept": "text/html"}).status_code == 200
@@ -114,9 +115,9 @@ def test_the_same_idempotency_key_means_something_else_to_each_crew(crews: tuple
 
 def test_the_root_says_whether_the_service_is_well_and_refuses_all_else_as_json(crews: tuple[Client, Client]) -> None:
     root = crews[0].url.removesuffix("/crews/report")
-    assert requests.get(f"{root}/healthz", timeout=30).json() == {"status": "ok"}
+    assert requests.get(f"{root}/healthz", timeout=PATIENCE).json() == {"status": "ok"}
     for path in ("/inputs", "/crews/none/inputs", "/status/x"):
-        answer = requests.get(root + path, timeout=30)
+        answer = requests.get(root + path, timeout=PATIENCE)
         assert (answer.status_code, list(answer.json())) == (404, ["detail"])
 
 
@@ -168,28 +169,28 @@ def test_crews_of_the_same_name_end_the_start_with_one_sentence(
 def worker(folder: Path, postgresql: str) -> Iterator[subprocess.Popen[str]]:
     options = ("work", "--db", postgresql, "--crew", "plain.json")
     process = subprocess.Popen(
-        [sys.executable, "-m", "airflow_crew_provider.service", *options],
+        [sys.executable, "-m", "crew_service", *options],
         cwd=folder,
         stderr=(folder / "worker.log").open("w"),
         text=True,
     )
     yield process
     process.terminate()
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE) == 0
 
 
 def test_a_machine_that_only_works_runs_what_another_service_takes(
     folder: Path, command: Callable[..., Command], worker: subprocess.Popen[str], postgresql: str
 ) -> None:
     client = command("--db", postgresql, "--crew", "plain.json", "--token", COMMON).client(COMMON)
-    eventually(lambda: "Running crews" in (folder / "worker.log").read_text(), "the worker's start", 60)
+    eventually(lambda: "Running crews" in (folder / "worker.log").read_text(), "the worker's start")
 
     def the_worker_has_run_one() -> bool:
         kickoff_id = client.kickoff()
         assert client.until(kickoff_id, "completed")["result"]["output"] == "All on AI"
         return kickoff_id in (folder / "worker.log").read_text()
 
-    eventually(the_worker_has_run_one, "an execution on the worker", 60)
+    eventually(the_worker_has_run_one, "an execution on the worker")
 
 
 def test_work_on_a_sqlite_file_is_refused(

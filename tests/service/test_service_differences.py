@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from airflow_crew_provider.service.http.differences import LONGEST, compare
+from crew_service.http.differences import LONGEST, compare
 
 DISTINCT = "".join(f"line {number}\n" for number in range(1_000))
 

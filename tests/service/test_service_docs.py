@@ -14,6 +14,7 @@ import requests
 from crew_client import GATED, Command, Serve
 from playwright.sync_api import Page, expect
 
+from scripts.stack.waiting import PATIENCE
 from tests.browsers import browser_or_skip
 
 pytestmark = pytest.mark.slow
@@ -26,7 +27,7 @@ def page() -> Iterator[Page]:
     with browser_or_skip() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 1000})
         page.set_default_timeout(30_000)
-        expect.set_options(timeout=30_000)
+        expect.set_options(timeout=PATIENCE * 1000)
         yield page
 
 
@@ -60,7 +61,7 @@ def forwarding(target: str) -> type[BaseHTTPRequestHandler]:
             if self.path.startswith(f"{PREFIX}/"):
                 url = target + self.path.removeprefix(PREFIX)
                 sent = {name: value for name, value in self.headers.items() if name != "Host"}
-                answer = requests.request(self.command, url, data=body, headers=sent, timeout=30)
+                answer = requests.request(self.command, url, data=body, headers=sent, timeout=PATIENCE)
                 code, headers, content = answer.status_code, answer.headers, answer.content
             self.send_response(code)
             for name in ("Content-Type", "Content-Security-Policy", "X-Content-Type-Options"):
@@ -120,7 +121,7 @@ def test_it_works_below_the_path_of_a_crew_behind_a_proxy_with_a_prefix(
 
 
 def test_the_policy_lets_nothing_in_from_elsewhere(serve: Serve) -> None:
-    answer = requests.get(f"{serve().url}/docs", timeout=30)
+    answer = requests.get(f"{serve().url}/docs", timeout=PATIENCE)
     policy = dict(part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))
     assert policy["default-src"] == "'none'"
     assert policy["script-src"] == policy["connect-src"] == "'self'"
@@ -131,7 +132,7 @@ def test_the_assets_need_no_token_and_have_their_media_types(serve: Serve) -> No
     docs = f"{serve().url}/docs"
     kinds = {"swagger-ui.css": "text/css", "swagger-ui-bundle.js": "text/javascript", "start.js": "text/javascript"}
     for name, kind in kinds.items():
-        answer = requests.get(urljoin(f"{docs}/", name), timeout=30)
+        answer = requests.get(urljoin(f"{docs}/", name), timeout=PATIENCE)
         assert (answer.status_code, answer.headers["Content-Type"].partition(";")[0]) == (200, kind)
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
 

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import pytest
 from crew_client import Client, Serve, eventually
 
-from airflow_crew_provider.service.engine import runner
-from airflow_crew_provider.service.engine.crew import (
+from crew_service.engine import runner
+from crew_service.engine.crew import (
     Cancelled,
     Completed,
     Job,
@@ -28,6 +28,7 @@ from airflow_crew_provider.service.engine.crew import (
     TaskOutput,
     TaskStarted,
 )
+from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.waits
 
@@ -93,7 +94,7 @@ def test_s7_a_crew_that_hangs_ends_at_the_time_limit_and_gives_its_place_back(
     late: list[type] = []
 
     def hang(job: Job, report: Report) -> str:
-        released.wait(60)  # deaf to its cancellation
+        released.wait(PATIENCE)  # deaf to its cancellation
         try:
             report(StepDone(result="too late"))
         except Cancelled as error:
@@ -114,11 +115,11 @@ def test_s7_a_crew_that_hangs_ends_at_the_time_limit_and_gives_its_place_back(
 
 @pytest.mark.row("S7")
 def test_s7_the_time_limit_does_not_count_the_wait_for_a_person(serve: Serve) -> None:
-    scenario = {"tasks": [{"id": "draft_task", "seconds": 0.3, "human_input": True, "output": "x"}]}
-    client = serve(scenario, time_limit=0.9)
+    scenario = {"tasks": [{"id": "draft_task", "human_input": True, "output": "x"}]}
+    client = serve(scenario, time_limit=2.0)
     kickoff_id = client.kickoff()
     client.until(kickoff_id, "pending")
-    time.sleep(1.0)  # longer than the limit: this is what must not count
+    time.sleep(2.5)  # longer than the limit: this is what must not count
     client.resume(kickoff_id)
     client.until(kickoff_id, "completed")
 
@@ -129,16 +130,16 @@ def test_s7_a_stopped_crew_is_notified_at_once(serve: Serve) -> None:
 
     def patient(job: Job, report: Report) -> str:
         began.set()
-        job.cancelled.wait(60)
+        job.cancelled.wait(PATIENCE)
         heard.set()
         job.cancelled.raise_if_set()
         return "never"
 
     client = serve(crew=Unruly(patient=patient))
     kickoff_id = start(client, "patient")
-    assert began.wait(15)
+    assert began.wait(PATIENCE)
     client.post(f"/stop/{kickoff_id}")
-    assert heard.wait(5)
+    assert heard.wait(PATIENCE)
     assert client.status(kickoff_id)["error"] == "Stopped on request"
 
 

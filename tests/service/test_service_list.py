@@ -10,7 +10,8 @@ import pytest
 import requests
 from crew_client import GATED, SLOW, Client, Serve, eventually
 
-from airflow_crew_provider.service.cli import main
+from crew_service.cli import main
+from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.waits
 ERROR = {"tasks": [{"id": "only_task", "agent": "Writer", "error": "out of ink"}]}
@@ -114,7 +115,7 @@ def test_the_terminal_lists_one_state(serve: Serve, tmp_path: Path, capsys: pyte
 def test_the_page_and_the_list_show_the_same(serve: Serve) -> None:
     client = serve(SLOW)
     started = [client.kickoff() for _ in range(3)]
-    page = requests.get(client.url, headers={"Authorization": f"Bearer {client.token}"}, timeout=30).text
+    page = requests.get(client.url, headers={"Authorization": f"Bearer {client.token}"}, timeout=PATIENCE).text
     places = [page.index(kickoff_id) for kickoff_id in ids(client)]
     assert places == sorted(places)
     assert len(places) == len(started)

@@ -24,6 +24,7 @@ import requests
 from crew_client import Serve, eventually
 
 from scripts.stack.ports import free_port
+from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 SIZE = int(os.environ.get("CREW_MACHINES_SIZE", "24"))
@@ -47,12 +48,12 @@ class Machine:
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(PATIENCE)
 
     def is_up(self) -> bool:
         assert self.process.poll() is None
         try:
-            return requests.get(f"{self.url}/healthz", timeout=5).ok
+            return requests.get(f"{self.url}/healthz", timeout=PATIENCE).ok
         except requests.RequestException:
             return False
 
@@ -64,7 +65,7 @@ class Machines:
         self.folder = folder
         self.machines = [Machine(folder, database) for _ in range(number)]
         for one in self.machines:
-            eventually(one.is_up, "the start", 60)
+            eventually(one.is_up, "the start")
 
     def ask(self, method: str, path: str, key: str | None = None, body: Any = None) -> requests.Response:
         """Ask until some machine answers: a repetition is harmless with a key."""
@@ -73,7 +74,7 @@ class Machines:
         while True:
             url = random.choice(self.machines).url + path
             try:
-                answer = requests.request(method, url, json=body, headers=headers, timeout=30)
+                answer = requests.request(method, url, json=body, headers=headers, timeout=PATIENCE)
                 if answer.status_code < 500:
                     return answer
             except requests.RequestException:
@@ -89,11 +90,11 @@ class Machines:
         body = {"inputs": {"topic": str(number)}}
         kickoff_id = self.ask("POST", "/kickoff", f"kickoff-{number}", body).json()["kickoff_id"]
         for gate in machine.GATES:
-            eventually(lambda gate=gate: self.status(kickoff_id).get("task_id") == gate, gate, ANSWERED)
+            eventually(lambda gate=gate: self.status(kickoff_id).get("task_id") == gate, gate)
             decision = {"execution_id": kickoff_id, "task_id": gate, "human_feedback": "", "is_approve": True}
             answer = self.ask("POST", "/resume", f"resume-{number}-{gate}", decision)
             assert answer.status_code == 200, answer.text
-        record = eventually(lambda: self._over(kickoff_id), "the end", ANSWERED)
+        record = eventually(lambda: self._over(kickoff_id), "the end")
         return kickoff_id, record
 
     def _over(self, kickoff_id: str) -> dict[str, Any] | None:
@@ -173,16 +174,18 @@ def test_s13_what_one_machine_takes_another_knows(machines: Machines) -> None:
     body, key = {"inputs": {"topic": "x"}}, {**HEADERS, "Idempotency-Key": "one"}
     with ThreadPoolExecutor(12) as pool:
         urls = [first, second, third] * 4
-        answers = list(pool.map(lambda url: requests.post(f"{url}/kickoff", json=body, headers=key, timeout=30), urls))
+        answers = list(
+            pool.map(lambda url: requests.post(f"{url}/kickoff", json=body, headers=key, timeout=PATIENCE), urls)
+        )
     (kickoff_id,) = {answer.json()["kickoff_id"] for answer in answers}
     decision = {"execution_id": kickoff_id, "task_id": "draft_task", "human_feedback": "", "is_approve": True}
-    eventually(lambda: machines.status(kickoff_id)["status"] == "pending", "the question", 60)
+    eventually(lambda: machines.status(kickoff_id)["status"] == "pending", "the question")
     with ThreadPoolExecutor(12) as pool:
         answers = list(
-            pool.map(lambda url: requests.post(f"{url}/resume", json=decision, headers=HEADERS, timeout=30), urls)
+            pool.map(lambda url: requests.post(f"{url}/resume", json=decision, headers=HEADERS, timeout=PATIENCE), urls)
         )
     assert Counter(answer.status_code for answer in answers) == {200: 1, 400: 11}
-    stopped = requests.post(f"{third}/stop/{kickoff_id}", headers=HEADERS, timeout=30)
+    stopped = requests.post(f"{third}/stop/{kickoff_id}", headers=HEADERS, timeout=PATIENCE)
     assert stopped.status_code == 200
     journal = machines.journal()
     time.sleep(2)  # whichever machine runs it must hear of the stop
@@ -206,14 +209,14 @@ def test_a_browser_that_signed_in_at_one_machine_is_signed_in_at_all(machines: M
     browser = requests.Session()
     page = {"Accept": "text/html"}
     signed_in = browser.post(
-        f"{first}/login", {"token": machine.TOKEN}, headers=page, timeout=30, allow_redirects=False
+        f"{first}/login", {"token": machine.TOKEN}, headers=page, timeout=PATIENCE, allow_redirects=False
     )
     assert signed_in.status_code == 303
-    elsewhere = browser.get(f"{second}/", headers=page, timeout=30)
+    elsewhere = browser.get(f"{second}/", headers=page, timeout=PATIENCE)
     assert elsewhere.status_code == 200
     form_key = elsewhere.text.split('name="form_key" value="')[1].split('"')[0]
-    browser.post(f"{second}/logout", {"form_key": form_key}, headers=page, timeout=30, allow_redirects=False)
-    assert browser.get(f"{first}/", headers=page, timeout=30).status_code == 401
+    browser.post(f"{second}/logout", {"form_key": form_key}, headers=page, timeout=PATIENCE, allow_redirects=False)
+    assert browser.get(f"{first}/", headers=page, timeout=PATIENCE).status_code == 401
 
 
 @pytest.mark.row("S19")

@@ -15,9 +15,9 @@ from crew_client import Command, Serve
 from databases import sqlite_sample
 from sqlalchemy import create_engine, inspect, text
 
-from airflow_crew_provider.service.storage import schema
-from airflow_crew_provider.service.storage.database import Database, DatabaseUnusable
-from airflow_crew_provider.service.storage.tables import metadata
+from crew_service.storage import schema
+from crew_service.storage.database import Database, DatabaseUnusable
+from crew_service.storage.tables import metadata
 
 pytestmark = pytest.mark.slow
 SCENARIO = {
@@ -81,7 +81,7 @@ def test_a_database_of_release_0_1_is_carried_over_with_all_that_it_has(serve: S
 
 
 def test_the_command_line_carries_it_over_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from airflow_crew_provider.service.cli import main
+    from crew_service.cli import main
 
     assert main(["list", "--db", sqlite_sample(tmp_path)]) == 0
     assert WAITING in capsys.readouterr().out

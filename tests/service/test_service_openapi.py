@@ -13,6 +13,8 @@ import pytest
 import requests
 from crew_client import GATED, Client, Command, Serve
 
+from scripts.stack.waiting import PATIENCE
+
 pytestmark = pytest.mark.slow
 CONFIG = Path(__file__).parent / "schemathesis.toml"
 TOKEN = "a-token-of-20-letters"
@@ -63,12 +65,12 @@ def test_schemathesis_finds_no_failure_with_all_checks_on(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=PATIENCE,
         check=False,
     )
     assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]
     assert "No issues found" in run.stdout or "passed" in run.stdout
-    assert requests.get(f"{url}/healthz", timeout=30).status_code == 200
+    assert requests.get(f"{url}/healthz", timeout=PATIENCE).status_code == 200
 
 
 @pytest.mark.parametrize("dialect", ["spec", "live"])

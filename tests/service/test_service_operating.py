@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from crew_client import PLAIN, SLOW, Command, Serve, eventually
 
-from airflow_crew_provider import __version__
+from crew_service import __version__
+from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-the-organization"
@@ -54,7 +55,7 @@ def test_the_log_can_be_text_and_quieter(command: Callable[..., Command]) -> Non
 
 def test_the_version_is_printed() -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "airflow_crew_provider.service", "--version"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "crew_service", "--version"], capture_output=True, text=True, timeout=PATIENCE
     )
     assert (ran.returncode, ran.stdout) == (0, f"airflow-crew-service {__version__}\n")
 

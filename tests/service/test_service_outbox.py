@@ -15,10 +15,11 @@ from typing import Any, ClassVar, Literal
 import pytest
 from crew_client import PLAIN, Client, Command, Receiver, Serve, eventually
 
-from airflow_crew_provider.service.engine import outbox
-from airflow_crew_provider.service.engine.crew import Completed, Job, Report, StepDone, TaskDone, TaskInfo, TaskOutput
-from airflow_crew_provider.service.engine.sending import signature
-from airflow_crew_provider.service.local import running_service
+from crew_service.engine import outbox
+from crew_service.engine.crew import Completed, Job, Report, StepDone, TaskDone, TaskInfo, TaskOutput
+from crew_service.engine.sending import signature
+from crew_service.local import running_service
+from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-the-organization"
@@ -69,7 +70,7 @@ def test_s9_a_thousand_webhooks_to_a_quick_receiver_arrive_once_each_in_the_orde
     client = serve(crew=Talkative())
     for number in range(20):
         talk(client, 50, stepWebhookUrl=f"{receiver.url}/{number}")
-    eventually(lambda: len(receiver.taken) >= 1000 and figure(client, "webhooks_waiting") == 0, "delivery", 90)
+    eventually(lambda: len(receiver.taken) >= 1000 and figure(client, "webhooks_waiting") == 0, "delivery")
     for number in range(20):
         assert thoughts(receiver, f"/{number}") == list(range(50))
 
@@ -95,7 +96,7 @@ def test_s9_a_graceful_stop_in_mid_delivery_sends_nothing_twice(receiver: Receiv
             client.until(talk(client, 100, stepWebhookUrl=f"{receiver.url}/step"), "completed")
     with running_service(**options) as service:
         client = Client(service.url, TOKEN)
-        eventually(lambda: figure(client, "webhooks_waiting") == 0, "delivery", 60)
+        eventually(lambda: figure(client, "webhooks_waiting") == 0, "delivery")
     assert len(receiver.taken) == 300
 
 
@@ -109,7 +110,7 @@ def test_s9_a_crash_repeats_at_most_what_was_under_way(command: Callable[..., Co
     service.kill()
     receiver.hold.set()
     client = command("--token", TOKEN).client(TOKEN)
-    eventually(lambda: figure(client, "webhooks_waiting") == 0, "delivery", 60)
+    eventually(lambda: figure(client, "webhooks_waiting") == 0, "delivery")
     assert [body["result"][:5] for body in receiver.bodies("/s")] == ["Notes", "Notes", "Outli", "Draft"]
 
 
@@ -117,14 +118,13 @@ def test_s9_a_crash_repeats_at_most_what_was_under_way(command: Callable[..., Co
 def test_s10_a_silent_receiver_with_600_webhooks_does_not_hold_up_the_others(
     serve: Serve, receiver: Receiver, silent: Receiver
 ) -> None:
-    client = serve(crew=Talkative(), webhook_timeout=60)
+    client = serve(crew=Talkative(), webhook_timeout=10 * PATIENCE)
     for _ in range(60):
         client.until(talk(client, 10, stepWebhookUrl=f"{silent.url}/step"), "completed")
-    began = time.monotonic()
     for number in range(5):
         talk(client, 3, stepWebhookUrl=f"{receiver.url}/{number}")
     eventually(lambda: len(receiver.taken) == 15, "the others' webhooks")
-    assert time.monotonic() - began < 25  # a silent receiver answers after thirty
+    assert silent.answered == 0
     assert len(silent.taken) <= outbox.PER_RECEIVER
 
 
@@ -147,9 +147,15 @@ def memory(service: Command) -> int:
     return int(Path(f"/proc/{service.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def most_memory(service: Command) -> int:
+    """Return how much the process has held at any moment so far."""
+    status = Path(f"/proc/{service.process.pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index]
+
+
 def multiply(database: Path, number: int, body: str) -> None:
     """As if as many executions had each sent a webhook to the one receiver that there is."""
-    with sqlite3.connect(database, timeout=30) as connection:
+    with sqlite3.connect(database, timeout=PATIENCE) as connection:
         connection.execute(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) INSERT INTO webhook_queues"
             " (id, execution_id, receiver, url, due_at) SELECT 'q' || i, execution_id, receiver, url, 0"
@@ -225,13 +231,13 @@ def test_s8_a_delivery_that_cannot_be_stored_is_not_sent_again_and_again(
     logged = len(caplog.records)
     receiver.hold.set()
     try:
-        time.sleep(5)  # the fault was seen in as many seconds
+        time.sleep(2)  # the fault was seen in as many seconds
         assert len(receiver.taken) == 1
         assert len(caplog.records) - logged < 10
     finally:
         other.execute("ROLLBACK")
         other.close()
-    eventually(lambda: figure(client, "webhooks_waiting") == 0, "the settlement", 60)
+    eventually(lambda: figure(client, "webhooks_waiting") == 0, "the settlement")
     assert len(receiver.taken) == 1
 
 
@@ -245,15 +251,12 @@ def test_s17_large_outputs_for_a_silent_receiver_stay_in_the_database(
     client = service.client(TOKEN)
     for _ in range(3):
         client.until(client.kickoff(), "completed")
-    before = memory(service)  # with what running such a crew takes
+    before = most_memory(service)  # with what running such a crew takes
     for _ in range(5):
         client.until(client.kickoff(taskWebhookUrl=f"{silent.url}/task"), "completed")
-    highest = 0
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        highest = max(highest, memory(service) - before)
-        time.sleep(0.1)
-    assert highest < 300_000_000  # 150 MB wait; the first release went past 2,200 MB
+    eventually(lambda: silent.taken, "the first webhook")
+    time.sleep(3)  # in which the first release went past 2,200 MB
+    assert most_memory(service) - before < 300_000_000  # 150 MB wait
 
 
 def test_a_webhook_is_signed_where_a_secret_is_given(serve: Serve, receiver: Receiver) -> None:
@@ -279,7 +282,7 @@ def test_two_services_on_one_database_deliver_each_webhook_once(
         thread.start()
     for thread in threads:
         thread.join()
-    eventually(lambda: len(receiver.taken) >= 180, "delivery", 90)
+    eventually(lambda: len(receiver.taken) >= 180, "delivery")
     eventually(lambda: figure(clients[0], "webhooks_waiting") == 0, "an empty outbox")
     by_execution: dict[str, list[str]] = {}
     for body in receiver.bodies("/s"):

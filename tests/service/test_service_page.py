@@ -10,8 +10,9 @@ import pytest
 import requests
 from crew_client import GATED, PLAIN, Client, Serve, eventually
 
-from airflow_crew_provider.service.engine.crew import Completed, Job, PendingReview, Report, TaskDone, TaskInfo
-from airflow_crew_provider.service.http import login_limit
+from crew_service.engine.crew import Completed, Job, PendingReview, Report, TaskDone, TaskInfo
+from crew_service.http import login_limit
+from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.waits
 HTML = {"Accept": "text/html"}
@@ -25,10 +26,10 @@ class Browser:
         self.url = client.url
         self.session = requests.Session()
         self.session.headers.update(HTML)
-        self.signed_in = self.session.post(f"{self.url}/login", data={"token": token or client.token}, timeout=30)
+        self.signed_in = self.session.post(f"{self.url}/login", data={"token": token or client.token}, timeout=PATIENCE)
 
     def page(self) -> str:
-        return self.session.get(f"{self.url}/", timeout=30).text
+        return self.session.get(f"{self.url}/", timeout=PATIENCE).text
 
     def form(self) -> dict[str, str]:
         """The hidden fields of the first review form."""
@@ -37,7 +38,7 @@ class Browser:
 
     def decide(self, decision: str, feedback: str = "", **changed: str) -> requests.Response:
         form = {**self.form(), "decision": decision, "feedback": feedback, **changed}
-        return self.session.post(f"{self.url}/review", data=form, timeout=30)
+        return self.session.post(f"{self.url}/review", data=form, timeout=PATIENCE)
 
 
 @pytest.fixture
@@ -47,10 +48,10 @@ def client(serve: Serve) -> Client:
 
 def test_without_a_session_there_is_only_the_way_in(client: Client) -> None:
     client.kickoff("a secret topic")
-    answer = requests.get(f"{client.url}/", headers=HTML, timeout=30)
+    answer = requests.get(f"{client.url}/", headers=HTML, timeout=PATIENCE)
     assert (answer.status_code, "Token" in answer.text, "secret" in answer.text) == (401, True, False)
     for path in ("review", "logout"):
-        assert requests.post(f"{client.url}/{path}", data={"form_key": "x"}, timeout=30).status_code == 401
+        assert requests.post(f"{client.url}/{path}", data={"form_key": "x"}, timeout=PATIENCE).status_code == 401
 
 
 def test_a_wrong_token_opens_no_session(client: Client) -> None:
@@ -59,7 +60,7 @@ def test_a_wrong_token_opens_no_session(client: Client) -> None:
 
 
 def test_the_cookie_is_not_the_token_and_no_script_can_read_it(client: Client) -> None:
-    answer = requests.post(f"{client.url}/login", data={"token": client.token}, timeout=30, allow_redirects=False)
+    answer = requests.post(f"{client.url}/login", data={"token": client.token}, timeout=PATIENCE, allow_redirects=False)
     cookie = answer.headers["Set-Cookie"]
     assert client.token not in cookie
     assert "HttpOnly" in cookie
@@ -70,7 +71,7 @@ def test_the_cookie_opens_nothing_but_the_page(client: Client) -> None:
     browser = Browser(client)
     assert "Executions" in browser.page()
     for method, path in (("GET", "/inputs"), ("POST", "/kickoff"), ("GET", "/metrics")):
-        assert browser.session.request(method, client.url + path, timeout=30).status_code == 401
+        assert browser.session.request(method, client.url + path, timeout=PATIENCE).status_code == 401
 
 
 def test_it_shows_state_progress_and_drafts_and_an_approval_goes_on(client: Client) -> None:
@@ -116,7 +117,7 @@ def test_a_form_of_another_session_is_refused(client: Client) -> None:
 
 def test_html_in_outputs_is_shown_as_text_and_scripts_are_forbidden_anyway(client: Client) -> None:
     client.until(client.kickoff(NASTY), "pending")
-    answer = Browser(client).session.get(f"{client.url}/", timeout=30)
+    answer = Browser(client).session.get(f"{client.url}/", timeout=PATIENCE)
     assert re.findall("<script[^>]*>", answer.text) == ['<script src="page.js" defer>']
     assert "<img" not in answer.text
     assert "&lt;script&gt;" in answer.text
@@ -140,8 +141,8 @@ def test_signing_out_ends_the_session(client: Client) -> None:
     browser = Browser(client)
     client.until(client.kickoff(), "pending")
     cookies = browser.session.cookies.copy()
-    browser.session.post(f"{client.url}/logout", data={"form_key": browser.form()["form_key"]}, timeout=30)
-    assert requests.get(f"{client.url}/", headers=HTML, cookies=cookies, timeout=30).status_code == 401
+    browser.session.post(f"{client.url}/logout", data={"form_key": browser.form()["form_key"]}, timeout=PATIENCE)
+    assert requests.get(f"{client.url}/", headers=HTML, cookies=cookies, timeout=PATIENCE).status_code == 401
 
 
 def test_an_old_draft_is_shown_however_many_executions_came_after_it(serve: Serve) -> None:
@@ -158,7 +159,7 @@ def test_an_old_draft_is_shown_however_many_executions_came_after_it(serve: Serv
 def test_a_form_that_cannot_be_read_is_a_400(serve: Serve, body: bytes) -> None:
     client = serve(PLAIN)
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    answer = requests.post(f"{client.url}/login", data=body, headers=headers, timeout=30)
+    answer = requests.post(f"{client.url}/login", data=body, headers=headers, timeout=PATIENCE)
     assert (answer.status_code, "detail" in answer.json()) == (400, True)
 
 
@@ -215,7 +216,7 @@ def test_zero_characters_find_nothing_and_break_nothing_on_postgresql_either(ser
     browser = Browser(client)
     form = {**browser.form(), "execution_id": "\0", "webhook_id": "\0", "decision": "approve"}
     for path in ("review", "cancel", "resend"):
-        assert browser.session.post(f"{client.url}/{path}", data=form, timeout=30).status_code == 200, path
+        assert browser.session.post(f"{client.url}/{path}", data=form, timeout=PATIENCE).status_code == 200, path
     assert client.status(kickoff_id)["status"] == "pending"
 
 
@@ -255,8 +256,8 @@ def test_the_form_of_an_earlier_question_answers_no_later_one_of_the_same_method
         eventually(lambda number=number: client.status(kickoff_id)["progress"]["completed_tasks"] == number, "a step")
         client.until(kickoff_id, "pending")
     assert (browser.form()["task_id"], browser.form()["round"]) == (old["task_id"], old["round"])
-    late = browser.session.post(f"{client.url}/review", data={**old, "outcome": "yes"}, timeout=30)
+    late = browser.session.post(f"{client.url}/review", data={**old, "outcome": "yes"}, timeout=PATIENCE)
     assert "This draft no longer waits for a decision. Nothing was changed." in html.unescape(late.text)
     assert client.status(kickoff_id)["status"] == "pending"
-    browser.session.post(f"{client.url}/review", data={**browser.form(), "outcome": "yes"}, timeout=30)
+    browser.session.post(f"{client.url}/review", data={**browser.form(), "outcome": "yes"}, timeout=PATIENCE)
     client.until(kickoff_id, "completed")

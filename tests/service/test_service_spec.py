@@ -8,6 +8,8 @@ from uuid import uuid4
 import pytest
 from crew_client import PLAIN, SLOW, Client, Serve
 
+from scripts.stack.waiting import PATIENCE
+
 pytestmark = pytest.mark.waits
 
 
@@ -74,16 +76,18 @@ def test_a_failed_execution_reads_error_with_the_reason_and_its_time(serve: Serv
     client = serve({"tasks": [{"id": "t", "seconds": 0.1, "error": "ValueError: bad {topic}"}]})
     record = client.until(client.kickoff("input"), "error")
     assert record["error"] == "ValueError: bad input"
-    assert 0.1 <= record["execution_time"] < 5
+    assert record["execution_time"] >= 0.1
 
 
 def test_the_execution_time_leaves_out_the_wait_for_a_person(serve: Serve) -> None:
     client = serve({"tasks": [{"id": "draft_task", "seconds": 0.2, "human_input": True, "output": "x"}]})
+    began = time.monotonic()
     kickoff_id = client.kickoff()
     client.until(kickoff_id, "pending")
     time.sleep(1.0)  # the wait is what is measured
     client.resume(kickoff_id)
-    assert 0.2 <= client.until(kickoff_id, "completed")["execution_time"] < 0.9
+    record = client.until(kickoff_id, "completed")
+    assert 0.2 <= record["execution_time"] <= time.monotonic() - began - 1.0
 
 
 def test_missing_inputs_are_a_422_that_names_them(serve: Serve) -> None:
@@ -166,10 +170,10 @@ def test_stopping_the_unknown_is_a_404_and_the_completed_a_400(serve: Serve) -> 
 
 
 def test_a_head_request_answers_as_get_without_a_body(client: Client) -> None:
-    answer = client.session.head(f"{client.url}/inputs", timeout=30)
+    answer = client.session.head(f"{client.url}/inputs", timeout=PATIENCE)
     assert (answer.status_code, answer.content) == (200, b"")
 
 
 def test_options_names_the_methods(client: Client) -> None:
-    answer = client.session.options(f"{client.url}/inputs", timeout=30)
+    answer = client.session.options(f"{client.url}/inputs", timeout=PATIENCE)
     assert (answer.status_code, answer.headers["Allow"]) == (204, "GET, HEAD")

@@ -13,12 +13,12 @@ from crew_client import PLAIN, Serve
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import IntegrityError
 
-from airflow_crew_provider.service.engine import crew, retention, runner
-from airflow_crew_provider.service.scripted_crew import DEMO, ScriptedCrew
-from airflow_crew_provider.service.storage import queries, states
-from airflow_crew_provider.service.storage.availability import DatabaseUnavailable
-from airflow_crew_provider.service.storage.database import Database, DatabaseUnusable
-from airflow_crew_provider.service.storage.tables import executions
+from crew_service.engine import crew, retention, runner
+from crew_service.scripted_crew import DEMO, ScriptedCrew
+from crew_service.storage import queries, states
+from crew_service.storage.availability import DatabaseUnavailable
+from crew_service.storage.database import Database, DatabaseUnusable
+from crew_service.storage.tables import executions
 
 MOVES = [states.CLAIM, states.REQUEUE, states.WAIT, states.RESUME, states.COMPLETE, states.FAIL, states.STOP]
 

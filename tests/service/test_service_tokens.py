@@ -12,9 +12,10 @@ import pytest
 import requests
 from crew_client import SLOW, Serve
 
-from airflow_crew_provider.service.engine.principals import BadToken, Principal, Tokens
-from airflow_crew_provider.service.http.dialects import DIALECTS
-from airflow_crew_provider.service.http.endpoints import table
+from crew_service.engine.principals import BadToken, Principal, Tokens
+from crew_service.http.dialects import DIALECTS
+from crew_service.http.endpoints import table
+from scripts.stack.waiting import PATIENCE
 
 DENIED = {"detail": "Invalid or missing authentication credentials"}
 TOKEN = "organization-token-0123456789"
@@ -37,7 +38,7 @@ def test_s6_without_a_valid_token_every_path_answers_the_same_401(
     assert len(PATHS) >= 10
     headers = {} if shown is None else {"Authorization": shown.encode()}
     for method, path in PATHS:
-        answer = requests.request(method, client.url + path, headers=headers, timeout=30)
+        answer = requests.request(method, client.url + path, headers=headers, timeout=PATIENCE)
         assert (answer.status_code, answer.json()) == (401, DENIED), (method, path)
         assert answer.headers["WWW-Authenticate"] == "Bearer"
 
@@ -47,21 +48,21 @@ def test_s6_the_scheme_is_read_in_any_case(serve: Serve) -> None:
     client = serve(token=TOKEN)
     for scheme in ("bearer", "BEARER", "Bearer"):
         headers = {"Authorization": f"{scheme} {TOKEN}"}
-        assert requests.get(f"{client.url}/inputs", headers=headers, timeout=30).status_code == 200
+        assert requests.get(f"{client.url}/inputs", headers=headers, timeout=PATIENCE).status_code == 200
 
 
 @pytest.mark.row("S6")
 def test_s6_the_401_comes_before_the_body(serve: Serve) -> None:
     client = serve()
     parts = urlsplit(client.url)
-    with socket.create_connection((parts.hostname, parts.port), 30) as half:
+    with socket.create_connection((parts.hostname, parts.port), PATIENCE) as half:
         half.sendall(b"POST /kickoff HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
         assert half.recv(4096).startswith(b"HTTP/1.1 401")
 
 
 @pytest.mark.row("S6")
 def test_s6_every_known_token_is_compared_whichever_matches(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_crew_provider.service.engine import principals
+    from crew_service.engine import principals
 
     compared: list[int] = []
     real = principals.hmac.compare_digest
@@ -79,9 +80,9 @@ def test_equal_tokens_and_those_that_cannot_be_sent_are_refused(organization: st
 
 def test_without_a_token_health_and_the_documentation_are_there(serve: Serve) -> None:
     client = serve()
-    assert requests.get(f"{client.url}/healthz", timeout=30).json() == {"status": "ok"}
-    assert requests.get(f"{client.url}/openapi.json", timeout=30).json()["openapi"].startswith("3.1")
-    assert "swagger-ui" in requests.get(f"{client.url}/docs", timeout=30).text
+    assert requests.get(f"{client.url}/healthz", timeout=PATIENCE).json() == {"status": "ok"}
+    assert requests.get(f"{client.url}/openapi.json", timeout=PATIENCE).json()["openapi"].startswith("3.1")
+    assert "swagger-ui" in requests.get(f"{client.url}/docs", timeout=PATIENCE).text
 
 
 @pytest.mark.parametrize("dialect", ["spec", "live"])
@@ -114,7 +115,7 @@ def test_a_user_cannot_decide_for_another_ones_execution(serve: Serve) -> None:
 def test_no_token_stands_in_the_database_or_the_log(
     serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("DEBUG", logger="airflow_crew_provider")
+    caplog.set_level("DEBUG", logger="crew_service")
     client = serve(token=TOKEN, user_tokens=[("ann", "ann-secret-token")])
     user = client.holding("ann-secret-token")
     key: dict[str, Any] = {"headers": {"Idempotency-Key": "k"}}

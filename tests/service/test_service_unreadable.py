@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from crew_client import GATED, Client, Serve
 
-from airflow_crew_provider.service.cli import main
+from crew_service.cli import main
+from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.waits
 BAD_VALUES = [
@@ -30,7 +31,7 @@ BAD_VALUES = [
 
 
 def spoil(database: Path, execution_id: str, column: str, value: str) -> None:
-    with sqlite3.connect(database, timeout=30) as connection:
+    with sqlite3.connect(database, timeout=PATIENCE) as connection:
         connection.execute(f"UPDATE executions SET {column} = ? WHERE id = ?", (value, execution_id))
     connection.close()
 
@@ -84,7 +85,7 @@ def test_s15_a_finished_task_that_cannot_be_read_ends_its_execution_alone(serve:
     bad, good = client.kickoff("bad"), client.kickoff("good")
     for kickoff_id in (bad, good):
         client.until(kickoff_id, "pending")
-    with sqlite3.connect(tmp_path / "service.db", timeout=30) as connection:
+    with sqlite3.connect(tmp_path / "service.db", timeout=PATIENCE) as connection:
         connection.execute("UPDATE results SET task = '{broken' WHERE execution_id = ?", (bad,))
     connection.close()
     assert main(["status", "--db", str(tmp_path / "service.db"), bad]) == 0

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import base64
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from crew_client import GATED, PLAIN, Client, Receiver, Serve, eventually
 
-from airflow_crew_provider.service.engine import outbox
-from airflow_crew_provider.service.local import running_service
+from crew_service.engine import outbox
+from crew_service.local import running_service
+from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.waits
 SECRET = "hook-secret-0123456789"
@@ -136,11 +136,10 @@ def test_s5_a_receiver_that_never_takes_it_is_given_up_after_a_bounded_number_of
 def test_s5_a_receiver_that_is_down_or_slow_does_not_hold_up_the_crew_or_other_receivers(
     serve: Serve, receiver: Receiver
 ) -> None:
-    client = serve(PLAIN, webhook_timeout=60)
+    client = serve(PLAIN, webhook_timeout=10 * PATIENCE)
     slow = Receiver()
     slow.hold.clear()
     try:
-        began = time.monotonic()
         ids = [
             client.kickoff(taskWebhookUrl=f"{slow.url}/slow", stepWebhookUrl="http://127.0.0.1:9/") for _ in range(20)
         ]
@@ -148,7 +147,7 @@ def test_s5_a_receiver_that_is_down_or_slow_does_not_hold_up_the_crew_or_other_r
         for kickoff_id in ids:
             client.until(kickoff_id, "completed")
         eventually(lambda: receiver.bodies("/task"), "the other receiver's news")
-        assert time.monotonic() - began < 25  # a slow receiver answers after thirty
+        assert slow.answered == 0
     finally:
         slow.close()
 
@@ -181,7 +180,7 @@ def test_s5_a_redirect_is_not_followed_so_that_the_credential_stays_with_its_add
 def test_s5_news_that_was_not_delivered_survives_a_restart(receiver: Receiver, tmp_path: Path) -> None:
     receiver.answers = [500]
     options: dict[str, Any] = {"scenario": PLAIN, "token": "a-token", "db": tmp_path / "kept.db"}
-    with running_service(**options, webhook_timeout=60) as service:
+    with running_service(**options, webhook_timeout=10 * PATIENCE) as service:
         client = Client(service.url, service.token)
         receiver.hold.clear()
         client.until(client.kickoff(crewWebhookUrl=f"{receiver.url}/crew"), "completed")

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import insert, select
 
-from airflow_crew_provider.service.storage import queries, states
-from airflow_crew_provider.service.storage.database import Database
-from airflow_crew_provider.service.storage.queries import Fence
-from airflow_crew_provider.service.storage.states import Move, State
-from airflow_crew_provider.service.storage.tables import executions
+from crew_service.storage import queries, states
+from crew_service.storage.database import Database
+from crew_service.storage.queries import Fence
+from crew_service.storage.states import Move, State
+from crew_service.storage.tables import executions
 
 # For each move the state that it leads to, and the states from which it is allowed.
 LAW = {
@@ -25,7 +25,6 @@ LAW = {
     "STOP": ("stopped", {"queued", "running", "waiting"}),
 }
 OVER = {"completed", "failed", "stopped"}
-CASES = [(name, state) for name in LAW for state in State]
 
 
 @pytest.fixture(scope="module")
@@ -58,29 +57,37 @@ def test_the_law_names_every_move_and_every_end() -> None:
     assert set(map(str, states.OVER)) == OVER
 
 
-@pytest.mark.parametrize(("name", "state"), CASES)
-def test_a_move_is_made_from_its_own_states_only(database: Database, name: str, state: State) -> None:
+@pytest.mark.parametrize("name", LAW)
+def test_a_move_is_made_from_its_own_states_only(database: Database, name: str) -> None:
+    for state in State:
+        _try_move(database, name, state)
+
+
+def _try_move(database: Database, name: str, state: State) -> None:
     target, sources = LAW[name]
     execution_id = put(database, state)
     with database.writing() as connection:
         made = queries.move(connection, execution_id, getattr(states, name), now=2.0)
         elsewhere = queries.move(connection, "another", getattr(states, name), now=2.0)
-    assert made is (state in sources)
+    assert made is (state in sources), state
     assert elsewhere is False
-    assert row(database) == ((target, None, 2.0, 2) if made else (state, "p", 1.0, 2))
+    assert row(database) == ((target, None, 2.0, 2) if made else (state, "p", 1.0, 2)), state
 
 
-@pytest.mark.parametrize(("name", "state"), CASES)
-def test_a_segment_writes_from_its_own_states_and_counts_its_writes(
-    database: Database, name: str, state: State
-) -> None:
+@pytest.mark.parametrize("name", LAW)
+def test_a_segment_writes_from_its_own_states_and_counts_its_writes(database: Database, name: str) -> None:
+    for state in State:
+        _try_fenced_move(database, name, state)
+
+
+def _try_fenced_move(database: Database, name: str, state: State) -> None:
     target, sources = LAW[name]
     execution_id = put(database, state)
     with database.writing() as connection:
         made = queries.write_fenced(connection, Fence(execution_id, 3, 2), getattr(states, name), now=2.0)
-    assert made is (state in sources)
+    assert made is (state in sources), state
     kept_by = "p" if name == "NOTE" else None
-    assert row(database) == ((target, kept_by, 2.0, 3) if made else (state, "p", 1.0, 2))
+    assert row(database) == ((target, kept_by, 2.0, 3) if made else (state, "p", 1.0, 2)), state
 
 
 @pytest.mark.parametrize(("segment", "writes"), [(2, 2), (4, 2), (3, 1), (3, 3)])

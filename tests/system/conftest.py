@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from faults.statsd import StatsdServer
 
+from scripts.find_postgres import WANTED, server_url
 from scripts.stack import AirflowStack, CrewService, ProcessGroup, free_port
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "example_dags"
-POSTGRES = os.environ.get("CREW_TESTS_POSTGRES")
 SECONDS = 1.0
 LINEAGE = "lineage.jsonl"
 GROUPS: list[ProcessGroup] = []
@@ -48,17 +47,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.system)
-            # One Airflow serves a group; most of the time its tests wait.
-            item.add_marker(pytest.mark.xdist_group("crashes" if "crashes" in item.path.parts else "system"))
+            # One Airflow serves a group, named after the folder; most of the time its tests wait.
+            item.add_marker(pytest.mark.xdist_group(item.path.parent.name))
             item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="session")
 def postgres() -> str:
     """A PostgreSQL server on which a test may make its databases."""
-    if not POSTGRES:
-        pytest.skip("needs PostgreSQL: CREW_TESTS_POSTGRES=postgresql://user@host:port/name")
-    return POSTGRES
+    server = server_url()
+    if not server:
+        pytest.skip(WANTED)
+    return server
 
 
 @pytest.hookimpl(trylast=True)
@@ -119,7 +119,7 @@ def airflow(
         },
         users={"admin": "ADMIN", "rita": "USER"},
         env={"CREW_EXAMPLE_PATIENCE": "30", **statsd.environment},
-        postgres=POSTGRES,
+        postgres=server_url(),
         group=group,
     )
     transport = {"type": "file", "log_file_path": str(stack.home / LINEAGE), "append": True}

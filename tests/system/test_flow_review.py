@@ -9,7 +9,7 @@ from scripts.stack import AirflowStack, CrewService, DagRun, ProcessGroup
 from tests.system.browser import open_review, signed_in
 from tests.system.conftest import EXAMPLES
 
-pytest.importorskip("crewai", reason="a Flow needs the extra [crewai]")
+pytest.importorskip("crewai", reason="a Flow needs CrewAI")
 
 FLOW = EXAMPLES / "crews" / "briefing_flow.py"
 FACTS, FATE, READERS = "Are the facts right?", "What becomes of the briefing?", "Who is to read it?"

@@ -12,6 +12,7 @@ from airflow.providers.common.compat import sdk
 from airflow.providers.common.compat.sdk import AirflowException
 from warning_log import WarningLog
 
+from airflow_crew_provider.core.budget import Budget
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Execution, ExecutionState, TaskResult
 from airflow_crew_provider.tasks import output_storage
@@ -34,12 +35,19 @@ def completed(output: str | None = "text", **more: Any) -> Execution:
 @pytest.mark.parametrize("most", [0, -1, True, False, 1.5, "5"])
 def test_a_limit_of_tokens_is_a_whole_number_above_0(most: Any) -> None:
     with pytest.raises(CrewInvalidInput) as error:
-        OutputRules(max_total_tokens=most)
+        Budget(max_total_tokens=most)
     assert str(error.value) == f"max_total_tokens must be a whole number of at least 1, not {most!r}"
 
 
 def test_one_token_is_a_limit() -> None:
-    assert OutputRules(max_total_tokens=1).max_total_tokens == 1
+    assert Budget(max_total_tokens=1).limits == {"max_total_tokens": 1}
+
+
+@pytest.mark.parametrize("most", [0, -0.5, True, "0.5", float("nan"), float("inf")])
+def test_a_limit_of_costs_is_a_number_above_0(most: Any) -> None:
+    with pytest.raises(CrewInvalidInput) as error:
+        Budget(max_cost=most)
+    assert str(error.value) == f"max_cost must be a number of USD above 0, not {most!r}"
 
 
 @pytest.mark.parametrize("path", ["/x", ""])
@@ -59,7 +67,8 @@ def test_a_bad_schema_is_refused_when_the_file_is_parsed() -> None:
     [
         (OutputRules(), []),
         (OutputRules(OBJECT), ["output_schema"]),
-        (OutputRules({}, 1, ""), ["output_schema", "max_total_tokens", "output_to"]),
+        (OutputRules({}, Budget(1), output_to=""), ["output_schema", "max_total_tokens", "output_to"]),
+        (OutputRules(budget=Budget(max_cost=1)), ["max_cost"]),
         (OutputRules(output_to="/x"), ["output_to"]),
         (OutputRules(multiple_outputs=True), ["multiple_outputs"]),
         (OutputRules({}, multiple_outputs=True), ["output_schema", "multiple_outputs"]),
@@ -94,7 +103,7 @@ def test_without_rules_the_output_is_what_it_is(log: WarningLog, execution: Exec
 
 @pytest.mark.parametrize("used", [5, 5.0, 0])
 def test_an_execution_within_its_tokens_is_taken(log: WarningLog, used: Any) -> None:
-    rules = OutputRules(max_total_tokens=5)
+    rules = OutputRules(budget=Budget(5))
     assert rules.applied(completed(usage={"total_tokens": used}), log) == {"output": "text"}
     assert log.lines == []
 
@@ -102,14 +111,70 @@ def test_an_execution_within_its_tokens_is_taken(log: WarningLog, used: Any) -> 
 @pytest.mark.parametrize("used", [6, 5.5])
 def test_an_execution_that_used_more_tokens_fails(log: WarningLog, used: Any) -> None:
     with pytest.raises(CrewTaskFailed) as error:
-        OutputRules(max_total_tokens=5).applied(completed(usage={"total_tokens": used}), log)
+        OutputRules(budget=Budget(5)).applied(completed(usage={"total_tokens": used}), log)
     assert str(error.value) == f"Execution k-1 used {used} tokens, more than max_total_tokens of 5. {STAYS}"
 
 
-@pytest.mark.parametrize("usage", [None, {}, {"total_tokens": None}, {"total_tokens": "9"}, {"total_tokens": True}])
-def test_where_the_service_does_not_count_tokens_it_is_told(log: WarningLog, usage: Any) -> None:
-    assert OutputRules(max_total_tokens=5).applied(completed(usage=usage), log) == {"output": "text"}
-    assert log.lines == ["max_total_tokens: the service does not say how many tokens k-1 used"]
+NO_TOKENS: list[Any] = [
+    None,
+    {},
+    *({"total_tokens": each} for each in (None, "9", True, -1, float("nan"), float("inf"))),
+]
+UNKNOWN = "The service does not report of execution k-1 how many tokens it used (max_total_tokens is 5)"
+
+
+@pytest.mark.row("N30")
+@pytest.mark.parametrize("usage", NO_TOKENS, ids=str)
+def test_n30_where_the_service_does_not_count_tokens_the_task_fails(log: WarningLog, usage: Any) -> None:
+    with pytest.raises(CrewTaskFailed) as error:
+        OutputRules(budget=Budget(5)).applied(completed(usage=usage), log)
+    assert str(error.value) == (
+        f"{UNKNOWN}. Let the service report its usage, and for max_cost a price of each model; or set "
+        f"on_unknown_usage='ignore' to use such an output unchecked. {STAYS}"
+    )
+
+
+@pytest.mark.row("N30")
+@pytest.mark.parametrize("usage", NO_TOKENS, ids=str)
+def test_n30_unknown_usage_that_is_ignored_is_logged(log: WarningLog, usage: Any) -> None:
+    rules = OutputRules(budget=Budget(5), on_unknown_usage="ignore")
+    assert rules.applied(completed(usage=usage), log) == {"output": "text"}
+    assert log.lines == [f"{UNKNOWN}; the output is used all the same, as on_unknown_usage says"]
+
+
+@pytest.mark.row("N30")
+@pytest.mark.parametrize("usage", NO_TOKENS, ids=str)
+def test_n30_without_a_limit_nothing_needs_to_be_known(log: WarningLog, usage: Any) -> None:
+    assert OutputRules().applied(completed(usage=usage), log) == {"output": "text"}
+    assert log.lines == []
+
+
+@pytest.mark.row("N30")
+@pytest.mark.parametrize(
+    ("budget", "usage", "said"),
+    [
+        (
+            Budget(5, 0.5),
+            {"total_tokens": 6, "cost_usd": 0.75},
+            "used 6 tokens, more than max_total_tokens of 5 and cost",
+        ),
+        (Budget(5, 0.5), {"total_tokens": 6, "cost_usd": None}, "used 6 tokens, more than max_total_tokens of 5. The"),
+        (Budget(5, 0.5), {"total_tokens": 5, "cost_usd": None}, "what it cost (max_cost is 0.5). Let the service"),
+        (Budget(max_cost=0.5), {"cost_usd": 0.75}, "cost 0.75 USD, more than max_cost of 0.5. The execution"),
+        (Budget(5, 0.5), None, "how many tokens it used (max_total_tokens is 5) and what it cost (max_cost is 0.5)"),
+    ],
+)
+def test_n30_tokens_and_costs_are_limits_of_their_own(log: WarningLog, budget: Budget, usage: Any, said: str) -> None:
+    with pytest.raises(CrewTaskFailed) as error:
+        OutputRules(budget=budget).applied(completed(usage=usage), log)
+    assert said in str(error.value)
+
+
+@pytest.mark.row("N30")
+@pytest.mark.parametrize("chosen", ["ask", "skip", None, ""])
+def test_n30_only_a_task_with_a_form_can_ask(chosen: Any) -> None:
+    with pytest.raises(CrewInvalidInput, match="on_unknown_usage is 'fail' or 'ignore', not "):
+        OutputRules(on_unknown_usage=chosen)
 
 
 def test_an_output_that_matches_is_handed_on_as_its_schema_reads_it(log: WarningLog) -> None:

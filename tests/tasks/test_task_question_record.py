@@ -51,6 +51,15 @@ def cleared(memory: Any) -> QuestionRecord:
     return tried(memory, try_number=2, max_tries=3)
 
 
+@pytest.mark.row("N27")
+def test_n27_an_answer_is_kept_where_a_neighbour_was_cleared_and_this_task_is_tried_again(memory: Memory) -> None:
+    record = tried(memory)
+    record.asked(DRAFT, NOON)
+    record.over()  # and Airflow never learned that the task has succeeded
+    retry = tried(memory, try_number=2, clears=1)
+    assert (retry.cleared, retry.is_open_for(DRAFT), retry.until(DRAFT)) == (False, True, NOON)
+
+
 def test_before_anything_was_asked_no_question_is_open(memory: Memory) -> None:
     record = tried(memory)
     assert (record.is_open_for(DRAFT), record.until(DRAFT), record.cleared) == (False, None, False)

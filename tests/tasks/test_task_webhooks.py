@@ -69,6 +69,7 @@ class Record:
 
     def __init__(self, kickoff_id: str | None = None, **record: Any) -> None:
         self.kickoff_id, self.record = kickoff_id, {"idempotency_key": "key", **record}
+        self.added: dict[str, Any] = record.get("added", {})
 
     def note(self, **more: Any) -> None:
         self.record |= more
@@ -87,7 +88,7 @@ def test_for_the_inbox_a_registration_is_made_and_kept_in_the_record(monkeypatch
     record: Any = Record()
     hook: Any = object()
     assert webhooks.webhooks_to_send("inbox", "context", hook, record, "e-1") == Webhooks(task=URL)
-    assert calls == [("context", hook, "key", "e-1")]
+    assert calls == [("context", hook, "key", "e-1", None)]
     assert record.record == {"idempotency_key": "key", "inbox": {"id": "r"}}
     webhooks.check_inbox("inbox", hook)
     assert calls[1:] == [(hook,)]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from engine_stub import CREWS, EngineStub
 
-from airflow_crew_provider.service.crewai import load
+from crew_service.crewai import load
 
 
 @pytest.fixture(scope="session", autouse=True)

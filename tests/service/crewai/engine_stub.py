@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from airflow_crew_provider.service.engine.crew import (
+from crew_service.engine.crew import (
     Cancellation,
     Completed,
     Crew,

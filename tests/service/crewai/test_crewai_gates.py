@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from engine_stub import EngineStub
 
-from airflow_crew_provider.service.engine.crew import CrewFailed, ReviewDecision, Round, TaskStarted
+from crew_service.engine.crew import CrewFailed, ReviewDecision, Round, TaskStarted
 
 Player = Callable[..., EngineStub]
 

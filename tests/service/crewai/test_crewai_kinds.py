@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from engine_stub import CREWS, EngineStub
 
-from airflow_crew_provider.service.crewai import load
-from airflow_crew_provider.service.engine.crew import Completed, CrewFailed, StepDone, TaskInfo
-from airflow_crew_provider.service.targets import BadTarget
+from crew_service.crewai import load
+from crew_service.engine.crew import Completed, CrewFailed, StepDone, TaskInfo
+from crew_service.targets import BadTarget
 
 Player = Callable[..., EngineStub]
 

@@ -10,8 +10,8 @@ import pytest
 from crew_client import eventually
 from engine_stub import EngineStub, alive
 
-from airflow_crew_provider.service.crewai.channel import Channel
-from airflow_crew_provider.service.engine.crew import Cancelled, Completed, CrewFailed
+from crew_service.crewai.channel import Channel
+from crew_service.engine.crew import Cancelled, Completed, CrewFailed
 
 Player = Callable[..., EngineStub]
 

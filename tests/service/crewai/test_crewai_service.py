@@ -49,7 +49,7 @@ class Served:
 
     def reached(self, execution_id: str, *states: str) -> dict[str, Any]:
         """Wait for one of the states and give the status."""
-        eventually(lambda: self.status(execution_id)["status"] in states, f"{execution_id} reading {states}", 60)
+        eventually(lambda: self.status(execution_id)["status"] in states, f"{execution_id} reading {states}")
         return self.status(execution_id)
 
     def log(self) -> str:
@@ -121,7 +121,7 @@ def test_s1_a_crew_at_work_dies_with_the_service_and_goes_on_from_its_last_finis
     log = tmp_path / "log"
     service = served("unruly:unruly")
     execution = service.kickoff(topic="wait", log=str(log))
-    eventually(lambda: any("pid" in entry for entry in entries(log)), "the second task", 60)
+    eventually(lambda: any("pid" in entry for entry in entries(log)), "the second task")
     service.command.kill()
     eventually(lambda: not alive(entries(log)[-1]["pid"]), "the end of the crew")
     log.with_suffix(".go").touch()
@@ -141,7 +141,7 @@ def test_s16_nothing_of_a_crew_outlives_a_service_that_is_killed(
     def pids() -> list[int]:
         return [entry["pid"] for entry in entries(tmp_path / "log") if "pid" in entry]
 
-    eventually(lambda: len(pids()) == 3, "the crew, its child and what it hid", 60)
+    eventually(lambda: len(pids()) == 3, "the crew, its child and what it hid")
     service.command.kill()
     eventually(lambda: not any(map(alive, pids())), "the end of the crew and of all that it started")
 

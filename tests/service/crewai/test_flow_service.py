@@ -18,6 +18,8 @@ import requests
 from crew_client import Client, Command, Receiver, eventually
 from engine_stub import CREWS
 
+from scripts.stack.waiting import PATIENCE
+
 Start = Callable[..., Command]
 TOKEN = "a-token-for-tests-only"
 SECRET = "a-secret-for-tests-only"
@@ -50,7 +52,7 @@ class ServedFlow:
             record = self.client.status(kickoff_id)
             return record if {record.get("state"), record.get("status")} & set(words) else None
 
-        return dict(eventually(status, f"{kickoff_id} reading {words}", 90))
+        return dict(eventually(status, f"{kickoff_id} reading {words}"))
 
     def answer(self, execution_id: str, method: str, **said: Any) -> requests.Response:
         return self.client.post("/resume", {"execution_id": execution_id, "task_id": method, **said})
@@ -84,12 +86,12 @@ def test_f6_a_flow_waits_on_through_kill_9_at_each_gate_and_goes_on_after_the_an
     assert code_and_reason(service.answer(flow, "draft", human_feedback=" "))[0] == 400
     assert service.answer(flow, "draft", outcome="rework", human_feedback="shorter").ok
 
-    eventually(lambda: "after: shorter" in service.reached(flow, "pending")["task_output"], "the second draft", 60)
+    eventually(lambda: "after: shorter" in service.reached(flow, "pending")["task_output"], "the second draft")
     service.restart()
     assert service.client.status(flow)["task_output"] == "Draft 2 on ducks, after: shorter"
     assert service.answer(flow, "draft", outcome="publish").ok
 
-    eventually(lambda: service.reached(flow, "pending", "error").get("task_id") == "place", "the second gate", 60)
+    eventually(lambda: service.reached(flow, "pending", "error").get("task_id") == "place", "the second gate")
     service.restart()
     assert service.client.status(flow)["outcomes"] == []
     assert code_and_reason(service.answer(flow, "place", human_feedback="", is_approve=True))[0] == 400
@@ -99,6 +101,23 @@ def test_f6_a_flow_waits_on_through_kill_9_at_each_gate_and_goes_on_after_the_an
     assert result["output"] == "Draft 2 on ducks, after: shorter, sent to the board"
     assert [task["task_id"] for task in result["tasks"]] == ["begin", "draft", "draft", "place", "send"]
     assert code_and_reason(service.answer(flow, "place", human_feedback="again", is_approve=True))[0] == 400
+
+
+@pytest.mark.row("F7")
+def test_f7_a_reviewer_who_asks_for_more_gets_another_draft_also_after_kill_9(
+    served: Callable[..., ServedFlow], tmp_path: Path
+) -> None:
+    service = served("RoundsFlow")
+    flow = service.kickoff(log=str(tmp_path / "log"))
+    for draft in ("Draft 1", "Draft 2"):
+        eventually(lambda: service.reached(flow, "pending")["task_output"] == draft, draft)  # noqa: B023
+        service.restart()
+        assert service.answer(flow, "check", outcome="again").ok
+    eventually(lambda: service.reached(flow, "pending")["task_output"] == "Draft 3", "the third draft")
+    assert service.answer(flow, "check", outcome="send").ok
+    assert service.reached(flow, "completed", "error")["result"]["output"] == "Draft 3, sent"
+    calls = [json.loads(line)["call"] for line in (tmp_path / "log").read_text().splitlines()]
+    assert calls == ["begin", *["sift", "write_up", "check"] * 3, "post"]
 
 
 @pytest.mark.row("F6")
@@ -111,10 +130,10 @@ def test_f6_a_crew_inside_a_flow_waits_on_through_kill_9_and_keeps_its_rounds(
     assert (asked["task_id"], asked["outcomes"]) == ("research.writing", ["approve", "revise"])
     service.restart()
     assert service.answer(flow, "research.writing", is_approve=False, human_feedback="shorter").ok
-    eventually(lambda: "(shorter)" in service.reached(flow, "pending", "error")["task_output"], "the second draft", 60)
+    eventually(lambda: "(shorter)" in service.reached(flow, "pending", "error")["task_output"], "the second draft")
     service.restart()
     assert service.answer(flow, "research.writing", is_approve=True, human_feedback="").ok
-    eventually(lambda: service.reached(flow, "pending", "error").get("task_id") == "place", "the Flow's own gate", 60)
+    eventually(lambda: service.reached(flow, "pending", "error").get("task_id") == "place", "the Flow's own gate")
     assert service.client.status(flow)["task_output"] == "writing v2 (shorter) in round 1"
     calls = [json.loads(line)["call"] for line in (tmp_path / "log").read_text().splitlines()]
     assert calls == ["begin", "research", "writing", "writing"]
@@ -150,12 +169,12 @@ def test_f4_live_questions_come_by_signed_webhooks_and_are_answered_once(
 
     address = question["callback_url"]
     assert address.startswith(service.client.url)
-    assert requests.post(address[:-4] + "0000", json={"feedback": "drop"}, timeout=30).status_code == 401
-    assert requests.post(address, json={"feedback": " "}, timeout=30).status_code == 422
-    assert requests.post(address, json={"outcome": "burn"}, timeout=30).status_code == 422
-    accepted = requests.post(address, json={"feedback": "publish", "source": "airflow"}, timeout=30)
+    assert requests.post(address[:-4] + "0000", json={"feedback": "drop"}, timeout=PATIENCE).status_code == 401
+    assert requests.post(address, json={"feedback": " "}, timeout=PATIENCE).status_code == 422
+    assert requests.post(address, json={"outcome": "burn"}, timeout=PATIENCE).status_code == 422
+    accepted = requests.post(address, json={"feedback": "publish", "source": "airflow"}, timeout=PATIENCE)
     assert (accepted.status_code, accepted.json()["status"]) == (200, "accepted")
-    again = requests.post(address, json={"feedback": "drop"}, timeout=30)
+    again = requests.post(address, json={"feedback": "drop"}, timeout=PATIENCE)
     assert (again.status_code, again.json()["status"], again.json()["responded_by"]) == (
         409,
         "already_responded",
@@ -163,7 +182,7 @@ def test_f4_live_questions_come_by_signed_webhooks_and_are_answered_once(
     )
     assert again.json()["responded_at"]
 
-    eventually(lambda: len(receiver.bodies("/asked")) == 2, "the second webhook", 60)
+    eventually(lambda: len(receiver.bodies("/asked")) == 2, "the second webhook")
     answer = {"flow_id": service.reached(flow, "PAUSED")["flow_id"], "feedback": "the board"}
     assert service.client.post("/resume_feedback", {**answer, "feedback": ""}).status_code == 422
     assert service.client.post("/resume_feedback", answer).ok
@@ -182,15 +201,15 @@ def test_the_page_has_a_button_for_each_outcome_and_the_terminal_an_option(
     flow = service.kickoff(topic="ducks")
     service.reached(flow, "pending")
     browser = requests.Session()
-    browser.post(f"{service.client.url}/login", data={"token": TOKEN}, timeout=30)
-    page = browser.get(f"{service.client.url}/", timeout=30).text
+    browser.post(f"{service.client.url}/login", data={"token": TOKEN}, timeout=PATIENCE)
+    page = browser.get(f"{service.client.url}/", timeout=PATIENCE).text
     assert "May this go out?" in page
     assert re.findall(r'<button name="outcome" value="(\w+)"', page) == OFFERED
     hidden = dict(re.findall(r'name="(form_key|execution_id|task_id|round)" value="([^"]*)"', page))
-    assert browser.post(f"{service.client.url}/review", data={**hidden, "outcome": "publish"}, timeout=30).ok
-    eventually(lambda: service.reached(flow, "pending", "error").get("task_id") == "place", "the second gate", 60)
-    command = [sys.executable, "-m", "airflow_crew_provider.service", "resume", flow, "--answer", "the board"]
-    assert subprocess.run(command, cwd=tmp_path, timeout=60).returncode == 0
+    assert browser.post(f"{service.client.url}/review", data={**hidden, "outcome": "publish"}, timeout=PATIENCE).ok
+    eventually(lambda: service.reached(flow, "pending", "error").get("task_id") == "place", "the second gate")
+    command = [sys.executable, "-m", "crew_service", "resume", flow, "--answer", "the board"]
+    assert subprocess.run(command, cwd=tmp_path, timeout=PATIENCE).returncode == 0
     assert service.reached(flow, "completed", "error")["result"]["output"] == "Draft 1 on ducks, sent to the board"
 
 
@@ -213,8 +232,8 @@ def test_f4_the_address_of_a_question_leads_to_its_crew_where_several_are_served
     client = command(*crews, *webhook, environment={"CREW_SERVICE_TOKEN": TOKEN}).client(TOKEN)
     assert client.url.endswith("/crews/brief")
     kickoff_id = client.kickoff("ducks")
-    question = eventually(lambda: receiver.bodies("/asked"), "the webhook", 90)[0]
+    question = eventually(lambda: receiver.bodies("/asked"), "the webhook")[0]
     assert question["kickoff_id"] == kickoff_id
     assert question["callback_url"].startswith(f"{client.url}/human_feedback_requests/{question['id']}/respond?")
-    answer = requests.post(question["callback_url"], json={"feedback": "drop"}, timeout=30)
+    answer = requests.post(question["callback_url"], json={"feedback": "drop"}, timeout=PATIENCE)
     assert (answer.status_code, answer.json()["status"]) == (200, "accepted")

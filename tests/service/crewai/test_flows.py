@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from engine_stub import EngineStub
 
-from airflow_crew_provider.service.crewai import load
-from airflow_crew_provider.service.engine.crew import Completed, CrewFailed, PendingReview
+from crew_service.crewai import load
+from crew_service.engine.crew import Completed, CrewFailed, PendingReview
 
 Player = Callable[..., EngineStub]
 

@@ -83,7 +83,7 @@ def test_a_crew_with_a_pdf_in_its_knowledge_folder_delegates_to_a_coworker(
     environment = {"CREW_SERVICE_TOKEN": TOKEN, "CREWAI_STORAGE_DIR": str(tmp_path / "storage"), **model.environment}
     client = command("--crew", str(project), environment=environment).client(TOKEN)
     flow = client.kickoff("ducks")
-    eventually(lambda: client.status(flow)["status"] != "running", "the end", 120)
+    eventually(lambda: client.status(flow)["status"] != "running", "the end")
     assert client.status(flow)["result"]["output"] == model.answer
     embedded = [text for asked in model.asked if "embeddings" in asked["path"] for text in asked["input"]]
     assert any("Ducks do not echo in November." in str(text) for text in embedded)
@@ -100,9 +100,9 @@ def test_free_text_at_a_question_with_outcomes_goes_to_the_model_and_a_chosen_ou
     client.until(flow, "pending")
     answer = {"execution_id": flow, "task_id": "draft"}
     assert client.post("/resume", {**answer, "outcome": "rework", "human_feedback": "shorter"}).ok
-    eventually(lambda: "shorter" in client.status(flow).get("task_output", ""), "the second draft", 60)
+    eventually(lambda: "shorter" in client.status(flow).get("task_output", ""), "the second draft")
     assert model.asked == []
     model.answer = '{"outcome": "publish"}'
     assert client.post("/resume", {**answer, "human_feedback": "Let the world see it."}).ok
-    eventually(lambda: client.status(flow).get("task_id") == "place", "the second gate", 60)
+    eventually(lambda: client.status(flow).get("task_id") == "place", "the second gate")
     assert "Let the world see it." in str(model.asked[0]["messages"])

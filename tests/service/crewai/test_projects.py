@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from engine_stub import CREWS, EngineStub
 
-from airflow_crew_provider.service.engine.crew import BadTarget
-from airflow_crew_provider.service.targets import load
+from crew_service.engine.crew import BadTarget
+from crew_service.targets import load
 
 FLOW = """
 import os

@@ -13,6 +13,8 @@ import pytest
 from crew_client import Command, eventually
 from openai_server import OpenAI
 
+from scripts.stack.waiting import PATIENCE
+
 TOKEN = "a-token-for-tests-only"
 
 
@@ -28,7 +30,7 @@ def created(folder: Path, *options: str) -> Path:
     environment = {**os.environ, "CREWAI_DMN": "true", "CREWAI_DISABLE_TELEMETRY": "true", "HOME": str(folder)}
     command = [str(Path(sys.executable).with_name("crewai")), "create", *options, "--skip-provider"]
     made = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL
     )
     assert made.returncode == 0, made.stdout + made.stderr
     return folder / options[1]
@@ -41,7 +43,7 @@ def ran(command: Callable[..., Command], model: OpenAI, project: Path, inputs: d
     answer = client.post("/kickoff", {"inputs": inputs})
     assert answer.ok, answer.text
     kickoff_id = answer.json()["kickoff_id"]
-    eventually(lambda: client.status(kickoff_id)["status"] != "running", "the end", 120)
+    eventually(lambda: client.status(kickoff_id)["status"] != "running", "the end")
     status = client.status(kickoff_id)
     assert status["status"] == "completed", status
     return dict(status["result"])

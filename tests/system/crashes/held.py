@@ -16,7 +16,7 @@ import requests
 from faults.proxy import KICKOFF, POLL, Fault, FaultProxy, Forward, call_of
 from faults.wire import Reply
 
-from airflow_crew_provider.service.engine.crew import (
+from crew_service.engine.crew import (
     Completed,
     Job,
     Report,
@@ -25,7 +25,7 @@ from airflow_crew_provider.service.engine.crew import (
     TaskOutput,
     TaskStarted,
 )
-from airflow_crew_provider.service.local import running_service
+from crew_service.local import running_service
 from scripts.stack import AirflowStack, DagRun, wait_until
 
 AT_ONCE = 160

@@ -12,7 +12,7 @@ from airflow_crew_provider.operators.review import CrewReviewOperator
 from airflow_crew_provider.task_groups.crew import crew_with_review
 
 COMMON = {"schedule": None, "start_date": pendulum.datetime(2026, 1, 1, tz="UTC"), "catchup": False}
-MANY = 50
+MANY = 12
 
 
 def pending(output: Any, number: int = 0) -> dict[str, Any]:

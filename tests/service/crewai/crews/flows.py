@@ -61,6 +61,38 @@ class BriefingFlow(Logged):
         return "dropped"
 
 
+@persist()
+class RoundsFlow(Logged):
+    """An outcome leads back to the first of two steps before the gate."""
+
+    @start()
+    def begin(self) -> str:
+        self.mark("begin")
+        return "notes"
+
+    @listen(or_(begin, "again"))
+    def sift(self) -> str:
+        self.mark("sift")
+        return "the best"
+
+    @listen(sift)
+    def write_up(self) -> str:
+        self.state.round += 1
+        self.mark("write_up")
+        return f"Draft {self.state.round}"
+
+    @listen(write_up)
+    @human_feedback(message="May this go out?", emit=["send", "again"])
+    def check(self, draft: str) -> str:
+        self.mark("check")
+        return draft
+
+    @listen("send")
+    def post(self, checked: Any) -> str:
+        self.mark("post")
+        return f"{checked.output}, sent"
+
+
 class ReviewFlow(Logged):
     """Two reviewers side by side, and work beside both."""
 

@@ -1,0 +1,33 @@
+"""Airflow's own encryption, for what stands in a Variable and is not meant for everybody who may read Variables.
+
+Without a Fernet key Airflow encrypts nothing, its connections neither, and nor does this.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from airflow.models.crypto import get_fernet
+from cryptography.fernet import InvalidToken
+
+ENCRYPTED = "gAAAA"  # how Fernet's tokens begin; no JSON does
+
+
+class NotDecrypted(Exception):
+    """A value cannot be decrypted in this process."""
+
+
+def seal(text: str) -> str:
+    """Encrypt a text with Airflow's Fernet key."""
+    return get_fernet().encrypt(text.encode()).decode()
+
+
+def unseal(text: str) -> str:
+    """Return what `seal` was given; a text that is not encrypted is returned as it is."""
+    if not text.startswith(ENCRYPTED):
+        return text
+    with suppress(InvalidToken, UnicodeDecodeError):
+        plain: str = get_fernet().decrypt(text.encode()).decode()
+        if not plain.startswith(ENCRYPTED):  # without a key, Airflow returns what it was given
+            return plain
+    raise NotDecrypted("[core] fernet_key of this process is not the one by which the inbox encrypted; they must agree")

@@ -1,1 +1,0 @@
-"""The local crew service: one crew behind the Crew Execution API, for development, demonstrations and tests."""

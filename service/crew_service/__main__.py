@@ -1,0 +1,22 @@
+"""The command's entry: without a package that it needs, it says so in one sentence."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> int:
+    try:
+        from crew_service.cli import main as run
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package == "crew_service":
+            raise
+        sentence = f"The crew service needs {package!r}: pip install airflow-crew-service."
+        print(sentence, file=sys.stderr)  # noqa: T201
+        return 2
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""`airflow-crew-service`: serve a crew, and list, show and resume its executions at a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import secrets
+import signal
+import sys
+import threading
+from typing import Any
+
+from crew_service import __version__, logs, options, terminal
+from crew_service.engine import paths
+from crew_service.engine.container import Process
+from crew_service.engine.crew import BadTarget
+from crew_service.engine.principals import BadToken
+from crew_service.http.dialects import DIALECTS
+from crew_service.http.server import bind, server
+from crew_service.settings import Settings
+from crew_service.storage import file_lock
+from crew_service.storage.availability import DatabaseUnavailable
+from crew_service.storage.database import DatabaseUnusable
+
+DATABASE_VARIABLE = "CREW_SERVICE_DB"  # a URL may hold a password, which must not stand on a command line
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+        return code
+    except (BadTarget, BadToken, DatabaseUnusable, DatabaseUnavailable, file_lock.AlreadyServed) as error:
+        return _refuse(str(error))
+    except BrokenPipeError:  # the reader of the output has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="airflow-crew-service", description="A crew behind the Crew Execution API.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    database = argparse.ArgumentParser(add_help=False)
+    database.add_argument(
+        "--db",
+        default=os.environ.get(DATABASE_VARIABLE) or Settings.database,
+        metavar="FILE",
+        help=f"SQLite file, or a SQLAlchemy URL; also as {DATABASE_VARIABLE} ({Settings.database})",
+    )
+    _add_serve(commands, database)
+    terminal.add_to(commands, database)
+    return parser
+
+
+def _add_serve(commands: Any, database: argparse.ArgumentParser) -> None:
+    serve = commands.add_parser("serve", parents=[database], help="serve crews over HTTP, and run them")
+    options.add_crews(serve)
+    options.add_http(serve)
+    serve.set_defaults(run=_serve)
+    work = commands.add_parser("work", parents=[database], help="only run the crews of services on one PostgreSQL")
+    options.add_crews(work)
+    work.set_defaults(run=_work)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    crews = options.crews_of(arguments)
+    given = options.token_of(arguments)
+    settings = options.settings_of(arguments, given or secrets.token_urlsafe(32))
+    if settings.flow_webhook and not settings.flow_webhook_secret:
+        return _refuse("--flow-webhook needs --flow-webhook-secret: its receiver must be able to verify the sender.")
+    with contextlib.ExitStack() as stack:
+        try:
+            listener = stack.enter_context(bind(arguments.host, arguments.port))
+        except OSError as error:
+            return _refuse(f"Cannot listen on {arguments.host}:{arguments.port}: {error.strerror}.")
+        place = arguments.base_url or _place(arguments.host, listener.getsockname()[1])
+        serving = server(dataclasses.replace(settings, base_url=place.rstrip("/")), crews)
+        if not given:
+            print(settings.token, flush=True)  # noqa: T201
+        _greet(arguments, list(crews), listener.getsockname()[1])
+        logs.configure(arguments.log_format, arguments.log_level)
+        signal.signal(signal.SIGTERM, _leave)
+        with contextlib.suppress(KeyboardInterrupt):
+            serving.run(sockets=[listener])
+        return 0 if serving.started else 1
+
+
+def _work(arguments: argparse.Namespace) -> int:
+    """Run crews until a signal comes. Nobody can call this process, so it needs no token that anybody knows."""
+    settings = options.settings_of(arguments, secrets.token_urlsafe(32), delivers=False)
+    process = Process(settings, options.crews_of(arguments), DIALECTS[arguments.dialect]())
+    if process.database.is_sqlite:
+        process.database.close()
+        return _refuse("`work` shares the work of services on one PostgreSQL; a SQLite file is held by one service.")
+    logs.configure(arguments.log_format, arguments.log_level)
+    leave = threading.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda *_: leave.set())
+    process.start()
+    print("Running crews; this process serves no requests.", file=sys.stderr, flush=True)  # noqa: T201
+    leave.wait()
+    process.stop()
+    return 0
+
+
+def _leave(signum: int, frame: Any) -> None:
+    """Exit at the signal that the server raises again after it has shut down."""
+    raise SystemExit(0)
+
+
+def _place(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _greet(arguments: argparse.Namespace, names: list[str], port: int) -> None:
+    place = _place(arguments.host, port)
+    for name in names:
+        base = place + paths.of_crew(name)
+        what = name or (arguments.crew or ["demo"])[0]
+        text = f"Serving {what} ({arguments.dialect} dialect) at {base}; API documentation: {base}/docs"
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _refuse(text: str) -> int:
+    print(text, file=sys.stderr)  # noqa: T201
+    return 2

@@ -1,0 +1,55 @@
+"""The user's own callbacks are kept: they are called when and as CrewAI would call them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from crewai import Agent, Crew, Task
+from crewai.agents.parser import AgentAction, AgentFinish
+
+from crew_service.engine.crew import Progress, StepDone
+
+Callback = Callable[[Any], Any]
+LONGEST = 10_000  # characters of one field of a step; a tool may return a book
+
+
+def callbacks_of(crew: Crew, task: Task) -> list[Callback]:
+    """Give what CrewAI calls after the task: the task's own callback, then the crew's if that is another."""
+    common = crew.task_callback if crew.task_callback != task.callback else None
+    return [callback for callback in (task.callback, common) if callback]
+
+
+def call(callback: Callback, argument: Any) -> None:
+    result = callback(argument)
+    if inspect.iscoroutine(result):
+        asyncio.run(result)
+
+
+def listen_to_steps(crew: Crew, report: Callable[[Progress], None]) -> None:
+    agents = [*crew.agents, *(task.agent for task in crew.tasks), crew.manager_agent]
+    for agent in {id(agent): agent for agent in agents if isinstance(agent, Agent)}.values():
+        agent.step_callback = _listener(agent.step_callback or crew.step_callback, report)
+
+
+def _listener(own: Callback | None, report: Callable[[Progress], None]) -> Callback:
+    def step(answer: Any) -> None:
+        if isinstance(answer, AgentAction | AgentFinish):  # not the bare result that CrewAI reports before the action
+            report(_step(answer))
+        if own:
+            call(own, answer)
+
+    return step
+
+
+def _step(answer: AgentAction | AgentFinish) -> StepDone:
+    if isinstance(answer, AgentFinish):
+        return StepDone(thought=answer.thought[:LONGEST], result=str(answer.output)[:LONGEST])
+    return StepDone(
+        thought=answer.thought[:LONGEST],
+        tool=answer.tool,
+        tool_input=str(answer.tool_input)[:LONGEST],
+        result=(answer.result or "")[:LONGEST],
+    )

@@ -1,0 +1,109 @@
+"""A crew's process: reads one request from the service, performs it, and ends with its process group.
+
+It goes on only while the service is there: the end of the connection ends it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+
+from crew_service.crewai import description, loading, process_tree, serialization
+from crew_service.crewai.channel import Channel, Message
+from crew_service.crewai.crew_run import CrewRun
+from crew_service.crewai.errors import UnsupportedCrew
+from crew_service.crewai.flow_run import FlowRun
+from crew_service.crewai.flow_source import FlowSource
+from crew_service.crewai.json_crew import JsonCrew
+from crew_service.engine.crew import CrewFailed, Job, Progress, Report, TaskDone
+
+LAST_WORDS = 5.0  # seconds that a process has after its outcome, for what it registered to be done at exit
+
+
+class ServiceConnection:
+    """The crew's side of the link to the service."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._channel = Channel(link)
+        self._acknowledged: queue.Queue[Message] = queue.Queue()
+        self._asking = threading.Lock()
+        self._over = False
+
+    def request(self) -> Message:
+        self._channel.send({"type": "born", "pid": os.getpid()})
+        request = self._channel.receive()
+        if request is None:
+            raise SystemExit("the service is gone")
+        threading.Thread(target=self._listen, name="crew-service", daemon=True).start()
+        return request
+
+    def report(self, progress: Progress) -> None:
+        """Send progress; a finished task is stored by the service before the crew goes on."""
+        with self._asking:
+            self._channel.send(serialization.packed(progress))
+            if isinstance(progress, TaskDone):
+                self._acknowledged.get()
+
+    def answer(self, message: Message) -> None:
+        self._over = True
+        self._channel.send(message)
+
+    def _listen(self) -> None:
+        while (message := self._channel.receive()) is not None:
+            self._acknowledged.put(message)
+        if self._over:
+            time.sleep(LAST_WORDS)
+        os.killpg(0, signal.SIGKILL)
+
+
+def work(link: socket.socket) -> None:
+    service = ServiceConnection(link)
+    request = service.request()
+    try:
+        answer = _done(service, request)
+    except CrewFailed as failure:
+        answer = {"type": "failed", "error": str(failure)}
+    except BaseException as error:  # a crew that calls sys.exit is to say why, too
+        traceback.print_exc()
+        answer = {"type": "failed", "error": f"{type(error).__name__}: {error}"}
+    if "job" in request:
+        # As at the end of any Python program, threads that are no daemons are waited for.
+        threading._shutdown()  # type: ignore[attr-defined]
+    service.answer(answer)
+    _leave()
+
+
+def _leave() -> None:
+    """Do what was registered for the exit, without the second that Python takes to tear down CrewAI."""
+    atexit._run_exitfuncs()
+    process_tree.end_descendants()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
+
+
+def _done(service: ServiceConnection, request: Message) -> Message:
+    try:
+        served = loading.build(request["target"])
+        described = description.describe(served)
+    except UnsupportedCrew as refusal:
+        return {"type": "refused", "reason": str(refusal)}
+    if "job" not in request:
+        return {"type": "description", **described}
+    return serialization.packed(_run_of(served, serialization.job_from(request["job"]), service.report).run())
+
+
+def _run_of(served: loading.Served, job: Job, report: Report) -> CrewRun | FlowRun:
+    if isinstance(served, FlowSource):
+        return FlowRun(served, job, report)
+    if isinstance(served, JsonCrew):
+        return CrewRun(served.crew, dataclasses.replace(job, inputs={**served.defaults, **job.inputs}), report)
+    return CrewRun(served, job, report)

@@ -1,0 +1,97 @@
+"""The engine's view of a CrewAI crew: every segment runs in a process of its own, which can be killed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Literal
+
+from crew_service.crewai import serialization
+from crew_service.crewai.channel import Message
+from crew_service.crewai.process_pool import CrewProcess, ProcessPool, ProcessPoolClosed
+from crew_service.engine.crew import (
+    BadTarget,
+    Cancellation,
+    Cancelled,
+    Completed,
+    CrewFailed,
+    Job,
+    PendingReview,
+    Report,
+    TaskDone,
+    TaskInfo,
+)
+
+PROCESSES = ProcessPool()  # one for all crews of the service: it knows none of them
+BATCH = 0.2  # seconds between two checks of a job's cancellation
+LOADING = 120.0  # seconds for the modules of a target to be imported when the service starts
+LONGEST = 1_000  # characters of what is wrong with a target; a validation can say a lot
+
+
+class CrewAICrew:
+    isolation: Literal["process"] = "process"
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        description = _description(target)
+        self.kind: Literal["crew", "flow"] = description["kind"]
+        self.inputs: list[str] = description["inputs"]
+        self.required: list[str] = description["required"]
+        self.tasks = [TaskInfo(**task) for task in description["tasks"]]
+
+    def run(self, job: Job, report: Report) -> Completed | PendingReview:
+        with PROCESSES.worker(job.execution_id) as worker:
+            worker.send({"target": self._target, "job": serialization.job_message(job)})
+            for message in _messages(worker, job.cancelled):
+                record = serialization.unpacked(message)
+                if isinstance(record, Completed | PendingReview):
+                    worker.dismiss()
+                    return record
+                if record is not None:
+                    report(record)
+                if isinstance(record, TaskDone):
+                    worker.send({"type": "stored"})
+        raise CrewFailed("The crew's process ended before the crew was done.")
+
+
+def _description(target: str) -> Message:
+    """Ask a process for the crew's inputs and tasks; whatever is wrong is a `BadTarget`."""
+    limit = Cancellation()
+    timer = threading.Timer(LOADING, limit.set, [f"it takes more than {LOADING:g} seconds"])
+    timer.daemon = True
+    timer.start()
+    try:
+        with PROCESSES.worker() as worker:
+            worker.send({"target": target})
+            for message in _messages(worker, limit):
+                if message["type"] == "refused":
+                    raise BadTarget(f"The crew {target!r} cannot be served: {message['reason']}")
+                if message["type"] == "description":
+                    worker.dismiss()
+                    return message
+        raise CrewFailed("its process ended.")
+    except (Cancelled, CrewFailed, ProcessPoolClosed) as error:
+        raise BadTarget(f"The crew {target!r} cannot be loaded: {' '.join(str(error).split())[:LONGEST]}") from None
+    finally:
+        timer.cancel()
+
+
+def _messages(worker: CrewProcess, cancelled: Cancellation) -> Iterator[Message]:
+    """Give what the process says to its end; the crew's failure and a sudden end are errors."""
+    while True:
+        cancelled.raise_if_set()
+        try:
+            message = worker.receive(BATCH)
+        except TimeoutError:
+            continue
+        if message is None:
+            return
+        if message["type"] == "failed":
+            raise CrewFailed(message["error"])
+        if message["type"] == "died":
+            raise CrewFailed(f"The crew's process {_ended(message['code'])} before the crew was done.")
+        yield message
+
+
+def _ended(code: int) -> str:
+    return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"

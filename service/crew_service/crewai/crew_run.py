@@ -1,0 +1,185 @@
+"""Runs a crew to its end or to the next task that asks a person, from where the stored tasks end.
+
+A gated task is stopped by a hook once its answer is known, checked and converted, before its callbacks and its
+file; these follow the approval. Nothing of CrewAI is patched: hooks, callbacks, outputs and the fields that its
+own checkpoints set are all public.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from crewai import Agent, Crew, CrewOutput, Process, Task, TaskOutput
+from crewai.core.providers.human_input import set_provider
+from crewai.events import crewai_event_bus
+from crewai.hooks import HookAborted, InterceptionPoint, register_hook, unregister_hook
+from crewai.hooks.contexts import StepContext
+
+from crew_service.crewai import usage
+from crew_service.crewai.callbacks import call, callbacks_of, listen_to_steps
+from crew_service.crewai.description import named_tasks
+from crew_service.crewai.feedback import StoredFeedback
+from crew_service.crewai.output_files import save
+from crew_service.crewai.task_order import TaskOrder
+from crew_service.crewai.task_outputs import edited, object_in, restored, stored, structured
+from crew_service.crewai.token_meter import TokenMeter
+from crew_service.engine.crew import (
+    Completed,
+    CrewFailed,
+    Job,
+    PendingReview,
+    Progress,
+    Report,
+    ReviewDecision,
+    TaskStarted,
+)
+from crew_service.engine.crew import TaskOutput as StoredOutput
+
+
+class GateReached(HookAborted):
+    """A task that asks a person has its answer, and the crew stops here."""
+
+    def __init__(self, task: Task, output: TaskOutput) -> None:
+        super().__init__("a person decides on this answer", source="crew service")
+        self.task = task
+        self.output = output
+
+
+class CrewRun:
+    def __init__(self, crew: Crew, job: Job, report: Callable[[Progress], None]) -> None:
+        self._crew = crew
+        self._inputs = job.inputs
+        self._report: Report = TokenMeter(lambda: usage.of_process(crew)["total_tokens"], report)
+        self._tasks = named_tasks(crew)
+        self._names = {id(task): name for name, task in self._tasks.items()}
+        self._finished = TaskOrder(self._tasks, job.done, self._report)
+        over = {output["task_id"] for output in job.done}
+        self._gate = job.gate if job.gate and job.gate.task_id not in over else None
+        if self._gate and not (self._gate.task_id in self._tasks and "task" in self._gate.state):
+            raise CrewFailed(f"The crew has changed: a decision on {self._gate.task_id} does not fit its tasks.")
+        self._state: dict[str, Any] = job.gate.state if job.gate else {}
+        self._after = {id(task): callbacks_of(crew, task) for task in crew.tasks}
+
+    def run(self) -> Completed | PendingReview:
+        self._prepare()
+        if self._gate:
+            self._go_on_from(self._gate)
+        try:
+            with self._hooked():
+                result = self._crew.kickoff(inputs=dict(self._inputs))
+        except GateReached as reached:
+            crewai_event_bus.flush()
+            return self._waiting(reached)
+        self._finished.pass_over()
+        return _completed(result, self._usage())
+
+    def _prepare(self) -> None:
+        crew = self._crew
+        crew.stream = False
+        crew.task_callback = None
+        for task in crew.tasks:
+            task.callback = self._finisher(task)
+        listen_to_steps(crew, self._report)
+        if self._state.get("descriptions"):
+            crew.planning = False
+        # CrewAI passes over tasks that have an output only when it goes on from a checkpoint.
+        crew.checkpoint_kickoff_event_id = "stored"
+
+    def _go_on_from(self, gate: ReviewDecision) -> None:
+        if not gate.is_approve:
+            self._without_planning(self._tasks[gate.task_id])
+            return
+        task, output = self._tasks[gate.task_id], edited(gate.state["task"], gate.output)
+        task.output = restored(task, output)
+        self._crew.before_kickoff_callbacks.append(lambda inputs: self._settle(task, output, inputs))
+
+    def _settle(self, task: Task, approved: StoredOutput, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Do what CrewAI does after a task's answer, now that it is approved."""
+        assert task.output
+        for callback in self._after[id(task)]:
+            call(callback, task.output)
+        if path := self._state.get("output_file"):
+            save(task.output, path, make_directory=bool(task.create_directory))
+        self._finished.add(approved)
+        return inputs
+
+    def _without_planning(self, task: Task) -> None:
+        """A revision goes on from the answer, as CrewAI's own feedback does, and makes no new plan."""
+        agent = self._crew.manager_agent if self._crew.process == Process.hierarchical else task.agent
+        if isinstance(agent, Agent):
+            agent.planning, agent.planning_config = False, None
+
+    @contextmanager
+    def _hooked(self) -> Iterator[None]:
+        revised = self._gate if self._gate and not self._gate.is_approve else None
+        task = self._tasks[revised.task_id] if revised else None
+        set_provider(StoredFeedback(self._crew.tasks, task, revised.rounds if revised else ()))
+        register_hook(InterceptionPoint.PRE_STEP, self._starting)
+        register_hook(InterceptionPoint.POST_STEP, self._answered)
+        try:
+            yield
+        finally:
+            unregister_hook(InterceptionPoint.PRE_STEP, self._starting)
+            unregister_hook(InterceptionPoint.POST_STEP, self._answered)
+
+    def _starting(self, step: StepContext) -> None:
+        name = self._names.get(id(step.task))
+        if step.kind != "task" or name is None:
+            return
+        self._finished.pass_over(until=name)
+        if planned := self._state.get("descriptions"):
+            step.task.description = planned[name]
+        self._report(TaskStarted(name, (step.agent_role or "").strip()))
+
+    def _answered(self, step: StepContext) -> None:
+        if step.kind == "task" and id(step.task) in self._names and step.task.human_input:
+            raise GateReached(step.task, step.output)
+
+    def _finisher(self, task: Task) -> Callable[[TaskOutput], None]:
+        def finish(output: TaskOutput) -> None:
+            if task.human_input:  # the hook has not stopped it: someone has cleared CrewAI's hooks
+                raise CrewFailed("A task that asks a person was not stopped; the crew must leave CrewAI's hooks alone.")
+            for callback in self._after[id(task)]:
+                call(callback, output)
+            self._finished.add(self._stored(task, output))
+
+        return finish
+
+    def _stored(self, task: Task, output: TaskOutput) -> StoredOutput:
+        name = self._names[id(task)]
+        seconds = (datetime.now() - task.start_time).total_seconds() if task.start_time else 0.0
+        if self._gate and self._gate.task_id == name:
+            seconds += self._state["task"]["execution_time"]
+        return stored(name, output, seconds)
+
+    def _waiting(self, reached: GateReached) -> PendingReview:
+        answer = self._stored(reached.task, reached.output)
+        state: dict[str, Any] = {"task": answer, "usage": self._usage()}
+        if reached.task.output_file:
+            state["output_file"] = reached.task.output_file
+        if plans := self._plans():
+            state["descriptions"] = plans
+        return PendingReview(answer["task_id"], answer["output"], answer["agent"], state)
+
+    def _plans(self) -> dict[str, str] | None:
+        """Give the tasks as the crew's planner described them, in this segment or in an earlier one."""
+        earlier: dict[str, str] | None = self._state.get("descriptions")
+        if earlier or not self._crew.planning:
+            return earlier
+        return {name: task.description for name, task in self._tasks.items()}
+
+    def _usage(self) -> usage.Usage:
+        return usage.added(self._state.get("usage", {}), usage.of_process(self._crew))
+
+
+def _completed(result: Any, used: usage.Usage) -> Completed:
+    """An after-kickoff callback may have put anything in the place of the crew's output."""
+    if isinstance(result, CrewOutput):
+        return Completed(result.raw, structured(result) or object_in(result.raw), used)
+    if isinstance(result, dict):
+        return Completed(json.dumps(result, default=str), result, used)
+    return Completed(str(result), None, used)

@@ -1,0 +1,83 @@
+"""What a crew or a Flow asks for and consists of, and what of CrewAI cannot be served."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from crewai import Agent, Crew, Process, Task
+
+from crew_service.crewai.errors import UnsupportedCrew
+from crew_service.crewai.flow_source import FlowSource
+from crew_service.crewai.json_crew import JsonCrew
+
+PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_\-]*)}")  # what CrewAI fills; other braces are text
+
+
+def describe(served: Crew | JsonCrew | FlowSource) -> dict[str, Any]:
+    """Give the inputs and the tasks as plain JSON; `UnsupportedCrew` when the service could not keep its promises."""
+    if isinstance(served, FlowSource):
+        return {"kind": "flow", **served.describe()}
+    if isinstance(served, JsonCrew):
+        described = _crew(served.crew)
+        asked = [name for name in described["inputs"] if name not in served.defaults]
+        return {**described, "inputs": sorted({*described["inputs"], *served.defaults}), "required": asked}
+    return _crew(served)
+
+
+def _crew(crew: Crew) -> dict[str, Any]:
+    for problem in _problems(crew):
+        raise UnsupportedCrew(problem)
+    tasks = [
+        {
+            "id": task_id,
+            "agent": _role(crew, task),
+            "description": task.description,
+            "human_input": bool(task.human_input),
+        }
+        for task_id, task in named_tasks(crew).items()
+    ]
+    asked = inputs(crew)
+    return {"kind": "crew", "inputs": asked, "required": asked, "tasks": tasks}
+
+
+def named_tasks(crew: Crew) -> dict[str, Task]:
+    """Give each task its id, the same in every process: its name, made unique, or its place in the crew."""
+    named: dict[str, Task] = {}
+    for place, task in enumerate(crew.tasks, 1):
+        name = task.name or f"task_{place}"
+        named[name if name not in named else f"{name}_{place}"] = task
+    return named
+
+
+def inputs(crew: Crew) -> list[str]:
+    """List the placeholders that CrewAI will fill from the inputs."""
+    texts = [text for task in crew.tasks for text in (task.description, task.expected_output, task.output_file)]
+    for agent in crew.agents:
+        texts += [agent.role, agent.goal, agent.backstory]
+    return sorted({name for text in texts for name in PLACEHOLDER.findall(text or "")})
+
+
+def _role(crew: Crew, task: Task) -> str:
+    if crew.process == Process.hierarchical:
+        return crew.manager_agent.role if crew.manager_agent else "Crew Manager"
+    return task.agent.role if task.agent else ""
+
+
+def _problems(crew: Crew) -> Iterator[str]:
+    if not crew.tasks:
+        yield "it has no tasks."
+    if crew.checkpoint:
+        yield "it has checkpoint= set; the service stores finished tasks itself, so leave that out."
+    for name, task in named_tasks(crew).items():
+        if not task.human_input:
+            continue
+        if task.async_execution:
+            yield f"its task {name!r} has human_input and async_execution; a task that waits cannot be asynchronous."
+        agent = crew.manager_agent if crew.process == Process.hierarchical else task.agent
+        if agent is not None and not isinstance(agent, Agent):
+            yield (
+                f"its task {name!r} has human_input, and its agent is a {type(agent).__name__}, "
+                "to which CrewAI does not pass the feedback."
+            )

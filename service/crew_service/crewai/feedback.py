@@ -1,0 +1,63 @@
+"""Passes a person's feedback to the agent as turns of a conversation; CrewAI never asks at a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from crewai import Task
+from crewai.agents.parser import AgentFinish
+from crewai.core.providers.human_input import AsyncExecutorContext, ExecutorContext, SyncHumanInputProvider
+
+from crew_service.crewai import internals
+from crew_service.engine.crew import CrewFailed, Round
+
+OF_A_TASK = "A crew that was started by a task asks a person; only the served crew's own tasks can."
+
+
+class StoredFeedback(SyncHumanInputProvider):
+    """Answers CrewAI's question for human input from what the service has stored."""
+
+    def __init__(self, tasks: list[Task], revised: Task | None, rounds: tuple[Round, ...]) -> None:
+        self._tasks = tasks
+        self._revised = revised
+        self._rounds = rounds
+
+    def post_setup_messages(self, context: ExecutorContext) -> None:
+        """Go on where the rounds before this one ended, when it is the revised task that starts."""
+        if context.task is None or context.task is not self._revised:
+            return
+        _tell(context, self._rounds)
+
+    def handle_feedback(self, formatted_answer: AgentFinish, context: ExecutorContext) -> AgentFinish:
+        """Take the answer as it is: the crew stops after it, and the person decides then."""
+        if not any(context.task is task for task in self._tasks):
+            raise CrewFailed(OF_A_TASK)
+        return formatted_answer
+
+    async def handle_feedback_async(self, formatted_answer: AgentFinish, context: AsyncExecutorContext) -> AgentFinish:
+        return self.handle_feedback(formatted_answer, context)
+
+
+class NestedFeedback(StoredFeedback):
+    """The same for the tasks of crews that a Flow's methods start.
+
+    :param rounds_of: gives what was said to a task; None for one that cannot ask
+    """
+
+    def __init__(self, rounds_of: Callable[[Task | None], tuple[Round, ...] | None]) -> None:
+        super().__init__([], None, ())
+        self._rounds_of = rounds_of
+
+    def post_setup_messages(self, context: ExecutorContext) -> None:
+        _tell(context, self._rounds_of(context.task) or ())
+
+    def handle_feedback(self, formatted_answer: AgentFinish, context: ExecutorContext) -> AgentFinish:
+        if self._rounds_of(context.task) is None:
+            raise CrewFailed(OF_A_TASK)
+        return formatted_answer
+
+
+def _tell(context: ExecutorContext, rounds: tuple[Round, ...]) -> None:
+    for earlier in rounds:
+        context.messages.append({"role": "assistant", "content": earlier.output})
+        context.messages.append(internals.feedback_message(context, earlier.feedback))

@@ -1,0 +1,147 @@
+"""Keeps a gate from cancelling parallel branches: each branch of a Flow continues to its own end or gate.
+
+Once no branch runs, the question of the first gate pauses the Flow, in the way that CrewAI pauses one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from crewai.flow.async_feedback import HumanFeedbackPending, PendingFeedbackContext
+from crewai.flow.flow import Flow
+
+from crew_service.crewai import internals
+
+INSIDE: ContextVar[bool] = ContextVar("inside a branch", default=False)
+RACING: ContextVar[frozenset[str]] = ContextVar("listeners of which the first one counts", default=frozenset())
+
+
+@dataclass(frozen=True)
+class Question:
+    """A gate that waits.
+
+    :param fired: the listeners that had fired when it asked; None of a release that did not store them
+    :param starts: it ran as a start method, not as a listener
+    """
+
+    context: PendingFeedbackContext
+    fired: list[str] | None = None
+    starts: bool = False
+
+    @classmethod
+    def of(cls, stored: dict[str, Any]) -> Question:
+        return cls(PendingFeedbackContext.from_dict(stored), stored.get("fired"), stored.get("starts", False))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self.context.to_dict(), "fired": self.fired, "starts": self.starts}
+
+
+class Branches:
+    """`waiting`: questions without an answer, oldest first. `answered` is awaited before what follows an answer."""
+
+    def __init__(
+        self, flow: Flow[Any], asked: Question | None, waiting: list[Question], answered: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._asked = asked
+        self.waiting = waiting
+        self._flow = flow
+        self._answered = answered
+        self._open = 0  # start methods whose branches run
+
+    def separate(self) -> None:
+        for name, wrapped in (
+            ("_execute_start_method", self._start),
+            ("_execute_single_listener", self._listener),
+            ("_execute_racing_listeners", self._race),
+            ("_execute_listeners", self._after_an_answer),
+        ):
+            internals.replace(self._flow, name, wrapped)
+
+    def _pause_if_asked(self) -> None:
+        if self.waiting:
+            raise HumanFeedbackPending(context=self.waiting[0].context)
+
+    def _wait(self, question: HumanFeedbackPending, *, starts: bool = False) -> None:
+        self.waiting.append(Question(question.context, sorted(internals.fired(self._flow)), starts))
+
+    def _start(self, original: internals.AsyncCall) -> internals.AsyncCall:
+        async def start(*args: Any) -> None:
+            outermost = not INSIDE.get()
+            token = INSIDE.set(True)
+            self._open += outermost
+            try:
+                await original(*args)
+            except HumanFeedbackPending as question:
+                self._wait(question, starts=True)
+            finally:
+                INSIDE.reset(token)
+                self._open -= outermost
+            if outermost and not self._open:
+                self._pause_if_asked()
+
+        return start
+
+    def _listener(self, original: internals.AsyncCall) -> internals.AsyncCall:
+        async def listen(name: str, *args: Any) -> Any:
+            rivals = RACING.get()
+            token = RACING.set(frozenset())
+            try:
+                result = await original(name, *args)
+            except HumanFeedbackPending as question:
+                self._wait(question)
+                if name in rivals:
+                    raise  # it has not won the race
+                return None, None
+            finally:
+                RACING.reset(token)
+            if name in rivals:
+                self.waiting = [each for each in self.waiting if each.context.method_name not in rivals]
+            return result
+
+        return listen
+
+    def _race(self, original: internals.AsyncCall) -> internals.AsyncCall:
+        async def race(rivals: frozenset[str], *args: Any) -> None:
+            token = RACING.set(frozenset(rivals))
+            try:
+                await original(rivals, *args)
+            finally:
+                RACING.reset(token)
+
+        return race
+
+    def _after_an_answer(self, original: internals.AsyncCall) -> internals.AsyncCall:
+        async def listeners(event: str, result: Any, *rest: Any) -> None:
+            if INSIDE.get():
+                await original(event, result, *rest)
+                return
+            token = INSIDE.set(True)
+            try:
+                await self._answered()
+                await self._follow(original, event, result)
+            finally:
+                INSIDE.reset(token)
+            self._pause_if_asked()
+
+        return listeners
+
+    async def _follow(self, listeners: internals.AsyncCall, event: str, result: Any) -> None:
+        """Do what CrewAI does after an answer in one process, and go round where it does so only after a resume."""
+        assert self._asked
+        gate = self._asked.context.method_name
+        internals.rearm_way_back(self._flow, event, gate)
+        if event == gate:
+            await listeners(event, result)
+            return
+        fired = internals.fired(self._flow)
+        earlier = fired if self._asked.fired is None else fired & set(self._asked.fired)
+        if self._asked.starts:
+            internals.rearm(self._flow, event, earlier)
+        await listeners(gate, event)
+        if not self._asked.starts:
+            internals.rearm(self._flow, event, earlier | internals.fired(self._flow) - fired)
+        await listeners(event, result)
+        await internals.start_again(self._flow, event)

@@ -1,0 +1,36 @@
+"""Methods that had finished before the service was killed: what they returned is used, and they are not run again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from crewai.flow.flow import Flow
+
+from crew_service.crewai import internals
+from crew_service.engine.crew import CrewFailed, TaskOutput
+
+
+class Replay:
+    def __init__(self, finished: list[TaskOutput]) -> None:
+        points: list[Any] = [(task["task_id"], task.get("point")) for task in finished]
+        self._results = [(name, point["result"]) for name, point in points if point]
+        self._state = next((point["state"] for _, point in reversed(points) if point), None)
+
+    def begin(self, flow: Flow[Any]) -> None:
+        """Give the Flow the state that the last finished method left, once it has taken its inputs."""
+        if self._state is not None:
+            internals.restore_state(flow, self._state)
+            self._state = None
+
+    def take(self, name: str) -> dict[str, Any] | None:
+        """Return the result that the method's next call gave; None when it has to run."""
+        place = next((place for place, (method, _) in enumerate(self._results) if method == name), None)
+        if place is None:
+            return None
+        _, result = self._results.pop(place)
+        if "lost" in result:
+            raise CrewFailed(
+                f"The service was stopped while the Flow was at work, and what its method {name!r} returned "
+                f"({result['lost']}) cannot be stored. Start it again."
+            )
+        return dict(result)

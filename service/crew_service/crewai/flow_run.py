@@ -1,0 +1,234 @@
+"""Runs a Flow to its end or to the next method that asks a person, from where the last question left it.
+
+A gate ends its own branch only: what runs beside it goes on to its own end or gate first. Then everything that the
+Flow knows is plain JSON in the gate's state. Of several gates that wait, one is asked after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import Any
+
+from crewai.flow.async_feedback import HumanFeedbackPending, PendingFeedbackContext
+from crewai.flow.flow_config import flow_config
+
+from crew_service.crewai import flow_values, internals, usage
+from crew_service.crewai.flow_branches import Branches, Question
+from crew_service.crewai.flow_persistence import WithoutPauses
+from crew_service.crewai.flow_replay import Replay
+from crew_service.crewai.flow_source import FlowSource
+from crew_service.crewai.nested_tasks import APPROVE, REVISE, NestedTasks, TaskAsks
+from crew_service.crewai.token_meter import TokenMeter
+from crew_service.engine.crew import (
+    Completed,
+    CrewFailed,
+    Job,
+    PendingReview,
+    Report,
+    TaskDone,
+    TaskOutput,
+    TaskStarted,
+)
+
+
+class FlowRun:
+    def __init__(self, source: FlowSource, job: Job, report: Report) -> None:
+        self._nested = NestedTasks(job.gate)
+        earlier: dict[str, Any] = job.gate.state if job.gate else {}
+        self._used: usage.Usage = earlier.get("usage", {})
+        self._seconds: dict[str, float] = earlier.get("seconds", {})
+        self._asks: dict[int, TaskAsks] = {}
+        self._job = job = replace(job, gate=self._nested.before)
+        self._report: Report = TokenMeter(lambda: usage.of_flow(self._flow)["total_tokens"], report)
+        self._name = source.name
+        self._stored: dict[str, Any] = job.gate.state if job.gate else {}
+        since = job.done[self._stored.get("done", 0) :]
+        self._answer_is_stored = bool(job.gate and since)
+        self._replay = Replay(since[1:] if job.gate else since)
+        self._done = len(job.done)
+        self._flow = source.new(job.inputs)
+        self._own_persistence = self._flow.persistence
+        waiting = [Question.of(stored) for stored in self._stored.get("waiting", [])]
+        asked = waiting[0] if waiting else None
+        self._asked = asked.context if asked else None
+        self._branches = Branches(self._flow, asked, waiting[1:], self._answered)
+
+    def run(self) -> Completed | PendingReview:
+        self._prepare()
+        result = self._resume(self._asked) if self._asked else self._kickoff()
+        if isinstance(result, HumanFeedbackPending):
+            waiting = self._branches.waiting
+            asks = next((self._asks[id(each.context)] for each in waiting if id(each.context) in self._asks), None)
+            return self._pending_in_method(asks) if asks else self._pending(waiting)
+        return Completed(flow_values.text(result), flow_values.json_object(result), self._usage())
+
+    def _prepare(self) -> None:
+        flow = self._flow
+        flow.stream = False
+        internals.set_persistence(flow, WithoutPauses(self._own_persistence))
+        self._branches.separate()
+        internals.replace(flow, "_execute_method", self._reported)
+        internals.replace(flow, "_run_human_feedback_step", self._asking)
+        internals.replace(flow, "_finalize_human_feedback", self._decided)
+        flow_config.hitl_provider = _Asking(flow)
+        self._nested.watch()
+
+    def _kickoff(self) -> Any:
+        if self._job.restore_from:
+            self._restore(self._job.restore_from)
+        internals.stamp(self._flow, self._job.execution_id)
+        return self._flow.kickoff(inputs=dict(self._job.inputs))
+
+    def _restore(self, state_id: str) -> None:
+        state = self._own_persistence.load_state(state_id) if self._own_persistence else None
+        if not state:
+            reason = "holds no state of that id" if self._own_persistence else "has no @persist"
+            raise CrewFailed(f"The Flow cannot start from the state {state_id}: it {reason}.")
+        internals.restore_state(self._flow, state)
+
+    def _resume(self, gate: PendingFeedbackContext) -> Any:
+        assert self._job.gate
+        internals.restore_state(self._flow, self._stored["state"])
+        internals.remember(self._flow, self._stored["memory"])
+        internals.wait_at(self._flow, gate)
+        return self._flow.resume(self._job.gate.feedback)
+
+    def _reported(self, original: internals.AsyncCall) -> internals.AsyncCall:
+        """Report the beginning and the end of each method; one that had finished before a crash is not run again."""
+
+        async def execute(name: str, method: Any, *args: Any, **values: Any) -> Any:
+            self._replay.begin(self._flow)
+            if earlier := self._replay.take(name):
+                return await original(name, lambda *_, **__: flow_values.restored(earlier))
+            await asyncio.to_thread(self._report, TaskStarted(name, self._name))
+            began = time.monotonic()
+            try:
+                with self._nested.method(name):
+                    finished = await original(name, method, *args, **values)
+            except TaskAsks as asks:
+                question = internals.question_in(self._flow, name)
+                self._asks[id(question)] = asks
+                raise HumanFeedbackPending(context=question) from None
+            finally:
+                self._seconds[name] = round(time.monotonic() - began, 3)
+            result = finished[0]
+            await self._tell({**self._record(name, result), "point": self._point(result)})
+            return finished
+
+        return execute
+
+    def _asking(self, original: internals.AsyncCall) -> internals.AsyncCall:
+        """Stop at the question before CrewAI makes a model: a chosen outcome needs none."""
+
+        async def ask(name: str, feedback: Any, output: Any) -> Any:
+            if feedback.learn or feedback.provider is not None:
+                return await original(name, feedback, output)
+            raise HumanFeedbackPending(context=internals.gate(self._flow, name, feedback, output))
+
+        return ask
+
+    def _decided(self, original: internals.AsyncCall) -> internals.AsyncCall:
+        """Take a chosen outcome as it is; free text goes to the model as CrewAI does it."""
+
+        async def finalize(**values: Any) -> Any:
+            gate = self._job.gate
+            chosen = gate.outcome if gate and self._asked and values["method_name"] == self._asked.method_name else None
+            if chosen is None:
+                return await original(**values)
+            result = await original(**{**values, "emit": None, "default_outcome": None})
+            result.outcome = chosen
+            return result
+
+        return finalize
+
+    def _answered(self) -> Awaitable[None]:
+        assert self._asked
+        output = self._asked.method_output
+        return self._tell(None if self._answer_is_stored else self._record(self._asked.method_name, output))
+
+    async def _tell(self, record: TaskOutput | None) -> None:
+        if record:
+            self._done += 1
+            await asyncio.to_thread(self._report, TaskDone(record))
+
+    def _record(self, name: str, result: Any) -> TaskOutput:
+        output = flow_values.text(result)
+        record: TaskOutput = {
+            "task_id": name,
+            "agent": self._name,
+            "output": output,
+            "execution_time": self._seconds.get(name, 0.0),
+            "name": name,
+            "description": "",
+            "expected_output": "",
+            "summary": output[:80],
+        }
+        data = None if isinstance(result, str) else flow_values.json_object(result)
+        return record if data is None else {**record, "output_json": data}
+
+    def _point(self, result: Any) -> dict[str, Any]:
+        """Return what a run after a crash goes on from."""
+        return {"result": flow_values.stored(result), "state": flow_values.jsonable(self._flow.state)}
+
+    def _pending(self, waiting: list[Question]) -> PendingReview:
+        asked = waiting[0].context
+        state = {
+            "waiting": [question.to_dict() for question in waiting],
+            "state": flow_values.jsonable(self._flow.state),
+            "memory": internals.memory(self._flow, flow_values.jsonable),
+            "usage": self._usage(),
+            "done": self._done,
+            "seconds": self._seconds,
+        }
+        return PendingReview(
+            asked.method_name,
+            flow_values.text(asked.method_output),
+            self._name,
+            state,
+            question=asked.message,
+            outcomes=list(asked.emit or ()),
+            details={
+                "flow_class": asked.flow_class.rpartition(".")[2],
+                "default_outcome": asked.default_outcome,
+                "metadata": flow_values.jsonable(asked.metadata),
+                "state": state["state"],
+            },
+        )
+
+    def _pending_in_method(self, asks: TaskAsks) -> PendingReview:
+        """Ask as a Flow asks, so that all ways of an answer lead here; what else waits runs again, as after a crash."""
+        answer = asks.answer
+        task = answer["task_id"]
+        state = {"nested": self._nested.state(asks), "usage": self._usage(), "seconds": self._seconds}
+        return PendingReview(
+            task,
+            answer["output"],
+            answer["agent"],
+            state,
+            question=f"May the answer of the task {task.partition('.')[2]} go on?",
+            outcomes=[APPROVE, REVISE],
+            details={
+                "flow_class": self._name,
+                "default_outcome": None,
+                "metadata": {},
+                "state": flow_values.jsonable(self._flow.state),
+            },
+        )
+
+    def _usage(self) -> usage.Usage:
+        return usage.added(self._used, usage.of_flow(self._flow))
+
+
+class _Asking:
+    """What CrewAI asks where the question does not stop the method before: with `learn`, and in Flows inside Flows."""
+
+    def __init__(self, flow: Any) -> None:
+        self._flow = flow
+
+    def request_feedback(self, context: PendingFeedbackContext, flow: Any) -> str:
+        if flow is not self._flow:
+            raise CrewFailed("A Flow that was started by a method asks a person; only the served Flow itself can.")
+        raise HumanFeedbackPending(context=context)

@@ -1,0 +1,83 @@
+"""A Flow that can be made anew in each process: from its class, its declaration, or a function that returned it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from crewai.flow.flow import Flow
+from pydantic import BaseModel, ValidationError
+
+from crew_service.crewai import internals
+from crew_service.crewai.errors import UnsupportedCrew
+from crew_service.engine.crew import CrewFailed
+
+Inputs = dict[str, Any]
+
+
+class FlowSource:
+    def __init__(self, make: Callable[[Inputs], Flow[Any]], definition: Any, state: Any) -> None:
+        self.new = make
+        self.name: str = definition.name
+        self._methods = definition.methods
+        self._state = state
+
+    @classmethod
+    def of_class(cls, flow_class: type[Flow[Any]]) -> FlowSource:
+        state = internals.state_model(flow_class)
+
+        def make(inputs: Inputs) -> Flow[Any]:
+            return flow_class(initial_state=_filled(state, inputs)) if required(state) else flow_class()
+
+        if not required(state):
+            make({})  # a Flow that cannot be made is refused at the start
+        return cls(make, flow_class.flow_definition(), state)
+
+    @classmethod
+    def of_instance(cls, flow: Flow[Any]) -> FlowSource:
+        """Use the one instance, since a process runs no more than one segment."""
+        return cls(lambda inputs: flow, internals.definition(flow), flow.state)
+
+    @classmethod
+    def declared(cls, path: Path) -> FlowSource:
+        flow: Any = Flow.from_declaration(path=path)
+        return cls.of_instance(flow)
+
+    def describe(self) -> dict[str, Any]:
+        if not self._methods:
+            raise UnsupportedCrew("it is a Flow without methods; one with @start() would do.")
+        tasks = [
+            {"id": name, "agent": self.name, "description": "", "human_input": method.human_feedback is not None}
+            for name, method in self._methods.items()
+        ]
+        return {"inputs": fields(self._state), "required": required(self._state), "tasks": tasks}
+
+
+def fields(state: Any) -> list[str]:
+    """List what a kickoff may give: the fields of the state, less the id that the execution gives it."""
+    model = _model(state)
+    names = model.model_fields if model else state if isinstance(state, dict) else ()
+    return sorted(name for name in names if name != "id")
+
+
+def required(state: Any) -> list[str]:
+    """List the fields without which the state cannot be made."""
+    model = _model(state)
+    given = vars(state) if isinstance(state, BaseModel) else {}
+    wanted = (name for name, field in model.model_fields.items() if field.is_required()) if model else ()
+    return sorted(name for name in wanted if name != "id" and name not in given)
+
+
+def _model(state: Any) -> type[BaseModel] | None:
+    kind = state if isinstance(state, type) else type(state)
+    return kind if issubclass(kind, BaseModel) else None
+
+
+def _filled(state: type[BaseModel], inputs: Inputs) -> BaseModel:
+    try:
+        return state.model_validate({name: value for name, value in inputs.items() if name in state.model_fields})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise CrewFailed(f"The inputs do not fit the Flow's state: {where}: {first['msg']}.") from None

@@ -1,0 +1,107 @@
+"""The process that crews are forked from: it imports CrewAI once, runs no user code and has one thread.
+
+It forks on request, reports to the service how each child ended, and ends when the service is gone. What a
+crew leaves behind when it dies becomes a child of this process, and is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+
+from crew_service.crewai import process_tree
+
+
+class ForkServer:
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._links: dict[int, socket.socket] = {}
+        self._own = process_tree.children_of(os.getpid())  # what CrewAI itself started when it was imported
+        self._deaths, bell = socket.socketpair()
+        for end in (self._deaths, bell):
+            end.setblocking(False)
+        self._bell = bell
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler the bell does not ring
+        signal.set_wakeup_fd(bell.fileno(), warn_on_full_buffer=False)
+
+    def serve(self) -> socket.socket | None:
+        """Serve to the end of the service: None; a child returns with its link instead."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._control, selectors.EVENT_READ)
+            selector.register(self._deaths, selectors.EVENT_READ)
+            while True:
+                ready = [key.fileobj for key, _ in selector.select()]
+                if self._deaths in ready:
+                    self._bury()
+                if self._control in ready:
+                    message, descriptors, _, _ = socket.recv_fds(self._control, 1, 2)
+                    if not message:
+                        process_tree.end_descendants(self._own)
+                        return None
+                    if link := self._fork(*descriptors):
+                        return link
+
+    def _fork(self, link: int, printed: int) -> socket.socket | None:
+        """Fork; the child gets its link, the parent None."""
+        pid = os.fork()
+        if pid:
+            os.close(printed)
+            self._links[pid] = socket.socket(fileno=link)
+            return None
+        os.setsid()
+        process_tree.adopt_orphans()
+        for stream in (1, 2):
+            os.dup2(printed, stream)
+        os.close(printed)
+        os.set_inheritable(link, False)
+        self._forget()
+        if numpy := sys.modules.get("numpy"):  # Python's own generators notice a fork, this one does not
+            numpy.random.seed()
+        return socket.socket(fileno=link)
+
+    def _forget(self) -> None:
+        """Leave behind, in the child, what belongs to the fork server and to other crews."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for link in (self._control, self._deaths, self._bell, *self._links.values()):
+            link.close()
+
+    def _bury(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._deaths.recv(4096)
+        with contextlib.suppress(ChildProcessError):
+            while (death := os.waitpid(-1, os.WNOHANG))[0]:
+                self._tell(death[0], os.waitstatus_to_exitcode(death[1]))
+        for orphan in process_tree.children_of(os.getpid()) - self._own - set(self._links):
+            process_tree.kill(orphan)  # its children become orphans in turn, and their deaths ring again
+
+    def _tell(self, pid: int, code: int) -> None:
+        notice = b"\n" + json.dumps({"type": "died", "code": code}).encode() + b"\n"
+        if link := self._links.pop(pid, None):  # else it was left behind by a crew that is gone
+            with link, contextlib.suppress(OSError):
+                link.send(notice, socket.MSG_DONTWAIT)
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
+    from crew_service.crewai.child_process import work  # imports CrewAI
+
+    with contextlib.suppress(ImportError):
+        importlib.import_module("lance_namespace")  # most of what a Flow's memory takes to load; it starts no thread
+    process_tree.adopt_orphans()
+    gc.freeze()  # so that no collection in a child copies the pages that it shares with the others
+    control.sendall(b"r")
+    if link := ForkServer(control).serve():
+        work(link)
+
+
+if __name__ == "__main__":
+    main()

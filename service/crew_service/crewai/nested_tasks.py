@@ -1,0 +1,182 @@
+"""Tasks of crews that a Flow's method started: a person may be asked at each, and none that has finished runs again.
+
+The question ends the method. With the answer the method runs from its beginning, and its crews' finished tasks give
+their stored outputs. A task is known by its method, its texts, and how often the method has run it before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict
+from typing import Any
+
+from crewai import Task, TaskOutput
+from crewai.core.providers.human_input import set_provider
+from crewai.hooks import HookAborted, InterceptionPoint, register_hook
+from crewai.hooks.contexts import StepContext
+
+from crew_service.crewai import internals
+from crew_service.crewai.callbacks import call, callbacks_of
+from crew_service.crewai.description import named_tasks
+from crew_service.crewai.feedback import NestedFeedback
+from crew_service.crewai.output_files import save
+from crew_service.crewai.serialization import decision_from
+from crew_service.crewai.task_outputs import restored, stored
+from crew_service.engine.approval import reads_like_approval
+from crew_service.engine.crew import CrewFailed, ReviewDecision, Round
+from crew_service.engine.crew import TaskOutput as StoredOutput
+
+APPROVE, REVISE = "approve", "revise"
+Run = tuple[str, Counter[str]]  # a method, and how often each task ran in it
+METHOD: ContextVar[Run | None] = ContextVar("the method that runs", default=None)
+
+
+class TaskAsks(HookAborted):
+    """A task that asks a person has its answer, and the method that started its crew stops here."""
+
+    def __init__(self, place: str, answer: StoredOutput) -> None:
+        super().__init__("a person decides on this answer", source="crew service")
+        self.place, self.answer = place, answer
+
+
+class NestedTasks:
+    """`before`: the decision on the Flow's own last question, from which the Flow goes on with its finished methods."""
+
+    def __init__(self, gate: ReviewDecision | None) -> None:
+        known: dict[str, Any] = gate.state.get("nested", {}) if gate else {}
+        self.before = (decision_from(known["before"]) if known["before"] else None) if known else gate
+        self._finished: dict[str, StoredOutput] = known.get("finished", {})
+        self._drafts: dict[str, StoredOutput] = known.get("drafts", {})
+        self._decision = gate if known else None
+        self._decided: str | None = known.get("asked")
+        self._unused = self._decided  # until its task comes by
+        self._approved: dict[str, StoredOutput] = known.get("approved", {})
+        if self._decided and self._is_approval():
+            self._approved[self._decided] = self._drafts.pop(self._decided)
+        self._skipped: int = known.get("skipped", 0)
+        self._running: dict[int, str] = {}
+
+    def watch(self) -> None:
+        """Let nested tasks be asked about and replayed from now on, in this process."""
+        internals.wrap_tasks(self._settled, self._done)
+        register_hook(InterceptionPoint.POST_STEP, self._answered)
+        set_provider(NestedFeedback(self.rounds_of))
+
+    @contextmanager
+    def method(self, name: str) -> Iterator[None]:
+        token = METHOD.set((name, Counter()))
+        try:
+            yield
+        finally:
+            METHOD.reset(token)
+        self._over(name)
+
+    def state(self, asks: TaskAsks) -> dict[str, Any]:
+        """Return what a run with the answer goes on from."""
+        again = self._decision and self._decision.task_id == asks.answer["task_id"] and self._decided != asks.place
+        return {
+            "before": asdict(self.before) if self.before else None,
+            "finished": self._finished,
+            "drafts": self._drafts,
+            "approved": self._approved,
+            "asked": asks.place,
+            "skipped": len(self._decision.rounds) if again and self._decision else self._skipped,
+        }
+
+    def rounds_of(self, task: Task | None) -> tuple[Round, ...] | None:
+        """Return what was said to a task's answers; None for a task that no method of the Flow started."""
+        place = self._running.get(id(task))
+        if place is None:
+            return None
+        revised = self._decision if place == self._decided and place not in self._approved else None
+        return revised.rounds[self._skipped :] if revised else ()
+
+    def _is_approval(self) -> bool:
+        assert self._decision
+        outcome = self._decision.outcome
+        return outcome == APPROVE or (outcome is None and reads_like_approval(self._decision.feedback))
+
+    def _settled(self, task: Task) -> TaskOutput | None:
+        """Return the output of a task that need not run; None for one that runs now."""
+        run = METHOD.get()
+        if run is None:
+            return None
+        place = self._running[id(task)] = _place(run, task)
+        if place in self._finished:
+            task.output = restored(task, self._finished[place])
+            return task.output
+        if place == self._unused:
+            self._unused = None
+        if place in self._approved:
+            return self._approve(task, place)
+        if place in self._drafts and place != self._decided:
+            raise TaskAsks(place, self._drafts[place])
+        return None
+
+    def _approve(self, task: Task, place: str) -> TaskOutput:
+        """Do what CrewAI does after a task's answer, now that it is approved."""
+        self._finished[place] = self._approved.pop(place)
+        task.output = output = restored(task, self._finished[place])
+        crew = internals.crew_of(task)
+        for callback in callbacks_of(crew, task) if crew else []:
+            call(callback, output)
+        if task.output_file:
+            save(output, task.output_file, make_directory=bool(task.create_directory))
+        return output
+
+    def _answered(self, step: StepContext) -> None:
+        run, place = METHOD.get(), self._running.get(id(step.task))
+        if step.kind != "task" or run is None or place is None or not step.task.human_input:
+            return
+        self._drafts[place] = self._stored(run, step.task, step.output)
+        if self._decision and self._drafts[place]["task_id"] == self._decision.task_id:
+            self._check_used(run[0])
+        raise TaskAsks(place, self._drafts[place])
+
+    def _done(self, task: Task, output: TaskOutput) -> None:
+        run, place = METHOD.get(), self._running.get(id(task))
+        if run is not None and place is not None:
+            self._finished[place] = self._stored(run, task, output)
+
+    def _stored(self, run: Run, task: Task, output: TaskOutput) -> StoredOutput:
+        began = task.start_time.timestamp() if task.start_time else time.time()
+        return stored(f"{run[0]}.{_name(task)}", output, time.time() - began)
+
+    def _over(self, method: str) -> None:
+        """Forget the tasks of a method that has finished; it may be called again."""
+        self._check_used(method)
+        for kept in (self._finished, self._drafts, self._approved):
+            for place in [place for place in kept if _method(place) == method]:
+                del kept[place]
+
+    def _check_used(self, method: str) -> None:
+        """Refuse to go on when the answered task has not come by again."""
+        if self._unused and _method(self._unused) == method:
+            raise CrewFailed(
+                f"The crew that the method {method!r} started is not the one that a person has answered: the same "
+                "tasks must come with the same descriptions when the method runs again. Start it again."
+            )
+
+
+def _place(run: Run, task: Task) -> str:
+    method, counts = run
+    texts = json.dumps([task.name, task.description, task.expected_output])
+    known = hashlib.sha256(texts.encode()).hexdigest()[:16]
+    counts[known] += 1
+    return f"{method}/{known}/{counts[known]}"
+
+
+def _name(task: Task) -> str:
+    crew = internals.crew_of(task)
+    named = named_tasks(crew) if crew else {}
+    return next((name for name, each in named.items() if each is task), task.name or "task")
+
+
+def _method(place: str) -> str:
+    return place.split("/")[0]

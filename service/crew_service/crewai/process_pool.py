@@ -1,0 +1,137 @@
+"""Gives every segment a process of its own, forked in milliseconds from one that has imported CrewAI already.
+
+The service keeps one end of a socket to each process: when the service dies, however it dies, the crews die too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from importlib.metadata import version
+
+from crew_service.crewai import process_tree
+from crew_service.crewai.channel import Channel, Message
+from crew_service.crewai.output_log import follow
+
+SETTINGS = {
+    "CREWAI_DISABLE_TELEMETRY": "true",
+    "CREWAI_DISABLE_VERSION_CHECK": "true",
+    "CREWAI_TRACING_ENABLED": "false",
+}
+"""A crew behind the service sends nothing to CrewAI and asks nothing of PyPI, unless the environment says so."""
+
+OF_THE_SERVICE = "CREW_SERVICE_"  # its tokens, secrets and database: a crew must not hold the keys to the service
+OLDEST = "1.15.3"  # the first with hooks around each task
+READY = 180.0  # seconds; importing CrewAI takes about five on an idle machine
+
+
+class ProcessPoolClosed(Exception):
+    """The process that crews are forked from cannot be started."""
+
+
+class CrewProcess:
+    """The service's side of one crew process."""
+
+    def __init__(self, channel: Channel, pid: int) -> None:
+        self._channel = channel
+        self._pid: int | None = pid
+
+    def send(self, message: Message) -> None:
+        """Send to a process that may be gone; the next `receive` shows whether it is."""
+        with contextlib.suppress(ConnectionError):
+            self._channel.send(message)
+
+    def receive(self, timeout: float) -> Message | None:
+        """Wait for the next message; None when the process is gone without saying how."""
+        message = self._channel.receive(timeout)
+        if message is None or message["type"] == "died":
+            self._pid = None
+        return message
+
+    def dismiss(self) -> None:
+        """Leave a process that has given its outcome to end by itself, which it does within seconds."""
+        self._pid = None
+
+    def end(self) -> None:
+        """Kill the process and all that it started, unless it is gone or dismissed."""
+        if self._pid:
+            process_tree.kill(self._pid)  # it may have left its own group
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._pid, signal.SIGKILL)
+        self._channel.close()
+
+
+class ProcessPool:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    @contextlib.contextmanager
+    def worker(self, execution_id: str | None = None) -> Iterator[CrewProcess]:
+        """Fork a process that waits for its request; what it prints is logged with the execution's id."""
+        worker = self._born(execution_id)
+        try:
+            yield worker
+        finally:
+            worker.end()
+
+    def _born(self, execution_id: str | None) -> CrewProcess:
+        """Fork, and once more if the fork server was lost: a process that was not born has done nothing."""
+        for _ in range(2):
+            control = self._alive()
+            channel = self._fork(control, execution_id)
+            message = channel.receive(READY)
+            if message and message["type"] == "born":
+                return CrewProcess(channel, message["pid"])
+            channel.close()
+            self._forget(control)
+        raise ProcessPoolClosed("The crews' processes end before they start; the log may say why.")
+
+    def _fork(self, control: socket.socket, execution_id: str | None) -> Channel:
+        mine, theirs = socket.socketpair()
+        output, printed = os.pipe()
+        with theirs, os.fdopen(printed, "wb"):
+            follow(os.fdopen(output, "rb"), execution_id)
+            with contextlib.suppress(OSError):  # the fork server is gone; nobody will answer
+                socket.send_fds(control, [b"f"], [theirs.fileno(), printed])
+        return Channel(mine)
+
+    def _alive(self) -> socket.socket:
+        with self._lock:
+            if self._control is None:
+                self._control = self._start()
+            return self._control
+
+    def _forget(self, control: socket.socket) -> None:
+        with self._lock:
+            if self._control is control:
+                self._control = None
+
+    def _start(self) -> socket.socket:
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+        mine, theirs = socket.socketpair()
+        command = [sys.executable, "-m", f"{__package__}.fork_server", str(theirs.fileno())]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(OF_THE_SERVICE)}
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603
+                command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                env={**SETTINGS, **environment},
+            )
+        mine.settimeout(READY)
+        with contextlib.suppress(OSError):
+            if mine.recv(1):
+                mine.settimeout(None)
+                return mine
+        raise ProcessPoolClosed(f"CrewAI {version('crewai')} cannot be used, see the log; {OLDEST} or newer is needed.")

@@ -1,0 +1,108 @@
+"""A CrewAI project on disk: what `[tool.crewai]` of its pyproject.toml says, and what a process needs to run it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dotenv import load_dotenv
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from crew_service.crewai.errors import UnsupportedCrew
+
+DECLARATIVE_CREWS = ("crew.jsonc", "crew.json")
+DECLARATIVE_FLOWS = ("flow.yaml", "flow.yml")
+MODULES = {"crew": "crew.py", "flow": "main.py"}  # where the templates put the class
+
+
+@dataclass(frozen=True)
+class Project:
+    root: Path
+    kind: str | None = None  # crew or flow, as `type` says
+    definition: str | None = None
+    scripts: tuple[str, ...] = ()
+
+    def enter(self) -> None:
+        """Make the folder this process's own: working directory, import path and the variables of `.env`."""
+        os.chdir(self.root)
+        for folder in (self.root, self.root / "src"):
+            if folder.is_dir() and str(folder) not in sys.path:
+                sys.path.insert(0, str(folder))
+        load_dotenv(self.root / ".env", override=False)
+
+    def declaration(self) -> Path | None:
+        """Return the file that describes the crew or the Flow, where there is one."""
+        if self.definition:
+            path = (self.root / self.definition).resolve()
+            if not path.is_relative_to(self.root) or not path.is_file():
+                raise UnsupportedCrew(
+                    f"[tool.crewai] names the definition {self.definition!r}, which is no file in it."
+                )
+            return path
+        names = {"crew": DECLARATIVE_CREWS, "flow": DECLARATIVE_FLOWS, None: DECLARATIVE_CREWS + DECLARATIVE_FLOWS}
+        found = (self.root / name for name in names.get(self.kind, ()))
+        return next((path for path in found if path.is_file()), None)
+
+    def module(self) -> tuple[str, str]:
+        """Return the kind and the name of the module that holds the class of a project in Python."""
+        for kind in (self.kind,) if self.kind else tuple(MODULES):
+            for file in self._modules(MODULES.get(kind, "")):
+                return kind, ".".join(file.relative_to(self._source()).with_suffix("").parts)
+        raise UnsupportedCrew(self._nothing_found())
+
+    def _source(self) -> Path:
+        return self.root / "src" if (self.root / "src").is_dir() else self.root
+
+    def _modules(self, name: str) -> list[Path]:
+        """List the modules of that name: the package that the project's scripts name comes first."""
+        found = sorted(path for path in (*self._source().glob(f"*/{name}"), self._source() / name) if path.is_file())
+        packages = {script.partition(":")[0].partition(".")[0] for script in self.scripts}
+        return sorted(found, key=lambda path: path.parent.name not in packages)
+
+    def _nothing_found(self) -> str:
+        wanted = {
+            "crew": "crew.jsonc or a module crew.py in src/<package>",
+            "flow": "a module main.py in src/<package>, or a definition in [tool.crewai]",
+        }
+        what = wanted.get(self.kind or "", "crew.jsonc, flow.yaml, src/<package>/crew.py or src/<package>/main.py")
+        says = f"[tool.crewai] says type {self.kind!r}" if self.kind else "there is no [tool.crewai] type"
+        found = ", ".join(sorted(path.name for path in self.root.iterdir() if not path.name.startswith("."))[:10])
+        return f"{says}, and of what would do ({what}) nothing is there; the folder has {found or 'no files'}."
+
+
+def of_folder(folder: Path) -> Project:
+    """Read the project of a folder; a folder without a `[tool.crewai]` is judged by its files."""
+    root = folder.resolve()
+    settings = _settings(root / "pyproject.toml")
+    crewai = settings.get("tool", {}).get("crewai", {})
+    kind, definition = crewai.get("type"), crewai.get("definition")
+    if kind not in (None, *MODULES):
+        raise UnsupportedCrew(f"[tool.crewai] says type {kind!r}; crew or flow would do.")
+    scripts = settings.get("project", {}).get("scripts", {})
+    return Project(root, kind, definition, tuple(value for value in scripts.values() if isinstance(value, str)))
+
+
+def around(path: Path) -> Project | None:
+    """Return the CrewAI project that a file or folder belongs to: the nearest folder above with `[tool.crewai]`."""
+    path = path.resolve()
+    for folder in (path, *path.parents):
+        if (folder / "pyproject.toml").is_file():
+            crewai = _settings(folder / "pyproject.toml").get("tool", {}).get("crewai")
+            return of_folder(folder) if crewai is not None else None
+    return None
+
+
+def _settings(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UnsupportedCrew(f"{file.name} is not valid TOML: {error}.") from None

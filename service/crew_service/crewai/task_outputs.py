@@ -1,0 +1,89 @@
+"""A task's output between CrewAI's object and the plain JSON that is stored."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from crewai import Task, TaskOutput
+from crewai.tasks import OutputFormat
+from pydantic import BaseModel, ValidationError
+
+from crew_service.engine.crew import CrewFailed
+from crew_service.engine.crew import TaskOutput as StoredOutput
+from crew_service.engine.drafts import json_object_in
+
+
+def stored(task_id: str, output: TaskOutput, seconds: float) -> StoredOutput:
+    result: StoredOutput = {
+        "task_id": task_id,
+        "agent": output.agent.strip(),
+        "output": output.raw,
+        "execution_time": round(seconds, 3),
+        "name": task_id,
+        "description": output.description,
+        "expected_output": output.expected_output or "",
+        "summary": output.summary or "",
+    }
+    data = structured(output)
+    if data is not None:
+        result["output_json"] = data
+    return result
+
+
+def structured(output: Any) -> dict[str, Any] | None:
+    """Give the object of a crew's or a task's output, if it has a model."""
+    if output.json_dict is not None:
+        return dict(output.json_dict)
+    return output.pydantic.model_dump(mode="json") if output.pydantic is not None else None
+
+
+def edited(output: StoredOutput, approved: str) -> StoredOutput:
+    """Give the output that a person has approved, which may be a text of their own."""
+    if approved == output["output"]:
+        return output
+    changed: StoredOutput = {**output, "output": approved}
+    if "output_json" in output:
+        changed["output_json"] = json_object_in(approved)
+        if changed["output_json"] is None:
+            raise CrewFailed("The approved output is no JSON object, which the model of its task asks for.")
+    return changed
+
+
+def object_in(text: str) -> dict[str, Any] | None:
+    """Give the object that a text is, if it is one."""
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def restored(task: Task, output: StoredOutput) -> TaskOutput:
+    """Give CrewAI's object again, with the model that the task asks for."""
+    data = output.get("output_json")
+    return TaskOutput(
+        name=task.name or output.get("description"),
+        description=output.get("description", ""),
+        expected_output=output.get("expected_output"),
+        raw=output["output"],
+        agent=output["agent"],
+        pydantic=_model(task, data),
+        json_dict=data if task.output_json else None,
+        output_format=_format(task),
+    )
+
+
+def _model(task: Task, data: Any) -> BaseModel | None:
+    if task.output_pydantic is None or data is None:
+        return None
+    try:
+        return task.output_pydantic.model_validate(data)
+    except ValidationError as error:
+        raise CrewFailed(f"The approved output does not fit the model of its task: {error}") from None
+
+
+def _format(task: Task) -> OutputFormat:
+    if task.output_json:
+        return OutputFormat.JSON
+    return OutputFormat.PYDANTIC if task.output_pydantic else OutputFormat.RAW

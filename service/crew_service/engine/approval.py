@@ -1,0 +1,56 @@
+"""What reads as an approval, and which outcome of a Flow an approval or a rejection means. Pure.
+
+The provider has the same rule on its side of the wire; one corpus in the tests goes through both.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+MOST_MARKS = 30  # as in Unicode's stream-safe text format
+# The whole texts that a service which decides by the text takes as an approval.
+APPROVING_WORDS = frozenset(
+    ("approved", "approve", "ok", "okay", "yes", "looks good", "looks good to me", "lgtm", "accept", "accepted")
+)
+
+
+def reads_like_approval(text: str) -> bool:
+    """Return whether the text alone is an approval: one of the words, whatever its case, form and decoration."""
+    if _heaps_marks(text):
+        return False
+    # Folding can bring up characters that are normalized in turn.
+    plain = _normal(_normal(text).casefold())
+    return " ".join(_trimmed(plain).split()) in APPROVING_WORDS
+
+
+def outcome_meant(is_approve: bool, outcomes: list[str]) -> str | None:
+    """Return the one outcome of a Flow that an approval or a rejection can mean; None where it is not clear."""
+    approving = [outcome for outcome in outcomes if reads_like_approval(outcome.replace("_", " "))]
+    others = [outcome for outcome in outcomes if outcome not in approving]
+    if len(approving) != 1 or (not is_approve and len(others) != 1):
+        return None
+    return approving[0] if is_approve else others[0]
+
+
+def _normal(text: str) -> str:
+    return unicodedata.normalize("NFKC", text)
+
+
+def _heaps_marks(text: str) -> bool:
+    """Whether more combining marks follow each other than text of any language has; to sort them takes time squared."""
+    run = 0
+    for character in text:
+        # Some characters are no marks and are normalized to nothing else.
+        is_mark = not character.isascii() and unicodedata.combining(unicodedata.normalize("NFKD", character)[0])
+        run = run + 1 if is_mark else 0
+        if run > MOST_MARKS:
+            return True
+    return False
+
+
+def _trimmed(text: str) -> str:
+    """Remove everything but letters and digits from both ends, in linear time."""
+    places = range(len(text))
+    first = next((at for at in places if text[at].isalnum()), len(text))
+    last = next((at for at in reversed(places) if text[at].isalnum()), -1)
+    return text[first : last + 1]

@@ -1,0 +1,68 @@
+"""Browser sessions of the page, known to every process of the service.
+
+The cookie is a random key, never the token, and stored as a hash that binds it to the token it was got with: a session
+ends with its token, and a copy of the database opens none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass, field
+
+from crew_service.engine.principals import Principal, Tokens
+from crew_service.storage import browser_sessions
+from crew_service.storage.database import Database
+
+LIFE = 8 * 3600.0  # seconds
+
+
+@dataclass(frozen=True)
+class BrowserSession:
+    caller: Principal
+    key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    form_key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)  # against forged forms
+
+    def made_form(self, form_key: str) -> bool:
+        return hmac.compare_digest(self.form_key.encode(), form_key.encode())
+
+
+class BrowserSessions:
+    """Of one crew."""
+
+    def __init__(self, database: Database, tokens: Tokens, crew: str) -> None:
+        self._database = database
+        self._tokens = tokens
+        self._crew = crew
+
+    def open(self, caller: Principal) -> BrowserSession:
+        session = BrowserSession(caller)
+        now = self._database.now()
+        with self._database.writing() as connection:
+            browser_sessions.add(
+                connection,
+                now=now,
+                key_hash=self._hashes(session.key, caller)[0],
+                crew=self._crew,
+                owner=caller.user,
+                form_key=session.form_key,
+                expires_at=now + LIFE,
+            )
+        return session
+
+    def find(self, key: str | None) -> BrowserSession | None:
+        if not key:
+            return None
+        with self._database.reading() as connection:
+            row = browser_sessions.find(connection, self._hashes(key), self._crew, now=self._database.now())
+        return BrowserSession(Principal(row.owner), key, row.form_key) if row else None
+
+    def close(self, session: BrowserSession) -> None:
+        with self._database.writing() as connection:
+            browser_sessions.remove(connection, self._hashes(session.key))
+
+    def _hashes(self, key: str, caller: Principal | None = None) -> list[str]:
+        """The key as it is stored, with the token of the caller, or with every token that is valid now."""
+        known = [digest for digest, holder in self._tokens.digests if caller in (None, holder)]
+        return [hmac.new(digest, key.encode("utf-8", "replace"), hashlib.sha256).hexdigest() for digest in known]

@@ -1,0 +1,156 @@
+"""Assembles the parts of one process, and starts and stops them in the right order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Protocol
+
+from crew_service.engine.browser_sessions import BrowserSessions
+from crew_service.engine.crew import Crew
+from crew_service.engine.dead_letters import DeadLetters
+from crew_service.engine.executions import Executions
+from crew_service.engine.flow_answers import FlowAnswers
+from crew_service.engine.flow_webhook import FlowWebhook, FlowWebhooks
+from crew_service.engine.health import Health
+from crew_service.engine.limits import Limits
+from crew_service.engine.membership import Membership
+from crew_service.engine.metrics import Metrics, Pool
+from crew_service.engine.outbox import Outbox
+from crew_service.engine.principals import Tokens
+from crew_service.engine.retention import Retention
+from crew_service.engine.runner import Runner
+from crew_service.settings import Settings
+from crew_service.storage.database import Database
+
+DEFAULT_WORKERS = {"inline": 32, "process": 4}  # scripted crews only wait; a CrewAI crew is a process each
+
+
+class Dialect(Protocol):
+    """What of a dialect the engine must know: it decides which ids and columns there are."""
+
+    fresh_ids: ClassVar[bool]
+    columns: ClassVar[tuple[str, ...]]
+    queue_delay: ClassVar[float]
+
+
+class Process:
+    """What the crews of one process share."""
+
+    def __init__(self, settings: Settings, crews: Mapping[str, Crew], dialect: Dialect) -> None:
+        self.settings = settings
+        self.metrics = Metrics(crews)
+        self.is_stopping = False
+        self.database = Database(settings.database, serve=True)
+        self.flow_webhook = _flow_webhook(settings)
+        self.flow_webhooks = FlowWebhooks(self.database, self.flow_webhook) if self.flow_webhook else None
+        self.retention = Retention(self.database, keep_days=settings.keep_days)
+        self.membership = Membership(self.database, on_loss=self._cancel_all)
+        self.outbox = Outbox(
+            self.database,
+            self.membership,
+            self.metrics,
+            timeout=settings.webhook_timeout,
+            attempts=settings.webhook_attempts,
+            secret=settings.webhook_secret,
+        )
+        self.posted = self.outbox.posted if settings.delivers else _nothing
+        self.crews = {name: Container(self, name, crew, dialect) for name, crew in crews.items()}
+        self.health = Health(self.membership.probe, self._seconds_behind)
+        self.metrics.watch(
+            self.database, {name: Pool(crew.workers, crew.runner.running) for name, crew in self.crews.items()}
+        )
+
+    def start(self) -> None:
+        self.membership.start()
+        if self.settings.delivers:
+            self.outbox.start()
+            if self.flow_webhooks:
+                self.flow_webhooks.start()
+        for crew in self.crews.values():
+            crew.runner.start()
+        self.retention.start()
+
+    def unready(self) -> str | None:
+        """Return why no request should come here, if so: also while it stops."""
+        return "The service is stopping." if self.is_stopping else self.health.problem()
+
+    def stop(self) -> None:
+        """Crews first, so that what they still post is stored; the database last."""
+        self.is_stopping = True
+        for crew in self.crews.values():
+            crew.runner.stop()
+        if self.settings.delivers:
+            self.outbox.stop()
+            if self.flow_webhooks:
+                self.flow_webhooks.stop()
+        self.retention.stop()
+        self.membership.stop()
+        self.database.close()
+
+    def _cancel_all(self) -> None:
+        for crew in self.crews.values():
+            crew.runner.cancel_all("the execution is run elsewhere")
+
+    def _seconds_behind(self) -> float:
+        return max(crew.runner.seconds_behind() for crew in self.crews.values())
+
+
+def _flow_webhook(settings: Settings) -> FlowWebhook | None:
+    if not settings.flow_webhook:
+        return None
+    return FlowWebhook(settings.flow_webhook, settings.flow_webhook_secret, settings.base_url)
+
+
+class Container:
+    """One crew of the process."""
+
+    def __init__(self, process: Process, name: str, crew: Crew, dialect: Dialect) -> None:
+        settings = process.settings
+        self.process = process
+        self.name = name
+        self.settings = settings
+        self.crew = crew
+        self.database = process.database
+        self.metrics = process.metrics
+        self.tokens = _tokens(settings, name)
+        self.browser_sessions = BrowserSessions(self.database, self.tokens, name)
+        self.limits = Limits(settings.time_limit, settings.max_tokens)
+        self.workers = settings.workers or DEFAULT_WORKERS[crew.isolation]
+        self.runner = Runner(
+            self.database,
+            process.membership,
+            name,
+            crew,
+            workers=self.workers,
+            limits=self.limits,
+            fresh_ids=dialect.fresh_ids,
+            posted=process.posted,
+        )
+        self.dead_letters = DeadLetters(self.database, crew=name, posted=process.outbox.posted)
+        self.executions = Executions(
+            self.database,
+            crew=name,
+            columns=dialect.columns,
+            task_ids=frozenset() if dialect.fresh_ids else frozenset(task.id for task in crew.tasks),
+            queue_delay=dialect.queue_delay,
+            wake=self.runner.wake,
+            cancel=self.runner.cancel,
+        )
+        self.flow_answers = FlowAnswers(self.database, self.executions, process.flow_webhook)
+
+    def figures(self) -> bytes:
+        """Return the metrics for the organization's token: of all crews, unless the token is this crew's own."""
+        own = any(crew == self.name and user is None for crew, user, _ in self.settings.crew_tokens)
+        return self.metrics.text(self.name if own else None)
+
+
+def _tokens(settings: Settings, name: str) -> Tokens:
+    """A crew's own tokens stand in the place of those for all crews; an organization token it always has."""
+    own = [(user, token) for crew, user, token in settings.crew_tokens if crew == name]
+    organization = next((token for user, token in own if user is None), settings.token)
+    users = [(user, token) for user, token in own if user is not None]
+    return Tokens(organization, users if own else settings.user_tokens)
+
+
+def _nothing() -> None:
+    """No webhooks are sent from here."""

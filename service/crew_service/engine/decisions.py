@@ -1,0 +1,135 @@
+"""A person's decision, what it means at the question it answers, and every reason to refuse it or another request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from crew_service.engine.approval import outcome_meant
+from crew_service.engine.drafts import EditedOutput, edit_problem, hashes_of, json_object_in
+from crew_service.storage.states import State
+
+
+class Refused(Exception):
+    """Nothing was changed; the text says why."""
+
+
+class UnknownExecution(Refused):
+    pass
+
+
+class UnknownTask(Refused):
+    pass
+
+
+class NotWaiting(Refused):
+    pass
+
+
+class AlreadyOver(Refused):
+    def __init__(self, state: State) -> None:
+        super().__init__(f"the execution is over: {state}")
+        self.state = state
+
+
+class BadAnswer(Refused):
+    """The answer does not fit the question that a Flow asks; the text says what would do."""
+
+
+class AnotherDraft(BadAnswer):
+    """The answer is for a draft that no longer waits."""
+
+
+class BadResponseToken(Refused):
+    """The address to answer at is not one that a flow webhook gave."""
+
+
+class AlreadyAnswered(Refused):
+    def __init__(self, by: str, at: float) -> None:
+        super().__init__("the question has its answer")
+        self.by = by
+        self.at = at
+
+
+@dataclass(frozen=True)
+class Decision:
+    execution_id: str
+    task_id: str
+    is_approve: bool | None  # None: only the outcome or the text counts, which are of a Flow
+    feedback: str
+    webhooks: dict[str, Any] | None = None  # None: the same again
+    round: int | None = None  # which answer was shown, counted from 1; None: the latest
+    outcome: str | None = None  # the chosen one, of those that a Flow offers
+    question_id: str | None = None  # the one question that it answers
+    edit: EditedOutput | None = None  # of a crew's task
+    draft_sha256: str | None = None  # of the draft that was answered; None: whichever waits
+
+
+def settled(gate: dict[str, Any], decision: Decision) -> Decision:
+    """Return the decision with the outcome that it means; at a crew's task there are none, and the flag decides."""
+    if decision.draft_sha256 is not None and decision.draft_sha256 not in _hashes(gate):
+        raise AnotherDraft("output_sha256 is of another draft than the one that waits; nothing was changed.")
+    outcomes = gate.get("outcomes")
+    if outcomes is None:
+        if decision.is_approve is None:
+            raise BadAnswer("is_approve: Field required")
+        if decision.edit:
+            _check(decision.edit, gate, is_approve=decision.is_approve)
+        return replace(decision, outcome=None)
+    if not outcomes:
+        return _text_alone(decision)
+    return replace(decision, is_approve=True, outcome=_chosen(outcomes, decision))
+
+
+def _hashes(gate: dict[str, Any]) -> set[str | None]:
+    """Return by which hashes an answer may name the draft."""
+    # Stored with the gate, since to hash a large draft takes seconds; gates of earlier releases have none, or one.
+    named = gate if "object_sha256" in gate else hashes_of(gate["output"])
+    return {named["output_sha256"], named["object_sha256"]}
+
+
+def _check(edit: EditedOutput, gate: dict[str, Any], *, is_approve: bool) -> None:
+    if not is_approve:
+        raise BadAnswer("edited_output goes with an approval; a revision runs the task again.")
+    if edit.output_sha256 not in _hashes(gate):
+        raise AnotherDraft("edited_output was made of another draft than the one that waits; nothing was changed.")
+    if problem := edit_problem(gate["output"], edit.text):
+        raise BadAnswer(f"edited_output is not accepted because {problem}.")
+    # A draft with words around its object is a text here, and has a model nevertheless.
+    if "output_json" in gate["state"].get("task", {}) and json_object_in(edit.text) is None:
+        raise BadAnswer("edited_output is no JSON object, which the model of its task asks for; nothing was changed.")
+
+
+def _text_alone(decision: Decision) -> Decision:
+    if decision.outcome is not None:
+        raise BadAnswer("This question offers no outcomes; answer it with human_feedback.")
+    if not decision.feedback.strip():
+        raise BadAnswer("The answer is empty; this question asks for a text.")
+    return replace(decision, is_approve=True)
+
+
+def _chosen(outcomes: list[str], decision: Decision) -> str | None:
+    """Return the outcome that is named or can only be meant; None leaves it to the Flow's model to read the text."""
+    offered = ", ".join(outcomes)
+    if decision.outcome is not None:
+        if decision.outcome not in outcomes:
+            raise BadAnswer(f"There is no outcome {decision.outcome[:80]!r}; choose one of: {offered}.")
+        return decision.outcome
+    if decision.is_approve is not None:
+        meant = outcome_meant(decision.is_approve, outcomes)
+        if meant is None:
+            raise BadAnswer(f"is_approve does not determine which outcome is meant; send outcome, one of: {offered}.")
+        return meant
+    text = decision.feedback.strip()
+    if not text:
+        raise BadAnswer(f"The answer is empty; choose one of: {offered}.")
+    return text if text in outcomes else None
+
+
+def decided(gate: dict[str, Any], decision: Decision) -> dict[str, Any]:
+    """Return the gate with what the person said."""
+    said = {"output": gate["output"], "feedback": decision.feedback}
+    if decision.edit:
+        said |= {"output": decision.edit.text, "draft": gate["output"]}
+    rounds = [*gate["rounds"], said]
+    return {**gate, "rounds": rounds, "is_approve": decision.is_approve, "outcome": decision.outcome}

@@ -1,0 +1,104 @@
+"""A draft: the JSON object that its text is, its hash, and what may take its place. Pure.
+
+The provider has the same rules on its side of the wire; one corpus in the tests goes through both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_FENCE = "```"
+_FENCE_BEGINS = re.compile(r"```[\w-]*[ \t]*\n")
+# NUL and half surrogates: legal in JSON, refused by databases and by UTF-8.
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+# PostgreSQL returns such floats as whole numbers.
+_WHOLE_FROM, _LARGEST = 1e16, 2**64 - 1
+
+
+@dataclass(frozen=True)
+class EditedOutput:
+    """A text that becomes the output of a task instead of its draft.
+
+    :param output_sha256: the hash of the draft that it was made of; of any other draft no edit is taken
+    """
+
+    text: str
+    output_sha256: str
+
+
+def edit_problem(draft: str, edited: str) -> str | None:
+    """Return why a text cannot take the place of a draft, as the end of a sentence; None if it can."""
+    if not edited.strip():
+        return "the edited draft is empty"
+    if json_object_in(draft) is not None and json_object_in(edited) is None:
+        return "the draft is a JSON object and the edited one is not"
+    return None
+
+
+def draft_sha256(text: str) -> str:
+    """Hash a draft: its UTF-8 text, with what neither UTF-8 nor a database holds replaced."""
+    return hashlib.sha256(_UNSTORABLE.sub("\ufffd", text).encode()).hexdigest()
+
+
+def object_sha256(text: str) -> str | None:
+    """Hash the object that a draft is in its one form, sorted keys and no spaces; None for any other draft.
+
+    Answers that were given by forms of release 0.1 name such a draft by it.
+    """
+    found = json_object_in(text)
+    try:
+        form = json.dumps(found, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    except RecursionError:  # of an object that was read
+        return None
+    return None if found is None else draft_sha256(form)
+
+
+def hashes_of(text: str) -> dict[str, str | None]:
+    """Return what a gate stores about its draft."""
+    return {"output_sha256": draft_sha256(text), "object_sha256": object_sha256(text)}
+
+
+def json_object_in(text: str | None) -> dict[str, Any] | None:
+    """Return the object that a text is as a whole, a code fence around it removed; None if it is not one."""
+    if text is None or not _without_fence(text).startswith("{"):
+        return None
+    try:
+        value = json.loads(_without_fence(text), parse_constant=_refuse_constant, parse_float=_finite)
+    except (ValueError, RecursionError):
+        return None
+    return _storable(value) if isinstance(value, dict) else None
+
+
+def _without_fence(text: str) -> str:
+    plain = text.strip()
+    begins = _FENCE_BEGINS.match(plain) if plain.endswith(_FENCE) else None
+    if begins is None or begins.end() > len(plain) - len(_FENCE):
+        return plain
+    return plain[begins.end() : -len(_FENCE)].strip()
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> int | float | None:
+    """Read a number of JSON as databases return it: -0.0 as 0.0, a large whole one as an int."""
+    number = float(text) + 0.0
+    if _WHOLE_FROM <= abs(number) <= _LARGEST:
+        return int(number)
+    return number if math.isfinite(number) else None
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, str):
+        return _UNSTORABLE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [_storable(item) for item in value]
+    if isinstance(value, dict):
+        return {_storable(key): _storable(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,261 @@
+"""The requests of a caller: start, poll, decide, stop. One transaction each, so that of two at once one wins."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy.engine import Connection, Row
+
+from crew_service.engine import events
+from crew_service.engine.crew import TaskOutput
+from crew_service.engine.decisions import AlreadyOver as AlreadyOver
+from crew_service.engine.decisions import Decision as Decision
+from crew_service.engine.decisions import NotWaiting as NotWaiting
+from crew_service.engine.decisions import Refused as Refused
+from crew_service.engine.decisions import UnknownExecution as UnknownExecution
+from crew_service.engine.decisions import UnknownTask as UnknownTask
+from crew_service.engine.decisions import decided, settled
+from crew_service.engine.idempotency import IdempotencyKey
+from crew_service.engine.principals import Principal
+from crew_service.storage import integrity, queries, questions, states, webhooks
+from crew_service.storage.database import Database
+from crew_service.storage.states import State
+
+log = logging.getLogger(__name__)
+
+STOPPED = "Stopped on request"
+
+
+@dataclass(frozen=True)
+class Start:
+    inputs: dict[str, Any]
+    meta: dict[str, Any] | None = None
+    webhooks: dict[str, Any] = field(default_factory=dict)
+    limits: dict[str, Any] = field(default_factory=dict)  # its own, below those of the service
+    restore_from: str | None = None
+
+
+Respond = Callable[[str], dict[str, Any]]
+
+
+class Executions:
+    """Of one crew, or of all. `columns`: what a poll reads. `wake`: something is queued. `cancel`: it is over."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        crew: str | None = None,
+        columns: tuple[str, ...] = (),
+        task_ids: frozenset[str] = frozenset(),
+        queue_delay: float = 0.0,
+        wake: Callable[[], None] = lambda: None,
+        cancel: Callable[[str, str], None] = lambda execution_id, reason: None,
+    ) -> None:
+        self._database = database
+        self._crew = crew
+        self._status_query = queries.status_query(columns)
+        self._small_status_query = queries.small_status_query(columns)
+        self._task_ids = task_ids
+        self._queue_delay = queue_delay
+        self._wake = wake
+        self._cancel = cancel
+
+    def kickoff(self, caller: Principal, start: Start, once: IdempotencyKey | None) -> dict[str, Any]:
+        now = self._database.now()
+        with self._database.writing() as connection:
+            once, earlier = self._repeated(connection, once)
+            if earlier:
+                return earlier
+            if start.restore_from:
+                self._check_state(connection, caller, start.restore_from)
+            execution_id = str(uuid4())
+            queries.create(
+                connection,
+                id=execution_id,
+                kickoff_id=execution_id,
+                crew=self._crew or "",
+                owner=caller.user,
+                created_at=now,
+                updated_at=now,
+                due_at=now + self._queue_delay,
+                inputs=start.inputs,
+                limits=start.limits or None,
+                meta=start.meta,
+                webhooks=start.webhooks or None,
+                restore_from=start.restore_from,
+            )
+            answer = {"kickoff_id": execution_id}
+            if once:
+                once.keep(connection, answer, execution_id=execution_id, now=now)
+        log.info("kicked off by %s", caller.key, extra={"execution_id": execution_id})
+        self._wake()
+        return answer
+
+    def status_row(self, caller: Principal, kickoff_id: str) -> Row[Any] | None:
+        row = self._database.peek(self._status_query, kickoff_id)
+        if row is not None and not integrity.is_readable(row):
+            self._end_unreadable(row.id)
+            row = self._database.peek(self._status_query, kickoff_id)
+        return row if self._sees(caller, row) else None
+
+    def small_status_row(self, caller: Principal, kickoff_id: str) -> Row[Any] | None:
+        """A status that is at hand at once; None where it is large, cannot be read or is not known."""
+        row = self._database.peek(self._small_status_query, kickoff_id)
+        return row if row is not None and integrity.is_readable(row) and self._sees(caller, row) else None
+
+    def is_known(self, caller: Principal, kickoff_id: str) -> bool:
+        return self._sees(caller, self._database.peek(queries.KNOWN, kickoff_id))
+
+    def find(self, caller: Principal, some_id: str) -> tuple[Row[Any], list[TaskOutput]] | None:
+        """By the polled id or by that of the kickoff; with the finished tasks."""
+        self._mend(some_id)
+        with self._database.reading() as connection:
+            row = queries.by_either_id(connection, some_id)
+            if row is None or not self._sees(caller, row):
+                return None
+            return row, [task for task in queries.tasks_of(connection, row.id) if integrity.is_task(task)]
+
+    def latest(
+        self, caller: Principal, limit: int, states: Collection[State] = (), more: Collection[str] = ()
+    ) -> list[Row[Any]]:
+        """The newest executions that the caller may see, in any of the states (all without), with `more` columns."""
+
+        def read() -> list[Row[Any]]:
+            with self._database.reading() as connection:
+                return queries.latest(
+                    connection, crew=self._crew, owner=caller.user, limit=limit, states=states, more=more
+                )
+
+        rows = read()
+        unreadable = [row.id for row in rows if not integrity.is_readable(row)]
+        for execution_id in unreadable:
+            self._end_unreadable(execution_id)
+        return [row for row in read() if integrity.is_readable(row)] if unreadable else rows
+
+    def resume(
+        self,
+        caller: Principal,
+        decision: Decision,
+        once: IdempotencyKey | None,
+        answer: Respond,
+        *,
+        answered_by: str | None = None,
+    ) -> dict[str, Any]:
+        """Apply the decision; `answer` makes the response from the id that is polled from now on."""
+        self._mend(decision.execution_id)
+        now = self._database.now()
+        with self._database.writing() as connection:
+            once, earlier = self._repeated(connection, once)
+            if earlier:
+                return earlier
+            row = self._question(connection, caller, decision)
+            decision = settled(row.gate, decision)
+            questions.close(connection, row.gate, by=answered_by or caller.key, now=now)
+            kickoff_id = row.kickoff_id if row.gate["key"] == row.gate["task_id"] else str(uuid4())
+            queries.move(
+                connection,
+                row.id,
+                states.RESUME,
+                now=now,
+                kickoff_id=kickoff_id,
+                due_at=now + self._queue_delay,
+                webhooks=row.webhooks if decision.webhooks is None else decision.webhooks or None,
+                gate=decided(row.gate, decision),
+                current_task=None,
+                current_agent=None,
+            )
+            webhooks.withdraw_question(connection, row.id)
+            said = answer(kickoff_id)
+            if once:
+                once.keep(connection, said, execution_id=row.id, now=now)
+        if row.webhooks:
+            self._database.erased.set()
+        verdict = decision.outcome or ("approved" if decision.is_approve else "sent back")
+        log.info("%s by %s", verdict, caller.key, extra={"execution_id": row.id})
+        self._wake()
+        return said
+
+    def say_once(self, once: IdempotencyKey | None, answer: dict[str, Any]) -> dict[str, Any]:
+        """Give an answer that changes nothing, the same again for the same key."""
+        if once is None:
+            return answer
+        with self._database.writing() as connection:
+            once, earlier = self._repeated(connection, once)
+            if once and not earlier:
+                once.keep(connection, answer, execution_id=None, now=self._database.now())
+            return earlier or answer
+
+    def stop(self, caller: Principal, kickoff_id: str) -> None:
+        self._mend(kickoff_id)
+        now = self._database.now()
+        with self._database.writing() as connection:
+            row = queries.locked(connection, kickoff_id)
+            if row is None or not self._sees(caller, row):
+                raise UnknownExecution("no such execution")
+            running = row.state == State.RUNNING and row.counted_at is not None
+            work = row.work_seconds + (max(0.0, now - row.counted_at) if running else 0.0)
+            values = {"error": STOPPED, "work_seconds": work, **queries.ended(now)}
+            stopped = queries.move(connection, row.id, states.STOP, now=now, **values)
+            if not stopped:
+                raise AlreadyOver(State(row.state))
+            webhooks.withdraw_question(connection, row.id)
+            self._tell_of_stop(connection, row, now)
+        if row.webhooks:
+            self._database.erased.set()
+        log.info("stopped by %s", caller.key, extra={"execution_id": row.id})
+        self._cancel(row.id, "stopped on request")
+
+    def _repeated(
+        self, connection: Connection, key: IdempotencyKey | None
+    ) -> tuple[IdempotencyKey | None, dict[str, Any] | None]:
+        """Return the key as one of this crew, and the answer that the same request was given before."""
+        if key is None:
+            return None, None
+        key = key.for_crew(self._crew or "")
+        return key, key.earlier(connection)
+
+    def _check_state(self, connection: Connection, caller: Principal, state_id: str) -> None:
+        """A state belongs to whom its execution belongs; one of no known execution is the organization's."""
+        row = queries.by_either_id(connection, state_id)
+        if not (self._sees(caller, row) if row is not None else caller.user is None):
+            raise UnknownExecution("no such state")
+
+    def _sees(self, caller: Principal, row: Row[Any] | None) -> bool:
+        return row is not None and self._crew in (None, row.crew) and caller.may_see(row.owner)
+
+    def _mend(self, some_id: str) -> None:
+        """End an execution whose row cannot be read, before it is changed."""
+        with self._database.reading() as connection:
+            row = queries.by_either_id(connection, some_id)
+        if row is not None and not integrity.is_readable(row):
+            self._end_unreadable(row.id)
+
+    def _end_unreadable(self, execution_id: str) -> None:
+        with self._database.writing() as connection:
+            integrity.end_unreadable(connection, execution_id, now=self._database.now())
+        log.error("the stored execution cannot be read; it was ended", extra={"execution_id": execution_id})
+
+    def _tell_of_stop(self, connection: Connection, row: Row[Any], now: float) -> None:
+        hook = (row.webhooks or {}).get("events")
+        if hook and (not hook.get("events") or "crew_kickoff_failed" in hook["events"]):
+            body = events.body(row.id, [events.failed(STOPPED, now=now)])
+            webhooks.post(connection, row.id, "events", hook, body, now=now)
+
+    def _question(self, connection: Connection, caller: Principal, decision: Decision) -> Row[Any]:
+        row = queries.locked(connection, decision.execution_id)
+        if row is None or row.id != decision.execution_id or not self._sees(caller, row):
+            raise UnknownExecution("no such execution")
+        if decision.task_id not in row.asked and decision.task_id not in self._task_ids:
+            raise UnknownTask("no such task in this execution")
+        if row.state != State.WAITING or row.gate["key"] != decision.task_id:
+            raise NotWaiting("the task does not wait for feedback")
+        if decision.round not in (None, len(row.gate["rounds"]) + 1):
+            raise NotWaiting("another answer waits for feedback by now")
+        if decision.question_id not in (None, row.gate.get("question_id")):
+            raise NotWaiting("the Flow asks another question by now")
+        return row

@@ -1,0 +1,92 @@
+"""Answers to a Flow's question that name no task: by the address of a flow webhook, or by the Flow's id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from sqlalchemy.engine import Row
+
+from crew_service.engine.decisions import (
+    AlreadyAnswered,
+    BadResponseToken,
+    Decision,
+    NotWaiting,
+    UnknownExecution,
+)
+from crew_service.engine.executions import Executions
+from crew_service.engine.flow_webhook import FlowWebhook
+from crew_service.engine.principals import Principal
+from crew_service.storage import queries, questions
+from crew_service.storage.database import Database
+from crew_service.storage.states import State
+
+
+@dataclass(frozen=True)
+class FlowAnswer:
+    feedback: str
+    outcome: str | None = None
+    source: str | None = None
+
+
+class FlowAnswers:
+    def __init__(self, database: Database, executions: Executions, webhook: FlowWebhook | None) -> None:
+        self._database = database
+        self._executions = executions
+        self._webhook = webhook
+
+    def respond(self, question_id: str, token: str, answer: FlowAnswer) -> dict[str, Any]:
+        """Take the one answer that the address of a webhook is good for."""
+        if self._webhook is None or not self._webhook.is_token(question_id, token):
+            raise BadResponseToken("the token is not valid for this question")
+        with self._database.reading() as connection:
+            question = questions.find(connection, question_id)
+            row = queries.by_id(connection, question.execution_id) if question else None
+        if question is None or row is None:
+            raise BadResponseToken("there is no such question")
+        return self._answer(Principal(), row, question, answer, by=answer.source or "callback")
+
+    def resume(self, caller: Principal, flow_id: str, answer: FlowAnswer) -> dict[str, Any]:
+        """Answer what the Flow asks now."""
+        found = self._executions.find(caller, flow_id)
+        if found is None:
+            raise UnknownExecution("no such execution")
+        gate = found[0].gate if found[0].state == State.WAITING else None
+        with self._database.reading() as connection:
+            # What it asks now stands in its gate; no order of moments decides it.
+            asked = questions.find(connection, gate["question_id"]) if gate and gate.get("question_id") else None
+            question = asked or questions.latest_of(connection, found[0].id)
+        if question is None:
+            raise NotWaiting("the Flow has asked nothing yet")
+        return self._answer(caller, found[0], question, answer, by=answer.source or caller.key)
+
+    def _answer(
+        self, caller: Principal, row: Row[Any], question: Row[Any], answer: FlowAnswer, *, by: str
+    ) -> dict[str, Any]:
+        """Resume the execution with the answer, unless another one was quicker."""
+        gate = row.gate if row.state == State.WAITING else None
+        if gate is None or gate.get("question_id") != question.id:
+            raise self._too_late(question.id)
+        decision = Decision(row.id, gate["key"], None, answer.feedback, outcome=answer.outcome, question_id=question.id)
+
+        def accepted(kickoff_id: str) -> dict[str, Any]:
+            receipt = {"flow_id": row.id, "method_name": gate["task_id"], "responded_by": by, "responded_at": _iso(now)}
+            return {"status": "accepted", "request": {"id": question.id, "status": "responded", **receipt}}
+
+        now = self._database.now()
+        try:
+            return self._executions.resume(caller, decision, None, accepted, answered_by=by)
+        except NotWaiting:
+            raise self._too_late(question.id) from None
+
+    def _too_late(self, question_id: str) -> AlreadyAnswered | NotWaiting:
+        with self._database.reading() as connection:
+            question = questions.find(connection, question_id)
+        if question is None or question.answered_at is None:
+            return NotWaiting("the Flow does not wait for this answer any more")
+        return AlreadyAnswered(question.answered_by, question.answered_at)
+
+
+def _iso(moment: float) -> str:
+    return datetime.fromtimestamp(moment, timezone.utc).isoformat()

@@ -1,0 +1,101 @@
+"""This process among those that share a database: its heartbeat, and the removal of processes without one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from uuid import uuid4
+
+from crew_service.engine.background import Background
+from crew_service.storage import claims
+from crew_service.storage.availability import DatabaseUnavailable
+from crew_service.storage.database import Database
+
+log = logging.getLogger(__name__)
+
+PAUSE = 3.0  # seconds between two heartbeats
+DEAD_AFTER = 18.0  # seconds without a heartbeat, measured here
+
+
+class Membership:
+    """`on_loss`: other processes removed this one, and continue what it ran."""
+
+    def __init__(self, database: Database, *, on_loss: Callable[[], None]) -> None:
+        self._database = database
+        self._on_loss = on_loss
+        self._lock = threading.Lock()
+        self._seen: dict[str, tuple[int, float]] = {}  # process: its number, and since when it stands
+        self._looked_at = float("-inf")
+        self._loop = Background("membership", self._step, pause=PAUSE)
+        self.id = ""
+
+    def start(self) -> None:
+        self._register()
+        if not self._database.is_sqlite:  # a SQLite file is held by one process
+            self._loop.start()
+
+    def stop(self) -> None:
+        """Unregister, so that others can claim the executions that were given back at once."""
+        self._loop.stop()
+        with contextlib.suppress(DatabaseUnavailable), self._database.writing() as connection:
+            claims.unregister(connection, self.id, now=self._database.now())
+
+    def rejoin(self) -> None:
+        """Register again after a removal; callable from every thread that notices it."""
+        with self._lock:
+            with self._database.reading() as connection:
+                if self.id in claims.beats(connection):
+                    return  # another thread was quicker
+            log.warning("other processes considered this one dead; they continue what it ran")
+            self._on_loss()
+            self._register()
+
+    def _register(self) -> None:
+        process_id = str(uuid4())
+        with self._database.writing() as connection:
+            orphans = claims.register(
+                connection,
+                process_id,
+                host=socket.gethostname(),
+                alone=self._database.is_sqlite,
+                now=self._database.now(),
+            )
+        self.id = process_id
+        if orphans:
+            log.warning("executions recovered, count=%d", orphans)
+
+    def probe(self) -> None:
+        """Write one heartbeat, which also shows whether the database can be written."""
+        with self._database.writing() as connection:
+            alive = claims.beat(connection, self.id)
+        if not alive:
+            self.rejoin()
+
+    def _step(self) -> None:
+        self.probe()
+        with self._database.reading() as connection:
+            beats = claims.beats(connection)
+        for process_id in self._silent(beats, time.monotonic()):
+            self._bury(process_id, beats[process_id])
+
+    def _silent(self, beats: dict[str, int], now: float) -> list[str]:
+        """Those whose number did not grow; time in which this process could not check does not count."""
+        if now - self._looked_at > DEAD_AFTER / 2:
+            self._seen.clear()
+        self._looked_at = now
+        self._seen = {
+            process_id: (beat, self._seen[process_id][1] if self._seen.get(process_id, (-1,))[0] == beat else now)
+            for process_id, beat in beats.items()
+            if process_id != self.id
+        }
+        return [process_id for process_id, (_, since) in self._seen.items() if now - since >= DEAD_AFTER]
+
+    def _bury(self, process_id: str, beat: int) -> None:
+        with self._database.writing() as connection:
+            moved = claims.remove_process(connection, process_id, beat=beat, now=self._database.now())
+        if moved is not None:
+            log.warning("process %s does not respond; its executions continue elsewhere, count=%d", process_id, moved)

@@ -1,0 +1,128 @@
+"""What Prometheus may ask: requests, executions by state, the pool, and webhooks; by crew where crews have names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import Table, func, select
+from sqlalchemy.engine import Connection
+
+from crew_service.engine import paths
+from crew_service.storage.database import Database
+from crew_service.storage.states import State
+from crew_service.storage.tables import dead_letters, executions, outbox
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+
+
+class Metrics:
+    def __init__(self, crews: Collection[str]) -> None:
+        self._labels = [] if paths.ROOT in crews else ["crew"]
+        self._registry = CollectorRegistry()
+        self._requests = Histogram(
+            "crew_service_request_seconds",
+            "Requests by path and code.",
+            (*self._labels, "path", "code"),
+            buckets=BUCKETS,
+            registry=self._registry,
+        )
+        self._webhooks = Counter(
+            "crew_service_webhooks",
+            "Tries to deliver a webhook.",
+            (*self._labels, "kind", "outcome"),
+            registry=self._registry,
+        )
+
+    def watch(self, database: Database, pools: Mapping[str, Pool]) -> None:
+        self._registry.register(_Gauges(database, pools, self._labels))
+
+    def answered(self, crew: str, path: str, code: int, seconds: float) -> None:
+        self._requests.labels(*self._values(crew), path, code).observe(seconds)
+
+    def tried(self, crew: str, kind: str, outcome: str) -> None:
+        self._webhooks.labels(*self._values(crew), kind, outcome).inc()
+
+    def text(self, crew: str | None = None) -> bytes:
+        """Return the figures of one crew, or of all, in the format of Prometheus."""
+        if crew is None:
+            return generate_latest(self._registry)
+        registry = CollectorRegistry()
+        registry.register(_OfCrew(self._registry, crew))
+        return generate_latest(registry)
+
+    def _values(self, crew: str) -> list[str]:
+        return [crew] if self._labels else []
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The places in which executions of one crew run."""
+
+    workers: int
+    busy: Callable[[], int]
+
+
+class _Gauges(Collector):
+    """Read at every scrape, from the database and the pools."""
+
+    def __init__(self, database: Database, pools: Mapping[str, Pool], labels: list[str]) -> None:
+        self._database, self._pools, self._labels = database, pools, labels
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        with self._database.reading() as connection:
+            grouped = (executions.c.crew, executions.c.state)
+            by_state = select(*grouped, func.count().label("number")).group_by(*grouped)
+            counts = {(row.crew, row.state): row.number for row in connection.execute(by_state)}
+            undelivered, given_up = self._stored(connection, outbox), self._stored(connection, dead_letters)
+        yield self._states(counts)
+        yield self._by_crew("crew_service_webhooks_waiting", "Webhooks in the outbox.", undelivered)
+        yield self._by_crew("crew_service_webhooks_given_up", "Webhooks that no receiver took.", given_up)
+        workers = {name: pool.workers for name, pool in self._pools.items()}
+        busy = {name: pool.busy() for name, pool in self._pools.items()}
+        yield self._by_crew("crew_service_workers", "Places in the pool.", workers)
+        yield self._by_crew("crew_service_workers_busy", "Places taken by a crew.", busy)
+
+    def _stored(self, connection: Connection, table: Table) -> dict[str, int]:
+        """Count what a table holds of each crew, also of those that are not served any more."""
+        joined = table.join(executions, executions.c.id == table.c.execution_id)
+        query = select(executions.c.crew, func.count().label("number")).select_from(joined).group_by(executions.c.crew)
+        return dict.fromkeys(self._pools, 0) | {row.crew: row.number for row in connection.execute(query)}
+
+    def _states(self, counts: Mapping[tuple[str, str], int]) -> Metric:
+        labels = [*self._labels, "state"]
+        family = GaugeMetricFamily("crew_service_executions", "Stored executions by state.", labels=labels)
+        for name in self._pools:
+            for state in State:
+                crew = [name] if self._labels else []
+                family.add_metric([*crew, state], counts.get((name, state), 0))
+        return family
+
+    def _by_crew(self, name: str, text: str, figures: Mapping[str, int]) -> Metric:
+        if not self._labels:
+            return GaugeMetricFamily(name, text, sum(figures.values()))
+        family = GaugeMetricFamily(name, text, labels=self._labels)
+        for crew, figure in figures.items():
+            family.add_metric([crew], figure)
+        return family
+
+
+class _OfCrew(Collector):
+    """What a registry has of one crew."""
+
+    def __init__(self, registry: CollectorRegistry, crew: str) -> None:
+        self._registry, self._crew = registry, crew
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._registry.collect():
+            family.samples = [sample for sample in family.samples if sample.labels.get("crew") == self._crew]
+            yield family

@@ -1,0 +1,82 @@
+"""Deletes executions that ended `keep_days` ago, and clears erased secrets from the log of the database."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from sqlalchemy import delete, exists, select, update
+
+from crew_service.engine.background import Background
+from crew_service.storage.availability import DatabaseUnavailable
+from crew_service.storage.database import Database
+from crew_service.storage.tables import answers, dead_letters, executions, outbox, questions, results
+
+log = logging.getLogger(__name__)
+
+TICK = 0.5  # seconds within which erased secrets are gone from the log too
+PAUSE = 60.0  # seconds between two searches for old executions
+AT_ONCE = 500  # executions deleted in one transaction, so that kickoffs do not wait long
+
+
+class Retention:
+    def __init__(self, database: Database, *, keep_days: float) -> None:
+        self._database = database
+        self._keep_seconds = keep_days * 86400
+        self._next_round = 0.0
+        self._loop = Background("retention", self._step, pause=TICK)
+        self.start = self._loop.start
+        self.stop = self._loop.stop
+
+    def _step(self) -> None:
+        self._erase()
+        if time.monotonic() > self._next_round:
+            self._next_round = time.monotonic() + PAUSE
+            now = self._database.now()
+            note_ends(self._database, now=now)
+            forget_old(self._database, before=now - self._keep_seconds)
+
+    def _erase(self) -> None:
+        if self._database.erased.is_set():
+            self._database.erased.clear()
+            try:
+                done = self._database.forget_erased()
+            except DatabaseUnavailable:
+                done = False
+            if not done:
+                self._database.erased.set()
+
+
+def note_ends(database: Database, *, now: float) -> None:
+    """Give an age to what an earlier release has ended, which wrote the clock of its own machine."""
+    unknown = (executions.c.aged_from.is_(None), executions.c.ended_at.is_not(None))
+    some = select(executions.c.id).where(*unknown).limit(AT_ONCE)
+    found = True
+    while found:
+        with database.writing() as connection:
+            ids = list(connection.execute(some).scalars())
+            found = bool(ids)
+            connection.execute(update(executions).where(executions.c.id.in_(ids)).values(aged_from=now))
+
+
+def forget_old(database: Database, *, before: float) -> int:
+    """Delete what ended before that moment and whose webhooks are delivered; return the number of executions."""
+    count = 0
+    while deleted := _forget_some(database, before):
+        count += deleted
+    if count:
+        log.info("deleted old executions, count=%d", count)
+    return count
+
+
+def _forget_some(database: Database, before: float) -> int:
+    delivered = ~exists().where(outbox.c.execution_id == executions.c.id)
+    query = select(executions.c.id).where(executions.c.aged_from < before, delivered).limit(AT_ONCE)
+    with database.writing() as connection:
+        old = list(connection.execute(query).scalars())
+        for column in (
+            *(table.c.execution_id for table in (results, answers, questions, dead_letters)),
+            executions.c.id,
+        ):
+            connection.execute(delete(column.table).where(column.in_(old)))
+    return len(old)

@@ -1,0 +1,27 @@
+"""A write that waits for the database: none of a crew's progress is lost, and nothing fails for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from crew_service.engine.crew import Cancellation, Cancelled
+from crew_service.storage.availability import DatabaseUnavailable
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0  # seconds
+
+Written = TypeVar("Written")
+
+
+def until_available(write: Callable[[], Written], cancelled: Cancellation) -> tuple[Written, int]:
+    """Try with growing pauses until the write succeeds; also the number of tries. Ends early when it is cancelled."""
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            return write(), tries
+        except DatabaseUnavailable:
+            if cancelled.is_set():
+                raise Cancelled(cancelled.reason) from None
+            cancelled.wait(min(LONGEST_PAUSE, FIRST_PAUSE * 1.5**tries) * random.uniform(0.8, 1.2))  # noqa: S311

@@ -1,0 +1,266 @@
+"""One segment of an execution, from its claim to its end: what the crew reports becomes durable here.
+
+Every write is fenced by the claim, so that a segment whose execution is run elsewhere, or over, changes nothing any
+more; and it is numbered, so that it is made once although it is tried until the database takes it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy.engine import Connection, Row
+
+from crew_service.engine import events, retrying
+from crew_service.engine.crew import (
+    Cancelled,
+    Completed,
+    Crew,
+    CrewFailed,
+    Job,
+    PendingReview,
+    Progress,
+    ReviewDecision,
+    Round,
+    StepDone,
+    TaskDone,
+    TaskStarted,
+    TokensUsed,
+)
+from crew_service.engine.drafts import hashes_of
+from crew_service.engine.limits import Limits
+from crew_service.storage import queries, questions, states, webhooks
+from crew_service.storage.database import Database
+from crew_service.storage.json_values import tidy
+
+log = logging.getLogger(__name__)
+
+SHOWN = ("task_id", "output", "agent", "execution_time")  # of each task, when the crew is finished
+MOST_TOKENS = 2**31 - 1  # that the column holds; the usage of a crew is stored as it is
+News = tuple[str, dict[str, Any]]  # a webhook's kind and body
+
+
+class Segment:
+    def __init__(
+        self,
+        database: Database,
+        row: Row[Any],
+        done: list[Any],
+        *,
+        limits: Limits,
+        fresh_ids: bool,
+        posted: Callable[[], None],
+    ) -> None:
+        self.execution_id: str = row.id
+        self._fence = queries.Fence(row.id, row.segment, 0)
+        self._database = database
+        self._row = row
+        self._limits = limits.lowered(row.limits)
+        self._fresh_ids = fresh_ids
+        self._posted = posted
+        self._began = time.monotonic()
+        self._writing = threading.Lock()
+        self._done = list(done)
+        self._tokens: int = row.tokens
+        self._stream = events.Stream((row.webhooks or {}).get("events"))
+        self.job = Job(row.id, row.inputs, done, _decided(row.gate), restore_from=row.restore_from)
+
+    @property
+    def work_seconds(self) -> float:
+        """Seconds of work of the whole execution so far."""
+        before: float = self._row.work_seconds
+        return before + time.monotonic() - self._began
+
+    def run(self, crew: Crew) -> None:
+        """Run the crew and record how the segment ended; `Cancelled` goes on to the caller."""
+        try:
+            outcome = crew.run(self.job, self.report)
+        except Cancelled:
+            raise
+        except CrewFailed as failure:
+            self.fail(str(failure))
+        except BaseException as failure:  # even SystemExit of a crew must not end the service
+            self.fail(f"{type(failure).__name__}: {failure}")
+        else:
+            self._end(outcome)
+
+    def report(self, progress: Progress) -> None:
+        self.job.cancelled.raise_if_set()
+        match progress:
+            case TokensUsed(total):
+                self._tokens = self._row.tokens + total
+                self.enforce_limits()
+                self.job.cancelled.raise_if_set()
+                return
+            case TaskStarted(task_id, agent):
+                written = self._write(states.NOTE, current_task=task_id, current_agent=agent)
+            case StepDone():
+                step = tidy(vars(progress))
+                written = self._write(states.NOTE, news=("step", step), last_step=step)
+            case TaskDone(task):
+                written = self._finish(tidy(task))
+        if not written:
+            raise Cancelled("the execution is not run here any more")
+        self._posted()
+
+    def enforce_limits(self) -> None:
+        """Fail and cancel it if it has cost too much; not while a write of the crew waits, which is no work."""
+        if not self._writing.acquire(blocking=False):
+            return
+        try:
+            error = self._limits.exceeded(self.work_seconds, self._tokens)
+            if error:
+                self._move_once(states.FAIL, error=error)
+                self.job.cancelled.set(error)
+        finally:
+            self._writing.release()
+
+    def requeue(self) -> None:
+        """Give the execution back, to go on from its last finished task."""
+        now = self._database.now()
+        with self._writing, self._database.writing() as connection:
+            queries.write_fenced(
+                connection, self._fence, states.REQUEUE, now=now, due_at=now, work_seconds=self.work_seconds
+            )
+
+    def _finish(self, task: Any) -> bool:
+        hidden = ("task_id", "execution_time", "point")
+        shown = {name: value for name, value in task.items() if name != "point"}
+        values: dict[str, Any] = {"completed_tasks": len(self._done) + 1, "last_task": shown}
+        values |= {
+            "work_seconds": self.work_seconds,
+            "counted_at": self._database.now(),
+            "tokens": min(self._tokens, MOST_TOKENS),
+        }
+        news = ("task", {k: v for k, v in task.items() if k not in hidden})
+        written = self._write(states.NOTE, news=news, task=task, **values)
+        self._done.append(task)
+        return written
+
+    def fail(self, error: str) -> None:
+        self._move(states.FAIL, error=tidy(error))
+
+    def _end(self, outcome: Completed | PendingReview) -> None:
+        if isinstance(outcome, PendingReview):
+            self._wait(outcome)
+            return
+        output, output_json, usage = tidy([outcome.output, outcome.output_json, outcome.usage])
+        self._move(
+            states.COMPLETE,
+            ("crew", {"result": output, "result_json": output_json, "token_usage": usage}),
+            tasks=[{name: value for name, value in task.items() if name in SHOWN} for task in self._done],
+            output=output,
+            output_json=output_json,
+            usage=usage,
+            current_task=None,
+        )
+
+    def _wait(self, question: PendingReview) -> None:
+        is_flow = question.outcomes is not None
+        key = str(uuid4()) if self._fresh_ids and not is_flow else question.task_id
+        gate: dict[str, Any] = {
+            "task_id": question.task_id,
+            "key": key,
+            "output": question.output,
+            "agent": question.agent,
+            "state": question.state,
+            "question": question.question,
+            "outcomes": question.outcomes,
+            "details": question.details,
+            "question_id": str(uuid4()) if is_flow else None,
+            "rounds": self._row.gate["rounds"] if _same_gate(self._row.gate, question) else [],
+        }
+        gate = tidy(gate)
+        gate |= hashes_of(gate["output"])
+        body: dict[str, Any] = {"execution_id": self.execution_id, "task_id": key, "task_output": question.output}
+        if is_flow:
+            body |= {"question": question.question, "outcomes": question.outcomes}
+        self._move(
+            states.WAIT,
+            ("human_input", tidy(body)),
+            gate=gate,
+            asked=[*self._row.asked, key],
+            current_task=question.task_id,
+            current_agent=question.agent,
+        )
+
+    def _move(self, step: states.Move, news: News | None = None, **values: Any) -> None:
+        with self._writing:
+            self._patiently(lambda: self._move_once(step, news, **values))
+
+    def _move_once(self, step: states.Move, news: News | None = None, **values: Any) -> bool:
+        over = queries.ended(self._database.now()) if step.target in states.OVER else {}
+        cost = {"work_seconds": self.work_seconds, "tokens": min(self._tokens, MOST_TOKENS)}
+        moved = self._write_once(step, news, **cost, **over, **values)
+        if over and self._row.webhooks:
+            self._database.erased.set()
+        if moved:
+            log.info("%s", step.target, extra={"execution_id": self.execution_id})
+        self._posted()
+        return moved
+
+    def _write(self, step: states.Move, news: News | None = None, task: Any = None, **values: Any) -> bool:
+        with self._writing:
+            return self._patiently(lambda: self._write_once(step, news, task, **values))
+
+    def _patiently(self, write: Callable[[], bool]) -> bool:
+        """Try until the database takes it; what passes meanwhile is no work of the crew."""
+        began = time.monotonic()
+        written, tries = retrying.until_available(write, self.job.cancelled)
+        if tries > 1:
+            self._began += time.monotonic() - began
+        return written
+
+    def _write_once(self, step: states.Move, news: News | None = None, task: Any = None, **values: Any) -> bool:
+        """The row, what the task gave and the webhook, in one transaction; True if it is written, now or before."""
+        now = self._database.now()
+        happened = self._happened(step, news, values, now)
+        is_pause = step is not states.NOTE or task is not None
+        with self._database.writing() as connection:
+            if not queries.write_fenced(connection, self._fence, step, now=now, **values):
+                if not queries.was_written(connection, self._fence):
+                    return False
+            else:
+                if task is not None:
+                    queries.add_result(connection, self.execution_id, len(self._done), task)
+                if question_id := (values.get("gate") or {}).get("question_id"):
+                    questions.ask(connection, question_id, self.execution_id, now=now)
+                if news:
+                    self._post(connection, *news, now=now)
+                self._tell(connection, self._stream.due(happened, is_pause=is_pause), now)
+        self._stream.sent(happened, is_pause=is_pause)
+        self._fence = self._fence._replace(writes=self._fence.writes + 1)
+        return True
+
+    def _happened(self, step: states.Move, news: News | None, values: dict[str, Any], now: float) -> list[events.Event]:
+        if self._stream.hook is None:
+            return []
+        is_first = self._row.segment == 1 and self._fence.writes == 0
+        start = [events.started(self._row.inputs, now=now)] if is_first else []
+        return [*start, *events.of_write(step, news, values, now=now)]
+
+    def _tell(self, connection: Connection, due: list[events.Event], now: float) -> None:
+        if due and self._stream.hook:
+            body = events.body(self.execution_id, due)
+            webhooks.post(connection, self.execution_id, "events", self._stream.hook, body, now=now)
+
+    def _post(self, connection: Connection, kind: str, body: dict[str, Any], *, now: float) -> None:
+        hook = (self._row.webhooks or {}).get(kind)
+        if hook:
+            full = {**body, "kickoff_id": self._row.kickoff_id, "meta": self._row.meta}
+            webhooks.post(connection, self.execution_id, kind, hook, full, now=now)
+
+
+def _same_gate(gate: dict[str, Any] | None, question: PendingReview) -> bool:
+    return gate is not None and gate["task_id"] == question.task_id
+
+
+def _decided(gate: dict[str, Any] | None) -> ReviewDecision | None:
+    if gate is None:
+        return None
+    rounds = tuple(Round(round["output"], round["feedback"]) for round in gate["rounds"])
+    return ReviewDecision(gate["task_id"], gate["is_approve"], rounds, gate["state"], gate.get("outcome"))

@@ -1,0 +1,273 @@
+"""The code of each endpoint: from a request to an answer. Paths and documentation are in endpoints.py."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from fastapi import HTTPException, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from sqlalchemy.engine import Row
+
+from crew_service.engine.container import Container
+from crew_service.engine.decisions import (
+    AlreadyAnswered,
+    AlreadyOver,
+    BadResponseToken,
+    Decision,
+    UnknownExecution,
+    UnknownTask,
+)
+from crew_service.engine.executions import Start
+from crew_service.engine.flow_answers import FlowAnswer
+from crew_service.engine.idempotency import IdempotencyKey
+from crew_service.engine.principals import Principal
+from crew_service.http import bodies
+from crew_service.http.auth import DENIED
+from crew_service.http.dialects import Dialect
+from crew_service.http.dialects.base import Body
+from crew_service.http.dialects.request_models import FlowAnswerBody, ResumeFeedbackBody
+from crew_service.http.dialects.spec import WORDS as SPECIFIED
+from crew_service.storage.states import State
+
+LONGEST_KEY = 255
+# Headers of answers that offer what the specification lacks: the path of many polls, the fields of a resume.
+OFFER, PATH = "Crew-Batch-Status", "/statuses"
+EDITS_OFFER, EDITS_FIELD = "Crew-Edited-Output", "edited_output"
+HASH_OFFER, HASH_FIELD = "Crew-Draft-Hash", "output_sha256"
+MOST_IDS = 200
+LISTED_STATES = tuple(dict.fromkeys(SPECIFIED.values()))  # the words of the specification, in both dialects
+LONGEST_LIST = 100
+USUAL_LIST = 20
+GIVEN_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+NUMBER = re.compile("[1-9][0-9]{0,5}")
+LONGEST_IN_BATCH = 32 * 1024  # characters; a longer status is left to a request of its own
+SMALL_BODY = 16 * 1024  # bytes that are parsed faster than a thread takes to start on them
+
+Asked = TypeVar("Asked")
+
+
+class Api:
+    def __init__(self, service: Container, dialect: Dialect) -> None:
+        self._service = service
+        self._dialect = dialect
+        self._executions = service.executions
+        takes_edits = EDITS_FIELD in dialect.resume_body.model_fields and service.crew.kind == "crew"
+        checks_drafts = HASH_FIELD in dialect.resume_body.model_fields
+        self._offers = {
+            OFFER: PATH,
+            **({EDITS_OFFER: EDITS_FIELD} if takes_edits else {}),
+            **({HASH_OFFER: HASH_FIELD} if checks_drafts else {}),
+        }
+
+    async def status(self, request: Request) -> JSONResponse:
+        kickoff_id = request.path_params["kickoff_id"]
+        if not _is_uuid(kickoff_id):
+            return self._answered(None)
+        caller = _caller(request)
+        # Query SQLite in place: it answers in microseconds, faster than a thread starts; others get a thread.
+        if self._service.database.is_sqlite:
+            row = self._executions.small_status_row(caller, kickoff_id)
+            if row is not None:
+                return self._answered(row)
+        return await run_in_threadpool(self._read_status, caller, kickoff_id)
+
+    def _read_status(self, caller: Principal, kickoff_id: str) -> JSONResponse:
+        return self._answered(self._executions.status_row(caller, kickoff_id))
+
+    def _answered(self, row: Row[Any] | None) -> JSONResponse:
+        code, answer = self._said(row)
+        return JSONResponse(answer, code, self._offers)
+
+    async def statuses(self, request: Request) -> JSONResponse:
+        return await run_in_threadpool(self._statuses, _caller(request), self._ids(request))
+
+    def _statuses(self, caller: Principal, ids: list[str]) -> JSONResponse:
+        return JSONResponse({"statuses": {each: self._in_batch(caller, each) for each in ids}})
+
+    def _in_batch(self, caller: Principal, kickoff_id: str) -> dict[str, Any] | None:
+        row = None
+        if _is_uuid(kickoff_id):
+            row = self._executions.small_status_row(caller, kickoff_id)
+            if row is None and self._executions.is_known(caller, kickoff_id):
+                return None
+        code, answer = self._said(row)
+        return {"code": code, "body": answer} if len(json.dumps(answer)) <= LONGEST_IN_BATCH else None
+
+    def _said(self, row: Row[Any] | None) -> tuple[int, dict[str, Any]]:
+        """Code and body of a status."""
+        return self._dialect.unknown() if row is None else (200, self._dialect.status(row, self._service.crew))
+
+    async def inputs(self, request: Request) -> JSONResponse:
+        crew = self._service.crew
+        return JSONResponse({"inputs": crew.inputs, "required": crew.required})
+
+    async def kickoff(self, request: Request) -> JSONResponse:
+        start, once = await self._read(request, "kickoff", self._start)
+        return JSONResponse(await run_in_threadpool(self._executions.kickoff, _caller(request), start, once))
+
+    async def executions(self, request: Request) -> JSONResponse:
+        limit, states = self._limit(request), self._states(request)
+        rows = await run_in_threadpool(self._executions.latest, _caller(request), limit, states)
+        total = len(self._service.crew.tasks)
+        return JSONResponse({"executions": [_listed(row, total) for row in rows]})
+
+    async def resume(self, request: Request) -> JSONResponse:
+        decision, once = await self._read(request, "resume", self._decision)
+
+        def answer(kickoff_id: str) -> dict[str, Any]:
+            return self._dialect.resumed(decision, kickoff_id)
+
+        try:
+            said = await run_in_threadpool(self._executions.resume, _caller(request), decision, once, answer)
+        except (UnknownExecution, UnknownTask):
+            if not self._dialect.fresh_ids:
+                raise
+            # Live deployments answer an id whose state never changes.
+            said = await run_in_threadpool(self._executions.say_once, once, answer(str(uuid4())))
+        return JSONResponse(said)
+
+    async def resume_feedback(self, request: Request) -> JSONResponse:
+        body, _ = await self._read(request, "resume_feedback", self._reader(ResumeFeedbackBody))
+        answer = FlowAnswer(body.feedback, body.outcome, body.source)
+        resume = self._service.flow_answers.resume
+        return JSONResponse(await run_in_threadpool(resume, _caller(request), body.flow_id, answer))
+
+    async def respond(self, request: Request) -> JSONResponse:
+        body, _ = await self._read(request, "respond", self._reader(FlowAnswerBody))
+        answer = FlowAnswer(body.feedback, body.outcome, body.source)
+        question_id, token = request.path_params["request_id"], request.query_params.get("token", "")
+        return JSONResponse(await run_in_threadpool(self._service.flow_answers.respond, question_id, token, answer))
+
+    async def stop(self, request: Request) -> JSONResponse:
+        kickoff_id = request.path_params["kickoff_id"]
+        await run_in_threadpool(self._executions.stop, _caller(request), kickoff_id)
+        return JSONResponse({"status": "stopped", "kickoffId": kickoff_id})
+
+    async def healthz(self, request: Request) -> JSONResponse:
+        return health_answer(await run_in_threadpool(self._service.process.health.problem))
+
+    async def readyz(self, request: Request) -> JSONResponse:
+        return health_answer(await run_in_threadpool(self._service.process.unready))
+
+    async def metrics(self, request: Request) -> Response:
+        if _caller(request).user is not None:
+            raise HTTPException(403, "These figures cover all users; they need the organization's token.")
+        return Response(await run_in_threadpool(self._service.figures), media_type=CONTENT_TYPE_LATEST)
+
+    async def refused(self, request: Request, refused: Any) -> JSONResponse:
+        if isinstance(refused, BadResponseToken):
+            return JSONResponse({"detail": DENIED}, 401, {"WWW-Authenticate": "Bearer"})
+        if isinstance(refused, AlreadyAnswered):
+            return JSONResponse(_already_answered(refused), 409)
+        code, text = self._dialect.refusals[type(refused)]
+        state = self._dialect.word(refused.state) if isinstance(refused, AlreadyOver) else ""
+        return JSONResponse({"detail": text.format(state=state, reason=refused)}, code)
+
+    def _ids(self, request: Request) -> list[str]:
+        given = request.query_params.getlist("ids")
+        ids = list(dict.fromkeys(given[0].split(","))) if len(given) == 1 else []
+        if not ids or not all(ids) or len(ids) > MOST_IDS:
+            raise HTTPException(
+                self._dialect.bad_request, f"The ids must be 1 to {MOST_IDS}, with commas between them."
+            )
+        return ids
+
+    def _limit(self, request: Request) -> int:
+        given = request.query_params.getlist("limit") or [str(USUAL_LIST)]
+        if len(given) > 1 or not NUMBER.fullmatch(given[0]) or int(given[0]) > LONGEST_LIST:
+            sentence = f"The limit must be one whole number from 1 to {LONGEST_LIST}."
+            raise HTTPException(self._dialect.bad_request, sentence)
+        return int(given[0])
+
+    def _states(self, request: Request) -> set[State]:
+        given = request.query_params.getlist("state")
+        if len(given) > 1 or any(word not in LISTED_STATES for word in given):
+            raise HTTPException(self._dialect.bad_request, f"The state must be one of {', '.join(LISTED_STATES)}.")
+        return {state for state, word in SPECIFIED.items() if word in given}
+
+    async def _read(
+        self, request: Request, endpoint: str, understand: Callable[[dict[str, Any]], Asked]
+    ) -> tuple[Asked, IdempotencyKey | None]:
+        """Return what the body asks for; a large body is read in a thread, since others are waiting meanwhile."""
+        settings = self._service.settings
+        raw = await bodies.read(request, limit=settings.max_body, seconds=settings.body_seconds)
+
+        def parse() -> tuple[Asked, IdempotencyKey | None]:
+            try:
+                body = bodies.parse(raw, request.headers.get("content-type"))
+            except bodies.BadBody as error:
+                raise self._dialect.malformed(str(error)) from None
+            return understand(body), _once(request, endpoint, body)
+
+        return parse() if len(raw) <= SMALL_BODY else await run_in_threadpool(parse)
+
+    def _reader(self, model: type[Body]) -> Callable[[dict[str, Any]], Body]:
+        return lambda body: self._dialect.read(model, body)
+
+    def _decision(self, body: dict[str, Any]) -> Decision:
+        return self._dialect.decision(body, self._service.crew)
+
+    def _start(self, body: dict[str, Any]) -> Start:
+        return self._dialect.start(body, self._service.crew, self._service.limits)
+
+
+def health_answer(problem: str | None) -> JSONResponse:
+    if problem:
+        return JSONResponse({"status": "unavailable", "detail": problem}, 503)
+    return JSONResponse({"status": "ok"})
+
+
+async def key_reused(request: Request, error: Any) -> JSONResponse:
+    return JSONResponse({"detail": "This Idempotency-Key was used before, with another body."}, 422)
+
+
+def _already_answered(refused: AlreadyAnswered) -> dict[str, Any]:
+    when = datetime.fromtimestamp(refused.at, timezone.utc).isoformat()
+    sentence = f"The question was answered by {refused.by} at {when}."
+    answered = {"responded_by": refused.by, "responded_at": when}
+    return {"status": "already_responded", "error": "already_responded", "detail": sentence, **answered}
+
+
+def _caller(request: Request) -> Principal:
+    caller: Principal = request.state.caller
+    return caller
+
+
+def _once(request: Request, endpoint: str, body: dict[str, Any]) -> IdempotencyKey | None:
+    key = request.headers.get("idempotency-key")
+    if key is None:
+        return None
+    if not 1 <= len(key) <= LONGEST_KEY:
+        raise HTTPException(400, f"The Idempotency-Key must have 1 to {LONGEST_KEY} characters.")
+    return IdempotencyKey.of(_caller(request), endpoint, key, body)
+
+
+def _listed(row: Row[Any], total: int) -> dict[str, Any]:
+    return {
+        "kickoff_id": row.kickoff_id,
+        "execution_id": row.id,
+        "status": SPECIFIED[row.state],
+        "current_task": row.current_task,
+        "task_id": row.asked[-1] if row.state == State.WAITING else None,
+        "progress": {"completed_tasks": row.completed_tasks, "total_tasks": total},
+        "execution_time": round(row.work_seconds, 3),
+        "error": row.error,
+        "created_at": _iso(row.created_at),
+        "updated_at": _iso(row.updated_at),
+    }
+
+
+def _iso(moment: float) -> str:
+    return datetime.fromtimestamp(moment, timezone.utc).isoformat()
+
+
+def _is_uuid(text: str) -> bool:
+    """The service gives only such ids; anything else is unknown without a query."""
+    return GIVEN_ID.fullmatch(text) is not None

@@ -1,0 +1,85 @@
+"""Build the application: the endpoints of each crew behind its authentication."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from types import MethodType
+
+from fastapi import FastAPI
+from fastapi.concurrency import run_in_threadpool
+from starlette.routing import Match, Route
+from starlette.types import Scope
+
+from crew_service.engine import paths
+from crew_service.engine.container import Container, Process
+from crew_service.engine.crew import Crew
+from crew_service.engine.executions import Refused
+from crew_service.engine.idempotency import KeyReused
+from crew_service.http import documentation, errors, page, several_crews, swagger_ui
+from crew_service.http.api import Api, key_reused
+from crew_service.http.auth import Authentication
+from crew_service.http.dialects import DIALECTS, Dialect
+from crew_service.http.endpoints import Endpoint, table
+from crew_service.http.request_metrics import RequestMetrics
+from crew_service.settings import Settings
+
+
+def create_app(settings: Settings, crews: Mapping[str, Crew]) -> FastAPI:
+    """Serve one crew at the root if it has no name, and each of several below `/crews/<name>`."""
+    dialect = DIALECTS[settings.dialect]()
+    process = Process(settings, crews, dialect)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        process.start()
+        yield
+        await run_in_threadpool(process.stop)
+
+    if paths.ROOT in crews:
+        app = crew_app(process.crews[paths.ROOT], dialect)
+    else:
+        app = several_crews.create_app(process)
+        for name, crew in process.crews.items():
+            app.mount(paths.of_crew(name), crew_app(crew, dialect, paths.of_crew(name)))
+    app.router.lifespan_context = lifespan
+    return app
+
+
+def crew_app(service: Container, dialect: Dialect, base: str = "") -> FastAPI:
+    """The whole API of one crew, its page and its documentation."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    endpoints = table(dialect, flow=service.crew.kind == "flow")
+    open_paths = frozenset(endpoint.path for endpoint in endpoints if not endpoint.needs_token)
+    app.add_middleware(
+        Authentication, tokens=service.tokens, open_paths=open_paths | page.OPEN_PATHS | swagger_ui.OPEN_PATHS
+    )
+    app.add_middleware(RequestMetrics, metrics=service.metrics, crew=service.name)
+    api = Api(service, dialect)
+    _add_routes(app, endpoints, api)
+    page.Page(service, dialect).add_to(app)
+    app.add_exception_handler(Refused, api.refused)
+    app.add_exception_handler(KeyReused, key_reused)
+    errors.add_to(app)
+    swagger_ui.add_to(app)
+    documentation.install(app, endpoints, service.crew, service.limits, base)
+    return app
+
+
+def _add_routes(app: FastAPI, endpoints: tuple[Endpoint, ...], api: Api) -> None:
+    """Add the routes, the frequent ones first: the router tries them in this order.
+
+    Plain ones, since each handler reads its own request: FastAPI's look for arguments at every request, which makes a
+    poll a third dearer. documentation.py describes them.
+    """
+    for endpoint in sorted(endpoints, key=lambda endpoint: not endpoint.frequent):
+        handler = MethodType(endpoint.handler, api)
+        app.router.routes.append(_Route(endpoint.path, handler, methods=[endpoint.method]))
+
+
+class _Route(Route):
+    """Names itself in the scope, for the metrics; Starlette's own does so in recent releases only."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        match, more = super().matches(scope)
+        return match, {**more, "route": self}

@@ -1,0 +1,127 @@
+"""A request body becomes a plain JSON object that can be stored and sent again, or is refused with one sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import AsyncIterable
+from itertools import accumulate
+from typing import Any
+
+from fastapi import HTTPException, Request
+
+MAX_DEPTH = 64
+DRAINED = 32  # how many times its limit a body is read, since a peer that is still sending does not read an answer
+ESCAPE = re.compile(rb"\\.", re.DOTALL)  # outside a string it is not JSON, and the decoder goes no further
+STRING = re.compile(rb'"[^"]*"?')  # an open one too: it must not be tried again from each quote in it
+NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+LEVELS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+SHOWN = 80  # characters of a caller's text that an answer repeats
+
+
+class BadBody(ValueError):
+    """The body is not a JSON object that the service can use."""
+
+
+class _TooLarge(Exception):
+    pass
+
+
+async def read(request: Request, *, limit: int, seconds: float) -> bytes:
+    try:
+        return await asyncio.wait_for(_collect(request.stream(), limit), seconds)
+    except asyncio.TimeoutError:
+        raise HTTPException(408, f"The body did not arrive within {seconds:g} seconds.") from None
+    except _TooLarge:
+        raise HTTPException(413, f"The body is larger than {limit} bytes.") from None
+
+
+async def _collect(pieces: AsyncIterable[bytes], limit: int) -> bytes:
+    """Return a whole body; raise as soon as reading on is useless."""
+    kept, size = bytearray(), 0
+    async for piece in pieces:
+        size += len(piece)
+        if size <= limit:
+            kept += piece
+        elif size > DRAINED * limit:
+            raise _TooLarge
+    if size > limit:
+        raise _TooLarge
+    return bytes(kept)
+
+
+def parse(raw: bytes, content_type: str | None) -> dict[str, Any]:
+    if content_type is not None and content_type.partition(";")[0].strip().lower() != "application/json":
+        raise BadBody(f"The content type must be application/json, not {content_type[:SHOWN]!r}.")
+    if _depth(raw) > MAX_DEPTH:
+        raise BadBody(f"The body is nested more than {MAX_DEPTH} levels deep.")
+    value = _decode(raw)
+    if not isinstance(value, dict):
+        raise BadBody("The body must be a JSON object.")
+    if rb"\u" in raw:
+        _check_surrogates(value)
+    return value
+
+
+def _depth(raw: bytes) -> int:
+    """Count the levels of lists and objects before anything is built from them."""
+    brackets = STRING.sub(b"", ESCAPE.sub(b"", raw)).translate(None, NO_BRACKETS)
+    return max(accumulate(map(LEVELS.__getitem__, brackets)), default=0)
+
+
+def _decode(raw: bytes) -> Any:
+    try:
+        return json.loads(
+            raw.decode("utf-8"),
+            object_pairs_hook=_unique,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+        )
+    except UnicodeDecodeError as error:
+        raise BadBody(f"The body is not valid UTF-8 (byte {error.start}).") from None
+    except BadBody:
+        raise
+    except ValueError as error:
+        raise BadBody(f"The body is not valid JSON: {error}.") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise BadBody(f"The name {_shown(_first_repeated(pairs))} occurs twice in one object.")
+    return value
+
+
+def _first_repeated(pairs: list[tuple[str, Any]]) -> str:
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            return name
+        seen.add(name)
+    raise AssertionError("no name stands twice")
+
+
+def _no_constant(word: str) -> Any:
+    raise BadBody(f"{word} is not valid JSON.")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise BadBody(f"The number {text[:SHOWN]} is out of range.")
+    return value
+
+
+def _check_surrogates(value: Any) -> None:
+    """Refuse what cannot be written as UTF-8 again; only escapes bring it in, since the body itself is UTF-8."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        around = error.object[max(error.start - SHOWN // 4, 0) : error.end]
+        raise BadBody(f"The text {_shown(around)} has half of a surrogate pair.") from None
+
+
+def _shown(text: str) -> str:
+    return ascii(text[:SHOWN])

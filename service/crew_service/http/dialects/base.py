@@ -1,0 +1,131 @@
+"""What both dialects share: reading a body in either spelling, and refusing it in the shape of the dialect."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from dataclasses import asdict
+from typing import Any, ClassVar, TypeVar
+
+from fastapi import HTTPException
+from pydantic import BaseModel, ValidationError
+from sqlalchemy.engine import Row
+
+from crew_service.engine.crew import Crew
+from crew_service.engine.executions import Decision, Refused, Start
+from crew_service.engine.limits import Limits
+from crew_service.http.dialects.request_models import (
+    EditedOutputBody,
+    KickoffBody,
+    Record,
+    WebhookUrls,
+)
+from crew_service.storage.states import State
+
+ONCE = {422: "The Idempotency-Key was used before, with another body."}
+
+WITH_AUTHENTICATION = ("humanInputWebhook", "webhooks")
+LONGEST_REASON = 300  # characters of a reason, which may repeat what the caller sent
+
+Body = TypeVar("Body", bound=Record)
+
+
+class Dialect(ABC):
+    name: ClassVar[str]
+    fresh_ids: ClassVar[bool]  # a new task_id whenever a person is asked, a new kickoff_id at every resume
+    queue_delay: ClassVar[float]  # seconds that an execution is queued at least
+    bad_request: ClassVar[int]  # the code of a request that cannot be read
+    resume_body: ClassVar[type[WebhookUrls]]
+    flow_resume_body: ClassVar[type[WebhookUrls]]
+    columns: ClassVar[tuple[str, ...]]  # of an execution, that its status needs
+    refusals: ClassVar[dict[type[Refused], tuple[int, str]]]
+    # for the documentation: the shapes of the answers, and the refusals that only this dialect knows
+    status_answer: ClassVar[Any]
+    resume_answer: ClassVar[type[BaseModel]]
+    problem: ClassVar[type[BaseModel]]  # of a 422
+    status_problems: ClassVar[dict[int, str]]
+    resume_problems: ClassVar[dict[int, str]]
+
+    def start(self, body: dict[str, Any], crew: Crew, limits: Limits) -> Start:
+        asked = self.read(KickoffBody, body, asdict(limits))
+        missing = sorted(name for name in crew.required if asked.inputs.get(name) is None)
+        if missing:
+            raise HTTPException(422, f"Missing inputs: {', '.join(missing)}")
+        if asked.restoreFromStateId and crew.kind != "flow":
+            raise HTTPException(self.bad_request, "restoreFromStateId is for Flows, and this is a crew.")
+        own = asked.limits.model_dump(exclude_none=True) if asked.limits else {}
+        return Start(asked.inputs, asked.meta, asked.addresses(), limits=own, restore_from=asked.restoreFromStateId)
+
+    def read(self, model: type[Body], body: dict[str, Any], context: dict[str, Any] | None = None) -> Body:
+        try:
+            return model.model_validate(_folded(body, model), context=context)
+        except ValidationError as error:
+            raise self.refuse(error) from None
+
+    @abstractmethod
+    def malformed(self, message: str) -> HTTPException:
+        """Return the answer to a body that is not a JSON object."""
+
+    @abstractmethod
+    def refuse(self, error: ValidationError) -> HTTPException:
+        """Return the answer to fields of a wrong type."""
+
+    @abstractmethod
+    def decision(self, body: dict[str, Any], crew: Crew) -> Decision: ...
+
+    @abstractmethod
+    def resumed(self, decision: Decision, kickoff_id: str) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def unknown(self) -> tuple[int, dict[str, Any]]:
+        """Return the status code and body for an unknown id."""
+
+    @abstractmethod
+    def status(self, row: Row[Any], crew: Crew) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def word(self, state: State) -> str: ...
+
+
+def _folded(body: dict[str, Any], model: type[Record]) -> dict[str, Any]:
+    """Fold both spellings of each field into the model's own, which wins where both are given; null means absent."""
+    given = {name: value for name, value in body.items() if value is not None}
+    known = set(model.model_fields)
+    folded = {name: value for name, value in given.items() if name in known}
+    known -= model.one_spelling
+    for name, value in given.items():
+        twin = next((other for other in (_camel(name), _snake(name)) if other in known), None)
+        if twin:
+            folded.setdefault(twin, value)
+    edited = folded.get("edited_output")
+    if isinstance(edited, dict) and "edited_output" in known:
+        folded["edited_output"] = _folded(edited, EditedOutputBody)
+    for name in WITH_AUTHENTICATION:
+        hook = folded.get(name)
+        if isinstance(hook, dict) and hook.get("authentication") == {}:
+            folded[name] = {**hook, "authentication": None}
+    return folded
+
+
+def problems(error: ValidationError) -> list[dict[str, Any]]:
+    """Return where each wrong field is and what is wrong with it."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    return [{"loc": list(e["loc"]), "msg": e["msg"][:LONGEST_REASON], "type": e["type"]} for e in found]
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
+
+
+def task_now(row: Row[Any], crew: Crew) -> str:
+    """Return the task in progress, or the next one before it has begun."""
+    if row.current_task is not None:
+        return str(row.current_task)
+    ids = [task.id for task in crew.tasks] or [""]
+    position: int = min(row.completed_tasks, len(ids) - 1)
+    return ids[position]

@@ -1,0 +1,264 @@
+"""The request bodies, with their examples. Types are strict: a text is not a boolean, a number is not a text."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from crew_service.http.dialects.response_models import ID
+
+PORT = r"6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3}"
+HOST = r"[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\]"
+WEB_ADDRESS = rf"^https?://([!-.0-9:;=A-Z_a-z~]+@)?({HOST})(:({PORT}))?([/?#][!-~]*)?$"
+HEADER_TEXT = r"^[!-~]([ -~]*[!-~])?$"
+
+
+def _like(pattern: str, reason: str) -> AfterValidator:
+    """Check the pattern, which is also in the schema; an error gives the reason instead of the pattern."""
+
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern.removeprefix("^").removesuffix("$"), value):
+            raise ValueError(reason)
+        return value
+
+    return AfterValidator(check)
+
+
+Text = Annotated[str, Field(strict=True)]
+WITHOUT_ZEROS = "^[^\\x00]*$"  # PostgreSQL stores none in a string
+Name = Annotated[
+    str,
+    Field(strict=True, json_schema_extra={"pattern": WITHOUT_ZEROS}),
+    _like(WITHOUT_ZEROS, "must not contain a zero character"),
+]
+Url = Annotated[
+    str,
+    Field(strict=True, max_length=2048, json_schema_extra={"pattern": WEB_ADDRESS}),
+    _like(WEB_ADDRESS, "must be an http or https URL, in ASCII"),
+]
+BearerToken = Annotated[
+    str,
+    Field(strict=True, max_length=4096, json_schema_extra={"pattern": HEADER_TEXT}),
+    _like(HEADER_TEXT, "must be printable ASCII, since it is sent in a header"),
+]
+StateId = Annotated[Name, Field(min_length=1, max_length=255)]
+UserName = Annotated[
+    str,
+    Field(strict=True, json_schema_extra={"pattern": "^[^:]*$"}),
+    _like("^[^:]*$", "must not contain a colon"),
+]
+NOTHING = {"type": "object", "maxProperties": 0}
+NO_EVENTS = {
+    "type": "object",
+    "properties": {"events": {"type": "array", "maxItems": 0}},
+    "required": ["events"],
+    "additionalProperties": False,
+}
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    one_spelling: ClassVar[frozenset[str]] = frozenset()  # fields that are not read in another spelling
+
+
+class BearerAuthentication(Record):
+    strategy: Literal["bearer"]
+    token: BearerToken
+
+
+class BasicAuthentication(Record):
+    strategy: Literal["basic"]
+    username: UserName
+    password: Text
+
+
+def _or_no_events(schema: dict[str, Any]) -> None:
+    schema["anyOf"].append(NO_EVENTS)
+
+
+def _asked_for(value: Any) -> Any:
+    """Take a stream of no events as none."""
+    return None if value == {"events": []} else value
+
+
+def _or_nothing(schema: dict[str, Any]) -> None:
+    schema["anyOf"].append(NOTHING)
+
+
+class HumanInputWebhookModel(Record):
+    """The address that asks for a person, and the credential to send there."""
+
+    url: Url
+    authentication: BearerAuthentication | BasicAuthentication | None = Field(
+        None,
+        discriminator="strategy",
+        description="Absent or empty: no Authorization header is sent.",
+        json_schema_extra=_or_nothing,
+    )
+
+
+class EventsWebhookModel(Record):
+    """Where to stream events to, as `{"events": [{"id", "execution_id", "timestamp", "type", "data"}]}`."""
+
+    events: list[Text] | None = Field(None, description="Types of events; none: all of them.")
+    url: Url
+    realtime: Annotated[bool, Field(strict=True)] | None = Field(
+        None, description="`false`: gathered up to the end of a task, instead of each at once."
+    )
+    authentication: BearerAuthentication | None = Field(
+        None, description="Absent or empty: no Authorization header is sent.", json_schema_extra=_or_nothing
+    )
+
+
+class WebhookUrls(Record):
+    """Addresses to notify. They last until the execution next waits for a person; a resume gives them again."""
+
+    taskWebhookUrl: Url | None = Field(None, description="Notified of every finished task.")
+    stepWebhookUrl: Url | None = Field(None, description="Notified of every step of an agent.")
+    crewWebhookUrl: Url | None = Field(None, description="Notified once, when the crew has succeeded.")
+    humanInputWebhook: HumanInputWebhookModel | None = Field(None, description="Notified when a person has to decide.")
+    humanInputWebhookUrl: Url | None = Field(
+        None, description="The same, without authentication. `humanInputWebhook` wins."
+    )
+
+    webhooks: Annotated[EventsWebhookModel | None, BeforeValidator(_asked_for)] = Field(
+        None, description="Notified of every event.", json_schema_extra=_or_no_events
+    )
+
+    def addresses(self) -> dict[str, Any]:
+        """Return them as they are stored: {kind: {url, authentication}}."""
+        urls = {"task": self.taskWebhookUrl, "step": self.stepWebhookUrl, "crew": self.crewWebhookUrl}
+        hooks: dict[str, Any] = {kind: {"url": url} for kind, url in urls.items() if url}
+        if self.humanInputWebhook:
+            hooks["human_input"] = self.humanInputWebhook.model_dump(exclude_none=True)
+        elif self.humanInputWebhookUrl:
+            hooks["human_input"] = {"url": self.humanInputWebhookUrl}
+        if self.webhooks:
+            hooks["events"] = self.webhooks.model_dump(exclude_none=True)
+        return hooks
+
+
+class KickoffLimits(Record):
+    """What this execution may cost; null or absent: as much as the service allows."""
+
+    max_seconds: float | None = Field(
+        None,
+        strict=True,
+        gt=0,
+        allow_inf_nan=False,
+        description="Of work, without the time waited for a person.",
+    )
+    max_tokens: int | None = Field(None, strict=True, gt=0, description="Of language models.")
+
+    @field_validator("max_seconds", "max_tokens")
+    @classmethod
+    def _within_the_service(cls, value: float | None, info: ValidationInfo) -> float | None:
+        most = (info.context or {}).get(info.field_name)
+        if value is not None and most is not None and value > most:
+            raise PydanticCustomError("above_limit", "above the limit of this service, {most}", {"most": f"{most:g}"})
+        return value
+
+
+class KickoffBody(WebhookUrls):
+    """What a crew starts with, and the addresses to notify."""
+
+    inputs: dict[str, Any] = Field(default_factory=dict, description="Values for the names of `GET /inputs`.")
+    meta: dict[str, Any] | None = Field(None, description="Any object; returned in every webhook.")
+    restoreFromStateId: StateId | None = Field(
+        None,
+        description="Of a Flow with @persist: the id of the execution, or of the state, whose state it starts from.",
+    )
+    limits: KickoffLimits | None = Field(None, description="An execution that exceeds them ends as an error.")
+
+
+Sha256 = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]
+
+
+class EditedOutputBody(Record):
+    """A text to go on with instead of the draft that waits."""
+
+    text: Annotated[str, Field(strict=True, min_length=1)]
+    output_sha256: Sha256 = Field(
+        description="Of the draft that was edited: the SHA-256 of its UTF-8 text, with NUL and half surrogates "
+        "replaced by U+FFFD. Of a JSON object, that of its JSON with sorted keys and no spaces is taken too.",
+    )
+
+
+class ResumeBody(WebhookUrls):
+    """A person's decision on the task that waits."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "execution_id": ID,
+                    "task_id": "draft_task",
+                    "human_feedback": "Shorter, and name the sources.",
+                    "is_approve": False,
+                }
+            ]
+        }
+    )
+    execution_id: Text = Field(description="The id that the kickoff returned.")
+    task_id: Text = Field(description="The task that awaits feedback.")
+    human_feedback: Text
+    is_approve: bool = Field(strict=True, description="true continues; false runs the task again.")
+    edited_output: EditedOutputBody | None = Field(
+        None, description="Beyond the specification: becomes the task's output, with an approval of that draft only."
+    )
+    output_sha256: Sha256 | None = Field(
+        None, description="Beyond the specification: the hash of the draft that is answered; any other is not."
+    )
+
+
+class FlowResumeBody(WebhookUrls):
+    """A person's answer to the question of a Flow."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"execution_id": ID, "task_id": "check_briefing", "outcome": "publish"}]}
+    )
+    execution_id: Text = Field(description="The id that the kickoff returned.")
+    task_id: Text = Field(description="The method that asks.")
+    outcome: Text | None = Field(None, description="One of the `outcomes` of the status; no model is asked for it.")
+    human_feedback: Text = Field("", description="Goes to the Flow as it is; without an outcome its model reads it.")
+    is_approve: bool | None = Field(
+        None, strict=True, description="Chooses the outcome, where only one can be meant; `outcome` wins."
+    )
+    output_sha256: Sha256 | None = Field(
+        None, description="Beyond the specification: the hash of the draft that is answered; any other is not."
+    )
+
+
+class FlowAnswerBody(Record):
+    """The answer to a flow webhook."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"feedback": "publish", "source": "airflow"}]})
+    feedback: Text = Field("", description="An outcome, or a text that the Flow or its model reads.")
+    outcome: Text | None = Field(None, description="The chosen outcome, where feedback holds another text.")
+    source: Annotated[Name, Field(max_length=100)] | None = Field(None, description="Who sends it.")
+
+
+class ResumeFeedbackBody(FlowAnswerBody):
+    """The answer to the question that a Flow asks now."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"flow_id": ID, "feedback": "publish"}]})
+    flow_id: Text = Field(description="From the status or from the flow webhook.")
+
+
+class LiveResumeBody(WebhookUrls):
+    """A person's decision on the task that waits. The text alone decides; an approval flag is ignored."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"executionId": ID, "taskId": ID, "humanFeedback": "Approved."}]}
+    )
+    one_spelling = frozenset({"executionId", "taskId", "humanFeedback"})
+
+    executionId: Text = Field(description="The id that the kickoff returned, never that of a resume.")
+    taskId: Text = Field(description="From the human-input webhook; a new one each time a person is asked.")
+    humanFeedback: Text | None = Field(
+        None, description="`Approved.` and the like continue; any other text runs the task again."
+    )
+    outcome: Text | None = Field(None, description="Of a Flow: the chosen outcome, one of those that it offers.")

@@ -1,0 +1,114 @@
+"""The shapes of the specification (docs/specification.md)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from fastapi import HTTPException
+from pydantic import ValidationError
+from sqlalchemy.engine import Row
+
+from crew_service.engine.crew import Crew
+from crew_service.engine.decisions import (
+    AlreadyOver,
+    AnotherDraft,
+    BadAnswer,
+    Decision,
+    NotWaiting,
+    UnknownExecution,
+    UnknownTask,
+)
+from crew_service.engine.drafts import EditedOutput
+from crew_service.http.dialects import response_models
+from crew_service.http.dialects.base import ONCE, Dialect, problems, task_now
+from crew_service.http.dialects.request_models import FlowResumeBody, ResumeBody
+from crew_service.storage.states import State
+
+WORDS = {
+    State.QUEUED: "running",
+    State.RUNNING: "running",
+    State.WAITING: "pending",
+    State.COMPLETED: "completed",
+    State.FAILED: "error",
+    State.STOPPED: "error",
+}
+
+
+class SpecDialect(Dialect):
+    name = "spec"
+    fresh_ids = False
+    queue_delay = 0.0
+    bad_request = 400
+    resume_body = ResumeBody
+    flow_resume_body = FlowResumeBody
+    refusals: ClassVar = {
+        UnknownExecution: (404, "Execution not found"),
+        UnknownTask: (404, "Task not found in this execution"),
+        NotWaiting: (400, "The execution is not pending human feedback for this task"),
+        AlreadyOver: (400, "Cannot stop execution. Current state: {state}"),
+        BadAnswer: (400, "{reason}"),
+        AnotherDraft: (400, "{reason}"),
+    }
+    columns = ("work_seconds", "completed_tasks", "current_task", "gate", "tasks", "output", "error")
+    status_answer = (
+        response_models.Running | response_models.Pending | response_models.CompletedStatus | response_models.Failed
+    )
+    resume_answer = response_models.ResumedModel
+    problem = response_models.Problem
+    status_problems: ClassVar = {404: "The id is not known."}
+    resume_problems: ClassVar = {404: "The execution, or a task of that id in it, is not known."} | ONCE
+
+    def malformed(self, message: str) -> HTTPException:
+        return HTTPException(self.bad_request, message)
+
+    def refuse(self, error: ValidationError) -> HTTPException:
+        reasons = (f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in problems(error))
+        return HTTPException(self.bad_request, "; ".join(reasons))
+
+    def decision(self, body: dict[str, Any], crew: Crew) -> Decision:
+        model = FlowResumeBody if crew.kind == "flow" else ResumeBody
+        said: Any = self.read(model, body)
+        webhooks, outcome = said.addresses(), getattr(said, "outcome", None)
+        edited = getattr(said, "edited_output", None)
+        edit = EditedOutput(edited.text, edited.output_sha256) if edited else None
+        ids, answer = (said.execution_id, said.task_id), (said.is_approve, said.human_feedback)
+        return Decision(*ids, *answer, webhooks, outcome=outcome, edit=edit, draft_sha256=said.output_sha256)
+
+    def resumed(self, decision: Decision, kickoff_id: str) -> dict[str, Any]:
+        if decision.is_approve is not False or decision.outcome is not None:
+            return {"status": "resumed", "message": "Execution resumed successfully"}
+        return {"status": "retrying", "message": "Task will be retried with your feedback"}
+
+    def unknown(self) -> tuple[int, dict[str, Any]]:
+        return 404, {"detail": "Execution not found"}
+
+    def word(self, state: State) -> str:
+        return WORDS[state]
+
+    def status(self, row: Row[Any], crew: Crew) -> dict[str, Any]:
+        word = WORDS[row.state]
+        if word == "completed":
+            result = {"output": row.output, "tasks": row.tasks}
+            return {"status": word, "result": result, "execution_time": round(row.work_seconds, 3)}
+        if word == "error":
+            return {"status": word, "error": row.error, "execution_time": round(row.work_seconds, 3)}
+        total = max(len(crew.tasks), row.completed_tasks)  # a Flow may run a method more than once
+        progress = {"completed_tasks": row.completed_tasks, "total_tasks": total}
+        if word == "pending":
+            task = row.gate["task_id"]
+            return {
+                "status": word,
+                "current_task": task,
+                "task_id": row.gate["key"],
+                "task_output": row.gate["output"],
+                "progress": progress,
+                **_asked(row.gate),
+            }
+        return {"status": word, "current_task": task_now(row, crew), "progress": progress}
+
+
+def _asked(gate: dict[str, Any]) -> dict[str, Any]:
+    """Return what a Flow asks; a crew's task asks nothing of its own."""
+    if gate.get("outcomes") is None:
+        return {}
+    return {"question": gate["question"], "outcomes": gate["outcomes"]}

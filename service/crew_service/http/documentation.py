@@ -1,0 +1,170 @@
+"""What /openapi.json and /docs say about each endpoint, in the dialect that is served."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from functools import cache
+from inspect import cleandoc
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from crew_service import __version__
+from crew_service.engine.crew import Crew
+from crew_service.engine.limits import Limits
+from crew_service.http.dialects import live_models, response_models
+from crew_service.http.endpoints import Endpoint
+
+DESCRIPTION = """
+One crew, served over HTTP and JSON. A typical run:
+
+1. `GET /inputs` lists the inputs that the crew asks for.
+2. `POST /kickoff` starts an execution and returns its `kickoff_id`.
+3. Poll `GET /status/{kickoff_id}` until the execution is over.
+4. If a task needs a review, the execution waits, and `POST /resume` approves the draft or sends it back with feedback.
+
+Every request carries `Authorization: Bearer <token>`. The organization's token sees every execution, a user's token
+those which that user started. Every refusal is JSON with a `detail`. Unknown fields are ignored, and null means
+absent.
+
+To try a request out, give the token with **Authorize**, open an endpoint and press **Execute**; the page shows the
+`curl` command as well. The document itself is [openapi.json](openapi.json).
+"""
+TAGS = (
+    {"name": "Executions", "description": "Start, poll, review and stop executions."},
+    {"name": "Service", "description": "Health and metrics, for load balancers and monitoring."},
+)
+REF = "#/components/schemas/{model}"
+ANY_BUT_NULL = ["string", "number", "boolean", "array", "object"]
+UNAUTHORIZED = "The token is missing or not valid."
+
+
+def _described(endpoint: Endpoint) -> APIRoute:
+    """Return a route that serves nobody: FastAPI reads from it what to say of the endpoint."""
+    return APIRoute(
+        endpoint.path,
+        _nothing,
+        name=endpoint.handler.__name__,
+        methods=[endpoint.method],
+        response_model=endpoint.answer,
+        response_class=endpoint.media,
+        tags=[endpoint.tag],
+        summary=endpoint.summary,
+        description=_description(endpoint),
+        responses=_refusals(endpoint),
+        openapi_extra=_request(endpoint),
+    )
+
+
+def _nothing() -> None:  # no arguments and no docstring: FastAPI would describe both
+    pass
+
+
+def _description(endpoint: Endpoint) -> str:
+    """Return what stands above the fields: the purpose of the body, and whether a token is needed."""
+    body = cleandoc(endpoint.body.__doc__ or "") if endpoint.body else ""
+    return "\n\n".join(filter(None, (body, "" if endpoint.needs_token else "No token is needed.")))
+
+
+def _refusals(endpoint: Endpoint) -> dict[int | str, dict[str, Any]]:
+    codes = {**({401: UNAUTHORIZED} if endpoint.needs_token else {}), **endpoint.problems}
+    return {code: {"description": text, **_shape(endpoint, code)} for code, text in codes.items()}
+
+
+def _shape(endpoint: Endpoint, code: int) -> dict[str, Any]:
+    if endpoint.answer is None:  # a model would be shown with the media type of the 200
+        return {"content": _json(response_models.Problem)}
+    return {"model": endpoint.problem if code == 422 else response_models.Problem}
+
+
+def _request(endpoint: Endpoint) -> dict[str, Any]:
+    extra: dict[str, Any] = {}
+    if endpoint.parameters:
+        extra["parameters"] = list(endpoint.parameters)
+    if endpoint.body:
+        extra["requestBody"] = {"required": True, "content": _json(endpoint.body)}
+    if not endpoint.needs_token:
+        extra["security"] = []
+    return extra
+
+
+def _json(model: type[BaseModel]) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": REF.format(model=model.__name__)}}}
+
+
+def install(app: FastAPI, endpoints: tuple[Endpoint, ...], crew: Crew, limits: Limits, base: str) -> None:
+    """Describe the crew that is served below the path `base`, which is empty for the root."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _document(endpoints, crew)
+            _say_limits(app.openapi_schema["components"]["schemas"]["KickoffLimits"], limits)
+            if base:
+                app.openapi_schema["servers"] = [{"url": base}]
+        return app.openapi_schema
+
+    @cache
+    def written() -> bytes:
+        return json.dumps(document(), ensure_ascii=False, separators=(",", ":")).encode()
+
+    async def answer() -> Response:
+        """Anybody may ask for it, so it is written once."""
+        return Response(written(), media_type="application/json")
+
+    app.openapi = document  # type: ignore[method-assign]
+    app.add_api_route("/openapi.json", answer, include_in_schema=False, response_model=None)
+
+
+def _document(endpoints: tuple[Endpoint, ...], crew: Crew) -> dict[str, Any]:
+    document = get_openapi(
+        title="Crew Execution API",
+        version=__version__,
+        summary="Start, watch, review and stop executions of one crew.",
+        description=DESCRIPTION,
+        routes=[_described(endpoint) for endpoint in endpoints],
+        tags=list(TAGS),
+    )
+    read = [endpoint.body for endpoint in endpoints if endpoint.body]
+    _, bodies = models_json_schema([(model, "validation") for model in read], ref_template=REF)
+    components = document.setdefault("components", {})
+    components.setdefault("schemas", {}).update(bodies["$defs"])
+    _ask_for_inputs(components["schemas"]["KickoffBody"], crew)
+    _give_back_nulls(components["schemas"])
+    document["paths"] = {endpoint.path: document["paths"][endpoint.path] for endpoint in endpoints}
+    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{"token": []}]
+    return document
+
+
+def _give_back_nulls(schemas: dict[str, Any]) -> None:
+    """Restore null in examples: FastAPI leaves it out, and the answers of the live dialect contain it."""
+    models = {**vars(response_models), **vars(live_models)}
+    for name, schema in schemas.items():
+        if "examples" in schema and name in models:
+            schema |= models[name].model_config["json_schema_extra"]
+
+
+def _say_limits(schema: dict[str, Any], limits: Limits) -> None:
+    for name, most in asdict(limits).items():
+        for kind in schema["properties"][name]["anyOf"]:
+            if most is not None and kind["type"] != "null":
+                kind["maximum"] = most
+
+
+def _ask_for_inputs(schema: dict[str, Any], crew: Crew) -> None:
+    """Name the crew's own inputs, so that the document says what a kickoff of this service needs."""
+    if crew.kind != "flow":
+        del schema["properties"]["restoreFromStateId"]
+    if not crew.inputs:
+        return
+    named = {name: {"type": ANY_BUT_NULL} for name in crew.inputs}
+    schema["properties"]["inputs"] |= {"properties": named, "required": list(crew.required)}
+    if crew.required:
+        schema["required"] = ["inputs"]
+    schema["examples"] = [{"inputs": {name: f"some {name}" for name in crew.inputs}}]

@@ -1,0 +1,229 @@
+"""The endpoints of the API, one entry each: routes, documentation, authentication and tests all read this table."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from pydantic import BaseModel
+
+from crew_service.http.api import LISTED_STATES, LONGEST_KEY, LONGEST_LIST, MOST_IDS, PATH, USUAL_LIST, Api
+from crew_service.http.dialects import Dialect, response_models
+from crew_service.http.dialects.request_models import FlowAnswerBody, KickoffBody, ResumeFeedbackBody
+
+KICKOFF_ID = {
+    "name": "kickoff_id",
+    "in": "path",
+    "required": True,
+    "description": "The id to poll.",
+    "schema": {"type": "string", "minLength": 1},
+    "example": response_models.ID,
+}
+IDEMPOTENCY_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "Repeating a request with the same key and body returns the same answer and does nothing twice.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": LONGEST_KEY},
+}
+STATE = {
+    "name": "state",
+    "in": "query",
+    "description": "Only executions in this state.",
+    "schema": {"type": "string", "enum": list(LISTED_STATES)},
+}
+IDS = {
+    "name": "ids",
+    "in": "query",
+    "required": True,
+    "description": f"The ids to poll, with commas between them, {MOST_IDS} at most.",
+    "schema": {"type": "string", "pattern": f"^[^,]+(,[^,]+){{0,{MOST_IDS - 1}}}$"},
+    "example": f"{response_models.ID},{response_models.ID}",
+}
+LIMIT = {
+    "name": "limit",
+    "in": "query",
+    "description": "How many at most.",
+    "schema": {"type": "integer", "minimum": 1, "maximum": LONGEST_LIST, "default": USUAL_LIST},
+}
+REQUEST_ID = {
+    "name": "request_id",
+    "in": "path",
+    "required": True,
+    "description": "The id of the question.",
+    "schema": {"type": "string", "minLength": 1},
+    "example": response_models.ID,
+}
+RESPONSE_TOKEN = {
+    "name": "token",
+    "in": "query",
+    "required": True,
+    "description": "From the webhook; good for one answer.",
+    "schema": {"type": "string"},
+}
+BODY_PROBLEMS = {
+    400: "The body or the key is not valid, or the state of the execution does not allow it.",
+    408: "The body did not arrive in time.",
+    413: "The body is too large.",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """An endpoint of the API: where it is, what it does, and what the documentation says of it."""
+
+    method: str
+    path: str
+    handler: Callable[[Api, Request], Awaitable[Response]]
+    summary: str
+    answer: Any  # the model of a 200; None where it is no JSON
+    media: type[Response] = JSONResponse
+    tag: str = "Executions"
+    needs_token: bool = True
+    frequent: bool = False  # tried first by the router
+    parameters: tuple[dict[str, Any], ...] = ()
+    body: type[BaseModel] | None = None
+    problems: Mapping[int, str] = field(default_factory=dict)  # refusals by code, apart from the 401
+    problem: type[BaseModel] = response_models.Problem  # the model of a 422
+
+
+def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
+    """Return every endpoint of the API, in the order of the documentation; a Flow has more than a crew."""
+    return (
+        Endpoint(
+            method="GET",
+            path="/inputs",
+            handler=Api.inputs,
+            summary="List the inputs that the crew asks for",
+            answer=response_models.Inputs,
+        ),
+        Endpoint(
+            method="POST",
+            path="/kickoff",
+            handler=Api.kickoff,
+            summary="Start an execution",
+            answer=response_models.KickedOff,
+            parameters=(IDEMPOTENCY_KEY,),
+            body=KickoffBody,
+            problems=BODY_PROBLEMS
+            | {422: "Required inputs are missing; the detail names them."}
+            | ({404: "The execution whose state is to be restored is not known."} if flow else {}),
+            problem=dialect.problem,
+        ),
+        Endpoint(
+            method="GET",
+            path="/status/{kickoff_id}",
+            handler=Api.status,
+            summary="Poll an execution",
+            answer=dialect.status_answer,
+            frequent=True,
+            parameters=(KICKOFF_ID,),
+            problems=dialect.status_problems,
+        ),
+        Endpoint(
+            method="GET",
+            path=PATH,
+            handler=Api.statuses,
+            summary="Poll many executions in one request",
+            answer=response_models.Statuses,
+            frequent=True,
+            parameters=(IDS,),
+            problems={dialect.bad_request: "The ids are not valid."},
+            problem=dialect.problem,
+        ),
+        Endpoint(
+            method="GET",
+            path="/executions",
+            handler=Api.executions,
+            summary="List executions, the newest first",
+            answer=response_models.Listing,
+            parameters=(STATE, LIMIT),
+            problems={dialect.bad_request: "The state or the limit is not valid."},
+            problem=dialect.problem,
+        ),
+        Endpoint(
+            method="POST",
+            path="/resume",
+            handler=Api.resume,
+            summary="Approve the draft of a waiting execution, or send it back",
+            answer=dialect.resume_answer,
+            parameters=(IDEMPOTENCY_KEY,),
+            body=dialect.flow_resume_body if flow else dialect.resume_body,
+            problems=BODY_PROBLEMS | dialect.resume_problems,
+            problem=dialect.problem,
+        ),
+        *(_of_flows(dialect) if flow else ()),
+        Endpoint(
+            method="POST",
+            path="/stop/{kickoff_id}",
+            handler=Api.stop,
+            summary="Stop an execution",
+            answer=response_models.Stopped,
+            parameters=(KICKOFF_ID,),
+            problems={400: "The execution is over already.", 404: "The id is not known."},
+        ),
+        Endpoint(
+            method="GET",
+            path="/healthz",
+            handler=Api.healthz,
+            summary="Check that the service works",
+            answer=response_models.Health,
+            problems={503: "The database cannot be written, or crews are not started any more."},
+            tag="Service",
+            needs_token=False,
+        ),
+        Endpoint(
+            method="GET",
+            path="/readyz",
+            handler=Api.readyz,
+            summary="Check that requests are welcome",
+            answer=response_models.Health,
+            problems={503: "As for `/healthz`, and while the service stops."},
+            tag="Service",
+            needs_token=False,
+        ),
+        Endpoint(
+            method="GET",
+            path="/metrics",
+            handler=Api.metrics,
+            summary="Metrics for Prometheus",
+            answer=None,
+            media=PlainTextResponse,
+            tag="Service",
+            problems={403: "A user's token; the figures cover all users."},
+        ),
+    )
+
+
+def _of_flows(dialect: Dialect) -> tuple[Endpoint, ...]:
+    problems = BODY_PROBLEMS | {
+        404: "The Flow is not known.",
+        409: "The question was answered before; the answer says by whom and when.",
+        422: "The answer is empty, or not one of the outcomes that there are.",
+    }
+    return (
+        Endpoint(
+            method="POST",
+            path="/resume_feedback",
+            handler=Api.resume_feedback,
+            summary="Answer what a Flow asks now",
+            answer=response_models.Accepted,
+            body=ResumeFeedbackBody,
+            problems=problems,
+            problem=dialect.problem,
+        ),
+        Endpoint(
+            method="POST",
+            path="/human_feedback_requests/{request_id}/respond",
+            handler=Api.respond,
+            summary="Answer a question at the address that its webhook gave",
+            answer=response_models.Accepted,
+            parameters=(REQUEST_ID, RESPONSE_TOKEN),
+            body=FlowAnswerBody,
+            problems={**problems, 401: "The token is not the one of this question."},
+            problem=dialect.problem,
+            needs_token=False,
+        ),
+    )

@@ -1,0 +1,50 @@
+"""Every error as JSON with a `detail`, whichever part of the service it comes from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exception_handlers import http_exception_handler
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from crew_service.engine.health import DatabaseUnavailable
+
+
+def add_to(app: FastAPI) -> None:
+    app.add_exception_handler(DatabaseUnavailable, _unavailable)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientDisconnect, _left)
+    app.add_exception_handler(Exception, _unforeseen)
+
+
+async def _http_error(request: Request, error: Any) -> Response:
+    if error.status_code == 405:
+        allowed = _with_head(error.headers["Allow"])
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers={"Allow": allowed})
+        error = HTTPException(405, error.detail, {"Allow": allowed})
+    return await http_exception_handler(request, error)
+
+
+def _with_head(allowed: str) -> str:
+    """Every GET may be a HEAD; not every kind of route says so, nor in a fixed order."""
+    methods = set(allowed.split(", "))
+    return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
+
+
+async def _left(request: Request, error: Exception) -> Response:
+    """Nobody reads this answer; its code keeps the request apart from the service's own errors in the metrics."""
+    return Response(status_code=499)
+
+
+async def _unavailable(request: Request, error: Any) -> JSONResponse:
+    """Nothing is known of what was asked for: a write may have been made before the database went away."""
+    return JSONResponse({"detail": str(error)}, 503, {"Retry-After": "5"})
+
+
+async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
+    """Answer without details: the server logs the error itself."""
+    return JSONResponse({"detail": "Internal server error"}, 500)

@@ -1,0 +1,210 @@
+"""The forms of the page: signing in and out, deciding, stopping, and sending a webhook again."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from typing import Any
+from urllib.parse import parse_qs, urlencode
+
+from fastapi import HTTPException, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import RedirectResponse, Response
+
+from crew_service.engine.browser_sessions import LIFE, BrowserSession
+from crew_service.engine.container import Container
+from crew_service.engine.decisions import AnotherDraft, BadAnswer, Decision, Refused
+from crew_service.http import bodies
+from crew_service.http.auth import DENIED
+from crew_service.http.html import html_page
+from crew_service.http.login_limit import LoginLimit
+
+log = logging.getLogger(__name__)
+
+COOKIE = "crew_session"
+FORM_LIMIT = 256 * 1024  # bytes of a form
+TYPED = ("execution_id", "mark", "feedback")  # of a decision, kept over a login
+NOTICES = {
+    "answered": "Answered; the Flow goes on.",
+    "approved": "Approved; the crew goes on.",
+    "revised": "Sent back; the task runs again with the feedback.",
+    "stopped": "The execution is stopped.",
+    "resent": "The webhook is sent again.",
+}
+PROBLEMS = {
+    "unfit": "The Flow does not take this answer. Nothing was changed.",
+    "empty": "A revision needs feedback. Nothing was changed.",
+    "late": "This draft no longer waits for a decision. Nothing was changed.",
+    "over": "The execution has already ended. Nothing was changed.",
+    "gone": "This webhook is no longer among those that were given up. Nothing was changed.",
+}
+REFUSED_FORM = "This form belongs to another session; reload the page."
+ENDED = "Your session has ended. What you typed is kept: sign in, and decide."
+
+
+class Forms(ABC):
+    def __init__(self, service: Container) -> None:
+        self._service = service
+        self._sessions = service.browser_sessions
+        self._limit = LoginLimit()
+
+    @abstractmethod
+    async def show(
+        self, request: Request, session: BrowserSession, execution_id: str, typed: dict[str, str] | None = None
+    ) -> Response: ...
+
+    async def session(self, request: Request) -> BrowserSession | None:
+        """Return the session of the cookie, or one for this request if it carries a token."""
+        caller = request.state.caller
+        if caller:
+            return BrowserSession(caller)
+        return await run_in_threadpool(self._sessions.find, request.cookies.get(COOKIE))
+
+    def login_form(self, request: Request) -> Response:
+        if "text/html" in request.headers.get("accept", ""):
+            return html_page("login.html", 401)
+        raise HTTPException(401, DENIED, {"WWW-Authenticate": "Bearer"})
+
+    async def login(self, request: Request) -> Response:
+        form = await _form(request)
+        typed = {name: form[name] for name in TYPED if name in form}
+        address = request.client.host if request.client else ""
+        wait = self._limit.wait(address)
+        if wait:
+            log.warning("login refused: too many failures from %s", address)
+            problem = f"Too many failures; try again in {wait:.0f} seconds."
+            return html_page("login.html", 429, problem=problem, typed=typed)
+        caller = self._service.tokens.caller(form.get("token", ""))
+        if caller is None:
+            self._limit.failed(address)
+            log.warning("login failed from %s", address)
+            return html_page("login.html", 401, problem=DENIED, typed=typed)
+        self._limit.succeeded(address)
+        log.info("login of %s from %s", caller.key, address)
+        session = await run_in_threadpool(self._sessions.open, caller)
+        answer = await self.show(request, session, typed["execution_id"], typed) if typed else _to_page()
+        self._keep(request, answer, session)
+        return answer
+
+    def _keep(self, request: Request, answer: Response, session: BrowserSession) -> None:
+        secure = request.url.scheme == "https"
+        answer.set_cookie(
+            COOKIE,
+            session.key,
+            max_age=int(LIFE),
+            path=_base(request),
+            httponly=True,
+            samesite="strict",
+            secure=secure,
+        )
+
+    async def logout(self, request: Request) -> Response:
+        session, _ = await self._signed_form(request)
+        await run_in_threadpool(self._sessions.close, session)
+        answer = _to_page()
+        answer.delete_cookie(COOKIE, path=_base(request))
+        return answer
+
+    async def review(self, request: Request) -> Response:
+        if await self.session(request) is None:
+            return await self._sign_in_again(request)
+        session, form = await self._signed_form(request)
+        back = form.get("back", "")
+        decision = _decision(form)
+        if decision is None:
+            return _to_page(back, problem="empty")
+        try:
+            await run_in_threadpool(self._service.executions.resume, session.caller, decision, None, _nothing)
+        except AnotherDraft:
+            return _to_page(back, problem="late")
+        except BadAnswer:
+            return _to_page(back, problem="unfit")
+        except Refused:
+            return _to_page(back, problem="late")
+        return _to_page(back, notice=_notice(decision))
+
+    async def _sign_in_again(self, request: Request) -> Response:
+        form = await _form(request)
+        typed = {name: form[name] for name in TYPED if name in form}
+        return html_page("login.html", 401, problem=ENDED if typed.get("execution_id") else DENIED, typed=typed)
+
+    async def cancel(self, request: Request) -> Response:
+        session, form = await self._signed_form(request)
+        execution_id = form.get("execution_id", "")
+        try:
+            await run_in_threadpool(self._service.executions.stop, session.caller, execution_id)
+        except Refused:
+            return _to_page(execution_id, problem="over")
+        return _to_page(execution_id, notice="stopped")
+
+    async def resend(self, request: Request) -> Response:
+        session, form = await self._signed_form(request)
+        sent = await run_in_threadpool(self._service.dead_letters.resend, session.caller, form.get("webhook_id", ""))
+        return _to_page(form.get("back", ""), **({"notice": "resent"} if sent else {"problem": "gone"}))
+
+    async def _signed_form(self, request: Request) -> tuple[BrowserSession, dict[str, str]]:
+        session = await run_in_threadpool(self._sessions.find, request.cookies.get(COOKIE))
+        if session is None:
+            raise HTTPException(401, DENIED, {"WWW-Authenticate": "Bearer"})
+        form = await _form(request)
+        if not session.made_form(form.get("form_key", "")):
+            raise HTTPException(403, REFUSED_FORM)
+        return session, form
+
+
+def _base(request: Request) -> str:
+    """Return the path of the crew: the session of one crew is not sent to another."""
+    return f"{request.scope.get('root_path', '')}/"
+
+
+def _decision(form: dict[str, str]) -> Decision | None:
+    """Read the form; None where nothing is said although something has to be."""
+    outcome = form.get("outcome")
+    feedback = form.get("feedback", "").strip()
+    approve = {"approve": True, "answer": None}.get(form.get("decision", ""), False)
+    if not feedback and outcome is None and not approve:
+        return None
+    return Decision(
+        form.get("execution_id", ""),
+        form.get("task_id", ""),
+        is_approve=None if outcome else approve,
+        feedback=feedback or ("" if outcome else "Approved."),
+        round=_number(form.get("round", "")),
+        outcome=outcome,
+        question_id=form.get("question_id") or None,
+        draft_sha256=form.get("draft_sha256") or None,
+    )
+
+
+def _notice(decision: Decision) -> str:
+    if decision.is_approve is None:
+        return "answered"
+    return "approved" if decision.is_approve else "revised"
+
+
+async def _form(request: Request) -> dict[str, str]:
+    raw = await bodies.read(request, limit=FORM_LIMIT, seconds=30)
+    try:
+        fields = parse_qs(raw.decode("ascii"), keep_blank_values=True, max_num_fields=20, errors="strict")
+    except ValueError:
+        raise HTTPException(400, "The form cannot be read.") from None
+    return {name: without_zeros(values[0]) for name, values in fields.items()}
+
+
+def without_zeros(text: str) -> str:
+    """Leave out zero characters, which PostgreSQL refuses to compare; no id and no text to search for has one."""
+    return text.replace("\0", "")
+
+
+def _to_page(execution_id: str = "", **query: Any) -> RedirectResponse:
+    if execution_id:
+        return RedirectResponse("./view?" + urlencode({"id": execution_id, **query}), 303)
+    return RedirectResponse("./" + (f"?{urlencode(query)}" if query else ""), 303)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def _nothing(kickoff_id: str) -> dict[str, Any]:
+    return {}

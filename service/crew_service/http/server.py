@@ -1,0 +1,65 @@
+"""Runs the service on a socket that is bound before anything else is promised."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+import uvicorn
+
+from crew_service.engine.crew import Crew
+from crew_service.http.app import create_app
+from crew_service.http.connections import HEADER_SECONDS, GuardedProtocol, InPieces, guarded
+from crew_service.settings import Settings
+
+BACKLOG = 2048
+ACCEPTED_AT_ONCE = 64  # before the event loop looks at them: as many files as are left must be enough for these
+
+
+SEND_BUFFER = 256 * 1024  # bytes of answers that the kernel holds for a client; else it grows to megabytes
+TICKS = 10  # of the server's main loop in a second
+
+
+class Server(uvicorn.Server):
+    unread_seconds = HEADER_SECONDS
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % max(1, round(self.unread_seconds * TICKS)) == 0:
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, GuardedProtocol):
+                    connection.end_unread()
+        return await super().on_tick(counter)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """The event loop takes its backlog for both: how many may wait, and how many it accepts in one go."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Listen from now on: who connects before the service is ready waits, and is not refused."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # each connection inherits it
+    listener.bind((host, port))
+    listener.listen(BACKLOG)
+    return listener
+
+
+def server(settings: Settings, crews: Mapping[str, Crew]) -> Server:
+    config = uvicorn.Config(
+        InPieces(create_app(settings, crews)),
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        timeout_graceful_shutdown=10,
+        timeout_keep_alive=75,  # longer than a poller's pause: a POST on a connection just closed has no outcome
+        backlog=ACCEPTED_AT_ONCE,
+        http=guarded(settings),
+        ws="none",  # nothing here is one, and the answer to a handshake would come before the token is asked for
+    )
+    serving = Server(config)
+    serving.unread_seconds = settings.header_seconds
+    return serving

@@ -1,0 +1,34 @@
+"""Sessions of browsers, known to every process on the database; each function is part of the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import delete, insert, select
+from sqlalchemy.engine import Connection, Row
+
+from crew_service.storage.tables import sessions
+
+MOST = 1000  # sessions of a crew that are kept; the oldest give way
+
+
+def add(connection: Connection, *, now: float, **values: Any) -> None:
+    crew = values["crew"]
+    connection.execute(delete(sessions).where(sessions.c.expires_at <= now))
+    newest = select(sessions.c.key_hash).where(sessions.c.crew == crew).order_by(sessions.c.expires_at.desc())
+    kept = list(connection.execute(newest.limit(MOST - 1)).scalars())
+    if len(kept) == MOST - 1:
+        connection.execute(delete(sessions).where(sessions.c.crew == crew, sessions.c.key_hash.not_in(kept)))
+    connection.execute(insert(sessions).values(values))
+
+
+def find(connection: Connection, hashes: Collection[str], crew: str, *, now: float) -> Row[Any] | None:
+    query = select(sessions).where(
+        sessions.c.key_hash.in_(hashes), sessions.c.crew == crew, sessions.c.expires_at > now
+    )
+    return connection.execute(query).first()
+
+
+def remove(connection: Connection, hashes: Collection[str]) -> None:
+    connection.execute(delete(sessions).where(sessions.c.key_hash.in_(hashes)))

@@ -1,0 +1,101 @@
+"""Which process runs which execution; each function is part of the caller's transaction.
+
+A process is registered while it lives, and its heartbeat is a number that grows. Another process that sees no growth
+for long enough deletes it and continues what it ran. No clock is compared, neither between machines nor
+with an earlier moment. A process that was deleted by mistake learns it when it counts or claims next; what its segments
+write meanwhile is refused, since every claim gives the execution a new segment number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import and_, delete, insert, or_, select, update
+from sqlalchemy.engine import Connection
+
+from crew_service.storage.states import CLAIM, State
+from crew_service.storage.tables import executions, processes
+
+LONGEST_DELAY = 2.0  # seconds; what is due later than that was stored before the clock was set back
+
+
+def register(connection: Connection, process_id: str, *, host: str, alone: bool, now: float) -> int:
+    """Add a process; where it is `alone` on the database, nobody else lives. Returns what it found orphaned."""
+    if alone:
+        connection.execute(delete(processes))
+    connection.execute(insert(processes).values(id=process_id, beat=0, host=host, started_at=now))
+    return _requeue(connection, _orphaned(), now)
+
+
+def unregister(connection: Connection, process_id: str, *, now: float) -> None:
+    connection.execute(delete(processes).where(processes.c.id == process_id))
+    _requeue(connection, executions.c.claimed_by == process_id, now)
+
+
+def beat(connection: Connection, process_id: str) -> bool:
+    """Write a heartbeat; False when others have removed this process."""
+    counted = update(processes).where(processes.c.id == process_id).values(beat=processes.c.beat + 1)
+    return connection.execute(counted).rowcount == 1
+
+
+def beats(connection: Connection) -> dict[str, int]:
+    return {row.id: row.beat for row in connection.execute(select(processes.c.id, processes.c.beat))}
+
+
+def remove_process(connection: Connection, process_id: str, *, beat: int, now: float) -> int | None:
+    """Delete a process without a heartbeat; return how many executions continue elsewhere, None if there was one."""
+    dead = delete(processes).where(processes.c.id == process_id, processes.c.beat == beat)
+    if connection.execute(dead).rowcount == 0:
+        return None
+    return _requeue(connection, executions.c.claimed_by == process_id, now)
+
+
+def claim_due(connection: Connection, process_id: str, crew: str, *, now: float, limit: int) -> list[str] | None:
+    """Take up to `limit` queued executions, the oldest first; None when this process was removed."""
+    alive = select(processes.c.id).where(processes.c.id == process_id).with_for_update(read=True)
+    if connection.execute(alive).one_or_none() is None:
+        return None
+    due = or_(executions.c.due_at <= now, executions.c.due_at > now + LONGEST_DELAY)
+    query = (
+        select(executions.c.id)
+        .where(executions.c.crew == crew, executions.c.state == State.QUEUED, due)
+        .order_by(executions.c.due_at)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    claimed = list(connection.execute(query).scalars())
+    if claimed:
+        values: dict[str, Any] = {"state": CLAIM.target, "claimed_by": process_id, "segment": executions.c.segment + 1}
+        values |= {"writes": 0, "current_task": None, "current_agent": None, "counted_at": now, "updated_at": now}
+        connection.execute(update(executions).where(executions.c.id.in_(claimed)).values(values))
+    return claimed
+
+
+def claimed_by(connection: Connection, process_id: str, crew: str) -> set[str]:
+    query = select(executions.c.id).where(executions.c.claimed_by == process_id, executions.c.crew == crew)
+    return set(connection.execute(query).scalars())
+
+
+def has_queued(connection: Connection, crew: str) -> bool:
+    """Whether something is queued: asked before a claim, since a transaction costs more."""
+    query = select(executions.c.id).where(executions.c.crew == crew, executions.c.state == State.QUEUED).limit(1)
+    return connection.execute(query).one_or_none() is not None
+
+
+def requeue_lost(connection: Connection, process_id: str, crew: str, running: Collection[str], *, now: float) -> int:
+    """What is claimed by this process but run by none of its threads goes on from its last finished task."""
+    mine = or_(executions.c.claimed_by == process_id, executions.c.claimed_by.is_(None))
+    lost = and_(mine, executions.c.crew == crew, executions.c.id.not_in(running))
+    return _requeue(connection, lost, now)
+
+
+def _orphaned() -> Any:
+    known = select(processes.c.id)
+    return or_(executions.c.claimed_by.is_(None), executions.c.claimed_by.not_in(known))
+
+
+def _requeue(connection: Connection, which: Any, now: float) -> int:
+    query = update(executions).where(which, executions.c.state == State.RUNNING)
+    values = {"state": State.QUEUED, "claimed_by": None, "due_at": now, "updated_at": now}
+    return connection.execute(query.values(values)).rowcount

@@ -1,0 +1,172 @@
+"""The database: transactions that are durable once they are left, and one error for everything that is its fault."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.engine import Connection, Row
+from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
+from sqlalchemy.sql import Select
+
+from crew_service.storage import clock, engines, file_lock, location, schema
+from crew_service.storage.availability import (
+    Availability,
+    DatabaseUnavailable,
+    FileMoved,
+    is_trouble,
+)
+
+TURN = 15.0  # seconds to wait for this process's own turn to write to SQLite
+
+
+class DatabaseUnusable(Exception):
+    """The database cannot be opened."""
+
+
+class Database:
+    """With `serve`, a SQLite file is held for this process: a second service on it would run the same executions."""
+
+    def __init__(self, database: str, *, serve: bool = False) -> None:
+        self.availability = Availability()
+        self.erased = threading.Event()  # something secret was erased; its traces in the log are to go too
+        self._held = contextlib.ExitStack()
+        self._turn = threading.Lock()
+        self._peeking = threading.Lock()
+        named = repr(location.shown(database))
+        try:
+            url = location.url_of(database)
+            self._file = location.file_of(url)
+            if serve and self._file:
+                self._held.enter_context(file_lock.held(self._file, named=database))
+            self._open(url)
+        except schema.OtherVersion:
+            self._held.close()
+            raise DatabaseUnusable(f"The database {named} is of another version; move it, or name another.") from None
+        except location.InMemory:
+            raise DatabaseUnusable(f"The database {named} is in memory and keeps nothing; name a file.") from None
+        except (ArgumentError, DatabaseError, ImportError, OSError, location.NoLocation) as error:
+            self._held.close()
+            reason = getattr(error, "orig", None) or getattr(error, "strerror", None) or _told(error)
+            line = str(reason).partition("\n")[0].rstrip(".")
+            raise DatabaseUnusable(f"The database {named} cannot be used: {line}.") from None
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self._file is not None
+
+    def _open(self, url: Any) -> None:
+        if self._file:
+            with contextlib.suppress(FileExistsError):
+                self._file.touch(mode=0o600, exist_ok=False)  # it holds the credentials of webhooks
+            self._engines = engines.sqlite(self._file)
+        else:
+            self._engines = engines.server(url)
+        self._clock = clock.Clock(self._engines.reader)
+        self._clock.ask()
+        self._identity = _identity(self._file)
+        with self._engines.writer.begin() as connection:
+            schema.bring_up_to_date(connection)
+        self._peeker = self._engines.reader.connect() if self._file else None
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Each statement sees what was committed when it began."""
+        with self._blamed(), self._engines.reader.connect() as connection:
+            yield connection
+
+    def peek(self, query: Select[Any], key: str) -> Row[Any] | None:
+        """One row by its key, on a connection kept for this: to take one from the pool costs as much as the read."""
+        if self._peeker is None:
+            with self.reading() as connection:
+                return connection.execute(query, {"key": key}).one_or_none()
+        with self._blamed(), self._peeking:
+            return self._peeker.execute(query, {"key": key}).one_or_none()
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """One transaction; it is durable once the block is left without an error."""
+        with self._blamed(), self._in_turn(), self._engines.writer.begin() as connection:
+            yield connection
+        self.availability.works()
+
+    def now(self) -> float:
+        """Return the moment by the database's clock, in seconds since 1970."""
+        return self._clock.now()
+
+    def forget_erased(self) -> bool:
+        """Empty the write-ahead log, which still holds what was erased from the tables; False when it is in use."""
+        if not self.is_sqlite:
+            return True
+        with self._blamed(), self._in_turn(), self._engines.reader.connect() as connection:
+            connection.exec_driver_sql("PRAGMA busy_timeout=100")
+            in_use = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").scalar_one()
+            connection.exec_driver_sql(engines.BUSY_TIMEOUT)
+        return not in_use
+
+    def close(self) -> None:
+        if self._peeker is not None:
+            self._peeker.close()
+        self._engines.reader.dispose()
+        self._held.close()
+
+    @contextlib.contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """SQLite has one writer: its threads queue here, where the wait is fair and short."""
+        if not self.is_sqlite:
+            yield
+            return
+        if not self._turn.acquire(timeout=TURN):
+            raise DatabaseUnavailable("The database is busy.")
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    @contextlib.contextmanager
+    def _blamed(self) -> Iterator[None]:
+        """What is the database's fault becomes `DatabaseUnavailable`, without a word of SQL."""
+        try:
+            self._check_file()
+            yield
+        except (SQLAlchemyError, FileMoved, self._engines.driver_error) as error:
+            if isinstance(error, SQLAlchemyError) and not is_trouble(error):
+                raise
+            raise DatabaseUnavailable(self.availability.failed(error)) from None
+
+    def _check_file(self) -> None:
+        """Fail where the file was moved or replaced: SQLite would go on writing to the old one."""
+        if self._file is None or (found := _identity(self._file)) == self._identity:
+            return
+        if found is None:
+            raise FileMoved("the database file was moved away")
+        with self._peeking:
+            if found != self._identity:
+                self._reopen(found)
+
+    def _reopen(self, identity: tuple[int, int]) -> None:
+        """Another file stands at the path: a copy that was put back, as a rule."""
+        if self._peeker is not None:
+            self._peeker.close()
+        self._engines.reader.dispose()
+        with self._engines.writer.begin() as connection:
+            schema.bring_up_to_date(connection)
+        self._peeker = self._engines.reader.connect()
+        self._identity = identity
+
+
+def _identity(file: Path | None) -> tuple[int, int] | None:
+    try:
+        found = file and file.stat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino) if found else None
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f"its driver {error.name} is not installed"
+    return str(error) if isinstance(error, location.NoLocation) else type(error).__name__

@@ -1,0 +1,96 @@
+"""Connections: how SQLite and database servers are opened so that no wait on them is without a limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sqlalchemy import create_engine, event
+from sqlalchemy.engine import URL, Connection, Engine
+from sqlalchemy.pool import QueuePool
+
+from crew_service.storage import location
+from crew_service.storage.json_values import loads
+
+BUSY_TIMEOUT = "PRAGMA busy_timeout=10000"  # the command line writes to the same file
+PRAGMAS = (
+    BUSY_TIMEOUT,
+    "PRAGMA journal_mode=WAL",
+    "PRAGMA synchronous=FULL",  # an acknowledged kickoff survives the machine too, not only the process
+    "PRAGMA secure_delete=ON",  # erased credentials are not left in free pages
+)
+LIBPQ: dict[str, Any] = {
+    "connect_timeout": 10,  # seconds
+    "tcp_user_timeout": 20_000,  # milliseconds without an acknowledgement, after which a silent server counts as gone
+    "application_name": "airflow-crew-service",
+}
+LOCK_TIMEOUT = "SET lock_timeout = '10s'"
+CONNECTIONS = 10  # of one process to a database server, which as a rule allows 100 in all
+
+
+class Engines(NamedTuple):
+    """The same connections, with the two ways to begin."""
+
+    reader: Engine
+    writer: Engine
+
+    @property
+    def driver_error(self) -> type[Exception]:
+        """What the driver itself raises where SQLAlchemy does not wrap it: as a connection goes back to the pool."""
+        driver: Any = self.writer.dialect.dbapi
+        error: type[Exception] = driver.Error
+        return error
+
+
+def sqlite(file: Path) -> Engines:
+    engine = create_engine(
+        location.sqlite_url(file),
+        future=True,
+        poolclass=QueuePool,
+        connect_args={"check_same_thread": False},
+        pool_size=20,
+        max_overflow=40,
+        hide_parameters=True,
+        json_deserializer=loads,
+    )
+    event.listen(engine, "connect", _prepare)
+    writer = engine.execution_options()
+    event.listen(writer, "begin", _begin)
+    return Engines(engine, writer)
+
+
+def server(url: URL) -> Engines:
+    is_libpq = url.drivername.partition("+")[2] in location.POSTGRESQL_DRIVERS
+    engine = create_engine(
+        url,
+        future=True,
+        pool_size=CONNECTIONS,
+        max_overflow=CONNECTIONS // 2,
+        pool_timeout=15,
+        pool_pre_ping=True,  # a connection that was cut while it lay idle costs no request
+        hide_parameters=True,
+        json_deserializer=loads,
+        connect_args=LIBPQ if is_libpq else {},
+    )
+    if is_libpq:
+        event.listen(engine, "connect", _limit_locks)
+    return Engines(engine.execution_options(isolation_level="AUTOCOMMIT"), engine)
+
+
+def _prepare(connection: Any, record: Any) -> None:
+    connection.isolation_level = None  # transactions are begun below, not by the driver's guess
+    cursor = connection.cursor()
+    for pragma in PRAGMAS:
+        cursor.execute(pragma)
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")  # a later upgrade from reading to writing could fail
+
+
+def _limit_locks(connection: Any, record: Any) -> None:
+    cursor = connection.cursor()
+    cursor.execute(LOCK_TIMEOUT)
+    cursor.close()
+    connection.commit()

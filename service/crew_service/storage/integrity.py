@@ -1,0 +1,82 @@
+"""Rows that cannot be read: found by the form of their values, and changed so that they end as an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import delete, update
+from sqlalchemy.engine import Connection, Row
+
+from crew_service.storage.json_values import UNREADABLE
+from crew_service.storage.states import State
+from crew_service.storage.tables import dead_letters, executions, outbox, webhook_queues
+
+ERROR = "The stored execution cannot be read, so it was ended."
+NUMBER, NONE = (int, float), type(None)
+TASK = frozenset({"task_id", "output", "agent", "execution_time"})
+GATE = frozenset({"task_id", "key", "output", "agent", "state", "rounds"})
+KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("segment", "writes", "completed_tasks", "tokens"), (int,)),
+    **dict.fromkeys(("created_at", "due_at", "updated_at", "work_seconds"), NUMBER),
+    **dict.fromkeys(("ended_at", "counted_at"), (*NUMBER, NONE)),
+    **dict.fromkeys(("current_task", "current_agent", "output", "error"), (str, NONE)),
+    **dict.fromkeys(("meta", "webhooks", "gate", "last_task", "last_step", "limits"), (dict, NONE)),
+    "inputs": (dict,),
+    "asked": (list,),
+    "tasks": (list, NONE),
+}
+STATES = frozenset(State)
+NEEDED: dict[str, tuple[str, ...]] = {State.WAITING: ("gate",), State.COMPLETED: ("tasks", "output")}
+
+
+def is_readable(row: Row[Any]) -> bool:
+    """Whether every value that was read has the form in which it was stored."""
+    whole = all(check(value) for check, value in zip(_checks(row._fields), row, strict=True))
+    return whole and all(getattr(row, name, True) is not None for name in NEEDED.get(row.state, ()))
+
+
+@lru_cache
+def _checks(fields: tuple[str, ...]) -> list[Callable[[Any], bool]]:
+    return [_check(name) for name in fields]
+
+
+def _check(name: str) -> Callable[[Any], bool]:
+    if name == "state":
+        return lambda value: value in STATES
+    if name == "gate":
+        return lambda value: value is None or (isinstance(value, dict) and value.keys() >= GATE)
+    if name in KINDS:
+        kinds = KINDS[name]
+        return lambda value: isinstance(value, kinds)
+    return lambda value: value is not UNREADABLE
+
+
+def is_task(task: Any) -> bool:
+    """Whether a finished task has what every reader of it takes for granted."""
+    return isinstance(task, dict) and task.keys() >= TASK
+
+
+def can_go_on(row: Row[Any], done: list[Any]) -> bool:
+    """Whether a claimed execution has all that its next segment needs."""
+    gate, hooks = row.gate, row.webhooks
+    return (
+        is_readable(row)
+        and all(map(is_task, done))
+        and len(done) == row.completed_tasks
+        and (gate is None or ("is_approve" in gate and isinstance(gate["rounds"], list)))
+        and all(isinstance(hook, dict) and "url" in hook for hook in (hooks or {}).values())
+    )
+
+
+def end_unreadable(connection: Connection, execution_id: str, *, now: float) -> None:
+    """End it as an error without reading it; every value that may be the bad one is replaced."""
+    empty: dict[str, Any] = {name: None for name, kinds in KINDS.items() if NONE in kinds}
+    numbers = dict.fromkeys(("created_at", "due_at", "updated_at", "ended_at", "aged_from", "counted_at"), now)
+    counts: dict[str, Any] = dict.fromkeys(("completed_tasks", "tokens", "writes", "work_seconds"), 0)
+    values = {**empty, **numbers, **counts, "segment": executions.c.segment + 1, "inputs": {}, "asked": []}
+    values |= {"state": State.FAILED, "error": ERROR, "claimed_by": None, "output_json": None, "usage": None}
+    connection.execute(update(executions).where(executions.c.id == execution_id).values(values))
+    for table in (outbox, webhook_queues, dead_letters):
+        connection.execute(delete(table).where(table.c.execution_id == execution_id))

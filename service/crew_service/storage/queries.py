@@ -1,0 +1,158 @@
+"""Reads and writes of executions; each function is part of the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from sqlalchemy import JSON, Text, bindparam, case, cast, func, insert, literal, select, update
+from sqlalchemy.engine import Connection, Row
+from sqlalchemy.sql import ColumnElement, Select
+
+from crew_service.storage.integrity import GATE
+from crew_service.storage.states import NOTE, Move, State
+from crew_service.storage.tables import executions, results
+
+
+def create(connection: Connection, **values: Any) -> None:
+    connection.execute(insert(executions).values(state=State.QUEUED, asked=[], **values))
+
+
+LISTED = [
+    executions.c[name]
+    for name in (
+        *("id", "kickoff_id", "crew", "owner", "state", "created_at", "updated_at", "work_seconds"),
+        *("completed_tasks", "current_task", "asked", "ended_at"),
+    )
+]
+CHECKED = ("gate", "webhooks", "last_task", "last_step", "limits")  # that nobody is shown, as far as they are small
+LONGEST_ERROR = 10_000  # characters of an error in a list
+LONG_ERROR = "The error is too long for a list; the status has it."
+SMALL = 64 * 1024  # characters of each text of a status that costs nobody else time
+
+# Built once: to build a statement costs several times what it costs to run it.
+BY_ID = select(executions).where(executions.c.id == bindparam("id"))
+BY_KICKOFF_ID = select(executions).where(executions.c.kickoff_id == bindparam("id"))
+TASKS_OF = select(results.c.task).where(results.c.execution_id == bindparam("id")).order_by(results.c.position)
+
+
+def status_query(names: tuple[str, ...]) -> Select[Any]:
+    """A poll reads only the columns that it reports: decoding the others takes longer than the read."""
+    columns = [executions.c[name] for name in ("id", "kickoff_id", "crew", "owner", "state", *names)]
+    return select(*columns).where(executions.c.kickoff_id == bindparam("key"))
+
+
+KNOWN = status_query(())
+
+
+def small_status_query(names: tuple[str, ...]) -> Select[Any]:
+    """The same where it is read and decoded in microseconds; no row of any other."""
+    lengths = [
+        func.length(cast(executions.c[name], Text)) for name in names if isinstance(executions.c[name].type, JSON)
+    ]
+    return status_query(names).where(*(func.coalesce(length, 0) <= SMALL for length in lengths))
+
+
+def by_id(connection: Connection, execution_id: str) -> Row[Any] | None:
+    return _by(connection, BY_ID, execution_id)
+
+
+def by_kickoff_id(connection: Connection, kickoff_id: str) -> Row[Any] | None:
+    return _by(connection, BY_KICKOFF_ID, kickoff_id)
+
+
+def _by(connection: Connection, query: Select[Any], some_id: str) -> Row[Any] | None:
+    """A caller's id may be any text, and PostgreSQL refuses to compare one with a zero character."""
+    return None if "\0" in some_id else connection.execute(query, {"id": some_id}).one_or_none()
+
+
+def by_either_id(connection: Connection, some_id: str) -> Row[Any] | None:
+    """By the polled id or by that of the kickoff."""
+    return by_kickoff_id(connection, some_id) or by_id(connection, some_id)
+
+
+def locked(connection: Connection, some_id: str) -> Row[Any] | None:
+    """As `by_either_id`; nobody else changes the row before this transaction ends."""
+    for query in (BY_KICKOFF_ID.with_for_update(), BY_ID.with_for_update()):
+        row = _by(connection, query, some_id)
+        if row is not None:
+            return row
+    return None
+
+
+def tasks_of(connection: Connection, execution_id: str) -> list[Any]:
+    return list(connection.execute(TASKS_OF, {"id": execution_id}).scalars())
+
+
+def latest(
+    connection: Connection,
+    *,
+    crew: str | None,
+    owner: str | None,
+    limit: int,
+    states: Collection[State] = (),
+    more: Collection[str] = (),
+) -> list[Row[Any]]:
+    """The newest executions; of every crew, of everybody, in every state where none is given."""
+    is_long = func.length(cast(executions.c.error, Text)) > LONGEST_ERROR
+    error = case((is_long, literal(LONG_ERROR, executions.c.error.type)), else_=executions.c.error).label("error")
+    query = select(*LISTED, *map(_if_small, CHECKED), *(executions.c[name] for name in more), error)
+    query = query.order_by(executions.c.created_at.desc(), executions.c.id.desc()).limit(limit)
+    for column, value in ((executions.c.crew, crew), (executions.c.owner, owner)):
+        if value is not None:
+            query = query.where(column == value)
+    if states:
+        query = query.where(executions.c.state.in_(states))
+    return list(connection.execute(query))
+
+
+def _if_small(name: str) -> ColumnElement[Any]:
+    """The column, so that a list finds what cannot be read; in place of a large value one that can."""
+    column = executions.c[name]
+    is_large = func.length(cast(column, Text)) > SMALL
+    return case((is_large, literal(dict.fromkeys(GATE), column.type)), else_=column).label(name)
+
+
+def move(connection: Connection, execution_id: str, step: Move, *, now: float, **values: Any) -> bool:
+    """Make the move where the state allows it."""
+    query = update(executions).where(executions.c.id == execution_id, executions.c.state.in_(step.sources))
+    done = connection.execute(query.values(state=step.target, claimed_by=None, updated_at=now, **values))
+    return done.rowcount == 1
+
+
+class Fence(NamedTuple):
+    """What a segment's next write must find: its own claim, and as many writes as it has made."""
+
+    execution_id: str
+    segment: int
+    writes: int
+
+
+def write_fenced(connection: Connection, fence: Fence, step: Move, *, now: float, **values: Any) -> bool:
+    """Write for the segment that still runs; False when another has the execution, or somebody stopped it."""
+    query = update(executions).where(
+        executions.c.id == fence.execution_id,
+        executions.c.segment == fence.segment,
+        executions.c.writes == fence.writes,
+        executions.c.state.in_(step.sources),
+    )
+    values |= {"state": step.target, "writes": fence.writes + 1, "updated_at": now}
+    if step is not NOTE:
+        values["claimed_by"] = None
+    return connection.execute(query.values(values)).rowcount == 1
+
+
+def was_written(connection: Connection, fence: Fence) -> bool:
+    """Whether that write was made after all: a commit whose answer was lost."""
+    query = select(executions.c.segment, executions.c.writes).where(executions.c.id == fence.execution_id)
+    row = connection.execute(query).one_or_none()
+    return row is not None and (row.segment, row.writes) == (fence.segment, fence.writes + 1)
+
+
+def ended(now: float) -> dict[str, Any]:
+    """What every end writes: what only a running execution needs is erased, credentials first of all."""
+    return {"ended_at": now, "aged_from": now, "webhooks": None, "gate": None}
+
+
+def add_result(connection: Connection, execution_id: str, position: int, task: Any) -> None:
+    connection.execute(insert(results).values(execution_id=execution_id, position=position, task=task))

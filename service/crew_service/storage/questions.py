@@ -1,0 +1,52 @@
+"""The questions that Flows ask: each is announced once and answered once; what it was stays with the execution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.engine import Connection, Row
+
+from crew_service.storage.states import State
+from crew_service.storage.tables import executions, questions
+
+
+def ask(connection: Connection, question_id: str, execution_id: str, *, now: float) -> None:
+    connection.execute(insert(questions).values(id=question_id, execution_id=execution_id, asked_at=now))
+
+
+def close(connection: Connection, gate: Mapping[str, Any], *, by: str, now: float) -> None:
+    """Record the answer to a gate's question; a crew's task has none of these."""
+    query = update(questions).where(questions.c.id == gate.get("question_id"))
+    connection.execute(query.values(answered_at=now, answered_by=by))
+
+
+def find(connection: Connection, question_id: str) -> Row[Any] | None:
+    return connection.execute(select(questions).where(questions.c.id == question_id)).one_or_none()
+
+
+def latest_of(connection: Connection, execution_id: str) -> Row[Any] | None:
+    query = select(questions).where(questions.c.execution_id == execution_id)
+    return connection.execute(query.order_by(questions.c.asked_at.desc()).limit(1)).one_or_none()
+
+
+def any_unannounced(connection: Connection) -> bool:
+    return (
+        connection.execute(select(questions.c.id).where(questions.c.announced_at.is_(None)).limit(1)).first()
+        is not None
+    )
+
+
+def claim_unannounced(connection: Connection, *, now: float) -> list[tuple[str, Row[Any]]]:
+    """Mark questions as announced, since each is announced at most once; return those that still wait."""
+    wanted = select(questions.c.id, questions.c.execution_id).where(questions.c.announced_at.is_(None)).limit(100)
+    found = []
+    for question_id, execution_id in connection.execute(wanted).all():
+        mine = update(questions).where(questions.c.id == question_id, questions.c.announced_at.is_(None))
+        if connection.execute(mine.values(announced_at=now)).rowcount == 0:
+            continue
+        row = connection.execute(select(executions).where(executions.c.id == execution_id)).one_or_none()
+        if row is not None and row.state == State.WAITING and (row.gate or {}).get("question_id") == question_id:
+            found.append((question_id, row))
+    return found

@@ -1,0 +1,163 @@
+"""What is stored. Texts of users and crews stand in JSON columns, so that no character of theirs can break a write.
+
+A change here needs a migration in `migrations/versions`; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import JSON, Column, Float, Index, Integer, MetaData, String, Table, Text, text
+
+metadata = MetaData()
+
+executions = Table(
+    "executions",
+    metadata,
+    Column("id", String(36), primary_key=True),
+    Column("kickoff_id", String(36), nullable=False, unique=True),  # what is polled; differs after a live resume
+    Column("crew", String(64), nullable=False, server_default=""),  # name of the served crew; empty at the root
+    Column("owner", String),  # name of the user token; null for the organization
+    Column("state", String(16), nullable=False),
+    Column("segment", Integer, nullable=False, default=0),  # counts the claims; only the latest may write
+    Column("writes", Integer, nullable=False, server_default="0"),  # of this segment, so that none is applied twice
+    Column("claimed_by", String(36)),  # the process that runs it; null when none does
+    Column("created_at", Float, nullable=False),
+    Column("due_at", Float, nullable=False),  # when queued: not to be claimed before
+    Column("updated_at", Float, nullable=False),
+    Column("ended_at", Float),
+    Column("aged_from", Float),  # when it ended, by the database's clock: retention counts from here
+    Column("work_seconds", Float, nullable=False, default=0.0),
+    Column("tokens", Integer, nullable=False, server_default="0"),  # used by a language model so far
+    Column("limits", JSON(none_as_null=True)),  # max_seconds and max_tokens, where the kickoff gave its own
+    Column("counted_at", Float),  # up to when the work is in work_seconds
+    Column("inputs", JSON, nullable=False),
+    Column("restore_from", String(255)),  # the id of a state that a Flow goes on from
+    Column("meta", JSON(none_as_null=True)),
+    Column("webhooks", JSON(none_as_null=True)),  # with credentials; erased at the end
+    Column("completed_tasks", Integer, nullable=False, default=0),
+    Column("current_task", JSON(none_as_null=True)),
+    Column("current_agent", JSON(none_as_null=True)),
+    Column("last_task", JSON(none_as_null=True)),
+    Column("last_step", JSON(none_as_null=True)),
+    Column(
+        "gate", JSON(none_as_null=True)
+    ),  # task_id, key, output, agent, state, rounds, is_approve; of a Flow also question, outcomes, outcome
+    Column("asked", JSON, nullable=False),  # every task_id that a person was ever asked with
+    Column("tasks", JSON(none_as_null=True)),  # of a completed one, so that a poll is one read
+    Column("output", JSON(none_as_null=True)),
+    Column("output_json", JSON(none_as_null=True)),
+    Column("usage", JSON(none_as_null=True)),
+    Column("error", JSON(none_as_null=True)),
+    Index("executions_by_turn", "state", "crew", "due_at"),
+    Index("executions_by_age", "created_at"),
+    Index("executions_by_crew", "crew", "created_at"),
+    Index("executions_by_state", "crew", "state", "created_at"),
+    Index("executions_by_owner", "crew", "owner", "created_at"),
+    Index("executions_by_end", "ended_at"),
+    Index("executions_by_retention", "aged_from"),
+    Index(
+        "executions_without_age",
+        "ended_at",
+        sqlite_where=text("aged_from IS NULL AND ended_at IS NOT NULL"),
+        postgresql_where=text("aged_from IS NULL AND ended_at IS NOT NULL"),
+    ),
+    Index(
+        "executions_by_process",
+        "claimed_by",
+        sqlite_where=text("claimed_by IS NOT NULL"),
+        postgresql_where=text("claimed_by IS NOT NULL"),
+    ),
+)
+
+results = Table(
+    "results",
+    metadata,
+    Column("execution_id", String(36), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("task", JSON, nullable=False),
+)
+
+webhook_queues = Table(
+    "webhook_queues",  # one for each execution and address, whose webhooks are delivered one after another
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("execution_id", String(36), nullable=False, index=True),
+    Column("receiver", String, nullable=False),  # scheme and host of the address
+    Column("url", JSON, nullable=False),  # with credentials, as authentication is; gone with the last delivery
+    Column("authentication", JSON(none_as_null=True)),
+    Column("due_at", Float, nullable=False),  # 0: at once
+    Column("claimed_by", String(36)),  # the process that delivers it
+    Index("webhook_queues_by_turn", "receiver", "due_at"),
+)
+
+outbox = Table(
+    "outbox",  # webhooks that are to be delivered, the oldest of a queue first
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("key", String(36), nullable=False),  # sent along, the same at every try
+    Column("queue_id", String(64), nullable=False),
+    Column("execution_id", String(36), nullable=False, index=True),
+    Column("kind", String(16), nullable=False),
+    Column("body", Text, nullable=False),  # JSON as it is sent
+    Column("size", Integer, nullable=False),  # characters of the body, known before it is read
+    Column("attempts", Integer, nullable=False, default=0),
+    Column("created_at", Float, nullable=False),
+    Index("outbox_by_queue", "queue_id", "id"),
+)
+
+dead_letters = Table(
+    "dead_letters",  # webhooks that no receiver took, kept as long as their execution
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("key", String(36), nullable=False, unique=True),
+    Column("execution_id", String(36), nullable=False, index=True),
+    Column("kind", String(16), nullable=False),
+    Column("url", JSON, nullable=False),  # without credentials
+    Column("hook", JSON(none_as_null=True)),  # with them, for another try; gone with the letter
+    Column("body", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("problem", String, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("given_up_at", Float, nullable=False, index=True),
+)
+
+answers = Table(
+    "answers",  # to requests with an Idempotency-Key
+    metadata,
+    Column("caller", String, primary_key=True),
+    Column("endpoint", String(16), primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("fingerprint", String(64), nullable=False),
+    Column("execution_id", String(36), index=True),
+    Column("answer", JSON, nullable=False),
+    Column("created_at", Float, nullable=False),
+)
+
+processes = Table(
+    "processes",  # that run executions on this database; one that dies is deleted by another
+    metadata,
+    Column("id", String(36), primary_key=True),
+    Column("beat", Integer, nullable=False),  # grows while the process lives
+    Column("host", String, nullable=False),
+    Column("started_at", Float, nullable=False),
+)
+
+sessions = Table(
+    "sessions",  # of browsers
+    metadata,
+    Column("key_hash", String(64), primary_key=True),  # of the cookie, which is worth a token
+    Column("crew", String(64), nullable=False),
+    Column("owner", String),  # name of the user token; null for the organization
+    Column("form_key", String(64), nullable=False),
+    Column("expires_at", Float, nullable=False, index=True),
+)
+
+questions = Table(
+    "questions",  # that Flows have asked people, so that each is answered once and a second answer learns by whom
+    metadata,
+    Column("id", String(36), primary_key=True),
+    Column("execution_id", String(36), nullable=False, index=True),
+    Column("asked_at", Float, nullable=False),
+    Column("announced_at", Float, index=True),  # by a flow webhook; null until one is sent
+    Column("answered_at", Float),
+    Column("answered_by", String),
+)

@@ -1,0 +1,85 @@
+"""A generated family of Flows behind the service: the same methods in the same order as by CrewAI itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import flow_family
+import pytest
+
+SHAPES = flow_family.shapes()
+DOZEN = [
+    "or/1/chain",
+    "or/3/gate",
+    "persist/2",
+    "router in the loop/1/or",
+    "redo/2/chain",
+    "start/1/chain",
+    "start and listen/1/end",
+    "and/1/chain",
+    "beside side gate/1",
+    "beside side race/2",
+    "back to the first of two gates",
+    "a start again after a start gate",
+]
+FAMILIES: dict[str, list[str]] = {}
+for each in SHAPES:
+    FAMILIES.setdefault(each.rpartition("/")[0] or "others", []).append(each)
+
+
+def play(*names: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Play Flows in one process, which imports CrewAI once."""
+    command = [sys.executable, str(Path(flow_family.__file__)), *names]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=550)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for line in done.stdout.splitlines():
+        result = json.loads(line)
+        yield result.pop("name"), result
+
+
+@pytest.fixture(scope="module")
+def dozen() -> dict[str, dict[str, Any]]:
+    return dict(play(*DOZEN))
+
+
+def check(name: str, result: dict[str, Any]) -> None:
+    shape, served = SHAPES[name], result["served"]
+    if shape.goes_as == flow_family.NOWHERE:
+        assert result["one process"]["calls"] == result["after a resume"]["calls"], "no reason to differ from CrewAI"
+        expected = {"calls": list(shape.goes), "output": shape.goes[-1]}
+    else:
+        expected = result[shape.goes_as]
+    assert ordered(name, served["calls"]) == ordered(name, expected["calls"])
+    assert served["output"] == expected["output"]
+    earlier = result["stored by an earlier release"]
+    assert (ordered(name, earlier["calls"]), earlier["output"]) == (ordered(name, served["calls"]), served["output"])
+    for place, killed in enumerate(result["killed"], 1):
+        assert ordered(name, killed["finished"]) == ordered(name, served["finished"]), f"killed at {place}"
+        assert killed["output"] == served["output"], f"killed at {place}"
+        assert shape.parallel or killed["calls"] == served["calls"], f"killed at {place}"
+
+
+def ordered(name: str, calls: list[str]) -> list[str]:
+    return sorted(calls) if SHAPES[name].parallel else calls
+
+
+@pytest.mark.row("F7")
+@pytest.mark.parametrize("name", DOZEN)
+def test_f7_a_flow_goes_round_as_by_crewai_itself_also_over_kills(name: str, dozen: dict[str, dict[str, Any]]) -> None:
+    check(name, dozen[name])
+
+
+@pytest.mark.row("F7")
+@pytest.mark.long
+@pytest.mark.parametrize("family", FAMILIES)
+def test_f7_the_whole_family_goes_round_as_by_crewai_itself_also_over_kills(family: str) -> None:
+    names = FAMILIES[family]
+    played = dict(play("--apart", *names))
+    assert sorted(played) == sorted(names)
+    for name, result in played.items():
+        check(name, result)

@@ -1,0 +1,319 @@
+"""The record of a POST as its own values: what is written down when, and what a later try makes of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_crew_provider.compat.attempt import Attempt
+from airflow_crew_provider.compat.task_state import StoredTaskState, TaskStateUnavailable
+from airflow_crew_provider.exceptions import (
+    CrewBadRequest,
+    CrewConnectionError,
+    CrewError,
+    CrewInvalidInput,
+    CrewMissingInputs,
+    CrewNotFound,
+    CrewOutcomeUnknown,
+    CrewProtocolError,
+    CrewRateLimited,
+    CrewServerError,
+    CrewUnauthorized,
+)
+from airflow_crew_provider.tasks import post_record
+from airflow_crew_provider.tasks.post_record import KEPT, Earlier, PostRecord, fingerprint
+from airflow_crew_provider.tasks.sender import Sender
+
+SENDER = Sender("https://x", "principal", "credentials")
+OTHER = Sender("https://x", "another", "credentials")
+WHERE = ("POST", "/kickoff", "no")
+
+
+class Memory:
+    """Keeps a record as JSON, between tries."""
+
+    def __init__(self) -> None:
+        self.kept, self.ended, self.broken = "", "", False
+
+    def recall(self) -> dict[str, Any]:
+        return json.loads(self.kept) if self.kept else {}
+
+    def keep(self, record: dict[str, Any]) -> None:
+        if self.broken:
+            raise TaskStateUnavailable("away")
+        self.kept = json.dumps(record)
+
+    def forget(self) -> None:
+        if self.broken:
+            raise TaskStateUnavailable("away")
+        self.kept = ""
+
+    def over(self, record: dict[str, Any]) -> None:
+        self.ended = json.dumps(record)
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory()
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(post_record.time, "time", lambda: now[0])
+    return now
+
+
+def record(memory: Memory, request: str = "one", **attempt: Any) -> PostRecord:
+    return PostRecord(memory, Attempt(**{"max_tries": 2, "retries": 2, "clears": 0, **attempt}), request)
+
+
+def test_without_a_record_nothing_was_done(memory: Memory) -> None:
+    empty = record(memory)
+    assert (empty.earlier, empty.posts, empty.kickoff_id, empty.cleared) == (Earlier.NOTHING, [], None, False)
+    assert not empty.same_request
+
+
+def test_an_intent_is_stored_before_the_post(memory: Memory) -> None:
+    key = record(memory).intend(SENDER, inbox={"id": 1})
+    assert memory.recall() == {
+        **{"fingerprint": "one", "base_url": "https://x", "principal": "principal", "credentials": "credentials"},
+        **{"max_tries": 2, "retries": 2, "clears": 0, "try_number": 1, "idempotency_key": key},
+        **{"first_at": 100.0, "intended_at": 100.0, "earlier": [], "inbox": {"id": 1}},
+    }
+    assert len(key) == 36
+    again = record(memory, try_number=2)
+    assert (again.earlier, again.same_request) == (Earlier.UNKNOWN, True)
+    assert again.posts == [{name: value for name, value in memory.recall().items() if name != "earlier"}]
+    assert record(memory, "two").earlier is Earlier.UNKNOWN
+
+
+def test_an_id_that_was_recorded_is_found_by_the_same_request_only(memory: Memory) -> None:
+    first = record(memory)
+    first.intend(SENDER)
+    first.done("k-1")
+    again = record(memory, try_number=2)
+    assert (again.earlier, again.kickoff_id) == (Earlier.DONE, "k-1")
+    assert record(memory, "two").earlier is Earlier.ANOTHER
+
+
+def test_the_same_post_keeps_its_key_and_when_it_was_first_sent(memory: Memory, clock: list[float]) -> None:
+    key = record(memory).intend(SENDER)
+    clock[0] = 200.0
+    again = record(memory, try_number=2)
+    assert again.intend(SENDER) == key
+    kept = memory.recall()
+    assert (kept["first_at"], kept["intended_at"], kept["try_number"], kept["earlier"]) == (100.0, 200.0, 2, [])
+
+
+@pytest.mark.parametrize(("request_", "sender"), [("two", SENDER), ("one", OTHER)], ids=["request", "sender"])
+def test_another_post_gets_a_key_of_its_own_and_the_first_stays_on_record(
+    memory: Memory, clock: list[float], request_: str, sender: Sender
+) -> None:
+    key = record(memory).intend(SENDER)
+    first = memory.recall()
+    clock[0] = 200.0
+    again = record(memory, request_, try_number=2)
+    assert again.intend(sender) != key
+    kept = memory.recall()
+    assert (kept["first_at"], kept["intended_at"]) == (200.0, 200.0)
+    assert kept["earlier"] == [{name: value for name, value in first.items() if name != "earlier"}]
+    assert [post["fingerprint"] for post in again.posts] == [request_, "one"]
+
+
+def test_changes_of_the_sender_are_named(memory: Memory) -> None:
+    first = record(memory)
+    first.intend(SENDER)
+    assert (first.changes(SENDER), first.sent_by_another(SENDER)) == ([], False)
+    assert (first.changes(OTHER), first.sent_by_another(OTHER)) == (["the token (or an extra header)"], True)
+
+
+def test_a_clear_is_stored_at_once_and_makes_the_record_anothers(memory: Memory) -> None:
+    first = record(memory)
+    first.intend(SENDER)
+    first.done("k-1")
+    cleared = record(memory, try_number=2, max_tries=3, clears=1)
+    assert (cleared.cleared, cleared.earlier) == (True, Earlier.ANOTHER)
+    kept = memory.recall()
+    assert (kept["cleared"], kept["over"], kept["max_tries"], kept["clears"]) == (True, False, 3, 1)
+    assert "try_number" in kept
+    assert kept["try_number"] == 1
+    assert record(memory, try_number=3, max_tries=3, clears=1).earlier is Earlier.ANOTHER
+
+
+def test_at_most_so_many_posts_are_named_and_those_that_have_finished_are_not(memory: Memory) -> None:
+    for number in range(KEPT + 5):
+        record(memory, str(number), try_number=number + 1).intend(SENDER)
+    names = [post["fingerprint"] for post in record(memory).posts]
+    assert names == [str(number) for number in range(KEPT + 4, 3, -1)]
+    last = record(memory)
+    last.over(finished=True)
+    memory.kept = memory.ended
+    record(memory, "new").intend(SENDER)
+    assert str(KEPT + 4) not in [post["fingerprint"] for post in record(memory).posts]
+
+
+REFUSALS = [
+    CrewInvalidInput("no"),
+    CrewConnectionError("no"),
+    CrewBadRequest(400, *WHERE),
+    CrewUnauthorized(401, *WHERE),
+    CrewNotFound(404, *WHERE),
+    CrewMissingInputs(["a"]),
+    CrewRateLimited(429, *WHERE),
+]
+UNKNOWN = [CrewOutcomeUnknown("no"), CrewServerError(500, *WHERE), CrewProtocolError("no")]
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
+def test_after_a_refusal_nothing_is_on_record(memory: Memory, error: CrewError) -> None:
+    first = record(memory)
+    first.intend(SENDER)
+    assert first.failed(error) is True
+    assert (memory.kept, first.record, first.earlier) == ("", {}, Earlier.NOTHING)
+
+
+@pytest.mark.parametrize("error", UNKNOWN, ids=lambda error: type(error).__name__)
+def test_after_another_error_the_intent_stays(memory: Memory, error: CrewError) -> None:
+    first = record(memory)
+    first.intend(SENDER)
+    assert first.failed(error) is False
+    assert record(memory).earlier is Earlier.UNKNOWN
+
+
+@pytest.mark.parametrize("error", [*REFUSALS, *UNKNOWN], ids=lambda error: type(error).__name__)
+def test_what_was_sent_before_is_settled_only_by_an_answer_to_the_request_itself(
+    memory: Memory, error: CrewError
+) -> None:
+    record(memory).intend(SENDER)
+    again = record(memory, try_number=2)
+    again.intend(SENDER)
+    assert again.failed(error) is isinstance(error, CrewBadRequest | CrewMissingInputs)
+
+
+def test_a_refusal_takes_back_the_newest_post_only(memory: Memory) -> None:
+    record(memory, "one").intend(SENDER)
+    first = memory.recall()
+    record(memory, "two", try_number=2).intend(SENDER)
+    third = record(memory, "three", try_number=3)
+    third.intend(SENDER)
+    assert third.failed(CrewBadRequest(400, *WHERE)) is True
+    kept = memory.recall()
+    assert kept["fingerprint"] == "two"
+    assert [post["fingerprint"] for post in kept["earlier"]] == ["one"]
+    assert kept["earlier"][0]["idempotency_key"] == first["idempotency_key"]
+
+
+def test_a_refusal_that_cannot_be_stored_is_one_all_the_same(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
+    first = record(memory)
+    first.intend(SENDER)
+    memory.broken = True
+    assert first.failed(CrewInvalidInput("no")) is True
+    assert [each.getMessage() for each in caplog.records] == ["away"]
+
+
+def test_the_end_of_a_task_is_written_down(memory: Memory) -> None:
+    first = record(memory)
+    first.intend(SENDER)
+    first.over(finished=True)
+    ended = json.loads(memory.ended)
+    assert (ended["over"], ended["finished"], ended["fingerprint"]) == (True, True, "one")
+
+
+def test_a_request_is_named_by_its_content() -> None:
+    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+    assert fingerprint({"a": 1}) != fingerprint({"a": 2})
+    assert len(fingerprint({})) == 64
+
+
+def test_half_of_a_surrogate_pair_is_content_too() -> None:
+    assert len({fingerprint({"a": text}) for text in ("\ud800", "\udfff", "?", "")}) == 4
+
+
+def test_without_keys_a_lost_post_is_followed_by_one_of_its_own(memory: Memory) -> None:
+    key = record(memory).intend(SENDER)
+    again = record(memory, try_number=2)
+    assert again.intend(SENDER, keyed=False) != key
+    assert [post["idempotency_key"] for post in memory.recall()["earlier"]] == [key]
+
+
+def test_a_request_that_was_answered_and_is_sent_again_after_a_clear_has_a_key_of_its_own(memory: Memory) -> None:
+    first = record(memory)
+    key = first.intend(SENDER)
+    first.done("k-1")
+    cleared = record(memory, try_number=2, max_tries=3)
+    assert cleared.earlier is Earlier.ANOTHER
+    assert cleared.intend(SENDER) != key
+    assert [post["kickoff_id"] for post in memory.recall()["earlier"]] == ["k-1"]
+
+
+def test_a_post_that_is_sent_again_keeps_those_before_it_on_record(memory: Memory) -> None:
+    record(memory, "one").intend(SENDER)
+    key = record(memory, "two", try_number=2).intend(SENDER)
+    assert record(memory, "two", try_number=3).intend(SENDER) == key
+    assert [post["fingerprint"] for post in record(memory).posts] == ["two", "one"]
+
+
+def test_a_record_that_names_no_first_time_and_no_earlier_posts_is_sent_again(memory: Memory) -> None:
+    key = record(memory).intend(SENDER)
+    kept = memory.recall()
+    del kept["first_at"], kept["earlier"]
+    memory.keep(kept)
+    assert record(memory, try_number=2).intend(SENDER) == key
+    assert (memory.recall()["first_at"], memory.recall()["earlier"]) == (100.0, [])
+
+
+def test_a_refusal_before_any_intent_did_nothing(memory: Memory) -> None:
+    empty = PostRecord(memory, Attempt())  # type: ignore[arg-type]
+    assert empty.fingerprint == ""
+    assert empty.failed(CrewInvalidInput("no")) is True
+    assert memory.kept == ""
+
+
+def test_posts_that_may_still_run_stay_on_record_and_one_that_is_noted_as_finished_does_not(memory: Memory) -> None:
+    tried = record(memory)
+    for name in ("a", "b", "c"):
+        tried.fingerprint = name
+        tried.intend(SENDER)
+        tried.done(f"k-{name}")
+        if name == "b":
+            tried.note(finished=True)
+    assert [post["kickoff_id"] for post in tried.posts] == ["k-c", "k-a"]
+    assert all("earlier" not in post for post in tried.posts)
+
+
+class Unwritable:
+    """A task state store that can be read only."""
+
+    def __init__(self, kept: dict[str, Any]) -> None:
+        self.kept = kept
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.kept.get(key, default)
+
+    def set(self, key: str, value: Any, **more: Any) -> None:
+        raise OSError("the database is away")
+
+    def delete(self, key: str) -> None:
+        raise OSError("the database is away")
+
+
+def kept_by_airflow(store: Any) -> PostRecord:
+    attempt = Attempt(**{"max_tries": 2, "retries": 2, "clears": 0, "try_number": 2})
+    return PostRecord(StoredTaskState(store, "crew_kickoff"), attempt, "one")
+
+
+def test_a_record_that_airflow_cannot_store_is_an_error_before_the_post() -> None:
+    with pytest.raises(TaskStateUnavailable, match="could not be stored"):
+        kept_by_airflow(Unwritable({})).intend(SENDER)
+
+
+def test_a_record_that_airflow_cannot_remove_stays_open_and_the_refusal_is_reported(memory: Memory) -> None:
+    first = record(memory)
+    first.intend(SENDER)
+    again = kept_by_airflow(Unwritable({"crew_kickoff": memory.recall()}))
+    assert again.earlier is Earlier.UNKNOWN
+    assert again.failed(CrewInvalidInput("no"))
+    assert kept_by_airflow(Unwritable({"crew_kickoff": memory.recall()})).earlier is Earlier.UNKNOWN

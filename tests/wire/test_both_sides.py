@@ -1,0 +1,126 @@
+"""What the provider and the service must judge alike: they share no code, and one corpus goes through both."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt
+
+from airflow_crew_provider.core import batch_status, edited_output, feedback, status_parser
+from airflow_crew_provider.core.inbox_messages import pending_execution
+from airflow_crew_provider.core.review import Draft
+from airflow_crew_provider.models import Execution, output_sha256
+from airflow_crew_provider.operators import draft_text
+from airflow_crew_provider.operators.review_answer import pending_record, shown_draft
+
+approval = pytest.importorskip("crew_service.engine.approval", reason="needs the crew service")
+from crew_service.engine import drafts  # noqa: E402
+from crew_service.engine.decisions import AnotherDraft, Decision, settled  # noqa: E402
+from crew_service.http import api, markdown  # noqa: E402
+
+CORPUS: dict[str, Any] = json.loads(Path(__file__).with_name("corpus.json").read_text("utf-8"))
+BEFORE = json.loads((Path(__file__).parents[1] / "samples/0.2.0/open_questions.json").read_text())
+ACTS = re.compile(r"<(script|img|iframe|style|svg)\b|(href|src)=\"?\s*javascript:|<\w[^>]*\son\w+=")
+drafts_of_the_corpus = pytest.mark.parametrize("draft", CORPUS["drafts"], ids=lambda draft: draft["name"])
+
+
+def waiting(text: str) -> list[Execution]:
+    """Return the executions that wait with a draft: by their status, and by a webhook."""
+    body = {"status": "pending", "task_id": "t", "current_task": "t", "task_output": text}
+    return [status_parser.execution("e", body), pending_execution("e", "t", text)]
+
+
+@pytest.mark.parametrize(("kind", "is_approval"), [("approving", True), ("revising", False)])
+def test_what_reads_as_an_approval(kind: str, is_approval: bool) -> None:
+    assert CORPUS[kind]
+    for judge in (feedback.reads_like_approval, approval.reads_like_approval):
+        assert [text for text in CORPUS[kind] if judge(text) is not is_approval] == []
+
+
+def test_the_words_are_the_same() -> None:
+    assert feedback.APPROVING_WORDS == approval.APPROVING_WORDS
+
+
+@pytest.mark.parametrize("case", CORPUS["outcomes"], ids=lambda case: ",".join(case["outcomes"]))
+def test_which_outcome_of_a_flow_is_meant(case: dict[str, Any]) -> None:
+    for side in (feedback, approval):
+        assert side.outcome_meant(True, case["outcomes"]) == case["approve"]
+        assert side.outcome_meant(False, case["outcomes"]) == case["reject"]
+
+
+@drafts_of_the_corpus
+def test_the_hashes_of_a_draft(draft: dict[str, Any]) -> None:
+    named = {name: draft[name] for name in ("output_sha256", "object_sha256")}
+    assert drafts.hashes_of(draft["text"]) == named
+    assert output_sha256(draft["text"]) == draft["output_sha256"]
+    for seen in waiting(draft["text"]):
+        record = seen.record()
+        assert record["output_sha256"] == draft["output_sha256"]
+        # An object that an XCom would not bring back is handed on as its text.
+        assert record.get("object_sha256") == (draft["object_sha256"] if isinstance(record["output"], dict) else None)
+
+
+@drafts_of_the_corpus
+def test_either_hash_finds_the_draft_on_both_sides(draft: dict[str, Any]) -> None:
+    gate = {"output": draft["text"], **drafts.hashes_of(draft["text"])}
+    for named in {draft["output_sha256"], draft["object_sha256"]} - {None}:
+        assert settled(gate, Decision("e", "t", True, "", draft_sha256=named)).is_approve
+    for seen in waiting(draft["text"]):
+        of_object = seen.record().get("object_sha256")
+        assert all(Draft("e", "t", named).waits_in(seen) for named in (draft["output_sha256"], of_object))
+    with pytest.raises(AnotherDraft):
+        settled(gate, Decision("e", "t", True, "", draft_sha256="0" * 64))
+    assert not any(Draft("e", "t", "0" * 64).waits_in(seen) for seen in waiting(draft["text"]))
+
+
+@pytest.mark.parametrize("case", CORPUS["edits"], ids=lambda case: f"{case['draft']} - {case['edited']}")
+def test_what_may_take_the_place_of_a_draft(case: dict[str, Any]) -> None:
+    problems = [side.edit_problem(case["draft"], case["edited"]) for side in (edited_output, drafts)]
+    assert problems[0] == problems[1]
+    assert (problems[0] is None) is case["is_taken"]
+
+
+def test_the_names_of_headers_and_fields() -> None:
+    names = CORPUS["headers"]
+    assert names["batch"] == [batch_status.OFFER, batch_status.PATH, batch_status.MOST_IDS]
+    assert names["batch"] == [api.OFFER, api.PATH, api.MOST_IDS]
+    for side in (status_parser, api):
+        assert names["edit"] == [side.EDITS_OFFER, side.EDITS_FIELD]
+        assert names["hash"] == [side.HASH_OFFER, side.HASH_FIELD]
+
+
+@pytest.mark.parametrize("text", CORPUS["acting"])
+def test_a_draft_that_would_act_in_a_browser_does_not(text: str) -> None:
+    with_html = MarkdownIt("commonmark", {"html": True}).enable("table")
+    pages = [with_html.render(draft_text.inert(text)), str(markdown.render(text))]
+    assert [ACTS.findall(page) for page in pages] == [[], []]
+
+
+def test_the_corpus_would_act_if_it_were_shown_as_it_is() -> None:
+    with_html = MarkdownIt("commonmark", {"html": True, "linkify": False})
+    with_html.validateLink = lambda _: True  # type: ignore[method-assign]
+    assert [text for text in CORPUS["acting"] if not ACTS.search(with_html.render(text))] == []
+
+
+@pytest.mark.row("A8", "A11")
+@pytest.mark.parametrize("open_one", BEFORE, ids=lambda each: each["name"])
+def test_a8_a_question_that_was_open_before_drafts_were_hashed_as_they_arrive_takes_its_answer(
+    open_one: dict[str, Any],
+) -> None:
+    """A record, a form and a gate as they were stored when the hash of an object was that of its one form."""
+    named, gate = open_one["shown"]["output_sha256"], open_one["gate"]
+    assert (named, "object_sha256" in gate) == (gate["output_sha256"], False)
+    assert shown_draft(pending_record(open_one["pending"])) == open_one["shown"]
+    assert Draft("execution-1", "draft_task", named).waits_in(
+        status_parser.execution("execution-1", open_one["status"])
+    )
+    of_first_release = {name: value for name, value in gate.items() if name != "output_sha256"}
+    for each in (gate, of_first_release, {**gate, **drafts.hashes_of(gate["output"])}):
+        for given in (named, output_sha256(gate["output"])):
+            assert settled(each, Decision("execution-1", "draft_task", True, "", draft_sha256=given)).is_approve
+        with pytest.raises(AnotherDraft):
+            settled(each, Decision("execution-1", "draft_task", True, "", draft_sha256="0" * 64))
