@@ -252,7 +252,8 @@ def test_an_id_that_was_known_before_is_not_reported_again() -> None:
     assert isinstance(walk.send(STEP), Pause)
     walk = steps(watch(report_seen=True), lambda: T0, lambda line: None)
     next(walk)
-    assert isinstance(walk.send(UNKNOWN), Pause)
+    assert walk.send(UNKNOWN) == Refresh()
+    assert isinstance(walk.send(False), Pause)
     next(walk)
     with pytest.raises(StopIteration) as end:
         walk.send(STEP)
