@@ -100,7 +100,7 @@ def benchmark(size: int) -> list[tuple[str, list[float]]]:
         stack.api.add_connection("crew_default", **fields, extra=inbox)
         stack.api.trigger("inbox_wake", {"waits": size})
         watcher = Watcher(stack)
-        wait_until(lambda: watcher.deferred() == size, 1800, f"{size} deferred tasks", pause=1.0)
+        wait_until(lambda: watcher.deferred() == size, f"{size} deferred tasks", patience=1800, pause=1.0)
         time.sleep(5)  # the last one has settled
         single = [second for index in range(size // 2) for second in measure(watcher, crew, [index])]
         return [

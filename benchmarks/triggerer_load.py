@@ -32,7 +32,7 @@ def polled_by_all(server: Running, waits: int) -> float:
     """Return the seconds until each wait has been polled once more."""
     began = time.monotonic()
     server.forget()
-    wait_until(lambda: server.stats()["waits"] >= waits, 600, f"polls of {waits} waits", pause=0.5)
+    wait_until(lambda: server.stats()["waits"] >= waits, f"polls of {waits} waits", pause=0.5, patience=600)
     return time.monotonic() - began
 
 
@@ -46,7 +46,7 @@ def measure(
     stack: AirflowStack, server: Running, lookups: Path, kind: str, waits: int, seconds: float
 ) -> dict[str, float]:
     run = stack.api.trigger("many_waits")
-    run.wait_for_task("wait", ["deferred"], 120)
+    run.wait_for_task("wait", ["deferred"])
     stack.api.json("PATCH", "dags/many_waits", json={"is_paused": True})
     began = time.monotonic()
     copy = [sys.executable, "-m", "benchmarks.harness.copied_waits", str(waits), kind, server.url]

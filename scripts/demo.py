@@ -23,7 +23,6 @@ from scripts.terminal import Story
 DAG_ID = "crew_review"
 RESULT = "article.result"  # the task whose XCom is the completed record
 FEEDBACK = "Shorter, and name the sources."
-RUN_TIMEOUT = 300
 
 
 class Demo:
@@ -40,7 +39,7 @@ class Demo:
 
     def watch(self) -> str:
         """Follow the run to its end; return its last state."""
-        return wait_until(self._look, RUN_TIMEOUT, f"the end of {DAG_ID}", pause=0.3)
+        return wait_until(self._look, f"the end of {DAG_ID}", pause=0.3)
 
     def _look(self) -> str | None:
         state = self.run.state

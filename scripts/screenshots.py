@@ -51,7 +51,7 @@ LOG = {"width": 1280, "height": 520}
 def second_round(run: DagRun, **fields: Any) -> dict[str, str]:
     """Ask for a revision, as a reviewer does, and wait for the new draft."""
     run.answer(run.wait_for_review(), "revise", human_feedback=FEEDBACK, **fields)
-    run.wait_for_task("article.round_2.review", {"awaiting_input", "deferred"}, 90)
+    run.wait_for_task("article.round_2.review", {"awaiting_input", "deferred"})
     return run.wait_for_review()["task_instance"]
 
 
@@ -81,7 +81,7 @@ def picture_edit(page: Page, airflow: AirflowStack, run: DagRun, task_id: str, f
 
 
 def picture_escalation(page: Page, airflow: AirflowStack, run: DagRun, task_id: str, file: Path) -> None:
-    wait_until(lambda: "of the escalation" in run.log(task_id), 180, "the escalation")
+    wait_until(lambda: "of the escalation" in run.log(task_id), "the escalation")
     page.set_viewport_size(LOG)
     page.goto(f"{airflow.url}/dags/{run.dag_id}/runs/{run.run_id}/tasks/{task_id}")
     page.get_by_text("of the escalation").first.scroll_into_view_if_needed()

@@ -18,7 +18,6 @@ from scripts.stack.runs import FINISHED
 
 DAGS = Path(__file__).parent / "dags"
 DAG_ID = "crew_wait"
-TIMEOUT = 420.0
 
 
 def on_airflow_3(service: CrewService, group: ProcessGroup) -> str:
@@ -26,7 +25,7 @@ def on_airflow_3(service: CrewService, group: ProcessGroup) -> str:
     connections = {"crew_default": service.connection}
     airflow = AirflowStack(dags=[DAGS], connections=connections, group=group).start_all()
     run = airflow.api.trigger(DAG_ID)
-    run.wait_for("success", TIMEOUT)
+    run.wait_for("success")
     return run.state
 
 
@@ -40,7 +39,7 @@ def on_airflow_2(service: CrewService, group: ProcessGroup) -> str:
         group.start(name, [_command(), name, "--skip-serve-logs"], env, home / f"{name}.log")
     _airflow(env, "dags", "reserialize")
     _airflow(env, "dags", "trigger", DAG_ID, "--run-id", run_id)
-    return wait_until(lambda: _ended(env, run_id), TIMEOUT, f"the end of {DAG_ID}", pause=2)
+    return wait_until(lambda: _ended(env, run_id), f"the end of {DAG_ID}", pause=2)
 
 
 def _environment(home: Path) -> dict[str, str]:

@@ -25,8 +25,6 @@ from scripts.stack.waiting import wait_until
 if TYPE_CHECKING:
     from typing import Self
 
-START_TIMEOUT = 240.0
-
 
 class AirflowStack:
     """A running Airflow, from ``start`` (or ``with``) to ``stop``.
@@ -162,21 +160,21 @@ class AirflowStack:
         self.start(name)
         self.wait_healthy()
 
-    def wait_healthy(self, timeout: float = START_TIMEOUT) -> None:
+    def wait_healthy(self) -> None:
         """Wait until Airflow calls itself healthy, on word from after the last start of a component."""
         since = max(component.started for component in self.group.components.values())
 
         def healthy() -> bool:
             return self._check_alive() and answers(f"{self.execution_url}/execution/health") and self.api.healthy(since)
 
-        wait_until(healthy, timeout, "a healthy Airflow")
+        wait_until(healthy, "a healthy Airflow")
 
     def logs(self, names: Iterable[str] | None = None) -> str:
         """Read everything that any process or task wrote, for a look at the whole."""
         files = [path for path in sorted(self.home.rglob("*.log")) if names is None or path.stem in names]
         return "\n".join(path.read_text(errors="replace") for path in files)
 
-    def wait_until_put_away(self, run: DagRun, task_id: str, times: int = 1, timeout: float = 120) -> None:
+    def wait_until_put_away(self, run: DagRun, task_id: str, times: int = 1) -> None:
         """Wait until the scheduler has put away what ran of a task, as it has long before a person answers.
 
         Airflow fails a task that is answered earlier, and keeps no log of that try.
@@ -187,7 +185,6 @@ class AirflowStack:
         event = re.compile(f"executor event with state success .*{key}")
         wait_until(
             lambda: len(event.findall(self.logs(["scheduler"]))) >= times,
-            timeout,
             f"the scheduler to put {task_id} away",
         )
 

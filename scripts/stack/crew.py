@@ -19,8 +19,6 @@ from scripts.stack.waiting import wait_until
 if TYPE_CHECKING:
     from typing import Self
 
-START_TIMEOUT = 240.0  # on a busy machine the import of CrewAI alone can take a minute
-
 
 class CrewService:
     """A running crew service, from ``start`` (or ``with``) to ``stop``.
@@ -68,7 +66,7 @@ class CrewService:
         """Start, for the first time or after a kill, with the same database; return when it answers."""
         env = {**os.environ, "CREW_SERVICE_TOKEN": self.token}
         component = self.group.start(self.name, self._command, env, self.folder / "service.log")
-        wait_until(lambda: self._ready(component), START_TIMEOUT, "the crew service")
+        wait_until(lambda: self._ready(component), "the crew service")
         return self
 
     def kill(self, number: int = signal.SIGKILL) -> None:

@@ -37,14 +37,14 @@ class PostgresServer:
         settings = ["-c", "max_connections=300", "-c", "fsync=off"]
         command = [*_as_system_user(), str(_program("postgres")), *options, *settings]
         self._group.start(self.name, command, os.environ, self.folder / "postgres.log")
-        wait_until(self._accepts, 60, "PostgreSQL")
+        wait_until(self._accepts, "PostgreSQL")
         return self
 
     def restart(self) -> None:
         """Restart as an upgrade does: connections are cut, what is committed stays."""
         component = self._group.components[self.name]
         os.kill(component.processes()[0].pid, signal.SIGINT)
-        wait_until(lambda: not component.alive, 60, "PostgreSQL to end")
+        wait_until(lambda: not component.alive, "PostgreSQL to end")
         self.start()
 
     def _initialise(self) -> None:

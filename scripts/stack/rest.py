@@ -71,9 +71,9 @@ class AirflowApi:
         body = {"logical_date": None, "conf": dict(conf or {})}
         return DagRun(self, dag_id, self.json("POST", f"dags/{dag_id}/dagRuns", json=body)["dag_run_id"])
 
-    def wait_for_dag(self, dag_id: str, timeout: float = 240) -> None:
+    def wait_for_dag(self, dag_id: str) -> None:
         try:
-            wait_until(lambda: self.call("GET", f"dags/{dag_id}").ok, timeout, f"the DAG {dag_id}")
+            wait_until(lambda: self.call("GET", f"dags/{dag_id}").ok, f"the DAG {dag_id}")
         except StackTimeout as late:
             raise StackTimeout(f"{late}; import errors: {self.import_errors()}") from None
 

@@ -40,9 +40,9 @@ class DagRun:
     def state(self) -> str:
         return self.api.json("GET", self.path)["state"]
 
-    def wait_for(self, state: str = "success", timeout: float = 300) -> None:
+    def wait_for(self, state: str = "success") -> None:
         """Wait for a state; fail at once, with the states of all tasks, if the run ends in another one."""
-        seen = wait_until(lambda: self._reached({state, *FINISHED}), timeout, f"{self.run_id} {state}")
+        seen = wait_until(lambda: self._reached({state, *FINISHED}), f"{self.run_id} {state}")
         if seen != state:
             raise StackTimeout(f"{self.dag_id} ended as {seen}, not {state}: {self.failure_report()}")
 
@@ -72,16 +72,14 @@ class DagRun:
     def task(self, task_id: str, map_index: int = UNMAPPED) -> dict[str, Any]:
         return self.api.json("GET", self._task_path(task_id, map_index))
 
-    def wait_for_task(
-        self, task_id: str, states: Collection[str], timeout: float = 240, map_index: int = UNMAPPED
-    ) -> str:
+    def wait_for_task(self, task_id: str, states: Collection[str], map_index: int = UNMAPPED) -> str:
         """Wait until a task is in one of the states, and return which."""
 
         def check() -> str | None:
             found = self.task(task_id, map_index)["state"]
             return found if found in states else None
 
-        found = wait_until(check, timeout, f"{task_id} to be {' or '.join(states)}")
+        found = wait_until(check, f"{task_id} to be {' or '.join(states)}")
         assert found
         return found
 
@@ -113,7 +111,7 @@ class DagRun:
         details = self.api.pages(f"{self.path}/hitlDetails", "hitl_details", response_received=False)
         return [detail for detail in details if detail["task_instance"]["state"] in WAITING and _read(detail)]
 
-    def wait_for_review(self, timeout: float = 240) -> dict[str, Any]:
+    def wait_for_review(self) -> dict[str, Any]:
         """Wait for the next question to a person; fail at once if the run ends before one comes."""
 
         def check() -> list[dict[str, Any]]:
@@ -121,7 +119,7 @@ class DagRun:
                 raise StackTimeout(f"{self.dag_id} ended before a review came: {self.failure_report()}")
             return self.reviews()
 
-        return wait_until(check, timeout, "a review")[0]
+        return wait_until(check, "a review")[0]
 
     def answer(self, review: Mapping[str, Any], option: str, **params: Any) -> None:
         """Answer a review as this API's user."""

@@ -11,16 +11,17 @@ Found = TypeVar("Found")
 
 FACTOR = float(os.environ.get("TEST_PATIENCE", "1"))
 # Seconds that only end a test that hangs: what happens at all happens earlier.
-PATIENCE = 300 * FACTOR
+PATIENCE = 240 * FACTOR
 
 
 class StackTimeout(AssertionError):
     """What was waited for did not come."""
 
 
-def wait_until(condition: Callable[[], Found | None], timeout: float, what: str, pause: float = 0.2) -> Found:
+def wait_until(
+    condition: Callable[[], Found | None], what: str, pause: float = 0.2, patience: float = PATIENCE
+) -> Found:
     """Check a condition until it is met, and return its value."""
-    patience = timeout * FACTOR
     deadline = time.monotonic() + patience
     while not (found := condition()):
         if time.monotonic() > deadline:

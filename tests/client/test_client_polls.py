@@ -22,7 +22,7 @@ from airflow_crew_provider.exceptions import (
     CrewServerError,
 )
 from airflow_crew_provider.models import ExecutionState
-from scripts.stack.waiting import PATIENCE, wait_until
+from scripts.stack.waiting import wait_until
 
 pytestmark = pytest.mark.waits
 
@@ -107,7 +107,6 @@ def test_n4_an_abandoned_poll_leaves_no_thread_behind(server: FaultServer) -> No
         send(server, STATUS, timeout=0.3)
     wait_until(
         lambda: all(thread.name != "crew-request" for thread in threading.enumerate()),
-        PATIENCE,
         "the end of the thread that reads",
         pause=0.02,
     )

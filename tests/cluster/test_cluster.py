@@ -89,7 +89,7 @@ def wait_while_killing(runs: list[DagRun], killer: Killer, seconds: float) -> No
         return (not SHORT or killer.killed_what_it_had_to) and not _unfinished_or_all(runs)
 
     try:
-        wait_until(over, seconds, "the end of all runs", pause=3)
+        wait_until(over, "the end of all runs", patience=seconds, pause=3)
     except StackTimeout:
         say("the time for kills is over; what is left goes on undisturbed")
 
@@ -97,7 +97,7 @@ def wait_while_killing(runs: list[DagRun], killer: Killer, seconds: float) -> No
 def wait_for_the_rest(runs: list[DagRun], seconds: float) -> set[str]:
     """Return the ids of the runs that are not over this long after the last kill."""
     try:
-        wait_until(lambda: not _unfinished_or_all(runs), seconds, "the end of all runs", pause=3)
+        wait_until(lambda: not _unfinished_or_all(runs), "the end of all runs", patience=seconds, pause=3)
     except StackTimeout:
         return {run.run_id for run in unfinished(runs)}
     return set()

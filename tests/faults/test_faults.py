@@ -107,7 +107,7 @@ def test_a_late_post_is_answered_by_a_504_and_arrives_afterwards(monkeypatch: py
         service.on("POST /resume", {"kickoff_id": "k-1"})
         assert requests.post(f"{proxy.url}/resume", json={}, timeout=PATIENCE).status_code == 504
         assert service.sent("POST /resume") == []
-        wait_until(lambda: service.sent("POST /resume"), PATIENCE, "the late request", pause=0.02)
+        wait_until(lambda: service.sent("POST /resume"), "the late request", pause=0.02)
         assert len(service.sent("POST /resume")) == 1
 
 
@@ -130,7 +130,6 @@ def test_a_status_lags_behind_a_resume_and_a_waiting_draft_is_unknown_at_times(m
         assert {name: each["body"]["status"] for name, each in of_many.items()} == {"e-1": "pending", "e-2": "running"}
         wait_until(
             lambda: requests.get(f"{proxy.url}/status/e-1", timeout=PATIENCE).json() == {"status": "running"},
-            PATIENCE,
             "the status after the resume",
             pause=0.02,
         )

@@ -161,7 +161,7 @@ class RegisteredRun:
 
     def still_waits(self, trigger_id: int) -> bool:
         """Whether a task still waits when the inbox has nothing left to do."""
-        wait_until(self.inbox.is_idle, 20, "the inbox to be idle")
+        wait_until(self.inbox.is_idle, "the inbox to be idle")
         return self.waiting(trigger_id) == ("deferred", None)
 
     def waiting(self, trigger_id: int) -> tuple[str, Any]:

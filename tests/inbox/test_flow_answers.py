@@ -63,7 +63,7 @@ def asked(kickoff_id: str) -> Execution:
         seen = hook.poll(kickoff_id)
         return seen if isinstance(seen, Execution) and seen.crew_task_id else None
 
-    return wait_until(look, 120, "the question")
+    return wait_until(look, "the question")
 
 
 def resume(seen: Execution, **answer: Any) -> CrewResumeOperator:
@@ -107,7 +107,7 @@ def test_f4_f5_a_flow_is_answered_by_the_address_that_came_with_its_question(
     assert (place.question, place.outcomes) == ("Where to?", [])
     assert Task(dag_run, "resume-place").run(resume(place, is_approve=False, human_feedback="the board")) == kickoff_id
     hook = hook_with(CONN, None)
-    done = wait_until(lambda: _completed(hook.poll(kickoff_id)), 120, "the end")
+    done = wait_until(lambda: _completed(hook.poll(kickoff_id)), "the end")
     assert done.output == "Draft 2 on ducks, after: shorter, sent to the board"
     assert token not in caplog.text + json.dumps(task.pushed)
 

@@ -101,7 +101,7 @@ def test_f2_a_question_of_either_shape_is_taken_once_and_wakes_its_task(
     names = "X-CrewAI-" if shape is dict else "X-"
     first = send(shape(body), names=names)
     assert (first.status_code, first.json()) == (200, {"status": "taken"})
-    wait_until(lambda: dag_run.waiting(mine)[0] == "scheduled", 20, "the task to be woken")
+    wait_until(lambda: dag_run.waiting(mine)[0] == "scheduled", "the task to be woken")
     event = dag_run.waiting(mine)[1]
     assert (event["kind"], event["kickoff_id"], event["crew_task_id"]) == (PENDING, dag_run.execution_id, body["id"])
     assert TOKEN not in json.dumps(event)

@@ -173,6 +173,6 @@ def test_a24_a_webhook_for_a_registration_of_before_an_upgrade_still_arrives(
     assert dag_run.send_question(earlier, task_id="first").json() == {"status": "known already"}
     assert dag_run.send_question(earlier, kickoff_id="another").status_code == 422
     assert dag_run.send_question(earlier).json() == {"status": "taken"}
-    wait_until(lambda: dag_run.waiting(trigger)[0] == "scheduled", 10, "the wait of before the upgrade to be woken")
+    wait_until(lambda: dag_run.waiting(trigger)[0] == "scheduled", "the wait of before the upgrade to be woken")
     assert dag_run.messages(earlier).asked == ["first", "e5a3"]
     assert json.dumps(dag_run.question()["task_output"]) in json.dumps(dag_run.messages(earlier).as_dict())

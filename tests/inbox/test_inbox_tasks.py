@@ -76,7 +76,7 @@ def asked(hook: InboxHook, kickoff_id: str) -> Execution:
         seen = hook.poll(kickoff_id)
         return seen if isinstance(seen, Execution) and seen.state is ExecutionState.PENDING else None
 
-    found = wait_until(look, 20, "a question")
+    found = wait_until(look, "a question")
     assert found
     return found
 

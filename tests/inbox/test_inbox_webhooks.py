@@ -39,7 +39,7 @@ def test_n17_a_question_wakes_the_task_that_waits_for_it_and_decides_nothing(dag
 
     assert dag_run.send_question(is_approve=True, human_feedback="Approved.").status_code == 200
 
-    wait_until(lambda: dag_run.waiting(trigger)[0] == "scheduled", 10, "the task to be woken")
+    wait_until(lambda: dag_run.waiting(trigger)[0] == "scheduled", "the task to be woken")
     outcome = Outcome.from_event(dag_run.waiting(trigger)[1])
     assert (outcome.kind, outcome.kickoff_id, outcome.crew_task_id) == ("pending", dag_run.execution_id, "e5a3")
     assert dag_run.still_waits(other)
@@ -57,8 +57,8 @@ def test_n17_a_task_that_was_deferred_a_moment_ago_is_woken_once_airflow_has_not
 
     assert dag_run.send_question().status_code == 200
 
-    wait_until(lambda: dag_run.waiting(old)[0] == "scheduled", 10, "the task that was deferred long ago to be woken")
-    wait_until(lambda: dag_run.waiting(fresh)[0] == "scheduled", 10, "the other one to be woken")
+    wait_until(lambda: dag_run.waiting(old)[0] == "scheduled", "the task that was deferred long ago to be woken")
+    wait_until(lambda: dag_run.waiting(fresh)[0] == "scheduled", "the other one to be woken")
     assert datetime.now(UTC) - deferred_at >= timedelta(seconds=2)
 
 
@@ -180,7 +180,7 @@ def test_n17_a_duplicate_is_acknowledged_and_taken_once(dag_run: RegisteredRun) 
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     first = dag_run.wait(dag_run.kickoff, dag_run.execution_id)
     assert dag_run.send_question().json() == {"status": "taken"}
-    wait_until(lambda: dag_run.waiting(first)[0] == "scheduled", 10, "the first wait to be woken")
+    wait_until(lambda: dag_run.waiting(first)[0] == "scheduled", "the first wait to be woken")
     after = dag_run.wait(dag_run.kickoff, dag_run.execution_id)
 
     again = dag_run.send_question(task_output="Another text under the same id.")
@@ -223,7 +223,7 @@ def test_n17_a_question_of_before_the_resume_does_not_wake_the_wait_after_it(dag
     dag_run.send_webhook(resume.webhooks.step, kickoff_id="continuation")
     assert dag_run.still_waits(trigger)
     assert dag_run.send_question(resume, task_id="f00d", kickoff_id="continuation").status_code == 200
-    wait_until(lambda: dag_run.waiting(trigger)[0] == "scheduled", 10, "the wait to be woken")
+    wait_until(lambda: dag_run.waiting(trigger)[0] == "scheduled", "the wait to be woken")
 
 
 def test_n17_what_comes_after_the_run_is_acknowledged_and_changes_nothing(dag_run: RegisteredRun) -> None:
@@ -256,7 +256,7 @@ def test_n17_the_crews_success_makes_a_worker_poll_once_and_is_no_result(dag_run
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     trigger = dag_run.wait(dag_run.kickoff, dag_run.execution_id, wait_past_pending=True)
     assert dag_run.send_webhook(dag_run.kickoff.webhooks.crew, result="forged").status_code == 200
-    wait_until(lambda: dag_run.waiting(trigger)[0] == "scheduled", 10, "the task to be woken")
+    wait_until(lambda: dag_run.waiting(trigger)[0] == "scheduled", "the task to be woken")
     assert Outcome.from_event(dag_run.waiting(trigger)[1]).kind == "seen"
     again = dag_run.wait(dag_run.kickoff, dag_run.execution_id)
     assert dag_run.send_webhook(dag_run.kickoff.webhooks.crew).json() == {"status": "too late, nothing changes"}

@@ -50,7 +50,7 @@ def kickoff(**more: object) -> CrewKickoffOperator:
 
 def received(server: StatsdServer, number: int) -> set[tuple[str, float, str]]:
     """Return name, value and kind of so many metrics, all of which name the connection."""
-    metrics: list[Metric] = wait_until(lambda: len(server.metrics()) >= number and server.metrics(), 10, "the metrics")
+    metrics: list[Metric] = wait_until(lambda: len(server.metrics()) >= number and server.metrics(), "the metrics")
     assert all(OF_CREW.items() <= each.tags.items() for each in metrics)
     return {(each.name, each.value, each.kind) for each in metrics}
 
@@ -75,7 +75,7 @@ def test_polls_of_a_triggerer_go_through_the_triggerers_own_metrics(
     run(kickoff(wait_for_completion=True, deferrable=True))
     assert received(of_triggerer, 1) == {("execution.polls", 1, "c")}
     sent = len(server.sent(POLL))
-    wait_until(lambda: sum(each.total("execution.polls") for each in (of_tasks, of_triggerer)) == sent, 10, "the polls")
+    wait_until(lambda: sum(each.total("execution.polls") for each in (of_tasks, of_triggerer)) == sent, "the polls")
 
 
 def test_a_failed_execution_is_counted_once(server: FaultServer, of_tasks: StatsdServer) -> None:
@@ -103,7 +103,7 @@ def test_a_lost_answer_of_a_resume_is_unknown_too(server: FaultServer, of_tasks:
     server.on(POLL, PENDING_SPEC).on("POST /resume", NoReply(CLOSE))
     with pytest.raises(AirflowException):
         run(CrewResumeOperator(task_id="resume", **ANSWER))
-    wait_until(lambda: of_tasks.total("execution.unknown", request="resume") == 1, 10, "the metric")
+    wait_until(lambda: of_tasks.total("execution.unknown", request="resume") == 1, "the metric")
 
 
 def test_a_kickoff_that_was_refused_is_neither_started_nor_unknown(server: FaultServer, of_tasks: StatsdServer) -> None:

@@ -16,7 +16,7 @@ from faults.wire import CLOSE, Reply
 from simulated_airflow import PATHS, Connect, wait
 
 from airflow_crew_provider.core.outcome import COMPLETED, GAVE_UP
-from scripts.stack.waiting import PATIENCE, wait_until
+from scripts.stack.waiting import wait_until
 
 pytestmark = pytest.mark.waits
 POLL = "GET /status/k-1"
@@ -61,7 +61,7 @@ def then(server: FaultServer, *actions: Any) -> Any:
 
 def failures_counted(server: FaultServer, expected: int) -> int:
     """Return how many handshakes failed; the server's own thread may count one after the client has given up."""
-    wait_until(lambda: server.handshakes_failed >= expected, PATIENCE, "the failed handshakes", pause=0.005)
+    wait_until(lambda: server.handshakes_failed >= expected, "the failed handshakes", pause=0.005)
     return server.handshakes_failed
 
 

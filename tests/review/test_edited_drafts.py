@@ -258,7 +258,7 @@ class Waiting:
         self.id = self.hook.kickoff({"topic": "tea"})
 
     def pending(self, draft: str = "Draft 1.") -> Json:
-        wait_until(lambda: self.hook.get_status(self.id).output == draft, 20, draft)
+        wait_until(lambda: self.hook.get_status(self.id).output == draft, draft)
         return self.hook.get_status(self.id).record()
 
 
@@ -288,14 +288,14 @@ def test_the_service_is_known_by_its_offer(execution: Waiting) -> None:
 
 
 def test_a_live_deployment_does_not_offer_it(live: Waiting) -> None:
-    wait_until(lambda: live.hook.get_status(live.id).raw_state == PAUSED, 20, "the pause")
+    wait_until(lambda: live.hook.get_status(live.id).raw_state == PAUSED, "the pause")
     assert "takes_edited_output" not in live.hook.get_status(live.id).record()
 
 
 def test_the_edited_text_becomes_the_output_of_the_task(execution: Waiting, context: Json) -> None:
     review = review_of(execution.pending()).execute_complete(context, said(EDITED))
     assert resume(context, review) == execution.id
-    wait_until(lambda: execution.hook.get_status(execution.id).state == "completed", 20, "the completion")
+    wait_until(lambda: execution.hook.get_status(execution.id).state == "completed", "the completion")
     assert execution.hook.get_status(execution.id).tasks[0].output == EDITED
 
 
@@ -327,7 +327,7 @@ def test_a_draft_with_what_no_database_holds_is_edited_like_any_other(
         review = review_of(execution.pending(shown)).execute_complete(context, said(edited))
         assert review["edited_output"] == edited
         resume(context, review)
-        wait_until(lambda: execution.hook.get_status(execution.id).state == "completed", 20, "the completion")
+        wait_until(lambda: execution.hook.get_status(execution.id).state == "completed", "the completion")
         assert execution.hook.get_status(execution.id).tasks[0].output == edited
 
 
@@ -340,7 +340,7 @@ def test_an_edit_is_not_dropped_where_somebody_else_has_approved_the_draft_as_it
     with contextmanager(served)(monkeypatch, scenario=slow) as execution:
         review = review_of(execution.pending()).execute_complete(context, said(EDITED))
         execution.hook.resume(execution.id, "draft_task", "Approved.", True)
-        wait_until(lambda: execution.hook.get_status(execution.id).current_task == "publish_task", 60, "the next task")
+        wait_until(lambda: execution.hook.get_status(execution.id).current_task == "publish_task", "the next task")
         with pytest.raises(CrewTaskFailed, match="somebody else has answered it"):
             resume(context, review, has_next_round=True)
         execution.hook.stop(execution.id)
@@ -379,13 +379,13 @@ def test_the_form_of_the_next_gate_says_that_the_draft_before_was_approved(
 def test_an_edit_is_sent_once_also_by_a_task_that_is_tried_again(execution: Waiting, context: Json) -> None:
     review = review_of(execution.pending()).execute_complete(context, said(EDITED))
     resume(context, review)
-    wait_until(lambda: execution.hook.get_status(execution.id).state == "completed", 20, "the completion")
+    wait_until(lambda: execution.hook.get_status(execution.id).state == "completed", "the completion")
     context["ti"].try_number = 2
     assert resume(context, review) == execution.id
 
 
 def test_an_edit_that_the_service_no_longer_takes_is_not_sent_as_an_approval(live: Waiting, context: Json) -> None:
-    wait_until(lambda: live.hook.get_status(live.id).raw_state == PAUSED, 20, "the pause")
+    wait_until(lambda: live.hook.get_status(live.id).raw_state == PAUSED, "the pause")
     pending = {**OURS, "execution_id": live.id}
     review = review_of(pending).execute_complete(context, said(EDITED))
     with pytest.raises(CrewTaskFailed, match="does not offer to take an edited draft"):

@@ -37,7 +37,7 @@ class Execution:
         self.id = self._call("POST", "kickoff", inputs={"topic": "tea"})["kickoff_id"]
 
     def waits_with(self, draft: str) -> bool:
-        return wait_until(lambda: self.status.get("task_output") == draft, 20, draft)
+        return wait_until(lambda: self.status.get("task_output") == draft, draft)
 
     @property
     def status(self) -> dict[str, Any]:

@@ -43,7 +43,7 @@ SLOW = {"tasks": [{"id": "slow_task", "agent": "Writer", "seconds": 60, "output"
 
 def eventually(status_row: Callable[[], Any], what: str) -> Any:
     """The first true answer of `status_row`."""
-    return wait_until(status_row, PATIENCE, what, pause=0.01)
+    return wait_until(status_row, what, pause=0.01)
 
 
 class Client:

@@ -49,7 +49,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.system)
             # One Airflow serves a group, named after the folder; most of the time its tests wait.
             item.add_marker(pytest.mark.xdist_group(item.path.parent.name))
-            item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="session")

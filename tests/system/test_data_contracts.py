@@ -50,7 +50,7 @@ def test_a_key_of_the_output_is_the_input_of_the_next_task_and_no_key_of_the_rec
 
 def test_in_a_mapped_group_the_schema_revises_once_and_a_person_sees_what_is_left(runs: dict[str, DagRun]) -> None:
     run = runs["data_revisions"]
-    wait_until(lambda: len(run.reviews()) == 3, 180, "three questions", pause=2)
+    wait_until(lambda: len(run.reviews()) == 3, "three questions", pause=2)
     asked = {each["task_instance"]["map_index"]: each for each in run.reviews()}
     rounds = {index: each["task_instance"]["task_id"].split(".")[2] for index, each in asked.items()}
     assert rounds == {MATCHES: "round_1", REVISED: "round_2", NEVER_MATCHES: "round_2"}

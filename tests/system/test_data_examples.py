@@ -53,7 +53,7 @@ def test_missed_days_are_caught_up_and_a_day_that_runs_again_replaces_its_row(
     served("daily_figures", "crew_figures", airflow, group)
     airflow.api.wait_for_dag("crew_to_postgres")
     airflow.api.json("PATCH", "dags/crew_to_postgres", json={"is_paused": False})
-    wait_until(lambda: len(runs_of(airflow, "crew_to_postgres")) == len(DAYS), 120, "a run for each day")
+    wait_until(lambda: len(runs_of(airflow, "crew_to_postgres")) == len(DAYS), "a run for each day")
     runs = runs_of(airflow, "crew_to_postgres")
     for run in runs:
         run.wait_for("success")
@@ -61,7 +61,7 @@ def test_missed_days_are_caught_up_and_a_day_that_runs_again_replaces_its_row(
     assert [row[:2] for row in before] == [(day, 42) for day in DAYS]
 
     runs[1].clear("figures", downstream=True)
-    wait_until(lambda: rows(warehouse)[1] != before[1], 120, "the row to be replaced")
+    wait_until(lambda: rows(warehouse)[1] != before[1], "the row to be replaced")
     runs[1].wait_for("success")
     after = rows(warehouse)
     assert [row[:2] for row in after] == [(day, 42) for day in DAYS]
@@ -72,7 +72,7 @@ def test_twenty_customers_run_five_at_a_time_and_are_summed_up(airflow: AirflowS
     service = served("customer_letters", "crew_letters", airflow, group)
     airflow.api.json("POST", "pools", json={"name": "crews", "slots": SLOTS, "include_deferred": True})
     run = airflow.api.trigger("crew_per_customer")
-    run.wait_for("success", timeout=400)
+    run.wait_for("success")
     assert run.xcom("summarize") == {"letters": 20, "late_invoices": 30}
     named = {each["rendered_map_index"] for each in run.tasks() if each["task_id"] == "letter"}
     assert named == {f"Customer {number:02}" for number in range(1, 21)}

@@ -16,7 +16,7 @@ def test_no_slot_is_held_while_the_crew_runs_or_the_person_thinks_and_the_feedba
     run = airflow.api.trigger("crew_review", {"topic": "salt"})
 
     run.wait_for_task("article.wait", ["deferred"])
-    wait_until(lambda: airflow.api.occupied_slots() == 0, 10, "free slots while the crew runs")
+    wait_until(lambda: airflow.api.occupied_slots() == 0, "free slots while the crew runs")
     assert run.task("article.wait")["state"] == "deferred"
 
     first = run.wait_for_review()

@@ -38,7 +38,7 @@ def field(page: Page) -> Locator:
 )
 def test_a_person_empties_the_field_and_then_edits_the_draft(stack: AirflowStack, draft: str, output: Any) -> None:
     run = stack.api.trigger("review_edit_json")
-    run.wait_for_task("crew.round_1.review", {"awaiting_input", "deferred"}, 240)
+    run.wait_for_task("crew.round_1.review", {"awaiting_input", "deferred"})
     with signed_in(stack) as page:
         open_review(page, stack, run, SUBJECT)
         shown = field(page).input_value()
@@ -47,10 +47,8 @@ def test_a_person_empties_the_field_and_then_edits_the_draft(stack: AirflowStack
         field(page).fill("")
         stack.wait_until_put_away(run, "crew.round_1.review")
         page.get_by_role("button", name="approve").click()
-        wait_until(
-            lambda: any("the edited draft is empty" in each["body"] for each in run.reviews()), 240, "the notice"
-        )
-        run.wait_for_task("crew.round_1.review", {"awaiting_input", "deferred"}, 240)
+        wait_until(lambda: any("the edited draft is empty" in each["body"] for each in run.reviews()), "the notice")
+        run.wait_for_task("crew.round_1.review", {"awaiting_input", "deferred"})
 
         open_review(page, stack, run, SUBJECT)
         expect(page.get_by_text("was not accepted because the edited draft is empty")).to_be_visible()
@@ -58,7 +56,7 @@ def test_a_person_empties_the_field_and_then_edits_the_draft(stack: AirflowStack
         field(page).fill(shown.replace("Tea", "Coffee"))
         stack.wait_until_put_away(run, "crew.round_1.review", 2)
         page.get_by_role("button", name="approve").click()
-        run.wait_for("success", 240)
+        run.wait_for("success")
     result = run.xcom("crew.result")["output"]
     if isinstance(output, str):
         result, output = json.loads(result), json.loads(output)

@@ -32,7 +32,7 @@ class Reviewer:
 
     def reads(self, method: str, question: str, buttons: list[str]) -> None:
         self.round += 1
-        self.run.wait_for_task(f"briefing.round_{self.round}.review", {"awaiting_input", "deferred"}, 90)
+        self.run.wait_for_task(f"briefing.round_{self.round}.review", {"awaiting_input", "deferred"})
         self.run.wait_for_review()
         open_review(self.page, self.airflow, self.run, f"Review {method} (round {self.round} of 5)")
         if method not in self.killed_at:

@@ -76,7 +76,7 @@ def test_an_execution_whose_wait_a_webhook_ended_is_not_stopped(airflow: Airflow
     record = run.xcom("wait")
     assert record["output"] == "Draft 1 on tea."
     killed = f'Trigger cancelled by user action, invoking on_kill","name":"inbox_cancel/{run.run_id}/wait'
-    wait_until(lambda: killed in airflow.logs(), 30, "Airflow to take the wake for a user's kill")
+    wait_until(lambda: killed in airflow.logs(), "Airflow to take the wake for a user's kill")
     assert status(live_crew, record["kickoff_id"]) == "NOT FOUND", "it waits for a person, and was not stopped"
 
 
@@ -86,7 +86,7 @@ def test_a_question_that_came_before_the_wait_is_found_at_its_first_poll(
     run = airflow.api.trigger("inbox_after_the_fact")
     run.wait_for_task("kickoff", ["success"])
     kickoff_id = run.xcom("kickoff")
-    wait_until(lambda: status(live_crew, kickoff_id) == "NOT FOUND", 30, "the question")
+    wait_until(lambda: status(live_crew, kickoff_id) == "NOT FOUND", "the question")
 
     airflow.api.json("POST", "variables", json={"key": "inbox_go", "value": "yes"})
     run.wait_for("success")

@@ -50,7 +50,7 @@ def reviewed(airflow: AirflowStack, group: ProcessGroup, tmp_path_factory: pytes
     """A run whose draft a person has approved."""
     crew(REVIEWED_CREW, "spec", airflow, group, tmp_path_factory.mktemp("crew_reviewed"))
     run = airflow.api.trigger("operations_review")
-    wait_until(lambda: approved(run), 300, "the review to be taken", pause=2)
+    wait_until(lambda: approved(run), "the review to be taken", pause=2)
     run.wait_for("success")
     return run
 
@@ -81,7 +81,7 @@ def counted(statsd: StatsdServer, conn_id: str) -> dict[str, float]:
         found = [each for each in statsd.metrics() if each.tags.get("conn_id") == conn_id]
         return found if any(each.name == "execution.duration" for each in found) else []
 
-    names = {each.name for each in wait_until(ours, 30, "the metrics")}
+    names = {each.name for each in wait_until(ours, "the metrics")}
     return {name: statsd.total(name, conn_id=conn_id) for name in names}
 
 
@@ -108,8 +108,8 @@ def test_tokens_are_in_the_metrics_the_lineage_and_the_event_of_the_outlet(
     airflow: AirflowStack, metered: DagRun, statsd: StatsdServer, lineage: Path
 ) -> None:
     kickoff_id = metered.xcom("crew", key="kickoff_id")
-    wait_until(lambda: statsd.total("execution.tokens", conn_id="crew_metered") == 1250, 30, "the tokens")
-    wait_until(lambda: ("operations_metered.crew", "COMPLETE") in map(job_and_type, lines(lineage)), 30, "the event")
+    wait_until(lambda: statsd.total("execution.tokens", conn_id="crew_metered") == 1250, "the tokens")
+    wait_until(lambda: ("operations_metered.crew", "COMPLETE") in map(job_and_type, lines(lineage)), "the event")
     ended = [each for each in lines(lineage) if job_and_type(each) == ("operations_metered.crew", "COMPLETE")]
     ids = {"connId": "crew_metered", "kickoffId": kickoff_id, "executionId": kickoff_id}
     known = {**ids, "inputNames": ["topic"], "state": "completed", "totalTokens": 1250}
@@ -144,7 +144,7 @@ def test_openlineage_sends_valid_events_of_all_tasks_of_the_crew(reviewed: DagRu
 
     record = reviewed.xcom("crew.result")
     ids = {"connId": "crew_reviewed", "kickoffId": record["kickoff_id"], "executionId": record["execution_id"]}
-    wait_until(lambda: sent("result", "COMPLETE"), 30, "the last event")
+    wait_until(lambda: sent("result", "COMPLETE"), "the last event")
     assert sent("kickoff", "COMPLETE") == [{**ids, "inputNames": ["topic"], "state": "running"}]
     assert sent("wait", "COMPLETE") == [{**ids, "inputNames": [], "state": "pending"}]
     assert sent("round_1.resume", "COMPLETE") == [{**ids, "inputNames": [], "state": "running"}]
@@ -184,10 +184,10 @@ def test_a_crew_that_airflow_did_not_start_runs_a_dag_once_though_its_event_come
         return DagRun(airflow.api, run["dag_id"], run["dag_run_id"]).xcom("completed")
 
     first = kick_off()
-    wait_until(lambda: runs(1), 120, "the run of the first execution")
+    wait_until(lambda: runs(1), "the run of the first execution")
     again = requests.post(url, json={"kickoff_id": first}, timeout=30)
     assert (again.status_code, again.json()) == (200, {"status": "known already"})
     second = kick_off()  # a run of the repeated event would come before this one's
-    ended = wait_until(lambda: runs(2), 120, "the run of the second execution")
+    ended = wait_until(lambda: runs(2), "the run of the second execution")
     assert [executions(each) for each in ended] == [[first], [second]]
     assert secret not in airflow.logs(["scheduler", "dag-processor", "triggerer"])

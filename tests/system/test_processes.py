@@ -39,8 +39,8 @@ def test_nothing_is_left_behind_when_the_owner_ends_by_a_signal(number: int, chi
     assert len(pids) == 2
     owner.send_signal(number)
     owner.wait(timeout=10)
-    wait_until(lambda: not any(psutil.pid_exists(int(pid)) for pid in pids), 15, "the end of all processes")
-    wait_until(lambda: not Path(folder).exists(), 5, "the end of the folder")
+    wait_until(lambda: not any(psutil.pid_exists(int(pid)) for pid in pids), "the end of all processes")
+    wait_until(lambda: not Path(folder).exists(), "the end of the folder")
 
 
 def test_a_component_that_was_killed_leaves_no_child_and_starts_again() -> None:
@@ -48,7 +48,7 @@ def test_a_component_that_was_killed_leaves_no_child_and_starts_again() -> None:
         folder = group.temporary_folder("crew-harness-")
         command = ["bash", "-c", "set -m; sleep 300 & wait"]
         first = group.start("one", command, os.environ, folder / "log")
-        wait_until(lambda: len(first.processes()) == 2, 5, "the child")
+        wait_until(lambda: len(first.processes()) == 2, "the child")
         first.kill()
         assert first.processes() == []
         assert not first.alive

@@ -21,7 +21,7 @@ def test_a_person_revises_and_approves_in_the_browser(airflow: AirflowStack) -> 
         page.locator("textarea").fill(FEEDBACK + " ![x](https://evil.example/pixel.png)")
         page.get_by_role("button", name="revise").click()
 
-        run.wait_for_task("article.round_2.review", {"awaiting_input", "deferred"}, 90)
+        run.wait_for_task("article.round_2.review", {"awaiting_input", "deferred"})
         run.wait_for_review()
         open_review(page, airflow, run, "Review write (round 2 of 3)")
         expect(page.get_by_text("Draft 2 on tea, after:").last).to_contain_text("<b>sources</b>")

@@ -51,7 +51,7 @@ def test_a13_an_answer_that_is_given_between_two_tries_is_taken_by_the_next_one(
 ) -> None:
     given = {}
     for name in LOST:
-        runs[name].wait_for_task("review", {"up_for_retry"}, 120)
+        runs[name].wait_for_task("review", {"up_for_retry"})
         given[name] = answer(stack.api, runs[name], "review", "revise", "Shorter.").json()
     for name in LOST:
         runs[name].wait_for("success")
@@ -65,7 +65,7 @@ def test_a13_an_answer_that_is_given_between_two_tries_is_taken_by_the_next_one(
 @pytest.mark.row("A13")
 def test_a13_a_question_that_may_not_stand_is_asked_when_nobody_has_answered(runs: dict[str, DagRun]) -> None:
     run = runs["never_asked"]
-    run.wait_for_task("review", {PARKED}, 150)  # the first try dies, and the second parks when it has looked
+    run.wait_for_task("review", {PARKED})  # the first try dies, and the second parks when it has looked
     decide(run, review_in(run, "review"), "approve")
     run.wait_for("success")
     assert run.xcom("review")["is_approve"] is True
@@ -94,7 +94,7 @@ def test_a13_the_next_form_says_whose_answer_was_not_taken_and_why(
         detail = stack.api.json("GET", path)
         return detail["body"] if not detail["response_received"] else None
 
-    body = wait_until(next_body, 90, "the next question")
+    body = wait_until(next_body, "the next question")
     said = f"The last answer by `{stack.api.user}` was not accepted because its fields are `feedback` and the form has"
     assert body.startswith(f"**{said} `human_feedback`.**\n\n")
     assert body.endswith(asked["body"])
@@ -126,7 +126,7 @@ def test_a12_after_a_clear_the_result_is_of_the_new_execution_which_needs_no_rev
     first = run.xcom("crew.result")
     assert first["output"] == "Draft 1 on try 1"
     run.clear("crew.kickoff", downstream=True)
-    wait_until(lambda: run.state not in ("success", "failed"), 60, "the cleared run to go on", pause=0.2)
+    wait_until(lambda: run.state not in ("success", "failed"), "the cleared run to go on", pause=0.2)
     run.wait_for("success")
     second = run.xcom("crew.result")
     assert second["output"] == "Draft 1 on try 2"

@@ -20,7 +20,6 @@ DRAFT = {
     "revised": "Draft {revision}, {feedback}",
 }
 EDITED = "My own text on tea."
-PATIENCE = 240
 PARKED = "deferred" if human_in_the_loop.TaskAwaitingInput is None else "awaiting_input"
 
 
@@ -39,10 +38,9 @@ def stack(airflow: AirflowStack, crew: CrewService) -> AirflowStack:
 
 def question_in(run: DagRun, task_id: str) -> dict[str, Any]:
     """Wait until a task has asked and left its worker."""
-    run.wait_for_task(task_id, {"awaiting_input", "deferred"}, PATIENCE)
+    run.wait_for_task(task_id, {"awaiting_input", "deferred"})
     return wait_until(
         lambda: next((each for each in run.reviews() if each["task_instance"]["task_id"] == task_id), None),
-        PATIENCE,
         f"the question of {task_id}",
     )
 
@@ -52,7 +50,7 @@ def test_an_edited_draft_is_the_result_of_the_crew(stack: AirflowStack) -> None:
     asked = question_in(run, "crew.round_1.review")
     assert asked["params"]["edited_draft"]["value"] == "Draft 1 on tea"
     run.answer(asked, "approve", human_feedback="", edited_draft=EDITED)
-    run.wait_for("success", PATIENCE)
+    run.wait_for("success")
     assert run.xcom("crew.result")["output"] == EDITED
     assert run.xcom("crew.round_1.review")["edited_output"] == EDITED
 
@@ -66,7 +64,7 @@ def test_an_edit_of_a_draft_that_has_changed_meanwhile_is_asked_anew(stack: Airf
     assert second["body"].endswith("Draft 2, shorter")
     assert run.xcom("crew.round_1.resume", "crew_resume")["status"] == "not sent"
     run.answer(second, "approve", human_feedback="")
-    run.wait_for("success", PATIENCE)
+    run.wait_for("success")
     assert run.xcom("crew.result")["output"] == "Draft 2, shorter"
 
 
@@ -81,7 +79,7 @@ def revise_elsewhere(crew: CrewService, execution_id: str) -> None:
         status = requests.get(f"{url}/status/{execution_id}", headers=headers, timeout=30).json()
         return status.get("task_output") == "Draft 2, shorter"
 
-    wait_until(revised, PATIENCE, "the second draft")
+    wait_until(revised, "the second draft")
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +95,12 @@ def answer(api: AirflowApi, run: DagRun, option: str) -> Any:
 def test_somebody_of_a_later_step_may_answer_once_it_has_come(stack: AirflowStack) -> None:
     run = stack.api.trigger("review_escalation")
     asked = question_in(run, "review")
-    wait_until(lambda: "step 1 of the escalation; admin may answer too" in run.log("review"), PATIENCE, "the step")
+    wait_until(lambda: "step 1 of the escalation; admin may answer too" in run.log("review"), "the step")
     again = question_in(run, "review")
     stack.wait_until_put_away(run, "review", 2)
     assert (again["body"], again["created_at"]) == (asked["body"], asked["created_at"])
     assert answer(stack.api, run, "approve").ok
-    run.wait_for("success", PATIENCE)
+    run.wait_for("success")
     assert run.xcom("review")["reviewer"]["id"] == "admin"
 
 
@@ -111,10 +109,10 @@ def test_an_answer_of_the_first_person_in_the_second_of_the_escalation_is_kept(
 ) -> None:
     run = stack.api.trigger("review_escalation")
     question_in(run, "review")
-    run.wait_for_task("review", {"scheduled", "queued", "running"}, PATIENCE)  # the step has come
+    run.wait_for_task("review", {"scheduled", "queued", "running"})  # the step has come
     given = answer(rita, run, "revise")
     assert given.ok, given.text
-    run.wait_for("success", PATIENCE)
+    run.wait_for("success")
     review = run.xcom("review")
     assert (review["reviewer"]["id"], review["is_approve"], review["human_feedback"]) == ("rita", False, "As I say.")
     assert review["decided_at"].replace("+00:00", "Z") == given.json()["responded_at"]
@@ -126,9 +124,9 @@ def test_two_approvers_and_the_first_one_twice(stack: AirflowStack, rita: Airflo
     for times, api in enumerate((stack.api, stack.api, rita), start=1):
         question_in(run, "review")
         stack.wait_until_put_away(run, "review", times)
-        wait_until(lambda api=api: answer(api, run, "approve").ok, PATIENCE, "the question to be open")
-        wait_until(lambda: run.task("review")["state"] != PARKED, PATIENCE, "the task to go on")
-    run.wait_for("success", PATIENCE)
+        wait_until(lambda api=api: answer(api, run, "approve").ok, "the question to be open")
+        wait_until(lambda: run.task("review")["state"] != PARKED, "the task to go on")
+    run.wait_for("success")
     assert [each["reviewer"]["id"] for each in run.xcom("review")["approvals"]] == ["admin", "rita"]
     assert "`admin` has approved already" in run.log("review")
 
@@ -138,10 +136,10 @@ def test_of_two_approvers_one_revises(stack: AirflowStack, rita: AirflowApi) -> 
     question_in(run, "review")
     stack.wait_until_put_away(run, "review")
     assert answer(stack.api, run, "approve").ok
-    wait_until(lambda: "Approved by `admin`; 1 more must approve" in run.log("review"), PATIENCE, "the approval")
+    wait_until(lambda: "Approved by `admin`; 1 more must approve" in run.log("review"), "the approval")
     question_in(run, "review")
     stack.wait_until_put_away(run, "review", 2)
     assert answer(rita, run, "revise").ok
-    run.wait_for("success", PATIENCE)
+    run.wait_for("success")
     review = run.xcom("review")
     assert (review["is_approve"], review["reviewer"]["id"], "approvals" in review) == (False, "rita", False)

@@ -49,7 +49,7 @@ def review_in(run: DagRun, task_id: str) -> dict[str, Any]:
     def look() -> list[dict[str, Any]]:
         return [each for each in run.reviews() if each["task_instance"]["task_id"] == task_id]
 
-    return wait_until(look, 90, f"the question of {task_id} ({run.states()})")[0]
+    return wait_until(look, f"the question of {task_id} ({run.states()})")[0]
 
 
 def decide(run: DagRun, asked: dict[str, Any], option: str, feedback: Any = "") -> None:
@@ -66,7 +66,7 @@ def decide(run: DagRun, asked: dict[str, Any], option: str, feedback: Any = "") 
                 run.answer(each, option, human_feedback=feedback)
         return run.task(task_id, index)["state"] in ("success", "failed")
 
-    wait_until(taken, 120, f"the answer to {task_id} to be taken", pause=2)
+    wait_until(taken, f"the answer to {task_id} to be taken", pause=2)
 
 
 def answer(api: AirflowApi, run: DagRun, task_id: str, option: str, feedback: Any = "", index: int = -1) -> Any:
@@ -132,7 +132,7 @@ def test_a_revision_in_the_last_round_fails_the_run_and_reports_the_fate(
     stack.wait_until_put_away(run, "crew.round_1.review")
     decide(run, asked, "revise", "shorter")
     run.wait_for("failed")
-    wait_until(lambda: "It was not sent: execution" in run.log("crew.round_1.review"), 60, "the fate in the log")
+    wait_until(lambda: "It was not sent: execution" in run.log("crew.round_1.review"), "the fate in the log")
     assert run.states()["crew.result"] == "upstream_failed"
     [decision] = decisions(stack, "review_last_round")
     assert (decision["human_feedback"], decision["service"]) == ("shorter", None)
@@ -140,7 +140,7 @@ def test_a_revision_in_the_last_round_fails_the_run_and_reports_the_fate(
 
 def test_each_run_of_a_mapped_group_has_its_own_draft_and_answer(runs: dict[str, DagRun]) -> None:
     run = runs["review_mapped"]
-    wait_until(lambda: len(run.reviews()) == 2, 90, "two questions")
+    wait_until(lambda: len(run.reviews()) == 2, "two questions")
     for asked in run.reviews():
         decide(run, asked, "approve")
     run.wait_for("success")
@@ -150,7 +150,7 @@ def test_each_run_of_a_mapped_group_has_its_own_draft_and_answer(runs: dict[str,
 
 def test_an_item_of_a_mapped_group_that_fails_takes_no_result_from_the_others(runs: dict[str, DagRun]) -> None:
     run = runs["review_mapped_once"]
-    wait_until(lambda: len(run.reviews()) == 2, 90, "two questions")
+    wait_until(lambda: len(run.reviews()) == 2, "two questions")
     rejected, approved = sorted(run.reviews(), key=lambda asked: asked["task_instance"]["map_index"])
     decide(run, rejected, "revise", "shorter")
     decide(run, approved, "approve")
@@ -207,7 +207,7 @@ def test_a9_an_empty_revision_is_asked_again_and_100_kb_of_hostile_text_arrive_w
     stack.wait_until_put_away(run, "review")
     run.answer(asked, "revise", human_feedback=" ")
 
-    wait_until(lambda: run.reviews() and "Asking again" in run.log("review"), 90, "the same question again")
+    wait_until(lambda: run.reviews() and "Asking again" in run.log("review"), "the same question again")
     stack.wait_until_put_away(run, "review", 2)
     feedback = "<b>{{ 7*7 }}</b>\n" * 6_000
     decide(run, asked, "revise", feedback)
@@ -234,7 +234,7 @@ def test_a_dozen_open_reviews_leave_the_only_slot_free_for_other_tasks(
     def all_wait() -> bool:
         return sum(state == "awaiting_input" for state in run.states().values()) == MANY
 
-    wait_until(all_wait, 240, "a dozen open reviews", pause=2)
+    wait_until(all_wait, "a dozen open reviews", pause=2)
     assert stack.api.occupied_slots("one_slot") == 0
     stack.api.trigger("review_neighbour").wait_for("success")
     assert all_wait()

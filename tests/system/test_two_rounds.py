@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from scripts.stack import AirflowApi, AirflowStack, DagRun, wait_until
 
-PATIENCE = 240
 EDITED = "Release 2.0 is out, as the deputy wrote."
 
 
 def test_the_deputy_answers_the_second_round_with_an_edited_draft_once_rita_is_silent(airflow: AirflowStack) -> None:
     run = airflow.api.trigger("crew_two_rounds", {"topic": "oil"})
     of_rita = DagRun(AirflowApi(airflow.url, "rita", airflow.passwords["rita"]), run.dag_id, run.run_id)
-    first = run.wait_for_review(PATIENCE)
+    first = run.wait_for_review()
     assert "Draft 1 on oil" in first["body"]
     of_rita.answer(first, "revise", human_feedback="Shorter.")
 
-    second = run.wait_for_review(PATIENCE)
+    second = run.wait_for_review()
     assert "this is the last round" in second["body"]
     silent = "step 1 of the escalation; admin may answer too"
-    wait_until(lambda: silent in run.log("note.round_2.review"), PATIENCE, "the escalation")
-    run.answer(run.wait_for_review(PATIENCE), "approve", human_feedback="", edited_draft=EDITED)
+    wait_until(lambda: silent in run.log("note.round_2.review"), "the escalation")
+    run.answer(run.wait_for_review(), "approve", human_feedback="", edited_draft=EDITED)
 
-    run.wait_for("success", PATIENCE)
+    run.wait_for("success")
     assert run.xcom("publish") == EDITED
     assert run.xcom("note.round_1.review")["reviewer"]["id"] == "rita"
     review = run.xcom("note.round_2.review")

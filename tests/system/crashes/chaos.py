@@ -177,7 +177,7 @@ def wait_for_all(started: list[Part], seconds: float) -> None:
     def over() -> bool:
         return all(part.run.state in FINISHED for part in started)
 
-    wait_until(over, seconds, "the end of all runs", pause=2)
+    wait_until(over, "the end of all runs", patience=seconds, pause=2)
 
 
 def table(started: list[Part], kills: Counter[str], moments: Counter[str], verdict: Verdict) -> str:

@@ -125,10 +125,10 @@ def looks(proxy: FaultProxy) -> int:
     return sum(call_of(request) == POLL for request in proxy.requests)
 
 
-def wait_for_looks(proxy: FaultProxy, more: int = 2, timeout: float = 90) -> None:
+def wait_for_looks(proxy: FaultProxy, more: int = 2) -> None:
     """Wait until somebody looks at executions behind a proxy, as often as this from now on."""
     before = looks(proxy)
-    wait_until(lambda: looks(proxy) >= before + more, timeout, "looks at the status")
+    wait_until(lambda: looks(proxy) >= before + more, "looks at the status")
 
 
 def holding(held: HeldAnswer) -> list[Fault]:
@@ -145,7 +145,7 @@ def kill_worker(airflow: AirflowStack, run: DagRun) -> None:
 def worker(airflow: AirflowStack, run: DagRun, task_id: str = "crew") -> tuple[psutil.Process, psutil.Process]:
     """Return the process that runs a task, and the one that supervises it."""
     title = f"airflow worker -- {run.task(task_id)['id']}"
-    task = wait_until(lambda: _titled(airflow, title), 30, title)
+    task = wait_until(lambda: _titled(airflow, title), title)
     supervisor = task.parent()
     assert supervisor
     assert supervisor.pid not in [component.session for component in airflow.group.components.values()]

@@ -53,7 +53,7 @@ def test_a1_a_worker_lost_after_the_post_starts_nothing_again_and_says_that_the_
     lost: dict[tuple[str, bool], Lost], dialect: str
 ) -> None:
     case = lost[dialect, False]
-    case.run.wait_for("failed", timeout=120)
+    case.run.wait_for("failed")
     assert len(case.deployment.executions(case.topic)) == case.kickoffs() == 1
     said = case.run.log("crew", try_number=2)
     assert "An earlier try sent a kickoff at" in said
@@ -69,7 +69,7 @@ def test_a1_a_worker_lost_after_the_post_finds_the_execution_by_its_idempotency_
     lost: dict[tuple[str, bool], Lost], dialect: str
 ) -> None:
     case = lost[dialect, True]
-    case.run.wait_for("success", timeout=120)
+    case.run.wait_for("success")
     [execution] = case.deployment.executions(case.topic)
     assert case.kickoffs() == 2, "the second one was answered with the first one's execution"
     assert case.run.xcom("crew")["execution_id"] == execution["id"]

@@ -12,6 +12,7 @@ from faults.proxy import FaultProxy
 from held import Deployment
 
 from scripts.stack import AirflowStack, DagRun, wait_until
+from scripts.stack.waiting import PATIENCE
 
 WAITS, WITH_DEADLINE, LET_GO = 100, 4, 16
 TIMEOUT = 90.0
@@ -25,25 +26,25 @@ def test_a3_a_hundred_waits_go_on_in_another_triggerer_with_their_deadlines_and_
     deployment = deployments["spec"]
     with FaultProxy(deployment.url, seed=0, faults=()) as proxy, deployment.behind(proxy, airflow) as crew:
         run = airflow.api.trigger("many_waits", {"crew": crew, "rows": [_row(topic) for topic in TOPICS]})
-        wait_until(lambda: _count(run, "deferred") == WAITS, 500, "all waits", pause=2)
+        wait_until(lambda: _count(run, "deferred") == WAITS, "all waits", pause=2, patience=2 * PATIENCE)
         ids = {topic: deployment.executions(topic)[0]["id"] for topic in TOPICS}
 
         airflow.kill("triggerer")
         killed = time.time()
         airflow.start("triggerer")
-        wait_until(lambda: _looked_at(proxy, killed) >= set(ids.values()), 120, "a look at each execution")
+        wait_until(lambda: _looked_at(proxy, killed) >= set(ids.values()), "a look at each execution")
         taken_over = time.time()
 
         deployment.crew.let_go(*TOPICS[:LET_GO])
-        wait_until(lambda: _count(run, "success") == LET_GO + 1, 120, "results", pause=1)
-        wait_until(lambda: _count(run, "failed") == WITH_DEADLINE, 180, "the deadlines", pause=1)
+        wait_until(lambda: _count(run, "success") == LET_GO + 1, "results", pause=1)
+        wait_until(lambda: _count(run, "failed") == WITH_DEADLINE, "the deadlines", pause=1)
         ends = [_end(task) for task in run.tasks() if task["state"] == "failed"]
         assert max(ends) < taken_over + TIMEOUT, "a deadline is not counted anew from the restart"
         assert "The wait timed out after 1 min" in run.log("crew", map_index=WAITS - 1)
 
         run.mark("failed")
         left = [ids[topic] for topic in TOPICS[LET_GO:]]
-        wait_until(lambda: all(map(deployment.is_stopped, left)), 120, "the stop of what was left", pause=1)
+        wait_until(lambda: all(map(deployment.is_stopped, left)), "the stop of what was left", pause=1)
         assert sum(request.target == "/kickoff" for request in proxy.requests) == WAITS
         assert [len(deployment.executions(topic)) for topic in TOPICS] == [1] * WAITS
         assert not any(deployment.is_stopped(ids[topic]) for topic in TOPICS[:LET_GO])

@@ -28,11 +28,11 @@ class Waiting:
     def executions(self) -> list[str]:
         return [execution["id"] for execution in self.deployment.executions(self.topic)]
 
-    def stopped(self, execution_id: str, within: float = 30) -> bool:
-        return wait_until(lambda: self.deployment.is_stopped(execution_id), within, f"the stop of {execution_id}")
+    def stopped(self, execution_id: str) -> bool:
+        return wait_until(lambda: self.deployment.is_stopped(execution_id), f"the stop of {execution_id}")
 
     def says(self, text: str, tries: int = 1) -> bool:
-        return wait_until(lambda: text in self.run.log("crew", try_number=tries), 20, f"{text!r} in the log")
+        return wait_until(lambda: text in self.run.log("crew", try_number=tries), f"{text!r} in the log")
 
 
 Begin = Callable[..., Waiting]
@@ -94,7 +94,7 @@ def test_a5_clearing_a_deferred_wait_starts_anew_and_leaves_no_execution_behind_
     for each in (stopped, kept):
         each.run.clear("crew")
     for each in (stopped, kept):
-        wait_until(lambda each=each: len(each.executions()) == 2, 60, "a new execution")
+        wait_until(lambda each=each: len(each.executions()) == 2, "a new execution")
         each.run.wait_for_task("crew", ["deferred"])
         assert each.says(f"Started execution {each.executions()[1]}", tries=2)
         assert each.says("The task was cleared", tries=2)
@@ -122,7 +122,7 @@ def test_a5_ending_a_running_wait_stops_the_execution_unless_configured_otherwis
         assert each.says(f"Execution {each.executions()[0]} was stopped")
     assert kept.says(f"Execution {kept.executions()[0]} is not stopped and may go on at the service")
     assert not kept.deployment.is_stopped(kept.executions()[0])
-    wait_until(lambda: len(cleared.executions()) == 2, 60, "a new execution")
+    wait_until(lambda: len(cleared.executions()) == 2, "a new execution")
     cleared.deployment.crew.let_go(cleared.topic)
     cleared.run.wait_for("success")
     assert cleared.run.xcom("crew")["execution_id"] == cleared.executions()[1]
@@ -147,7 +147,7 @@ def test_a5_a_triggerer_that_is_restarted_stops_nothing(airflow: AirflowStack, b
     waits(each)
     triggerer = airflow.group.components["triggerer"]
     airflow.kill("triggerer", signal.SIGTERM)
-    wait_until(lambda: not triggerer.alive, 60, "the triggerer's end")
+    wait_until(lambda: not triggerer.alive, "the triggerer's end")
     airflow.start("triggerer")
     airflow.wait_healthy()
     [execution] = each.executions()

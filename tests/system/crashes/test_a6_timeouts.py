@@ -33,7 +33,7 @@ class Late:
     def says(self, text: str) -> None:
         """Wait for words in the task's log: what a triggerer writes comes after the task's end."""
         try:
-            wait_until(lambda: text in self.run.log(self.task_id), 90, f"{text!r} in the log of {self.run.dag_id}")
+            wait_until(lambda: text in self.run.log(self.task_id), f"{text!r} in the log of {self.run.dag_id}")
         except StackTimeout as late:
             raise StackTimeout(f"{late}: {self.run.failure_report()}") from None
 

@@ -40,7 +40,7 @@ def test_chaos_starts_every_execution_once_and_every_run_agrees_with_its_executi
     }
     with parts(airflow, services, SIZE, SEED, RATE) as started, _reviewer(airflow, started) as reviewer:
         with Killer(airflow, started, SEED) as killer:
-            written = wait_until(lambda: _with_triggers(airflow), 120, "a trigger row to read")
+            written = wait_until(lambda: _with_triggers(airflow), "a trigger row to read")
             try:
                 wait_for_all(started, CALM * BOUND - (time.monotonic() - began))
             except AssertionError:

@@ -23,7 +23,7 @@ def test_a15_a_task_that_is_killed_during_the_post_says_when_it_was_sent(
         assert held.taken.wait(90)
         run.mark_task("crew", "failed")
         said = "killed while a kickoff was under way, sent at 20"
-        wait_until(lambda: said in run.log("crew", try_number=1), 60, said)
+        wait_until(lambda: said in run.log("crew", try_number=1), said)
         held.release.set()
         deployment.crew.let_go(topic)
     assert len(deployment.executions(topic)) == 1
@@ -39,7 +39,7 @@ def test_a16_a_retry_that_renders_other_inputs_starts_nothing_while_the_first_ex
         wait_for_looks(proxy)
         kill_worker(airflow, run)
         said = "No second execution is started while the first may run"
-        wait_until(lambda: said in run.log("crew", try_number=2), 90, said)
+        wait_until(lambda: said in run.log("crew", try_number=2), said)
         assert len(deployment.executions(topic)) == 1
         deployment.crew.let_go(topic)
         run.wait_for("success")
@@ -58,9 +58,9 @@ def test_a17_a_clear_after_retries_were_edited_down_starts_a_new_execution(
         run.wait_for("success")
         before = run.task("crew")["max_tries"]
         (airflow.home / "retries_of_the_edited_kickoff").write_text("1")
-        wait_until(lambda: _retries(airflow) == 1, 120, "the edited DAG", pause=1)
+        wait_until(lambda: _retries(airflow) == 1, "the edited DAG", pause=1)
         run.clear("crew")
-        wait_until(lambda: run.task("crew")["try_number"] == 2, 60, "the second try")
+        wait_until(lambda: run.task("crew")["try_number"] == 2, "the second try")
         run.wait_for("success")
         assert run.task("crew")["max_tries"] == before, "else this proves nothing"
         _, second = deployment.executions(topic)
@@ -83,7 +83,7 @@ def test_n18_a_wait_and_a_kickoff_survive_a_connection_that_is_not_found_for_a_w
         airflow.api.call("DELETE", f"connections/{crew}")
         airflow.restart("triggerer")
         late = airflow.api.trigger("in_worker", {"crew": crew, "topic": other})
-        wait_until(lambda: "isn't defined" in late.log("crew", try_number=1), 90, "a try without its connection")
+        wait_until(lambda: "isn't defined" in late.log("crew", try_number=1), "a try without its connection")
         assert "No execution was started" in late.log("crew", try_number=1)
         token = deployment.token
         airflow.api.add_connection(crew, conn_type="crew", host=proxy.url, password=token)

@@ -62,7 +62,7 @@ def open_forms(airflow: AirflowStack) -> DagRun:
     airflow.api.wait_for_dag("busy_forms")
     created = airflow.api.json("POST", "dags/busy_forms/dagRuns", json={"logical_date": None})
     run = DagRun(airflow.api, "busy_forms", created["dag_run_id"])
-    wait_until(lambda: len(run.tasks()) == FORMS, 30, "the tasks of the forms")
+    wait_until(lambda: len(run.tasks()) == FORMS, "the tasks of the forms")
     columns, values = ", ".join(FORM), ", ".join("?" for _ in FORM)
     insert = f"INSERT INTO hitl_detail (ti_id, created_at, {columns}) SELECT id, CURRENT_TIMESTAMP, {values}"
     with closing(sqlite3.connect(airflow.home / "airflow.db", timeout=60)) as database, database:
@@ -89,7 +89,7 @@ def test_a27_forty_answers_are_taken_while_tasks_start_and_end_and_webhooks_come
         forms = open_forms(airflow)
         airflow.api.json("PATCH", "dags/busy_webhooks", json={"is_paused": False})
         tasks = airflow.api.trigger("busy_tasks")
-        wait_until(lambda: ended(tasks), 120, "the end of the first task")
+        wait_until(lambda: ended(tasks), "the end of the first task")
         with Webhooks(airflow) as webhooks:
             answered = answer_all(forms)
             assert ended(tasks) < len(tasks.tasks()), "tasks start and end meanwhile"
