@@ -125,10 +125,22 @@ def looks(proxy: FaultProxy) -> int:
     return sum(call_of(request) == POLL for request in proxy.requests)
 
 
-def wait_for_looks(proxy: FaultProxy, more: int = 2) -> None:
-    """Wait until somebody looks at executions behind a proxy, as often as this from now on."""
+def wait_for_looks(proxy: FaultProxy) -> None:
+    """Wait until somebody looks at executions behind a proxy twice from now on."""
     before = looks(proxy)
-    wait_until(lambda: looks(proxy) >= before + more, "looks at the status")
+    wait_until(lambda: looks(proxy) >= before + 2, "looks at the status")
+
+
+def wait_until_deferred(run: DagRun, proxy: FaultProxy) -> None:
+    """Wait until one trigger looks again and again: the first one ends as soon as the service knows the execution."""
+    at_first: dict[int, int] = {}
+
+    def looks_again() -> bool:
+        before = looks(proxy)
+        trigger = run.task("crew")["trigger"]
+        return trigger is not None and before >= at_first.setdefault(trigger["id"], looks(proxy)) + 3
+
+    wait_until(looks_again, f"the trigger of {run.dag_id}")
 
 
 def holding(held: HeldAnswer) -> list[Fault]:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from faults.proxy import FaultProxy
-from held import Deployment, wait_for_looks
+from held import Deployment, wait_for_looks, wait_until_deferred
 
 from scripts.stack import AirflowStack, DagRun, wait_until
 
@@ -24,8 +24,8 @@ def waiting(airflow: AirflowStack, deployments: dict[str, Deployment], topic: st
             proxies.append(stack.enter_context(FaultProxy(deployment.url, seed=0, faults=())))
             crew = stack.enter_context(deployment.behind(proxies[-1], airflow))
             runs.append((airflow.api.trigger(dag_id, {"crew": crew, "topic": topic}), deployment))
-        for proxy in proxies:
-            wait_for_looks(proxy, more=4)
+        wait_until_deferred(runs[0][0], proxies[0])
+        wait_for_looks(proxies[1])
         yield proxies
         for run, deployment in runs:
             deployment.crew.let_go(topic)

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 
 import pytest
 from faults.proxy import FaultProxy
-from held import Deployment, wait_for_looks, worker
+from held import Deployment, wait_for_looks, wait_until_deferred, worker
 
 from scripts.stack import AirflowStack, DagRun, wait_until
-
-STATE = {"deferred": "deferred", "deferred_kept": "deferred", "in_worker": "running", "in_worker_kept": "running"}
 
 
 @dataclass
@@ -56,9 +54,10 @@ def begin(airflow: AirflowStack, deployments: dict[str, Deployment]) -> Iterator
 def waits(*waiting: Waiting) -> None:
     """Wait until each task waits, and the process that waits looks: no triggerer stops what it never took up."""
     for each in waiting:
-        each.run.wait_for_task("crew", [STATE[each.run.dag_id]])
-    for each in waiting:
-        wait_for_looks(each.proxy)
+        if each.run.dag_id.startswith("deferred"):
+            wait_until_deferred(each.run, each.proxy)
+        else:
+            wait_for_looks(each.proxy)
 
 
 @pytest.mark.row("A5")

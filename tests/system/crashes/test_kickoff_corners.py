@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from faults.proxy import FaultProxy
-from held import Deployment, HeldAnswer, holding, kill_worker, wait_for_looks
+from held import Deployment, HeldAnswer, holding, kill_worker, wait_for_looks, wait_until_deferred
 
 from scripts.stack import AirflowStack, wait_until
 
@@ -78,8 +78,7 @@ def test_n18_a_wait_and_a_kickoff_survive_a_connection_that_is_not_found_for_a_w
     topic, other, deployment = "gone for a while", "gone at first", deployments["spec"]
     with FaultProxy(deployment.url, seed=0, faults=()) as proxy, deployment.behind(proxy, airflow) as crew:
         run = airflow.api.trigger("deferred", {"crew": crew, "topic": topic})
-        run.wait_for_task("crew", ["deferred"])
-        wait_for_looks(proxy)
+        wait_until_deferred(run, proxy)
         airflow.api.call("DELETE", f"connections/{crew}")
         airflow.restart("triggerer")
         late = airflow.api.trigger("in_worker", {"crew": crew, "topic": other})
