@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,10 +19,16 @@ class EscalationStep:
     after: timedelta
     users: list[Json]
     notifiers: list[Any]
+    number: int = 1  # among the steps of this time, these users and notifiers of these classes
 
     @property
     def name(self) -> str:
         """What the step is known by while it waits: a DAG that is edited meanwhile may have another step before it."""
+        return self.kind if self.number == 1 else f"{self.kind} #{self.number}"
+
+    @property
+    def kind(self) -> str:
+        """The step's time, users and classes of notifiers, which another step may share."""
         return " ".join([f"{self.after.total_seconds():g}", *sorted(_ids(self)), *(_kind(n) for n in self.notifiers)])
 
 
@@ -40,7 +47,7 @@ class Escalation:
             raise ValueError("escalate names users, but everybody may answer: say in assigned_users who may at first")
         if response_timeout and any(step.after >= response_timeout for step in steps):
             raise ValueError("escalate has a step at or after response_timeout, when nobody is asked any more")
-        return cls(steps, assigned)
+        return cls(list(_numbered(steps)), assigned)
 
     @property
     def users(self) -> list[Json] | None:
@@ -73,6 +80,14 @@ class Escalation:
 
 def _ids(step: EscalationStep) -> set[str]:
     return {user["id"] for user in step.users}
+
+
+def _numbered(steps: Iterable[EscalationStep]) -> Iterator[EscalationStep]:
+    """Give each step a name of its own; the first of its kind keeps the one that earlier releases have recorded."""
+    seen: Counter[str] = Counter()
+    for step in steps:
+        seen[step.kind] += 1
+        yield replace(step, number=seen[step.kind])
 
 
 def _kind(notifier: Any) -> str:

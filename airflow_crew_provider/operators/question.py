@@ -92,7 +92,11 @@ class Question(HITLOperator):
         shown = {**shown, TERMS: question.terms(identity_of(shown)) or shown.get(TERMS) or self._terms()}
         self._hold_to(shown)
         until = question.until(identity_of(shown)) or deadline_after(self.response_timeout)
-        if not question.is_open_for(identity_of(shown)) or self._must_ask_again(context, question, found):
+        is_open = question.is_open_for(identity_of(shown))
+        if not is_open or self._must_ask_again(context, question, found):
+            if is_open and found == UNKNOWN and not question.is_looked_for_once_more:
+                self.log.warning("Airflow could not look for an answer; looking once more before asking anew")
+                self._look_again(context, shown, until, once_more=True)
             self._ask(context, shown, until)
         question.asked(identity_of(shown), until, shown[TERMS], doubt=question.in_doubt and not found)
         if found:
@@ -150,8 +154,8 @@ class Question(HITLOperator):
                 self.log.info("Nobody has answered for %s: step %d of the escalation%s", step.after, number, said)
         return now
 
-    def _look_again(self, context: Any, shown: Json, until: str | None) -> NoReturn:
+    def _look_again(self, context: Any, shown: Json, until: str | None, *, once_more: bool = False) -> NoReturn:
         """Go on with an answer that came as a step of the escalation began; escalate if there is none."""
         question = question_of(context, self)
-        question.looking(shown)
+        question.looking(shown, once_more=once_more)
         human_in_the_loop.find_answer(self, context, until, {"until": until, "shown": shown}, question.asked_by)

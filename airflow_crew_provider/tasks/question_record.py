@@ -34,7 +34,8 @@ class QuestionRecord:
     Airflow may not have the question yet, ``asked_by``: the id of the attempt that has the form, from Airflow 3.4 on,
     whether people were ``notified``, the steps of the escalation that were ``told``, the ``approvals`` that are not
     enough yet, whether it was ``rejected``, the draft that a schema has ``sent_back``, what was ``shown`` while an
-    answer is looked for, ``over`` once an answer or the deadline has ended it, and those of `Attempt`.
+    answer is looked for, and whether that is done ``once_more``, ``over`` once an answer or the deadline has ended it,
+    and those of `Attempt`.
     """
 
     def __init__(self, memory: TaskState, attempt: Attempt) -> None:
@@ -113,9 +114,14 @@ class QuestionRecord:
         self.cleared = False
         self._keep()
 
-    def looking(self, shown: Json) -> None:
+    def looking(self, shown: Json, *, once_more: bool = False) -> None:
         """Record what was shown: a look without an answer comes back from Airflow with nothing."""
-        self._keep(shown=shown)
+        self._keep(shown=shown, **({"once_more": True} if once_more else {}))
+
+    @property
+    def is_looked_for_once_more(self) -> bool:
+        """Whether the look that this try began with was lost, and another one was begun."""
+        return bool(self._record.get("once_more"))
 
     @property
     def shown(self) -> Json | None:

@@ -106,6 +106,39 @@ def test_a_step_that_comes_due_while_an_earlier_one_is_told_is_next(
     assert boss.times == 1
 
 
+@pytest.mark.row("A23")
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [([], []), (["ann boss"], ["ann", "boss"])],
+    ids=["of notifiers", "of users whose ids read alike"],
+)
+def test_a23_two_steps_at_one_time_are_both_told_and_once_over_all_tries(
+    context: Json, supervisor: Supervisor, one: list[str], other: list[str]
+) -> None:
+    steps = [Told(), Told()]
+    operator = review_of(escalate=[(HOUR, [*one, steps[0]]), (HOUR, [*other, steps[1]])])
+    waits = parked(lambda: operator.execute(context))
+    later(context, HOUR)
+    waits = escalated(operator, context, {**waits.kwargs})
+    assert [step.times for step in steps] == [1, 1]
+    escalated(operator, context, {**waits.kwargs, "step": True})
+    assert [step.times for step in steps] == [1, 1]
+
+
+@pytest.mark.row("A23")
+def test_a23_the_second_of_two_steps_is_told_where_an_earlier_release_has_told_the_first(
+    context: Json, supervisor: Supervisor
+) -> None:
+    steps = [Told(), Told()]
+    operator = review_of(escalate=[(HOUR, steps[0]), (HOUR, steps[1])])
+    waits = parked(lambda: operator.execute(context))
+    later(context, HOUR)
+    memory = task_state_of(context, STATE)
+    memory.keep({**memory.recall(), "told": {"3600 Told": "done"}})
+    escalated(operator, context, {**waits.kwargs})
+    assert [step.times for step in steps] == [0, 1]
+
+
 def test_a_step_that_is_put_before_the_others_while_the_question_is_open_is_told(
     context: Json, supervisor: Supervisor
 ) -> None:

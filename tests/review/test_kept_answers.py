@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import uuid
@@ -267,10 +268,41 @@ def test_a13_a_question_that_may_not_stand_is_asked_when_no_answer_is_found(
 ) -> None:
     lost_while_asking(context, supervisor)
     first = parked(lambda: review_of(response_timeout=3600).execute(retry(context)))
+    looks_at(lambda: came_back(review_of(response_timeout=3600), context, reason))
     again = parked(lambda: came_back(review_of(response_timeout=3600), context, reason))
     assert len(supervisor.asked) == 2
     assert again == first
     parked(lambda: review_of(response_timeout=3600).execute(retry(context)))
+    assert len(supervisor.asked) == 2
+
+
+@pytest.mark.row("A23")
+@pytest.mark.parametrize("reason", [TRIGGER_FAILURE, TRIGGER_TIMEOUT])
+@pytest.mark.usefixtures("a_form_for_the_task")
+def test_a23_an_answer_that_comes_after_a_lost_look_is_found_by_another_one(
+    context: Json, supervisor: Supervisor, reason: str
+) -> None:
+    lost_while_asking(context, supervisor)
+    parked(lambda: review_of(response_timeout=3600).execute(retry(context)))
+    supervisor.answer = {"chosen_options": ["approve"], "params_input": {}, "responded_at": NOW}
+    with pytest.raises(TaskDeferred) as looks:
+        came_back(review_of(response_timeout=3600), context, reason)
+    assert len(supervisor.asked) == 1, "asking removes the answer"
+    trigger = looks.value.trigger
+    trigger.not_before = 0.0
+    event = asyncio.run(anext(trigger.run())).payload
+    assert review_of().execute_complete(context, {**said(), **event}, **looks.value.kwargs)["is_approve"] is True
+
+
+@pytest.mark.row("A23")
+@pytest.mark.usefixtures("a_form_for_the_task")
+def test_a23_each_try_that_is_lost_while_it_asks_is_looked_for_twice(context: Json, supervisor: Supervisor) -> None:
+    lost_while_asking(context, supervisor)
+    looks_at(lambda: review_of().execute(retry(context)))
+    looks_at(lambda: came_back(review_of(), context, TRIGGER_TIMEOUT))
+    looks_at(lambda: review_of().execute(retry(context)))
+    looks_at(lambda: came_back(review_of(), context, TRIGGER_TIMEOUT))
+    parked(lambda: came_back(review_of(), context, TRIGGER_TIMEOUT))
     assert len(supervisor.asked) == 2
 
 
@@ -392,6 +424,7 @@ def test_a26_a_look_that_no_triggerer_has_ended_asks_anew(context: Json, supervi
     with pytest.raises(TaskDeferred) as looks:
         review_of().execute(new_attempt(retry(context)))
     assert looks.value.timeout > timedelta(minutes=1), "a triggerer that was lost may be replaced meanwhile"
+    looks_at(lambda: came_back(review_of(), context, TRIGGER_TIMEOUT))
     parked(lambda: came_back(review_of(), context, TRIGGER_TIMEOUT))
     assert len(supervisor.asked) == 2
 
