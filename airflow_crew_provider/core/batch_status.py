@@ -9,6 +9,7 @@ from airflow_crew_provider.core import responses
 from airflow_crew_provider.core.endpoints import Call
 from airflow_crew_provider.core.request_parts import path_segment
 from airflow_crew_provider.core.responses import HttpResponse, Mask
+from airflow_crew_provider.core.status_parser import USAGE_FIELD
 from airflow_crew_provider.exceptions import CrewProtocolError
 
 OFFER = "Crew-Batch-Status"  # a header of the answer to a poll; its value is the path
@@ -44,7 +45,7 @@ def _read(answer: HttpResponse, mask: Mask) -> dict[str, HttpResponse]:
     if not isinstance(found, dict):
         raise CrewProtocolError(f"GET {PATH} gave no object under 'statuses'")
     return {
-        kickoff_id: HttpResponse(each["code"], {}, b"", each["body"])
+        kickoff_id: HttpResponse(each["code"], {}, b"", each["body"], each.get(USAGE_FIELD))
         for kickoff_id, each in found.items()
         if _is_answer(each)
     }

@@ -32,6 +32,8 @@ class HttpResponse:
     body: bytes
     parsed: Any = None
     """The JSON of the body, where it was read together with that of others."""
+    usage: Any = None
+    """What the header on usage would have had, there."""
 
 
 def unmasked(text: str) -> str:

@@ -31,6 +31,7 @@ WORDS: dict[str, ExecutionState] = {
 # Headers of our own crew service; the value of each is the field of a resume.
 EDITS_OFFER, EDITS_FIELD = "Crew-Edited-Output", "edited_output"
 HASH_OFFER, HASH_FIELD = "Crew-Draft-Hash", "output_sha256"
+USAGE, USAGE_FIELD = "Crew-Usage", "usage"  # what it used so far, in JSON: a header, and a field where many are polled
 _FENCE = "```"
 _FENCE_BEGINS = re.compile(r"```[\w-]*[ \t]*\n")
 _unknown_words: set[str] = set()
@@ -42,12 +43,16 @@ class StatusReader:
     def __init__(self, kickoff_id: str) -> None:
         self._kickoff_id = kickoff_id
         self._running: Execution | None = None
+        self._used: Any = None
 
     def __call__(self, answer: HttpResponse, mask: Mask) -> Execution:
         body = json_of(answer, "GET /status", mask)
-        if self._running is not None and self._running.raw == body:
+        used = answer.headers.get(USAGE.lower()) if answer.usage is None else answer.usage
+        if self._running is not None and self._running.raw == body and self._used == used:
             return self._running
-        read = execution(self._kickoff_id, body, mask)
+        self._used, read = used, execution(self._kickoff_id, body, mask)
+        if read.usage is None:
+            read = replace(read, usage=_usage_beside(used))
         if read.state is S.PENDING:
             offers = [bool(answer.headers.get(each.lower())) for each in (EDITS_OFFER, HASH_OFFER)]
             read = replace(read, takes_edited_output=offers[0], checks_draft=offers[1])
@@ -68,6 +73,12 @@ def execution(kickoff_id: str, body: Any, mask: Mask = unmasked) -> Execution:
     common["state_is_known"] = found is not None
     more = {S.COMPLETED: _completed, S.PENDING: _pending, S.ERROR: _failed}.get(state)
     return Execution(**common, **(more(body, live, mask) if more else {}))
+
+
+def _usage_beside(given: Any) -> Json | None:
+    """Read the usage that came beside a body: the text of a header, or an object; None where it is neither."""
+    found = json_object_in(given) if isinstance(given, str) else given
+    return found if isinstance(found, dict) and is_kept(found) else None
 
 
 def _word(body: Json) -> str:

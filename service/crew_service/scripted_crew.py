@@ -133,7 +133,8 @@ class _Tokens:
     def add(self, tokens: int) -> None:
         self.total += tokens
         if tokens:
-            self._report(TokensUsed(self.total - self._before))
+            used = self.total - self._before
+            self._report(TokensUsed(used, {"completion_tokens": used}))
 
     @property
     def usage(self) -> dict[str, int]:

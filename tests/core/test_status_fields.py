@@ -265,3 +265,38 @@ def test_a_constant_that_json_has_no_word_for_is_named() -> None:
     with pytest.raises(ValueError, match=r"^NaN is not JSON$"):
         status_parser.json_in("[NaN]")
     assert status_parser.json_in("[1]") == [1]
+
+
+GROWING = [{"total_tokens": 400}, {"total_tokens": 500}]
+
+
+@pytest.mark.parametrize("state", ["running", "pending", "error", "completed"])
+def test_usage_beside_the_body_is_read_in_every_state(state: str) -> None:
+    body = {"status": state, "task_id": "t", "task_output": "x", "error": "no paper", "result": "x"}
+    alone = HttpResponse(200, {"crew-usage": '{"total_tokens": 400}'}, json.dumps(body).encode())
+    together = HttpResponse(200, {}, b"", body, {"total_tokens": 400})
+    for each in (alone, together):
+        assert endpoints.read(endpoints.status("k-1"), each).usage == {"total_tokens": 400}
+    assert endpoints.read(endpoints.status("k-1"), answer(body)).usage is None
+
+
+def test_a_status_whose_body_is_unchanged_and_whose_usage_has_grown_is_read_anew() -> None:
+    body, call = {"status": "running"}, endpoints.status("k-1")
+    alone = [HttpResponse(200, {"crew-usage": json.dumps(used)}, json.dumps(body).encode()) for used in GROWING]
+    together = [HttpResponse(200, {}, b"", body, used) for used in GROWING]
+    for answers in (alone, together):
+        assert [endpoints.read(call, each).usage for each in answers] == GROWING
+    again = [endpoints.read(call, together[1]) for _ in range(2)]
+    assert again[0] is again[1]  # not taken apart again
+
+
+@pytest.mark.parametrize("text", ["", "no JSON", "[1]", '"x"', "1", "{" * 5000, '{"total_tokens": NaN}'])
+def test_usage_that_cannot_be_read_is_unknown(text: str) -> None:
+    given = HttpResponse(200, {"crew-usage": text}, b'{"status": "running"}')
+    assert endpoints.read(endpoints.status("k-1"), given).usage is None
+
+
+def test_the_usage_of_the_body_comes_first() -> None:
+    body = {"state": "SUCCESS", "result": "x", "usage_metrics": {"total_tokens": 1}}
+    given = HttpResponse(200, {"crew-usage": '{"total_tokens": 2}'}, json.dumps(body).encode())
+    assert endpoints.read(endpoints.status("k-1"), given).usage == {"total_tokens": 1}

@@ -91,6 +91,7 @@ def test_the_names_of_headers_and_fields() -> None:
     for side in (status_parser, api):
         assert names["edit"] == [side.EDITS_OFFER, side.EDITS_FIELD]
         assert names["hash"] == [side.HASH_OFFER, side.HASH_FIELD]
+        assert names["usage"] == [side.USAGE, side.USAGE_FIELD]
 
 
 @pytest.mark.parametrize("text", CORPUS["acting"])

@@ -33,7 +33,6 @@ from crew_service.engine.crew import (
     Job,
     PendingReview,
     Progress,
-    Report,
     ReviewDecision,
     TaskStarted,
 )
@@ -53,7 +52,7 @@ class CrewRun:
     def __init__(self, crew: Crew, job: Job, report: Callable[[Progress], None]) -> None:
         self._crew = crew
         self._inputs = job.inputs
-        self._report: Report = TokenMeter(lambda: usage.of_process(crew)["total_tokens"], report)
+        self._report = TokenMeter(lambda: usage.of_process(crew), report)
         self._tasks = named_tasks(crew)
         self._names = {id(task): name for name, task in self._tasks.items()}
         self._finished = TaskOrder(self._tasks, job.done, self._report)
@@ -74,6 +73,8 @@ class CrewRun:
         except GateReached as reached:
             crewai_event_bus.flush()
             return self._waiting(reached)
+        finally:
+            self._report.tell()
         self._finished.pass_over()
         return _completed(result, self._usage())
 

@@ -42,7 +42,7 @@ class FlowRun:
         self._seconds: dict[str, float] = earlier.get("seconds", {})
         self._asks: dict[int, TaskAsks] = {}
         self._job = job = replace(job, gate=self._nested.before)
-        self._report: Report = TokenMeter(lambda: usage.of_flow(self._flow)["total_tokens"], report)
+        self._report = TokenMeter(lambda: usage.of_flow(self._flow), report)
         self._name = source.name
         self._stored: dict[str, Any] = job.gate.state if job.gate else {}
         since = job.done[self._stored.get("done", 0) :]
@@ -58,7 +58,10 @@ class FlowRun:
 
     def run(self) -> Completed | PendingReview:
         self._prepare()
-        result = self._resume(self._asked) if self._asked else self._kickoff()
+        try:
+            result = self._resume(self._asked) if self._asked else self._kickoff()
+        finally:
+            self._report.tell()
         if isinstance(result, HumanFeedbackPending):
             waiting = self._branches.waiting
             asks = next((self._asks[id(each.context)] for each in waiting if id(each.context) in self._asks), None)

@@ -8,13 +8,14 @@ from typing import Any
 
 from crewai.events import LLMCallCompletedEvent, crewai_event_bus
 
+from crew_service.crewai.usage import Usage
 from crew_service.engine.crew import Progress, Report, TokensUsed
 
 
 class TokenMeter:
-    """A `Report` that counts; `count` gives the tokens of this process so far."""
+    """A `Report` that counts; `count` gives what this process has used so far."""
 
-    def __init__(self, count: Callable[[], int], report: Report) -> None:
+    def __init__(self, count: Callable[[], Usage], report: Report) -> None:
         self._count = count
         self._report = report
         self._reported = 0
@@ -22,15 +23,17 @@ class TokenMeter:
         crewai_event_bus.on(LLMCallCompletedEvent)(self._answered)
 
     def __call__(self, progress: Progress) -> None:
-        self._tell()
+        self.tell()
         self._report(progress)
 
     def _answered(self, source: Any, event: LLMCallCompletedEvent) -> None:
-        self._tell()
+        self.tell()
 
-    def _tell(self) -> None:
-        total = self._count()
+    def tell(self) -> None:
+        """Report what was used since the last report, if anything was."""
+        used = self._count()
+        total = used["total_tokens"]
         with self._lock:
             grew, self._reported = total > self._reported, max(total, self._reported)
         if grew:
-            self._report(TokensUsed(total))
+            self._report(TokensUsed(total, used))

@@ -143,9 +143,10 @@ class TaskDone:
 
 @dataclass(frozen=True)
 class TokensUsed:
-    """What this segment has used of a language model so far, all in all; reported as often as it is known."""
+    """What this segment has used of language models so far, all in all; reported as often as it is known."""
 
     total: int
+    parts: dict[str, int] = field(default_factory=dict)  # prompt_tokens and completion_tokens, where known
 
 
 Progress = TaskStarted | StepDone | TaskDone | TokensUsed

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from sqlalchemy.engine import Connection, Row
 
-from crew_service.engine import events
+from crew_service.engine import events, usage
 from crew_service.engine.crew import TaskOutput
 from crew_service.engine.decisions import AlreadyOver as AlreadyOver
 from crew_service.engine.decisions import Decision as Decision
@@ -88,6 +88,7 @@ class Executions:
                 meta=start.meta,
                 webhooks=start.webhooks or None,
                 restore_from=start.restore_from,
+                usage=usage.counted(None),
             )
             answer = {"kickoff_id": execution_id}
             if once:
@@ -190,7 +191,8 @@ class Executions:
                 once.keep(connection, answer, execution_id=None, now=self._database.now())
             return earlier or answer
 
-    def stop(self, caller: Principal, kickoff_id: str) -> None:
+    def stop(self, caller: Principal, kickoff_id: str) -> usage.Usage | None:
+        """Stop it, and return what it has used."""
         self._mend(kickoff_id)
         now = self._database.now()
         with self._database.writing() as connection:
@@ -209,6 +211,7 @@ class Executions:
             self._database.erased.set()
         log.info("stopped by %s", caller.key, extra={"execution_id": row.id})
         self._cancel(row.id, "stopped on request")
+        return usage.so_far(row)
 
     def _repeated(
         self, connection: Connection, key: IdempotencyKey | None

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from sqlalchemy.engine import Connection, Row
 
-from crew_service.engine import events, retrying
+from crew_service.engine import events, retrying, usage
 from crew_service.engine.crew import (
     Cancelled,
     Completed,
@@ -40,7 +40,7 @@ from crew_service.storage.json_values import tidy
 log = logging.getLogger(__name__)
 
 SHOWN = ("task_id", "output", "agent", "execution_time")  # of each task, when the crew is finished
-MOST_TOKENS = 2**31 - 1  # that the column holds; the usage of a crew is stored as it is
+MOST_TOKENS = 2**31 - 1  # that the column `tokens` holds; `usage` has the figure itself
 News = tuple[str, dict[str, Any]]  # a webhook's kind and body
 
 
@@ -65,7 +65,8 @@ class Segment:
         self._began = time.monotonic()
         self._writing = threading.Lock()
         self._done = list(done)
-        self._tokens: int = row.tokens
+        self._used_before = _used_before(row)
+        self._used = self._used_before
         self._stream = events.Stream((row.webhooks or {}).get("events"))
         self.job = Job(row.id, row.inputs, done, _decided(row.gate), restore_from=row.restore_from)
 
@@ -91,11 +92,11 @@ class Segment:
     def report(self, progress: Progress) -> None:
         self.job.cancelled.raise_if_set()
         match progress:
-            case TokensUsed(total):
-                self._tokens = self._row.tokens + total
+            case TokensUsed(total, parts):
+                self._used = usage.added(self._used_before, usage.counted({**parts, "total_tokens": total}))
                 self.enforce_limits()
                 self.job.cancelled.raise_if_set()
-                return
+                written = self._write(states.NOTE, **self._cost)
             case TaskStarted(task_id, agent):
                 written = self._write(states.NOTE, current_task=task_id, current_agent=agent)
             case StepDone():
@@ -112,7 +113,7 @@ class Segment:
         if not self._writing.acquire(blocking=False):
             return
         try:
-            error = self._limits.exceeded(self.work_seconds, self._tokens)
+            error = self._limits.exceeded(self.work_seconds, self._used["total_tokens"])
             if error:
                 self._move_once(states.FAIL, error=error)
                 self.job.cancelled.set(error)
@@ -131,15 +132,15 @@ class Segment:
         hidden = ("task_id", "execution_time", "point")
         shown = {name: value for name, value in task.items() if name != "point"}
         values: dict[str, Any] = {"completed_tasks": len(self._done) + 1, "last_task": shown}
-        values |= {
-            "work_seconds": self.work_seconds,
-            "counted_at": self._database.now(),
-            "tokens": min(self._tokens, MOST_TOKENS),
-        }
+        values |= {"work_seconds": self.work_seconds, "counted_at": self._database.now(), **self._cost}
         news = ("task", {k: v for k, v in task.items() if k not in hidden})
         written = self._write(states.NOTE, news=news, task=task, **values)
         self._done.append(task)
         return written
+
+    @property
+    def _cost(self) -> dict[str, Any]:
+        return {"tokens": min(self._used["total_tokens"], MOST_TOKENS), "usage": self._used}
 
     def fail(self, error: str) -> None:
         self._move(states.FAIL, error=tidy(error))
@@ -148,14 +149,15 @@ class Segment:
         if isinstance(outcome, PendingReview):
             self._wait(outcome)
             return
-        output, output_json, usage = tidy([outcome.output, outcome.output_json, outcome.usage])
+        output, output_json = tidy([outcome.output, outcome.output_json])
+        # What the crew counts itself lacks the segments that a crash has ended.
+        self._used = max(self._used, usage.counted(outcome.usage), key=lambda used: used["total_tokens"])
         self._move(
             states.COMPLETE,
-            ("crew", {"result": output, "result_json": output_json, "token_usage": usage}),
+            ("crew", {"result": output, "result_json": output_json, "token_usage": self._used}),
             tasks=[{name: value for name, value in task.items() if name in SHOWN} for task in self._done],
             output=output,
             output_json=output_json,
-            usage=usage,
             current_task=None,
         )
 
@@ -194,8 +196,7 @@ class Segment:
 
     def _move_once(self, step: states.Move, news: News | None = None, **values: Any) -> bool:
         over = queries.ended(self._database.now()) if step.target in states.OVER else {}
-        cost = {"work_seconds": self.work_seconds, "tokens": min(self._tokens, MOST_TOKENS)}
-        moved = self._write_once(step, news, **cost, **over, **values)
+        moved = self._write_once(step, news, work_seconds=self.work_seconds, **self._cost, **over, **values)
         if over and self._row.webhooks:
             self._database.erased.set()
         if moved:
@@ -253,6 +254,13 @@ class Segment:
         if hook:
             full = {**body, "kickoff_id": self._row.kickoff_id, "meta": self._row.meta}
             webhooks.post(connection, self.execution_id, kind, hook, full, now=now)
+
+
+def _used_before(row: Row[Any]) -> usage.Usage:
+    """Return what the earlier segments used; before 0.2.0 the parts were kept with the gate alone."""
+    kept = ((row.gate or {}).get("state") or {}).get("usage")
+    given = usage.counted(kept if row.usage is None else row.usage)
+    return {**given, "total_tokens": max(given["total_tokens"], row.tokens)}
 
 
 def _same_gate(gate: dict[str, Any] | None, question: PendingReview) -> bool:

@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy.engine import Row
 
+from crew_service.engine import usage
 from crew_service.engine.container import Container
 from crew_service.engine.decisions import (
     AlreadyAnswered,
@@ -41,6 +42,7 @@ LONGEST_KEY = 255
 OFFER, PATH = "Crew-Batch-Status", "/statuses"
 EDITS_OFFER, EDITS_FIELD = "Crew-Edited-Output", "edited_output"
 HASH_OFFER, HASH_FIELD = "Crew-Draft-Hash", "output_sha256"
+USAGE, USAGE_FIELD = "Crew-Usage", "usage"  # beside the body, which stays as it is specified
 MOST_IDS = 200
 LISTED_STATES = tuple(dict.fromkeys(SPECIFIED.values()))  # the words of the specification, in both dialects
 LONGEST_LIST = 100
@@ -72,10 +74,9 @@ class Api:
             return self._answered(None)
         caller = _caller(request)
         # Query SQLite in place: it answers in microseconds, faster than a thread starts; others get a thread.
-        if self._service.database.is_sqlite:
-            row = self._executions.small_status_row(caller, kickoff_id)
-            if row is not None:
-                return self._answered(row)
+        row = self._executions.small_status_row(caller, kickoff_id) if self._service.database.is_sqlite else None
+        if row is not None:
+            return self._answered(row)
         return await run_in_threadpool(self._read_status, caller, kickoff_id)
 
     def _read_status(self, caller: Principal, kickoff_id: str) -> JSONResponse:
@@ -83,7 +84,7 @@ class Api:
 
     def _answered(self, row: Row[Any] | None) -> JSONResponse:
         code, answer = self._said(row)
-        return JSONResponse(answer, code, self._offers)
+        return JSONResponse(answer, code, {**self._offers, **_usage_header(row and usage.so_far(row))})
 
     async def statuses(self, request: Request) -> JSONResponse:
         return await run_in_threadpool(self._statuses, _caller(request), self._ids(request))
@@ -98,7 +99,10 @@ class Api:
             if row is None and self._executions.is_known(caller, kickoff_id):
                 return None
         code, answer = self._said(row)
-        return {"code": code, "body": answer} if len(json.dumps(answer)) <= LONGEST_IN_BATCH else None
+        if len(json.dumps(answer)) > LONGEST_IN_BATCH:
+            return None
+        used = row and usage.so_far(row)
+        return {"code": code, "body": answer, **({USAGE_FIELD: used} if used else {})}
 
     def _said(self, row: Row[Any] | None) -> tuple[int, dict[str, Any]]:
         """Code and body of a status."""
@@ -147,8 +151,8 @@ class Api:
 
     async def stop(self, request: Request) -> JSONResponse:
         kickoff_id = request.path_params["kickoff_id"]
-        await run_in_threadpool(self._executions.stop, _caller(request), kickoff_id)
-        return JSONResponse({"status": "stopped", "kickoffId": kickoff_id})
+        used = await run_in_threadpool(self._executions.stop, _caller(request), kickoff_id)
+        return JSONResponse({"status": "stopped", "kickoffId": kickoff_id}, headers=_usage_header(used))
 
     async def healthz(self, request: Request) -> JSONResponse:
         return health_answer(await run_in_threadpool(self._service.process.health.problem))
@@ -218,6 +222,10 @@ class Api:
         return self._dialect.start(body, self._service.crew, self._service.limits)
 
 
+def _usage_header(used: usage.Usage | None) -> dict[str, str]:
+    return {USAGE: usage.header(used)} if used else {}
+
+
 def health_answer(problem: str | None) -> JSONResponse:
     if problem:
         return JSONResponse({"status": "unavailable", "detail": problem}, 503)
@@ -241,8 +249,7 @@ def _caller(request: Request) -> Principal:
 
 
 def _once(request: Request, endpoint: str, body: dict[str, Any]) -> IdempotencyKey | None:
-    key = request.headers.get("idempotency-key")
-    if key is None:
+    if (key := request.headers.get("idempotency-key")) is None:
         return None
     if not 1 <= len(key) <= LONGEST_KEY:
         raise HTTPException(400, f"The Idempotency-Key must have 1 to {LONGEST_KEY} characters.")

@@ -22,7 +22,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("created_at", "due_at", "updated_at", "work_seconds"), NUMBER),
     **dict.fromkeys(("ended_at", "counted_at"), (*NUMBER, NONE)),
     **dict.fromkeys(("current_task", "current_agent", "output", "error"), (str, NONE)),
-    **dict.fromkeys(("meta", "webhooks", "gate", "last_task", "last_step", "limits"), (dict, NONE)),
+    **dict.fromkeys(("meta", "webhooks", "gate", "last_task", "last_step", "limits", "usage"), (dict, NONE)),
     "inputs": (dict,),
     "asked": (list,),
     "tasks": (list, NONE),
@@ -76,7 +76,7 @@ def end_unreadable(connection: Connection, execution_id: str, *, now: float) -> 
     numbers = dict.fromkeys(("created_at", "due_at", "updated_at", "ended_at", "aged_from", "counted_at"), now)
     counts: dict[str, Any] = dict.fromkeys(("completed_tasks", "tokens", "writes", "work_seconds"), 0)
     values = {**empty, **numbers, **counts, "segment": executions.c.segment + 1, "inputs": {}, "asked": []}
-    values |= {"state": State.FAILED, "error": ERROR, "claimed_by": None, "output_json": None, "usage": None}
+    values |= {"state": State.FAILED, "error": ERROR, "claimed_by": None, "output_json": None}
     connection.execute(update(executions).where(executions.c.id == execution_id).values(values))
     for table in (outbox, webhook_queues, dead_letters):
         connection.execute(delete(table).where(table.c.execution_id == execution_id))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from engine_stub import EngineStub
 
-from crew_service.engine.crew import CrewFailed, ReviewDecision, Round, TaskStarted
+from crew_service.engine.crew import CrewFailed, ReviewDecision, Round, TaskStarted, TokensUsed
 
 Player = Callable[..., EngineStub]
 
@@ -113,7 +113,8 @@ def test_an_execution_goes_on_from_its_last_finished_task(play: Player) -> None:
 def test_the_task_at_work_is_reported_with_its_agent_and_inputs_filled_in(play: Player) -> None:
     crew = play("two_gates")
     crew.segment()
-    assert crew.seen == [TaskStarted("outline", "Writer of ducks")]
+    assert crew.seen[0] == TaskStarted("outline", "Writer of ducks")
+    assert crew.seen[1:] == [TokensUsed(11, {"total_tokens": 11, "prompt_tokens": 10, "completion_tokens": 1})]
 
 
 def test_a_crew_that_changed_under_its_executions_is_a_clear_failure(play: Player) -> None:

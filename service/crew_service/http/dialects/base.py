@@ -24,6 +24,7 @@ from crew_service.storage.states import State
 
 ONCE = {422: "The Idempotency-Key was used before, with another body."}
 
+USED = ("usage", "tokens")  # columns of what a status reports beside its body
 WITH_AUTHENTICATION = ("humanInputWebhook", "webhooks")
 LONGEST_REASON = 300  # characters of a reason, which may repeat what the caller sent
 

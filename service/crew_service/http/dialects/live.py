@@ -20,7 +20,7 @@ from crew_service.engine.decisions import (
     UnknownTask,
 )
 from crew_service.http.dialects import live_models, response_models
-from crew_service.http.dialects.base import ONCE, Dialect, problems, task_now
+from crew_service.http.dialects.base import ONCE, USED, Dialect, problems, task_now
 from crew_service.http.dialects.request_models import LiveResumeBody
 from crew_service.storage.states import State
 
@@ -58,7 +58,7 @@ class LiveDialect(Dialect):
     }
     columns = (
         *("created_at", "updated_at", "ended_at", "meta", "completed_tasks", "current_task", "current_agent"),
-        *("last_task", "last_step", "output", "output_json", "usage", "error"),
+        *("last_task", "last_step", "output", "output_json", "error", *USED),
     )
     status_answer = live_models.LiveStatus
     resume_answer = response_models.KickedOff

@@ -226,6 +226,7 @@ class StatusOfMany(BaseModel):
 
     code: int
     body: dict[str, Any]
+    usage: dict[str, Any] | None = Field(None, description="What the header `Crew-Usage` would have had.")
 
 
 class Statuses(BaseModel):

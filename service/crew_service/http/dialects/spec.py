@@ -20,7 +20,7 @@ from crew_service.engine.decisions import (
 )
 from crew_service.engine.drafts import EditedOutput
 from crew_service.http.dialects import response_models
-from crew_service.http.dialects.base import ONCE, Dialect, problems, task_now
+from crew_service.http.dialects.base import ONCE, USED, Dialect, problems, task_now
 from crew_service.http.dialects.request_models import FlowResumeBody, ResumeBody
 from crew_service.storage.states import State
 
@@ -49,7 +49,7 @@ class SpecDialect(Dialect):
         BadAnswer: (400, "{reason}"),
         AnotherDraft: (400, "{reason}"),
     }
-    columns = ("work_seconds", "completed_tasks", "current_task", "gate", "tasks", "output", "error")
+    columns = ("work_seconds", "completed_tasks", "current_task", "gate", "tasks", "output", "error", *USED)
     status_answer = (
         response_models.Running | response_models.Pending | response_models.CompletedStatus | response_models.Failed
     )
