@@ -11,6 +11,7 @@ from airflow.models.crypto import get_fernet
 from cryptography.fernet import InvalidToken
 
 ENCRYPTED = "gAAAA"  # how Fernet's tokens begin; no JSON does
+ANOTHER_KEY = "[core] fernet_key of this process is not the one by which the inbox encrypted; they must agree"
 
 
 class NotDecrypted(Exception):
@@ -22,12 +23,18 @@ def seal(text: str) -> str:
     return get_fernet().encrypt(text.encode()).decode()
 
 
-def unseal(text: str) -> str:
-    """Return what `seal` was given; a text that is not encrypted is returned as it is."""
+def unseal(text: str | None) -> str:
+    """Return what `seal` was given; a text that is not encrypted is returned as it is.
+
+    :param text: None where Airflow could not decrypt its own encryption of a Variable
+    :raises NotDecrypted: with another Fernet key, or with none
+    """
+    if text is None:
+        raise NotDecrypted(ANOTHER_KEY)
     if not text.startswith(ENCRYPTED):
         return text
     with suppress(InvalidToken, UnicodeDecodeError):
         plain: str = get_fernet().decrypt(text.encode()).decode()
         if not plain.startswith(ENCRYPTED):  # without a key, Airflow returns what it was given
             return plain
-    raise NotDecrypted("[core] fernet_key of this process is not the one by which the inbox encrypted; they must agree")
+    raise NotDecrypted(ANOTHER_KEY)

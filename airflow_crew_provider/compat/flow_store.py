@@ -7,6 +7,7 @@ read Variables, so its value is encrypted before Airflow stores it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,12 +19,13 @@ from sqlalchemy import delete, select
 from sqlalchemy.exc import IntegrityError
 
 from airflow_crew_provider.compat.crew_senders import connection_of
-from airflow_crew_provider.compat.encryption import seal, unseal
+from airflow_crew_provider.compat.dag_runs import alive
+from airflow_crew_provider.compat.encryption import NotDecrypted, seal, unseal
 from airflow_crew_provider.core import flow_questions
 from airflow_crew_provider.core.addresses import base_url, hosts
-from airflow_crew_provider.core.flow_questions import FlowQuestions
+from airflow_crew_provider.core.flow_questions import FlowQuestions, FlowRun
 from airflow_crew_provider.core.flow_webhooks import AnswerAddress, FlowQuestion
-from airflow_crew_provider.core.stored_names import FLOW_PREFIX
+from airflow_crew_provider.core.stored_names import FLOW_PREFIX, FLOW_RUN_KEY
 
 TRIES = 3
 
@@ -85,12 +87,40 @@ def _add(session: Any, key: str, question: FlowQuestion, said: str) -> None:
 
 
 def sweep(now: datetime) -> int:
-    """Remove questions whose time is over; return how many rows."""
-    mine = (Variable.key > FLOW_PREFIX, Variable.key < FLOW_PREFIX + "zzz")
+    """Remove questions whose DAG runs or whose time is over; return how many rows."""
     with create_session(scoped=False) as session:
-        rows = session.execute(select(Variable.key, Variable.description).where(*mine))
-        over = [row.key for row in rows if flow_questions.is_over(row.key, row.description, now)]
+        said = dict(session.execute(select(Variable.key, Variable.description).where(*_named(FLOW_PREFIX))).all())
+        late = {key for key in said if flow_questions.is_over(key, said[key], now)}
+        over = late | (_of_ended_runs(session, now) & said.keys())
         if over:
             gone = delete(Variable).where(Variable.key.in_(over))
             session.execute(gone.execution_options(synchronize_session=False))
     return len(over)
+
+
+def _named(prefix: str) -> tuple[Any, Any]:
+    return Variable.key > prefix, Variable.key < prefix + "zzz"
+
+
+def _of_ended_runs(session: Any, now: datetime) -> set[str]:
+    """Return the names of what belongs to DAG runs that are gone or over, and to no other."""
+    found = (FlowRun.of(row.get_val()) for row in session.scalars(select(Variable).where(*_named(FLOW_RUN_KEY))))
+    runs = [run for run in found if run]
+    kept = alive(session, ((run.dag_id, run.run_id) for run in runs), now)
+    ended = {run for run in runs if (run.dag_id, run.run_id) not in kept}
+    needed = {(run.crew_conn_id, run.execution_id) for run in runs if run not in ended}
+    return {name for run in ended for name in (run.key, *_questions_of(session, run, needed))}
+
+
+def _questions_of(session: Any, run: FlowRun, needed: set[tuple[str, str]]) -> Iterator[str]:
+    """Yield the names of the questions of an execution, under all its ids, and of their answers.
+
+    :param needed: executions, with their connections, for which another DAG run waits
+    """
+    key = flow_questions.questions_key(run.crew_conn_id, run.execution_id)
+    kept = session.scalars(select(Variable).where(Variable.key == key)).one_or_none()
+    with suppress(NotDecrypted):  # its time ends some day
+        for question in FlowQuestions.of(unseal(kept.get_val()) if kept else None).questions:
+            if needed.isdisjoint((run.crew_conn_id, each) for each in question.ids):
+                yield flow_questions.answer_key(run.crew_conn_id, question.id)
+                yield from (flow_questions.questions_key(run.crew_conn_id, each) for each in question.ids)

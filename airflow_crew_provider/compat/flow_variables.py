@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 from airflow.providers.common.compat.sdk import Variable, mask_secret
@@ -10,7 +11,7 @@ from asgiref.sync import sync_to_async
 from airflow_crew_provider.compat.encryption import unseal
 from airflow_crew_provider.compat.task_state import found_or_none
 from airflow_crew_provider.core import flow_questions
-from airflow_crew_provider.core.flow_questions import FlowQuestions
+from airflow_crew_provider.core.flow_questions import FlowQuestions, FlowRun
 from airflow_crew_provider.core.flow_webhooks import AnswerAddress, FlowQuestion
 
 AFTER_ANSWER = timedelta(days=1)  # by then a webhook that is sent again is refused for its age
@@ -48,6 +49,11 @@ def used_up(crew_conn_id: str, request_id: str) -> None:
     """Remove how a question is answered; that there was one stays known, so that no repeated webhook asks again."""
     key = flow_questions.answer_key(crew_conn_id, request_id)
     Variable.set(key, flow_questions.USED, description=flow_questions.description(datetime.now(UTC), AFTER_ANSWER))
+
+
+def note_run(run: FlowRun) -> None:
+    """Note that a DAG run started an execution, or waits for it, so that its questions are removed with the run."""
+    Variable.set(run.key, json.dumps(run.as_dict()), description=run.description)
 
 
 def _read(key: str) -> str | None:

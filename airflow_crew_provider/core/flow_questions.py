@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_crew_provider.core.flow_webhooks import AnswerAddress, FlowQuestion
-from airflow_crew_provider.core.stored_names import FLOW_ANSWER_KEY, FLOW_PREFIX, FLOW_QUESTIONS_KEY
+from airflow_crew_provider.core.stored_names import FLOW_ANSWER_KEY, FLOW_PREFIX, FLOW_QUESTIONS_KEY, FLOW_RUN_KEY
+from airflow_crew_provider.models import Json
 
-KEPT_FOR = timedelta(days=60)
+KEPT_FOR = timedelta(days=60)  # at most, and where no DAG run is known
 MOST_QUESTIONS = 20  # of one execution, with their drafts; older ones are dropped
 _UNTIL = "Inbox of the crew provider, kept until "
 
@@ -39,6 +40,38 @@ def is_over(key: str, said: str | None, now: datetime) -> bool:
     """Whether a Variable is one of the inbox and its time is over."""
     mine = key.startswith(FLOW_PREFIX) and (said or "").startswith(_UNTIL)
     return mine and (said or "") < _UNTIL + now.astimezone(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class FlowRun:
+    """A DAG run that started an execution, or waits for it: the questions of the execution go with it."""
+
+    crew_conn_id: str
+    execution_id: str
+    dag_id: str
+    run_id: str
+
+    @classmethod
+    def of(cls, text: str | None) -> FlowRun | None:
+        """Read what was stored; None if it is something else."""
+        try:
+            return cls(**json.loads(text or "null"))
+        except (TypeError, ValueError):
+            return None
+
+    @property
+    def key(self) -> str:
+        """Return the name of its Variable."""
+        return FLOW_RUN_KEY + _digest(self.crew_conn_id, self.execution_id, self.dag_id, self.run_id)
+
+    @property
+    def description(self) -> str:
+        """What its Variable says of itself."""
+        return f"Inbox of the crew provider, for {self.run_id} of {self.dag_id}; removed within a day of its end"
+
+    def as_dict(self) -> Json:
+        """Return plain JSON."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ INBOX_NEWEST_KEY = "crew_inbox_newest_"  # which resume of an execution register
 FLOW_PREFIX = "crew_flow_"
 FLOW_QUESTIONS_KEY = "crew_flow_questions_"
 FLOW_ANSWER_KEY = "crew_flow_secret_"  # Airflow hides what is named so
+FLOW_RUN_KEY = "crew_flow_run_"  # which DAG run started an execution, or waits for it
 
 # Task state: what a task must know in its next try.
 KICKOFF_STATE = "crew_kickoff"

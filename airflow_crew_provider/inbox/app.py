@@ -6,11 +6,14 @@ A request without a valid credential is refused before its body is read; what is
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Annotated, Any, Literal
 
 from fastapi import BackgroundTasks, Depends, FastAPI, Header, HTTPException, Path, Request
+from starlette.responses import JSONResponse
 
 from airflow_crew_provider.compat import flow_store
+from airflow_crew_provider.compat.encryption import NotDecrypted
 from airflow_crew_provider.compat.flow_store import FlowSender
 from airflow_crew_provider.core import flow_webhooks
 from airflow_crew_provider.core.capped_body import BodyTooLarge, acollect
@@ -35,7 +38,17 @@ ANSWERS = {
     Result.NO_ASSET: (404, "no DAG uses the asset of this connection, nothing is kept"),
 }
 
+log = logging.getLogger(__name__)
+
 app = FastAPI(title="Crew inbox", docs_url=None, redoc_url=None, openapi_url=None)
+
+
+@app.exception_handler(NotDecrypted)
+def not_stored(request: Request, error: NotDecrypted) -> JSONResponse:
+    """Let the sender try again: what is stored beside it cannot be read by this process."""
+    log.error("A webhook could not be stored: %s", error)
+    return JSONResponse({"detail": "The webhook could not be stored"}, 503)
+
 
 Id = Annotated[str, Path(pattern="^[A-Za-z0-9_-]{20,64}$")]
 

@@ -24,7 +24,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from airflow.models.dagrun import DagRun
@@ -33,9 +33,10 @@ from airflow.models.trigger import Trigger
 from airflow.models.variable import Variable
 from airflow.triggers.base import TriggerEvent
 from airflow.utils.session import create_session
-from sqlalchemy import delete, literal, or_, select, tuple_, update
+from sqlalchemy import delete, literal, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
+from airflow_crew_provider.compat.dag_runs import OVER, alive
 from airflow_crew_provider.compat.encryption import seal, unseal
 from airflow_crew_provider.compat.json_column import mentions
 from airflow_crew_provider.core.inbox_addresses import Registration
@@ -56,8 +57,6 @@ try:
 except ImportError:  # before Airflow 3.4
     from airflow.models.xcom import XComModel as EarlierXCom
 
-OVER = ("success", "failed")
-KEPT_AFTER_RUN = timedelta(hours=20)  # with an hour between two sweeps, less than a day
 AT_ONCE = 200  # rows of a sweep
 LAST_NAME = INBOX_PREFIX + "zzz"
 
@@ -203,20 +202,14 @@ def _over(session: Any, rows: Any, now: datetime) -> list[str]:
     """Return the names of those rows whose DAG run is over, and of what arrived for them."""
     found = {row.key: value for row in rows if row.key.startswith(INBOX_PREFIX) and _names_a_run(value := _read(row))}
     runs = {(value["dag_id"], value["run_id"]) for value in found.values()}
-    columns = (DagRun.dag_id, DagRun.run_id)
-    kept = session.execute(select(*columns, DagRun.state, DagRun.end_date).where(tuple_(*columns).in_(runs)))
-    alive = {(row.dag_id, row.run_id) for row in kept if not _is_over(row, now)}
-    over = [key for key, value in found.items() if (value["dag_id"], value["run_id"]) not in alive]
+    kept = alive(session, runs, now)
+    over = [key for key, value in found.items() if (value["dag_id"], value["run_id"]) not in kept]
     tasks = [task for task in (RegisteredTask.of(found[key]) for key in over) if task]
     return [*over, *(task.messages_key for task in tasks)]
 
 
 def _names_a_run(value: Any) -> bool:
     return isinstance(value, dict) and {"dag_id", "run_id"} <= value.keys()
-
-
-def _is_over(run: Any, now: datetime) -> bool:
-    return run.state in OVER and run.end_date is not None and run.end_date < now - KEPT_AFTER_RUN
 
 
 def waiting(task: RegisteredTask, mark: str) -> list[DeferredTask]:

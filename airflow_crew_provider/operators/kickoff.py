@@ -126,6 +126,7 @@ class CrewKickoffOperator(WaitingTask):
             self.report(context, ExecutionState.RUNNING, kickoff_id)
             context["ti"].xcom_push(key=KICKOFF_ID_KEY, value=kickoff_id)
             self.push_link(context, kickoff_id)
+            self.note_run(context, kickoff_id)
             return kickoff_id
         except CrewError as error:
             advice = f"Check the token of connection {self.crew_conn_id!r}. "

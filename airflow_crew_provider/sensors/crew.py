@@ -87,6 +87,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
             self.push_link(context, self.kickoff_id, self.execution_id)
         except CrewError as error:
             fail_task(error)
+        self.note_run(context, self.kickoff_id)
         if self.deferrable:
             # Through Airflow's own entry point, so that soft_fail and never_fail apply from the first poll on.
             return self.resume_execution("begin", None, context)

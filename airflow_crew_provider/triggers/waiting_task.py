@@ -6,8 +6,11 @@ from typing import Any, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException, BaseOperator, TaskDeferred
 
-from airflow_crew_provider.compat import metrics
+from airflow_crew_provider.compat import flow_variables, metrics
+from airflow_crew_provider.compat.task_state import task_identity
+from airflow_crew_provider.compat.version import has_inbox
 from airflow_crew_provider.core.budget import FAIL, Budget
+from airflow_crew_provider.core.flow_questions import FlowRun
 from airflow_crew_provider.core.outcome import COMPLETED, FAILED, GAVE_UP, PENDING, SEEN, TIMEOUT, Outcome
 from airflow_crew_provider.core.polling import Watch
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError
@@ -89,6 +92,15 @@ class WaitingTask(HasHook, ReportingTask, BaseOperator):
             self.log.warning("No link to the console: %s", error)
             console_url = None
         push_link(context, console_url, kickoff_id, execution_id)
+
+    def note_run(self, context: Any, execution_id: str) -> None:
+        """Note whose questions these are, if the execution may be a Flow's: the inbox removes them with the DAG run."""
+        try:
+            if has_inbox() and self.hook.connection.flow_webhook_secret:
+                run = task_identity(context)
+                flow_variables.note_run(FlowRun(self.crew_conn_id, execution_id, run["dag_id"], run["run_id"]))
+        except Exception as error:
+            self.log.warning("Questions of execution %s may be kept after this DAG run: %s", execution_id, error)
 
     def watch_again(self, context: Any) -> Watch:
         """Return the watch of this task as its arguments describe it; the deadline counts from now."""
@@ -173,6 +185,8 @@ class WaitingTask(HasHook, ReportingTask, BaseOperator):
             )
             watch.known = True
             self.go_on(watch)
+        if execution.flow_id and execution.flow_id != execution.kickoff_id:
+            self.note_run(context, execution.flow_id)
         self.report(context, execution.state, execution.kickoff_id, usage=execution.usage)
         self.multiple_outputs = False  # for Airflow, which would push the keys of the record, also of a pending one
         if execution.state is ExecutionState.COMPLETED:

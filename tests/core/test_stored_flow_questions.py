@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
@@ -10,7 +11,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from airflow_crew_provider.core import flow_questions
-from airflow_crew_provider.core.flow_questions import MOST_QUESTIONS, FlowQuestions, is_over, read_answer
+from airflow_crew_provider.core.flow_questions import MOST_QUESTIONS, FlowQuestions, FlowRun, is_over, read_answer
 from airflow_crew_provider.core.flow_webhooks import AnswerAddress, FlowQuestion
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, 5, tzinfo=UTC)
@@ -82,3 +83,19 @@ def test_an_address_is_read_back_until_it_is_used_up() -> None:
     address = AnswerAddress("https://x.example/r", "token", "f")
     assert read_answer(flow_questions.stored_answer(address)) == address
     assert read_answer(flow_questions.USED) is None
+
+
+RUN = FlowRun("crew_flow", "e-1", "dag", "run")
+
+
+def test_a_run_is_stored_under_a_name_of_its_own_and_read_back() -> None:
+    digest = hashlib.sha256(b'["crew_flow", "e-1", "dag", "run"]').hexdigest()[:40]
+    assert RUN.key == f"crew_flow_run_{digest}"
+    assert RUN.description == "Inbox of the crew provider, for run of dag; removed within a day of its end"
+    assert is_over(RUN.key, RUN.description, NOW) is False
+    assert FlowRun.of(json.dumps(RUN.as_dict())) == RUN
+
+
+@pytest.mark.parametrize("text", [None, "", "gAAAA", "5", "{}", '{"dag_id": "dag"}', '["crew_flow", "e-1"]'])
+def test_what_is_not_a_run_is_none(text: str | None) -> None:
+    assert FlowRun.of(text) is None

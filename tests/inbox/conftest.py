@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 import requests
 import uvicorn
-from registered_run import Inbox, RegisteredRun
+from cryptography.fernet import Fernet
+from registered_run import Inbox, RegisteredRun, read_key_anew
 from starlette.applications import Starlette
 
 from airflow_crew_provider.inbox.plugin import URL_PREFIX, CrewInboxPlugin
@@ -40,3 +41,13 @@ def dag_run(inbox: Inbox) -> Iterator[RegisteredRun]:
     with requests.Session() as session:
         session.trust_env = False
         yield RegisteredRun(inbox, session)
+
+
+@pytest.fixture
+def encrypted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give Airflow a Fernet key."""
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", Fernet.generate_key().decode())
+    read_key_anew()
+    yield
+    monkeypatch.undo()
+    read_key_anew()

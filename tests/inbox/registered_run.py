@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 import requests
 import uvicorn
+from airflow.models import crypto
 from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
@@ -20,7 +21,7 @@ from airflow.models.trigger import Trigger
 from airflow.models.variable import Variable
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
-from sqlalchemy import insert, select, update
+from sqlalchemy import delete, insert, select, update
 
 from airflow_crew_provider.compat import flow_variables, task_state
 from airflow_crew_provider.compat.encryption import unseal
@@ -150,9 +151,13 @@ class RegisteredRun:
         with create_session(scoped=False) as session:
             XComModel.set(key, value, **names, session=session)
 
-    def end_run(self) -> None:
+    def end_run(self, **more: Any) -> None:
         with create_session(scoped=False) as session:
-            session.execute(update(DagRun).where(DagRun.id == self.dag_run_id).values(state="success"))
+            session.execute(update(DagRun).where(DagRun.id == self.dag_run_id).values(state="success", **more))
+
+    def delete_run(self) -> None:
+        with create_session(scoped=False) as session:
+            session.execute(delete(DagRun).where(DagRun.id == self.dag_run_id))
 
     def messages(self, given: Given | None = None) -> InboxMessages:
         given = given or self.kickoff
@@ -258,3 +263,11 @@ def store_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_variables, "Variable", StoredVariables)
     monkeypatch.setattr(task_state, "Variable", StoredVariables)
     monkeypatch.setattr(variables, "Variable", StoredVariables)
+
+
+def read_key_anew() -> None:
+    """Let Airflow forget its Fernet key, which a global holds before 3.1."""
+    if hasattr(crypto, "_fernet"):
+        crypto._fernet = None
+    else:
+        crypto.get_fernet.cache_clear()

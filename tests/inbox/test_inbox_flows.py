@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import requests
-from airflow.models import crypto
 from airflow.models.variable import Variable
 from airflow.utils.session import create_session
 from console import CREW, SECRET, TOKEN, nested, question, signed
 from cryptography.fernet import Fernet
-from registered_run import RegisteredRun
+from registered_run import RegisteredRun, read_key_anew
 from sqlalchemy import func, select
 
 from airflow_crew_provider.compat.encryption import NotDecrypted, seal, unseal
@@ -160,24 +159,6 @@ def test_f5_a_callback_to_a_foreign_host_is_refused_and_kept_nowhere(
     assert TOKEN not in refused.text + caplog.text
     assert stored() == before
     assert dag_run.still_waits(waiting)
-
-
-@pytest.fixture
-def encrypted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Give Airflow a Fernet key."""
-    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", Fernet.generate_key().decode())
-    read_key_anew()
-    yield
-    monkeypatch.undo()
-    read_key_anew()
-
-
-def read_key_anew() -> None:
-    """Let Airflow forget its key, which a global holds before 3.1."""
-    if hasattr(crypto, "_fernet"):
-        crypto._fernet = None
-    else:
-        crypto.get_fernet.cache_clear()
 
 
 def rows_of(body: Json) -> list[tuple[str, str, str]]:
