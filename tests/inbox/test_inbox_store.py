@@ -25,6 +25,7 @@ from airflow_crew_provider.core.stored_names import INBOX_PREFIX, MESSAGES_KEY, 
 from airflow_crew_provider.inbox import cleaning, store
 from airflow_crew_provider.models import Json
 from scripts.stack import wait_until
+from scripts.stack.waiting import PATIENCE
 
 DAY = timedelta(days=1)
 EARLIER = store.EarlierXCom
@@ -71,7 +72,7 @@ def test_a24_a_request_without_a_valid_credential_costs_one_statement_by_indexes
     unknown = dag_run.kickoff.url[:-10] + "a" * 10
     for send in (
         lambda: dag_run.send_question(token="wrong"),
-        lambda: dag_run.http.post(unknown, json=dag_run.question(), timeout=20),
+        lambda: dag_run.http.post(unknown, json=dag_run.question(), timeout=PATIENCE),
         lambda: dag_run.send_webhook("/".join([*str(dag_run.kickoff.webhooks.task).split("/")[:-2], "x" * 43, "task"])),
     ):
         with statements() as sent:

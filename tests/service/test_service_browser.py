@@ -8,8 +8,7 @@ import pytest
 from crew_client import GATED, SLOW, Client, Serve
 from playwright.sync_api import Browser, Page, expect
 
-from scripts.stack.waiting import PATIENCE
-from tests.browsers import browser_or_skip
+from tests.browsers import browser_or_skip, new_page
 
 pytestmark = pytest.mark.slow
 WINDOWS = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
@@ -23,9 +22,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(params=sorted(WINDOWS))
 def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Page]:
-    page = browser.new_page(viewport=WINDOWS[request.param])  # type: ignore[arg-type]
-    page.set_default_timeout(30_000)
-    expect.set_options(timeout=PATIENCE * 1000)
+    page = new_page(browser, viewport=WINDOWS[request.param])
     yield page
     page.close()
 

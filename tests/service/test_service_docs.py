@@ -15,7 +15,7 @@ from crew_client import GATED, Command, Serve
 from playwright.sync_api import Page, expect
 
 from scripts.stack.waiting import PATIENCE
-from tests.browsers import browser_or_skip
+from tests.browsers import browser_or_skip, new_page
 
 pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-20-letters"
@@ -25,9 +25,7 @@ PREFIX = "/team"
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
     with browser_or_skip() as browser:
-        page = browser.new_page(viewport={"width": 1280, "height": 1000})
-        page.set_default_timeout(30_000)
-        expect.set_options(timeout=PATIENCE * 1000)
+        page = new_page(browser, viewport={"width": 1280, "height": 1000})
         yield page
 
 

@@ -8,18 +8,16 @@ from contextlib import contextmanager
 from playwright.sync_api import Page, expect
 
 from scripts.stack import AirflowStack, DagRun
-from tests.browsers import browser_or_skip
+from tests.browsers import browser_or_skip, new_page
 
 VIEWPORT = {"width": 1280, "height": 900}
-TIMEOUT_MS = 20_000
 
 
 @contextmanager
 def signed_in(airflow: AirflowStack, user: str | None = None) -> Iterator[Page]:
     """Open a page on Airflow's UI, signed in; skip the test where no browser is installed."""
     with browser_or_skip() as browser:
-        page = browser.new_page(viewport=VIEWPORT, locale="en-US", timezone_id="UTC")
-        page.set_default_timeout(TIMEOUT_MS)
+        page = new_page(browser, viewport=VIEWPORT, locale="en-US", timezone_id="UTC")
         sign_in(page, airflow, user or airflow.api.user)
         yield page
 
@@ -39,4 +37,4 @@ def open_review(page: Page, airflow: AirflowStack, run: DagRun, subject: str) ->
     page.get_by_role("link", name="View all required actions").click()
     row = page.get_by_role("row").filter(has_text=run.run_id).filter(has_text=subject)
     row.get_by_role("link", name=subject).click()
-    expect(page.locator("textarea").first).to_be_visible(timeout=30_000)
+    expect(page.locator("textarea").first).to_be_visible()

@@ -6,6 +6,7 @@ import requests
 
 from scripts.stack import AirflowStack, wait_until
 from scripts.stack.reviews import draft_shown
+from scripts.stack.waiting import PATIENCE
 
 FEEDBACK = "Shorter, and name the sources."
 
@@ -45,5 +46,5 @@ def test_no_slot_is_held_while_the_crew_runs_or_the_person_thinks_and_the_feedba
 
 
 def test_nobody_answers_without_signing_in(airflow: AirflowStack) -> None:
-    answer = requests.get(f"{airflow.url}/api/v2/dags/crew_review/dagRuns/~/hitlDetails", timeout=10)
+    answer = requests.get(f"{airflow.url}/api/v2/dags/crew_review/dagRuns/~/hitlDetails", timeout=PATIENCE)
     assert answer.status_code == 401

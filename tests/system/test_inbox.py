@@ -8,6 +8,7 @@ import pytest
 import requests
 
 from scripts.stack import AirflowStack, CrewService, ProcessGroup, wait_until
+from scripts.stack.waiting import PATIENCE
 
 FEEDBACK = "Shorter, and name the sources."
 CREW = {
@@ -39,7 +40,7 @@ def live_crew(airflow: AirflowStack, group: ProcessGroup, tmp_path_factory: pyte
 
 def status(service: CrewService, kickoff_id: str) -> str:
     headers = {"Authorization": f"Bearer {service.token}"}
-    return requests.get(f"{service.url}/status/{kickoff_id}", headers=headers, timeout=10).json()["state"]
+    return requests.get(f"{service.url}/status/{kickoff_id}", headers=headers, timeout=PATIENCE).json()["state"]
 
 
 def test_a_live_deployment_is_reviewed_in_rounds_by_webhooks_alone(

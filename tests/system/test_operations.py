@@ -13,6 +13,7 @@ from faults.openlineage import crew_facet_of
 from faults.statsd import Metric, StatsdServer
 
 from scripts.stack import AirflowStack, CrewService, DagRun, ProcessGroup, wait_until
+from scripts.stack.waiting import PATIENCE
 
 # Long enough that the triggerer polls it, however late a busy machine starts the task that waits.
 REVIEWED_CREW = {
@@ -172,7 +173,7 @@ def test_a_crew_that_airflow_did_not_start_runs_a_dag_once_though_its_event_come
     def kick_off() -> str:
         headers = {"Authorization": f"Bearer {plain_crew.token}"}
         body = {"inputs": {"topic": "tea"}, "crewWebhookUrl": url}
-        answer = requests.post(f"{plain_crew.url}/kickoff", json=body, headers=headers, timeout=30)
+        answer = requests.post(f"{plain_crew.url}/kickoff", json=body, headers=headers, timeout=PATIENCE)
         return str(answer.json()["kickoff_id"])
 
     def runs(number: int) -> list[dict[str, Any]]:
@@ -185,7 +186,7 @@ def test_a_crew_that_airflow_did_not_start_runs_a_dag_once_though_its_event_come
 
     first = kick_off()
     wait_until(lambda: runs(1), "the run of the first execution")
-    again = requests.post(url, json={"kickoff_id": first}, timeout=30)
+    again = requests.post(url, json={"kickoff_id": first}, timeout=PATIENCE)
     assert (again.status_code, again.json()) == (200, {"status": "known already"})
     second = kick_off()  # a run of the repeated event would come before this one's
     ended = wait_until(lambda: runs(2), "the run of the second execution")

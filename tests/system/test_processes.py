@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from scripts.stack import ProcessGroup, wait_until
+from scripts.stack.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 OWNER = """
@@ -38,7 +39,7 @@ def test_nothing_is_left_behind_when_the_owner_ends_by_a_signal(number: int, chi
     folder, *pids = owner.stdout.readline().split()
     assert len(pids) == 2
     owner.send_signal(number)
-    owner.wait(timeout=10)
+    owner.wait(timeout=PATIENCE)
     wait_until(lambda: not any(psutil.pid_exists(int(pid)) for pid in pids), "the end of all processes")
     wait_until(lambda: not Path(folder).exists(), "the end of the folder")
 

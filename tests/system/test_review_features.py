@@ -10,6 +10,7 @@ import requests
 
 from airflow_crew_provider.compat import human_in_the_loop
 from scripts.stack import AirflowApi, AirflowStack, CrewService, DagRun, ProcessGroup, wait_until
+from scripts.stack.waiting import PATIENCE
 
 DRAFT = {
     "id": "draft_task",
@@ -73,10 +74,10 @@ def revise_elsewhere(crew: CrewService, execution_id: str) -> None:
     headers = {"Authorization": f"Bearer {crew.connection['password']}"}
     url = crew.connection["host"]
     answer = {"execution_id": execution_id, "task_id": "draft_task", "human_feedback": "shorter", "is_approve": False}
-    requests.post(f"{url}/resume", json=answer, headers=headers, timeout=30).raise_for_status()
+    requests.post(f"{url}/resume", json=answer, headers=headers, timeout=PATIENCE).raise_for_status()
 
     def revised() -> bool:
-        status = requests.get(f"{url}/status/{execution_id}", headers=headers, timeout=30).json()
+        status = requests.get(f"{url}/status/{execution_id}", headers=headers, timeout=PATIENCE).json()
         return status.get("task_output") == "Draft 2, shorter"
 
     wait_until(revised, "the second draft")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from scripts.stack import AirflowApi, AirflowStack, CrewService, DagRun, ProcessGroup, wait_until
+from scripts.stack.waiting import PATIENCE
 
 MANY = 12
 # Quick enough that no wait has to be deferred for a moment only, which Airflow 3.3.2 sometimes fails.
@@ -80,7 +81,7 @@ def decisions(airflow: AirflowStack, dag_id: str, *run_id: str) -> list[dict[str
     user, password = next(iter(airflow.passwords.items()))
     login = {"AIRFLOW_API_URL": airflow.url, "AIRFLOW_API_USER": user, "AIRFLOW_API_PASSWORD": password}
     command = [str(Path(sys.executable).with_name("python")), "-m", "airflow_crew_provider.audit.cli", dag_id, *run_id]
-    done = subprocess.run(command, env={**os.environ, **login}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env={**os.environ, **login}, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     assert password not in done.stdout + done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]

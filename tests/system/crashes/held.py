@@ -27,6 +27,7 @@ from crew_service.engine.crew import (
 )
 from crew_service.local import running_service
 from scripts.stack import AirflowStack, DagRun, wait_until
+from scripts.stack.waiting import PATIENCE
 
 AT_ONCE = 160
 
@@ -95,7 +96,7 @@ class Deployment:
 
     def kickoff(self, topic: str) -> str:
         body = {"inputs": {"topic": topic}}
-        answer = requests.post(f"{self.url}/kickoff", headers=self._headers, json=body, timeout=30)
+        answer = requests.post(f"{self.url}/kickoff", headers=self._headers, json=body, timeout=PATIENCE)
         return answer.json()["kickoff_id"]
 
     @contextmanager
