@@ -104,6 +104,11 @@ ROWS = {
     "S24": ("webhooks to one address with and without a credential", "in order, each with its own"),
     "S25": ("a webhook that is sent again", "the same id and credential, also after the end"),
     "S27": ("zero characters in a text; 2^40 tokens", "refused, or kept; no execution stays running"),
+    "S28": ("a crew closes its descriptors", "it ends as an error, which says so"),
+    "S29": (
+        "a forged `X-Forwarded-For`, a SQLite file locked for a minute, a bad chunk",
+        "the limit of logins holds; kickoffs answer 503 within ten seconds; a 400 in JSON",
+    ),
     "F1": ("a Flow lists inputs that it does not require", "the kickoff is sent; the service's 422 decides"),
     "F2": ("a Flow's webhook: forged, old, repeated, nested, unknown", "refused, or taken once"),
     "F3": ("an empty answer, an unknown outcome, feedback beside one", "refused with the outcomes; both arrive"),

@@ -277,6 +277,31 @@ def test_what_is_no_request_is_answered_as_json(serve: Serve, text: bytes, code:
         assert json.loads(rest)["detail"]
 
 
+BAD_CHUNKS = [b"xyz\r\n{}\r\n0\r\n\r\n", b"2\r\n{}garbage\r\n0\r\n\r\n", b"-2\r\n{}\r\n0\r\n\r\n"]
+
+
+@pytest.mark.row("S29")
+@pytest.mark.parametrize("before", [b"", b'9\r\n{"inputs"\r\n'], ids=["at first", "after a good one"])
+@pytest.mark.parametrize("chunk", BAD_CHUNKS)
+@pytest.mark.parametrize("path", ["/kickoff", "/login"])
+def test_s29_a_bad_chunk_is_answered_as_json(
+    serve: Serve, caplog: pytest.LogCaptureFixture, path: str, before: bytes, chunk: bytes
+) -> None:
+    client = serve(PLAIN)
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {client.token}\r\nTransfer-Encoding: chunked\r\n"
+    with half_sent(client.url, head.encode() + b"\r\n" + before) as connection:
+        connection.sendall(chunk)
+        answer = b""
+        while part := connection.recv(4000):
+            answer += part
+    assert answer.count(b"HTTP/1.1 ") == 1
+    head_, _, rest = answer.partition(b"\r\n\r\n")
+    assert head_.startswith(b"HTTP/1.1 400 ")
+    assert b"content-type: application/json" in head_
+    assert json.loads(rest)["detail"]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 def sentcounted(client: Client, code: int) -> bool:
     return f'code="{code}"' in client.get("/metrics").text
 

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from crew_client import Client, Command, Receiver, eventually
 
 from crew_service.cli import main
 from scripts.stack.database import ThrowAwayDatabase
+from scripts.stack.waiting import FACTOR
 
 pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-20-letters"
@@ -172,6 +174,29 @@ def test_s12_executions_wait_while_another_process_locks_sqlite(start: Callable[
     other.execute("ROLLBACK")
     other.close()
     the_service_mends(client, kickoffs)
+
+
+@pytest.mark.row("S29")
+def test_s29_each_of_many_kickoffs_is_refused_within_ten_seconds_while_sqlite_is_locked(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    client = start("x.db").client(TOKEN)
+
+    def seconds(number: int) -> float:
+        began = time.monotonic()
+        assert refusal(client.holding(TOKEN)) == "The database is locked by another process."
+        return time.monotonic() - began
+
+    other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with ThreadPoolExecutor(60) as pool:
+        took = list(pool.map(seconds, range(60)))
+    again = seconds(61)
+    other.execute("ROLLBACK")
+    other.close()
+    the_service_mends(client, [])
+    assert max(took) < 10 * FACTOR
+    assert again < min(took), "what is known to be locked holds nobody up"
 
 
 @pytest.mark.row("S12")

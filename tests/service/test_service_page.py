@@ -178,6 +178,38 @@ def test_ten_failed_logins_in_a_minute_make_the_address_wait(client: Client, mon
     assert login(client.token).status_code == 200
 
 
+def failed_login(client: Client, forwarded: str) -> int:
+    headers = {"X-Forwarded-For": forwarded}
+    return requests.post(f"{client.url}/login", data={"token": "x"}, headers=headers, timeout=PATIENCE).status_code
+
+
+@pytest.mark.row("S29")
+def test_s29_a_forged_address_does_not_get_round_the_limit_of_logins(client: Client) -> None:
+    codes = [failed_login(client, f"198.51.100.{number}") for number in range(login_limit.TRIES + 1)]
+    assert codes == [401] * login_limit.TRIES + [429]
+
+
+@pytest.mark.row("S29")
+@pytest.mark.parametrize("proxies", ["127.0.0.1", "127.0.0.1,192.0.2.1", "*"])
+def test_s29_behind_a_proxy_that_is_named_the_limit_is_of_the_address_that_the_proxy_has_seen(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, proxies: str
+) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", proxies)
+    client = serve()
+    codes = [failed_login(client, f"10.0.0.{number}, 203.0.113.7") for number in range(login_limit.TRIES + 1)]
+    assert codes == [401] * login_limit.TRIES + [429]
+    assert failed_login(client, "203.0.113.7, 203.0.113.8") == 401, "another one is not kept out"
+
+
+def test_a_proxy_on_this_machine_says_by_which_scheme_a_request_came(client: Client) -> None:
+    answers = [
+        requests.post(f"{client.url}/login", data={"token": client.token}, headers=headers, timeout=PATIENCE)
+        for headers in ({}, {"X-Forwarded-Proto": "https"})
+    ]
+    cookies = [answer.history[0].headers["set-cookie"] for answer in answers]
+    assert ["Secure" in cookie for cookie in cookies] == [False, True]
+
+
 def test_the_list_is_searched_filtered_and_paged(serve: Serve) -> None:
     client = serve(PLAIN)
     ids = [client.kickoff(f"topic-{number:02}") for number in range(27)]

@@ -10,6 +10,7 @@ import socket
 import threading
 from typing import Any
 
+LINK_CLOSED = 98  # the exit code of a process whose crew has closed its end of the socket
 LARGEST = 64 * 1024 * 1024  # bytes in one message; a crew's output is text that people read
 
 Message = dict[str, Any]

@@ -17,7 +17,7 @@ import time
 import traceback
 
 from crew_service.crewai import description, loading, process_tree, serialization
-from crew_service.crewai.channel import Channel, Message
+from crew_service.crewai.channel import LINK_CLOSED, Channel, Message
 from crew_service.crewai.crew_run import CrewRun
 from crew_service.crewai.errors import UnsupportedCrew
 from crew_service.crewai.flow_run import FlowRun
@@ -25,6 +25,7 @@ from crew_service.crewai.flow_source import FlowSource
 from crew_service.crewai.json_crew import JsonCrew
 from crew_service.engine.crew import CrewFailed, Job, Progress, Report, TaskDone
 
+CHECKED = 1.0  # seconds between two checks of the link
 LAST_WORDS = 5.0  # seconds that a process has after its outcome, for what it registered to be done at exit
 
 
@@ -33,6 +34,7 @@ class ServiceConnection:
 
     def __init__(self, link: socket.socket) -> None:
         self._channel = Channel(link)
+        self._descriptor, self._inode = link.fileno(), _inode(link.fileno())
         self._acknowledged: queue.Queue[Message] = queue.Queue()
         self._asking = threading.Lock()
         self._over = False
@@ -43,17 +45,20 @@ class ServiceConnection:
         if request is None:
             raise SystemExit("the service is gone")
         threading.Thread(target=self._listen, name="crew-service", daemon=True).start()
+        threading.Thread(target=self._watch, name="crew-service-link", daemon=True).start()
         return request
 
     def report(self, progress: Progress) -> None:
         """Send progress; a finished task is stored by the service before the crew goes on."""
         with self._asking:
+            self._check_link()
             self._channel.send(serialization.packed(progress))
             if isinstance(progress, TaskDone):
                 self._acknowledged.get()
 
     def answer(self, message: Message) -> None:
         self._over = True
+        self._check_link()
         self._channel.send(message)
 
     def _listen(self) -> None:
@@ -62,6 +67,26 @@ class ServiceConnection:
         if self._over:
             time.sleep(LAST_WORDS)
         os.killpg(0, signal.SIGKILL)
+
+    def _watch(self) -> None:
+        """End a process that can report nothing any more: a read that has begun does not notice the close."""
+        while True:
+            time.sleep(CHECKED)
+            self._check_link()
+
+    def _check_link(self) -> None:
+        """Exit if the crew has closed the link; another file may have its number by now."""
+        if _inode(self._descriptor) != self._inode:
+            process_tree.end_descendants()
+            os._exit(LINK_CLOSED)
+
+
+def _inode(descriptor: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def work(link: socket.socket) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from crew_service.crewai import serialization
-from crew_service.crewai.channel import Message
+from crew_service.crewai.channel import LINK_CLOSED, Message
 from crew_service.crewai.process_pool import CrewProcess, ProcessPool, ProcessPoolClosed
 from crew_service.engine.crew import (
     BadTarget,
@@ -94,4 +94,6 @@ def _messages(worker: CrewProcess, cancelled: Cancellation) -> Iterator[Message]
 
 
 def _ended(code: int) -> str:
+    if code == LINK_CLOSED:
+        return "was ended, since it had closed the descriptor through which it reports to the service,"
     return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"

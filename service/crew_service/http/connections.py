@@ -111,6 +111,10 @@ class GuardedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         """A request has begun to arrive, or never did on a new connection."""
         return self._timer is not None or (self.cycle is not None and self.cycle.more_body)
 
+    def _reads_a_body(self) -> bool:
+        """The body of the only request arrives, and its answer has not begun."""
+        return not self.pipelined() and self.cycle.more_body and not self.cycle.response_started
+
     def _expect_headers(self) -> None:
         self._header_bytes = 0
         self._timer = self.loop.call_later(self.header_seconds, self._too_slow)
@@ -143,8 +147,10 @@ class GuardedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     def _refuse(self, code: int, detail: str) -> None:
         """Answer in the server's place and close; nothing goes out after an answer has begun."""
         self._stop_timer()
-        if not self.transport.is_closing() and self.between_requests():
+        if not self.transport.is_closing() and (self.between_requests() or self._reads_a_body()):
             self.transport.write(_answer(code, detail))
+            if self.cycle is not None:
+                self.cycle.disconnected = True
         self.transport.close()
 
 

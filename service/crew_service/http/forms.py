@@ -18,6 +18,7 @@ from crew_service.http import bodies
 from crew_service.http.auth import DENIED
 from crew_service.http.html import html_page
 from crew_service.http.login_limit import LoginLimit
+from crew_service.http.sender import sender_of
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class Forms(ABC):
     async def login(self, request: Request) -> Response:
         form = await _form(request)
         typed = {name: form[name] for name in TYPED if name in form}
-        address = request.client.host if request.client else ""
+        address = sender_of(request)
         wait = self._limit.wait(address)
         if wait:
             log.warning("login refused: too many failures from %s", address)

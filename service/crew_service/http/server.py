@@ -10,6 +10,7 @@ import uvicorn
 from crew_service.engine.crew import Crew
 from crew_service.http.app import create_app
 from crew_service.http.connections import HEADER_SECONDS, GuardedProtocol, InPieces, guarded
+from crew_service.http.sender import WithPeer
 from crew_service.settings import Settings
 
 BACKLOG = 2048
@@ -50,7 +51,8 @@ def bind(host: str, port: int) -> socket.socket:
 
 def server(settings: Settings, crews: Mapping[str, Crew]) -> Server:
     config = uvicorn.Config(
-        InPieces(create_app(settings, crews)),
+        WithPeer(InPieces(create_app(settings, crews))),
+        proxy_headers=False,  # by `WithPeer`
         log_config=None,
         access_log=False,
         lifespan="on",

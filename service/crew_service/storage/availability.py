@@ -21,13 +21,14 @@ log = logging.getLogger(__name__)
 
 QUIET = 60.0  # seconds between two log lines that say the same
 
+LOCKED = "The database is locked by another process."
 SENTENCES = {
     "full": "The database cannot be written: the disk is full.",
     "no space": "The database cannot be written: the disk is full.",
     "readonly": "The database cannot be written: it is read-only.",
     "read-only": "The database cannot be written: it is read-only.",
-    "locked": "The database is locked by another process.",
-    "lock timeout": "The database is locked by another process.",
+    "locked": LOCKED,
+    "lock timeout": LOCKED,
     "moved away": "The database cannot be used: its file was moved.",
     "unable to open": "The database cannot be used: its file cannot be opened.",
     "i/o error": "The database cannot be used: the disk reports an error.",

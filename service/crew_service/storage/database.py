@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,13 @@ from sqlalchemy.sql import Select
 
 from crew_service.storage import clock, engines, file_lock, location, schema
 from crew_service.storage.availability import (
+    LOCKED,
     Availability,
     DatabaseUnavailable,
     FileMoved,
     is_trouble,
 )
-
-TURN = 15.0  # seconds to wait for this process's own turn to write to SQLite
+from crew_service.storage.writer_turn import Busy, WriterTurn
 
 
 class DatabaseUnusable(Exception):
@@ -34,7 +35,7 @@ class Database:
         self.availability = Availability()
         self.erased = threading.Event()  # something secret was erased; its traces in the log are to go too
         self._held = contextlib.ExitStack()
-        self._turn = threading.Lock()
+        self._turn = WriterTurn()
         self._peeking = threading.Lock()
         named = repr(location.shown(database))
         try:
@@ -89,8 +90,13 @@ class Database:
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
         """One transaction; it is durable once the block is left without an error."""
-        with self._blamed(), self._in_turn(), self._engines.writer.begin() as connection:
-            yield connection
+        with self._blamed(), self._in_turn() as until, self._engines.writer.connect() as connection:
+            if until is not None:
+                connection.execution_options(**{engines.BUSY: max(until - time.monotonic(), 0.0)})
+            with self._turn.beginning():
+                transaction = connection.begin()
+            with transaction:
+                yield connection
         self.availability.works()
 
     def now(self) -> float:
@@ -114,17 +120,16 @@ class Database:
         self._held.close()
 
     @contextlib.contextmanager
-    def _in_turn(self) -> Iterator[None]:
-        """SQLite has one writer: its threads queue here, where the wait is fair and short."""
+    def _in_turn(self) -> Iterator[float | None]:
+        """Hold this process's turn to write to SQLite; yield until when to wait for other processes."""
         if not self.is_sqlite:
-            yield
+            yield None
             return
-        if not self._turn.acquire(timeout=TURN):
-            raise DatabaseUnavailable("The database is busy.")
         try:
-            yield
-        finally:
-            self._turn.release()
+            with self._turn.taken() as until:
+                yield until
+        except Busy:
+            raise DatabaseUnavailable(LOCKED if self._turn.is_locked else "The database is busy.") from None
 
     @contextlib.contextmanager
     def _blamed(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ from sqlalchemy.pool import QueuePool
 from crew_service.storage import location
 from crew_service.storage.json_values import loads
 
+BUSY = "busy_seconds"  # execution option of a connection: how long its next transaction waits for other processes
 BUSY_TIMEOUT = "PRAGMA busy_timeout=10000"  # the command line writes to the same file
 PRAGMAS = (
     BUSY_TIMEOUT,
@@ -86,7 +87,14 @@ def _prepare(connection: Any, record: Any) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")  # a later upgrade from reading to writing could fail
+    seconds = connection.get_execution_options().get(BUSY)
+    if seconds is not None:
+        connection.exec_driver_sql(f"PRAGMA busy_timeout={seconds * 1000:.0f}")
+    try:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")  # a later upgrade from reading to writing could fail
+    finally:
+        if seconds is not None:
+            connection.exec_driver_sql(BUSY_TIMEOUT)
 
 
 def _limit_locks(connection: Any, record: Any) -> None:

@@ -12,6 +12,7 @@ from engine_stub import EngineStub, alive
 
 from crew_service.crewai.channel import Channel
 from crew_service.engine.crew import Cancelled, Completed, CrewFailed
+from scripts.stack.waiting import FACTOR
 
 Player = Callable[..., EngineStub]
 
@@ -71,6 +72,22 @@ def test_s16_what_a_crew_hid_ends_when_the_crew_is_killed_or_stopped(play: Playe
     with pytest.raises(Cancelled):
         crew.segment()
     eventually(lambda: not any(map(alive, pids(crew))), "the end of what the stopped crew hid")
+
+
+CLOSE = ["close_descriptors", "close_all_descriptors", "replace_descriptors", "close_descriptors_and_wait"]
+
+
+@pytest.mark.row("S28")
+@pytest.mark.parametrize("deed", CLOSE)
+def test_s28_a_crew_that_closes_its_descriptors_ends_as_an_error(play: Player, deed: str) -> None:
+    crew = unruly(play, deed)
+    limit = threading.Timer(60 * FACTOR, crew.cancelled.set, ["it hangs"])
+    limit.start()
+    with pytest.raises(CrewFailed, match="closed the descriptor through which it reports to the service, before"):
+        crew.segment()
+    limit.cancel()
+    assert crew.finished() == ["start"]
+    eventually(lambda: not any(map(alive, pids(crew))), "the end of the process")
 
 
 def test_crewai_itself_uses_no_network(play: Player) -> None:

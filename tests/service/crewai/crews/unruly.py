@@ -81,6 +81,31 @@ def wait(log: Path) -> str:
     return "waited"
 
 
+def close_descriptors(log: Path) -> str:
+    os.closerange(3, 4096)
+    return "closed"
+
+
+def close_all_descriptors(log: Path) -> str:
+    os.closerange(0, 4096)
+    return "closed"
+
+
+def replace_descriptors(log: Path) -> str:
+    """Close all, and open others under the same numbers."""
+    before = max(int(name) for name in os.listdir("/proc/self/fd"))
+    os.closerange(3, 4096)
+    for _ in range(before):
+        os.pipe()
+    return "replaced"
+
+
+def close_descriptors_and_wait(log: Path) -> str:
+    os.closerange(3, 4096)
+    time.sleep(3600)
+    return "waited"
+
+
 HIDDEN = """
 import os, sys, time
 if os.fork() == 0:
@@ -128,6 +153,7 @@ DEEDS: dict[str, Callable[[Path], str]] = {
     for deed in (
         *(well, fail, leave, leave_politely, die, hang, flood, ask_the_terminal, kill_the_parent, wait),
         *(leave_all_behind, hide_and_hang, hide_and_die),
+        *(close_descriptors, close_all_descriptors, replace_descriptors, close_descriptors_and_wait),
     )
 }
 
