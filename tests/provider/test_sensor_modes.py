@@ -26,6 +26,7 @@ from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.tasks import outcomes
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from scripts.stack.waiting import PATIENCE
 
 try:
     from airflow.sdk.exceptions import AirflowRescheduleException
@@ -129,7 +130,7 @@ def test_soft_fail_and_never_fail_skip_in_every_mode(
     first = [dialect.running] if when == "later" else []
     server.on(POLL, *first, answers[fault])
     try:
-        operator = sensor(mode, timeout=0.3 if fault == "timeout" else 20, **{flag: True})
+        operator = sensor(mode, timeout=0.3 if fault == "timeout" else PATIENCE, **{flag: True})
     except Exception as error:
         pytest.skip(f"this Airflow has no {flag}: {error}")
     softened = is_softened(mode, flag, fault)
@@ -186,16 +187,17 @@ def test_a6_a_rescheduled_sensor_has_its_execution_timeout_for_each_poll_anew(
     server: FaultServer, dialect: Dialect
 ) -> None:
     server.on(POLL, *[dialect.running] * 12, dialect.completed)
-    operator, started = sensor("reschedule", execution_timeout=timedelta(seconds=0.4)), time.monotonic()
+    operator = sensor("reschedule", poke_interval=0.3, execution_timeout=timedelta(seconds=3))
+    started = time.monotonic()
     assert end_of(operator)["state"] == "completed"
-    assert time.monotonic() - started > 0.4  # all polls together
+    assert time.monotonic() - started > 3  # all polls together
 
 
 def test_a_rescheduled_sensor_remembers_between_its_pokes(server: FaultServer, dialect: Dialect) -> None:
     server.on(POLL, dialect.running)
     task_run = TaskRun("wait")
     operator = sensor("reschedule", timeout=0.6)
-    with pytest.raises(AirflowSensorTimeout, match=r"after [01] s"):
+    with pytest.raises(AirflowSensorTimeout, match=r"after \d+ s"):
         end_of(operator, task_run)
     with pytest.raises(AirflowRescheduleException):
         run(operator, task_run.retry())
