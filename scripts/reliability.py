@@ -51,6 +51,7 @@ ROWS = {
     "N29": ("a connection is edited while waits hold the old one", "each ends where the connection points by now"),
     "N30": ("no usage is reported while a budget is set", "the guard fails or asks, in words"),
     "N32": ("what an operator adds by itself differs", "the same request; sent again, its body is the first one's"),
+    "N33": ("an execution goes over its budget", "a worker stops it; the task and each retry fail, starting nothing"),
     "A1": ("worker killed between the POST and its record", "no second execution; the next try says so"),
     "A2": ("worker killed while it waits", "the next try waits for the same execution"),
     "A3": ("triggerer killed with 100 waits", "all go on in another one with their deadlines; no POST is repeated"),

@@ -60,6 +60,12 @@ class Budget:
 NO_BUDGET = Budget()
 
 
+def figures(usage: Json | None) -> Json | None:
+    """Return what of a usage a limit is compared with; None where nothing is known."""
+    known = {"total_tokens": total_tokens(usage), "cost_usd": cost_usd(usage)}
+    return {name: value for name, value in known.items() if value is not None} or None
+
+
 def cost_usd(usage: Json | None) -> int | float | None:
     """Read what an execution cost; None where the service does not say, or a model has no price."""
     return reported(usage, "cost_usd")

@@ -10,7 +10,8 @@ import random
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from airflow_crew_provider.core.outcome import COMPLETED, FAILED, GAVE_UP, PENDING, TIMEOUT, Outcome
+from airflow_crew_provider.core.budget import NO_BUDGET, Budget, figures
+from airflow_crew_provider.core.outcome import COMPLETED, FAILED, GAVE_UP, OVER_BUDGET, PENDING, TIMEOUT, Outcome
 from airflow_crew_provider.core.review import AnsweredDraft
 from airflow_crew_provider.core.transient_errors import is_transient
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError, CrewNotFound
@@ -43,6 +44,7 @@ class Watch:
     :param answered: the draft that a resume has just answered, which is no new question
     :param exponential_backoff: double the pause after each poll instead of adapting it
     :param max_wait: the longest such pause, in seconds
+    :param budget: what the execution may use before the wait ends
     """
 
     kickoff_id: str
@@ -55,6 +57,7 @@ class Watch:
     answered: AnsweredDraft | None = None
     exponential_backoff: bool = False
     max_wait: float | None = None
+    budget: Budget = NO_BUDGET
     last: Execution | None = field(default=None, repr=False)
     failing_since: float | None = None
     failures: int = 0
@@ -90,7 +93,9 @@ class Watch:
         if execution.state is ExecutionState.COMPLETED:
             return self._outcome(COMPLETED)
         if execution.state is ExecutionState.ERROR:
-            return self._outcome(FAILED, execution.error or "")
+            return self._outcome(FAILED, execution.error or "", figures(execution.usage))
+        if self.budget.passed_by(execution.usage):
+            return self._outcome(OVER_BUDGET, usage=figures(execution.usage))
         if execution.crew_task_id and self._asks(execution, now):
             return Outcome(PENDING, self.kickoff_id, crew_task_id=execution.crew_task_id)
         return self._past_deadline(now)
@@ -217,8 +222,8 @@ class Watch:
         waited = _duration(now - self.started)
         return self._outcome(TIMEOUT, f"The wait timed out after {waited}. {self.fate}")
 
-    def _outcome(self, kind: str, message: str = "") -> Outcome:
-        return Outcome(kind, self.kickoff_id, message)
+    def _outcome(self, kind: str, message: str = "", usage: Json | None = None) -> Outcome:
+        return Outcome(kind, self.kickoff_id, message, usage=usage)
 
 
 def _duration(seconds: float) -> str:

@@ -32,6 +32,7 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
         max_total_tokens: int | None = None,
         max_cost: float | None = None,
         on_unknown_usage: str = "fail",
+        stop_over_budget: bool = True,
         output_to: str | None = None,
         multiple_outputs: bool = False,
         **kwargs: Any,
@@ -53,6 +54,7 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
         :param max_total_tokens: fail if the execution uses more tokens
         :param max_cost: fail if the execution costs more, in USD
         :param on_unknown_usage: ``fail``, or ``ignore`` that the service does not report what a limit is compared with
+        :param stop_over_budget: stop an execution that is seen over a limit while it runs or waits for a person
         :param output_to: a path of object storage to write the output to, instead of the XCom (templated)
         :param multiple_outputs: push each key of the output as an XCom of its own
         :param kwargs: arguments of every task, such as ``retries`` and ``pool``

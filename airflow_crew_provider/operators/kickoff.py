@@ -18,6 +18,7 @@ from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Execution, ExecutionState, Json, Webhooks
 from airflow_crew_provider.operators.kickoff_start import WHAT_TO_CHECK, KickoffStart
+from airflow_crew_provider.tasks import over_budget
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed, deadline_of, fail_task, is_final, seconds
 from airflow_crew_provider.tasks.output_rules import OutputRules
 from airflow_crew_provider.tasks.post_record import PostRecord
@@ -138,8 +139,9 @@ class CrewKickoffOperator(WaitingTask):
             start.ended()
             raise
 
-    def refuse_unusable_rules(self) -> None:
-        """Refuse what could not be applied to the output, by this task or by those that wait for it."""
+    def refuse_start(self, record: PostRecord) -> None:
+        """Refuse a retry of what went over its budget, and rules that this task or those that wait could not apply."""
+        over_budget.refuse_retry(self.hook, record, self.budget, self.log)
         for rules in (self.output_rules, OutputRules(self.schema_of_waits)):
             rules.refuse_unusable()
 
@@ -161,6 +163,7 @@ class CrewKickoffOperator(WaitingTask):
             deadline=deadline_of(context, self.timeout, self.execution_timeout),
             poll_interval=seconds(self.poll_interval, "poll_interval") or 10.0,
             wait_past_pending=True,
+            budget=self.watched_budget,
         )
 
     def watch_again(self, context: Any) -> Watch:
@@ -175,9 +178,19 @@ class CrewKickoffOperator(WaitingTask):
     def _over(self, context: Any, **known: bool) -> None:
         """Record that the task has ended; its result is not lost if that fails."""
         try:
-            PostRecord(task_state_of(context, KICKOFF_STATE), Attempt.of(context, self)).over(**known)
+            self._record(context).over(**known)
         except CrewError as error:
             self.log.warning("The end of this task could not be stored: %s", error)
+
+    def record_over_budget(self, context: Any, passed: str) -> None:
+        """Record it, so that a retry starts nothing; where that fails, the service's figures tell the retry."""
+        try:
+            self._record(context).note(**{over_budget.RECORDED: passed})
+        except CrewError as error:
+            self.log.warning("That the budget is passed could not be stored: %s", error)
+
+    def _record(self, context: Any) -> PostRecord:
+        return PostRecord(task_state_of(context, KICKOFF_STATE), Attempt.of(context, self))
 
     def failed(self, watch: Watch, error: str) -> NoReturn:
         """Fail so that a retry starts a new execution."""

@@ -59,8 +59,8 @@ class KickoffTask(Protocol):
     def hook(self) -> CrewHook:
         """The hook of the task's connection."""
 
-    def refuse_unusable_rules(self) -> None:
-        """Refuse what could not be applied to the output."""
+    def refuse_start(self, record: PostRecord) -> None:
+        """Refuse rules that could not be applied, and a retry of what went over its budget."""
 
     def sending(self) -> None:
         """Note that the POST is under way."""
@@ -84,7 +84,7 @@ class KickoffStart:
         """Return the id of the execution that this task is about."""
         self.record = PostRecord(task_state_of(self.context, KICKOFF_STATE), Attempt.of(self.context, self.task))
         self.record.forget_deleted_run()
-        self.task.refuse_unusable_rules()
+        self.task.refuse_start(self.record)
         request = self._request()
         self.record.fingerprint = fingerprint(self._named(request))
         if self.record.earlier is Earlier.DONE and self._goes_on(self.record):

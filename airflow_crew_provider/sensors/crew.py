@@ -128,6 +128,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
             answered=None if self.wait_past_pending else answered_before(context, self, self.kickoff_id),
             exponential_backoff=self.exponential_backoff,
             max_wait=seconds(self.max_wait),
+            budget=self.watched_budget,
         )
 
     def _limit_of_all_polls(self) -> timedelta | None:

@@ -116,6 +116,7 @@ def crew_with_review(
     max_total_tokens: int | None = None,
     max_cost: float | None = None,
     on_unknown_usage: str = FAIL,
+    stop_over_budget: bool = True,
     output_to: str | None = None,
     on_schema_mismatch: str = "fail",
     outlets: Sequence[Any] | None = None,
@@ -138,6 +139,7 @@ def crew_with_review(
     :param max_total_tokens: fail if the execution uses more tokens
     :param max_cost: fail if the execution costs more, in USD
     :param on_unknown_usage: ``fail``, or ``ignore`` that the service does not report what a limit is compared with
+    :param stop_over_budget: stop an execution that is seen over a limit while it runs or waits for a person
     :param output_to: where the completed output is written instead of into the XCom (templated)
     :param on_schema_mismatch: ``fail``; or ``revise``: send a draft that does not match back once with its violations,
         before anybody is asked, which takes one of the rounds
@@ -150,6 +152,7 @@ def crew_with_review(
     shared: Json = {"crew_conn_id": crew_conn_id}
     owned: Json = {**shared, "cancel_on_kill": cancel_on_kill}
     budget: Json = {"max_total_tokens": max_total_tokens, "max_cost": max_cost, "on_unknown_usage": on_unknown_usage}
+    budget["stop_over_budget"] = stop_over_budget
     rules: Json = {"output_schema": output_schema, **budget, "output_to": output_to}
     wait: Json = {**owned, **rules, "deferrable": deferrable, "poke_interval": poll_interval}
     if timeout is not None:

@@ -21,17 +21,17 @@ def end_of(hook: CrewHook, kickoff_id: str, since: float, *, stop: bool) -> tupl
     :param stop: whether to stop it if it is not over
     """
     reply = hook.poll(kickoff_id)
-    over = _is_over(reply) or _is_forgotten(hook, kickoff_id, reply, since)
+    over = is_over(reply) or _is_forgotten(hook, kickoff_id, reply, since)
     if over or not stop:
         return over, f"The earlier execution {kickoff_id} is {_state(reply)}"
     try:
         stopped = hook.stop(kickoff_id)
     except CrewError as error:
         return False, fate_of_stop(kickoff_id, error)
-    return stopped or _is_over(hook.poll(kickoff_id)), fate_of_stop(kickoff_id, stopped)
+    return stopped or is_over(hook.poll(kickoff_id)), fate_of_stop(kickoff_id, stopped)
 
 
-def _is_over(reply: Execution | CrewError) -> bool:
+def is_over(reply: Execution | CrewError) -> bool:
     """Whether an execution can do nothing any more; a live deployment's "not found" may wait for a person."""
     return isinstance(reply, Execution) and reply.state in OVER
 

@@ -16,6 +16,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_crew_provider.compat import deferral
+from airflow_crew_provider.core.budget import Budget
 from airflow_crew_provider.core.outcome import GAVE_UP, Outcome
 from airflow_crew_provider.core.polling import Watch
 from airflow_crew_provider.core.stored_names import TRIGGER_CLASS_PATH
@@ -42,6 +43,8 @@ class CrewStatusTrigger(BaseTrigger):
     :param inbox: where webhooks of this execution are kept, if they go to the inbox
     :param not_before: when to poll first, in epoch seconds; None for at once
     :param report_seen: whether to fire also when the id is first known, so that a restart does not forget it
+    :param max_total_tokens: fire once the execution has used more tokens; None for any number
+    :param max_cost: fire once the execution has cost more, in USD; None for any cost
     """
 
     def __init__(
@@ -59,6 +62,8 @@ class CrewStatusTrigger(BaseTrigger):
         inbox: Json | None = None,
         not_before: float | None = None,
         report_seen: bool = False,
+        max_total_tokens: int | None = None,
+        max_cost: float | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.kickoff_id = kickoff_id
@@ -74,6 +79,8 @@ class CrewStatusTrigger(BaseTrigger):
         self.inbox = inbox
         self.not_before = not_before
         self.report_seen = report_seen
+        self.max_total_tokens = max_total_tokens
+        self.max_cost = max_cost
         self._hook = hook_with(crew_conn_id, inbox)
         self._held = False
 
@@ -82,6 +89,7 @@ class CrewStatusTrigger(BaseTrigger):
         """Go on with a watch that a worker began."""
         return cls(
             **{name: getattr(watch, name) for name in WATCHED if name != "report_seen"},
+            **watch.budget.limits,
             crew_conn_id=crew_conn_id,
             cancel_on_kill=cancel_on_kill,
             inbox=inbox,
@@ -91,11 +99,13 @@ class CrewStatusTrigger(BaseTrigger):
 
     def watch(self) -> Watch:
         """Return the wait that the arguments describe."""
-        return Watch(**{name: getattr(self, name) for name in WATCHED})
+        budget = Budget(self.max_total_tokens, self.max_cost)
+        return Watch(**{name: getattr(self, name) for name in WATCHED}, budget=budget)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and all arguments."""
-        return TRIGGER_CLASS_PATH, {name: getattr(self, name) for name in ARGUMENTS}
+        """Return the class path and all arguments; of the limits those that are given, as 0.2.0 stored none."""
+        arguments = {name: getattr(self, name) for name in ARGUMENTS}
+        return TRIGGER_CLASS_PATH, {n: value for n, value in arguments.items() if n not in LIMITS or value is not None}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and fire the outcome; whatever goes wrong is an outcome too."""
@@ -175,5 +185,6 @@ class CrewStatusTrigger(BaseTrigger):
             return error
 
 
+LIMITS = ("max_total_tokens", "max_cost")
 ARGUMENTS = tuple(signature(CrewStatusTrigger).parameters)
 WATCHED = tuple(name for name in ARGUMENTS if name in signature(Watch).parameters)  # what describes the wait itself

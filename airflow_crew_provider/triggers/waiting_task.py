@@ -9,9 +9,9 @@ from airflow.providers.common.compat.sdk import AirflowException, BaseOperator, 
 from airflow_crew_provider.compat import flow_variables, metrics
 from airflow_crew_provider.compat.task_state import task_identity
 from airflow_crew_provider.compat.version import has_inbox
-from airflow_crew_provider.core.budget import FAIL, Budget
+from airflow_crew_provider.core.budget import FAIL, NO_BUDGET, Budget
 from airflow_crew_provider.core.flow_questions import FlowRun
-from airflow_crew_provider.core.outcome import COMPLETED, FAILED, GAVE_UP, PENDING, SEEN, TIMEOUT, Outcome
+from airflow_crew_provider.core.outcome import COMPLETED, FAILED, GAVE_UP, OVER_BUDGET, PENDING, SEEN, TIMEOUT, Outcome
 from airflow_crew_provider.core.polling import Watch
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError
 from airflow_crew_provider.hooks.crew import HasHook
@@ -22,6 +22,7 @@ from airflow_crew_provider.tasks import cancellation, output_storage
 from airflow_crew_provider.tasks.outcomes import ended, fail_task, fallback_timeout, fate_of_stop
 from airflow_crew_provider.tasks.output_keys import push_keys
 from airflow_crew_provider.tasks.output_rules import OutputRules
+from airflow_crew_provider.tasks.over_budget import fail_over_budget
 from airflow_crew_provider.tasks.reports import ReportingTask
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 
@@ -35,6 +36,8 @@ class WaitingTask(HasHook, ReportingTask, BaseOperator):
     :param max_cost: fail the task if the execution costs more, in USD; None for any cost
     :param on_unknown_usage: when a limit is given and the service does not report the figure of a completed execution:
         ``fail``, or ``ignore`` it
+    :param stop_over_budget: stop an execution that is seen over a limit while it runs or waits for a person; False lets
+        it end first
     :param output_to: a path of Airflow's object storage to write the completed output to, instead of the XCom; the
         record then has ``output: null`` and ``output_path`` (templated)
     :param multiple_outputs: push each key of a completed output, which must be an object, as an XCom of its own; the
@@ -52,6 +55,7 @@ class WaitingTask(HasHook, ReportingTask, BaseOperator):
         max_total_tokens: int | None = None,
         max_cost: float | None = None,
         on_unknown_usage: str = FAIL,
+        stop_over_budget: bool = True,
         output_to: str | None = None,
         multiple_outputs: bool = False,
         **kwargs: Any,
@@ -61,6 +65,7 @@ class WaitingTask(HasHook, ReportingTask, BaseOperator):
         self.max_total_tokens = max_total_tokens
         self.max_cost = max_cost
         self.on_unknown_usage = on_unknown_usage
+        self.stop_over_budget = stop_over_budget
         self.output_to = output_storage.given_path(output_to)
         self._pushes_keys = self.multiple_outputs = multiple_outputs
         self.output_rules  # noqa: B018  refuses a bad rule when the DAG file is parsed
@@ -74,6 +79,14 @@ class WaitingTask(HasHook, ReportingTask, BaseOperator):
     def budget(self) -> Budget:
         """What an execution may use."""
         return Budget(self.max_total_tokens, self.max_cost)
+
+    @property
+    def watched_budget(self) -> Budget:
+        """What an execution may use before it is stopped."""
+        return self.budget if self.stop_over_budget else NO_BUDGET
+
+    def record_over_budget(self, context: Any, passed: str) -> None:
+        """Record, before the execution is stopped, what a retry must know so that it starts nothing."""
 
     @property
     def inbox(self) -> Json | None:
@@ -162,7 +175,11 @@ class WaitingTask(HasHook, ReportingTask, BaseOperator):
 
     def end(self, context: Any, watch: Watch, outcome: Outcome) -> Any:
         """Turn an outcome into the task's end, or into a further wait."""
-        if outcome.kind == SEEN:
+        # The worker judges by the limits that the DAG has now.
+        limits = {FAILED: self.budget, OVER_BUDGET: self.watched_budget}.get(outcome.kind, NO_BUDGET)
+        if passed := limits.passed_by(outcome.usage):
+            self._over_budget(context, watch, passed)
+        if outcome.kind in (SEEN, OVER_BUDGET):
             watch.known = True
             self.go_on(watch)
         if outcome.kind == FAILED:
@@ -185,6 +202,8 @@ class WaitingTask(HasHook, ReportingTask, BaseOperator):
             )
             watch.known = True
             self.go_on(watch)
+        if execution.state is ExecutionState.PENDING and (passed := self.watched_budget.passed_by(execution.usage)):
+            self._over_budget(context, watch, passed)
         if execution.flow_id and execution.flow_id != execution.kickoff_id:
             self.note_run(context, execution.flow_id)
         self.report(context, execution.state, execution.kickoff_id, usage=execution.usage)
@@ -197,6 +216,12 @@ class WaitingTask(HasHook, ReportingTask, BaseOperator):
         # Before the task notes its end, so that a retry finds the execution again.
         changed = self._accepted(context, execution)
         return {**self.completed(context, execution), **changed}
+
+    def _over_budget(self, context: Any, watch: Watch, passed: str) -> NoReturn:
+        self.record_over_budget(context, passed)
+        metrics.failed(self.crew_conn_id)
+        self.report(context, ExecutionState.ERROR, watch.kickoff_id)
+        fail_over_budget(self.hook, watch.kickoff_id, passed, self.log)
 
     def check(self, context: Any, execution: Execution) -> None:
         """Fail where the execution must not go on to the tasks that follow."""

@@ -12,8 +12,9 @@ from airflow_crew_provider.exceptions import CrewProtocolError
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_sent_arrives(kind: str) -> None:
-    sent = Outcome(kind, "k-1", "a message", "t-1")
-    assert sent.to_event() == {"kind": kind, "kickoff_id": "k-1", "message": "a message", "crew_task_id": "t-1"}
+    sent = Outcome(kind, "k-1", "a message", "t-1", {"cost_usd": 1})
+    event = {"kind": kind, "kickoff_id": "k-1", "message": "a message", "crew_task_id": "t-1", "usage": {"cost_usd": 1}}
+    assert sent.to_event() == event
     assert Outcome.from_event(sent.to_event()) == sent
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -15,7 +16,8 @@ from simulated_airflow import Connect
 
 from airflow_crew_provider.client import batch_polls
 from airflow_crew_provider.core import batch_status
-from airflow_crew_provider.core.outcome import COMPLETED, GAVE_UP, TIMEOUT
+from airflow_crew_provider.core.outcome import COMPLETED, GAVE_UP, OVER_BUDGET, TIMEOUT
+from airflow_crew_provider.core.status_parser import USAGE
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from scripts.stack.waiting import PATIENCE
 
@@ -180,6 +182,22 @@ def test_n6_an_id_that_is_unknown_among_many_is_a_404_of_its_own(service: Servic
 
     service.statuses = one_unknown
     assert outcomes() == {COMPLETED}
+
+
+@pytest.mark.row("N33")
+def test_n33_usage_that_grows_beside_an_unchanged_body_is_seen_among_many(service: Service) -> None:
+    def used() -> dict[str, int]:
+        return {"total_tokens": 100 * service.together}
+
+    def growing(ids: list[str]) -> Reply:
+        item = {"code": 200, "body": service.dialect.running, "usage": used()}
+        return Reply(body={"statuses": dict.fromkeys(ids, item)})
+
+    service.statuses, service.until = growing, 10**6
+    service.status = lambda: Reply(body=service.body, headers={**OFFER, USAGE: json.dumps(used())})
+    events = asyncio.run(fired(max_total_tokens=250))
+    assert {event["kind"] for event in events} == {OVER_BUDGET}
+    assert all(event["usage"]["total_tokens"] > 250 for event in events)
 
 
 @pytest.mark.row("N4")

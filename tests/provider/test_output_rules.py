@@ -246,7 +246,7 @@ def test_the_group_hands_its_budget_to_every_wait() -> None:
     from airflow_crew_provider.task_groups.crew import crew_with_review
 
     with DAG("group", schedule=None) as dag:
-        crew_with_review(inputs={}, max_rounds=1, max_total_tokens=500, max_cost=0.5, on_unknown_usage="ignore")
+        limits = {"max_total_tokens": 500, "max_cost": 0.5, "on_unknown_usage": "ignore", "stop_over_budget": False}
+        crew_with_review(inputs={}, max_rounds=1, **limits)
     waits = [dag.get_task(f"crew.{name}") for name in ("wait", "round_1.wait")]
-    given = [(each.max_total_tokens, each.max_cost, each.on_unknown_usage) for each in waits]
-    assert given == [(500, 0.5, "ignore")] * 2
+    assert [{name: getattr(each, name) for name in limits} for each in waits] == [limits] * 2

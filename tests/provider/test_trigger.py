@@ -46,7 +46,14 @@ def test_every_argument_is_stored() -> None:
     import inspect
 
     arguments = set(inspect.signature(CrewStatusTrigger.__init__).parameters) - {"self"}
-    assert set(trigger().serialize()[1]) == arguments
+    assert set(trigger(max_total_tokens=5, max_cost=0.5).serialize()[1]) == arguments
+
+
+@pytest.mark.row("A8")
+def test_a8_without_a_budget_a_trigger_is_stored_as_before_there_were_budgets() -> None:
+    assert not {"max_total_tokens", "max_cost"} & set(trigger().serialize()[1])
+    budget = stored(trigger(max_total_tokens=5)).watch().budget
+    assert (budget.max_total_tokens, budget.max_cost) == (5, None)
 
 
 def test_no_token_is_stored_or_shown_by_a_trigger_that_holds_one(

@@ -131,12 +131,13 @@ def _execution(state: ExecutionState) -> Execution:
 
 def _now() -> dict[str, Any]:
     full = CrewStatusTrigger("k-1", "crew_default", 5.0, 1.0, 9.0, True, True, True, 60.0, True, inbox=INBOX)
+    full.max_total_tokens, full.max_cost = 500, 0.5
     bare = CrewStatusTrigger("k-1", started=1.0)
     intended = {"fingerprint": "f", "max_tries": 2, "idempotency_key": "i", "intended_at": 1.0}
     watch = {"started": 1.0, "deadline": 9.0, "known": True, "failing_since": None, "failures": 0, "polls": 3}
     return {
         "triggers": [full.serialize(), bare.serialize()],
-        "events": [asdict(Outcome(kind, "k-1", "because", "draft_task")) for kind in KINDS],
+        "events": [asdict(Outcome(kind, "k-1", "because", "draft_task", {"total_tokens": 5})) for kind in KINDS],
         "records": [_execution(ExecutionState.COMPLETED).record(), _execution(ExecutionState.PENDING).record("root")],
         "memories": {
             "crew_kickoff": [{**intended, "kickoff_id": "k-1"}, intended],
