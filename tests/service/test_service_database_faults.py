@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -248,3 +249,30 @@ def execute(database: ThrowAwayDatabase, *statements: str) -> None:
         for statement in statements:
             cursor.execute(statement.format(name=database.name))
     connection.close()
+
+
+@pytest.mark.row("S30")
+@pytest.mark.parametrize("seconds", [15.0, pytest.param(180.0, marks=pytest.mark.long)])
+def test_s30_no_probe_of_the_manifest_restarts_a_service_whose_postgresql_is_away(
+    start: Callable[..., Command], throw_away: ThrowAwayDatabase, seconds: float
+) -> None:
+    service = start(throw_away.url)
+    client = service.client(TOKEN)
+    kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(4)]
+    alive, ready = probes()
+    with throw_away.gone():
+        back = time.monotonic() + seconds
+        eventually(lambda: refusal(client, ready), "the truth of the readiness probe")
+        while time.monotonic() < back:
+            assert client.get(alive).json() == {"status": "ok"}
+            assert refusal(client, ready)
+            time.sleep(0.5)
+    the_service_mends(client, kickoffs)
+    assert client.get(ready).status_code == 200
+
+
+def probes() -> list[str]:
+    manifest = (Path(__file__).parents[2] / "deploy" / "crew-service.yaml").read_text()
+    return [
+        re.search(f"{kind}Probe:\\n *httpGet: {{path: (/[a-z]+),", manifest)[1] for kind in ("liveness", "readiness")
+    ]

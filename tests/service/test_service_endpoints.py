@@ -121,7 +121,7 @@ def test_an_endpoint_needs_a_token_unless_the_table_says_otherwise(serve: Serve,
 
 def test_only_the_pages_and_what_the_table_names_are_open() -> None:
     in_table = {endpoint.path for _, endpoint in ENDPOINTS if not endpoint.needs_token}
-    assert in_table == {"/healthz", "/readyz", "/human_feedback_requests/{request_id}/respond"}
+    assert in_table == {"/healthz", "/livez", "/readyz", "/human_feedback_requests/{request_id}/respond"}
     assert {path for _, path, _ in page.ROUTES} == page.OPEN_PATHS
     assert {"/docs", "/openapi.json", *swagger_ui.ASSETS} == swagger_ui.OPEN_PATHS
     assert {path.rpartition("/")[2] for path in swagger_ui.ASSETS} == {

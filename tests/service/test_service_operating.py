@@ -88,5 +88,5 @@ def test_a_kickoff_that_cannot_be_read_is_refused(serve: Serve, terminal: Callab
 
 def test_it_is_ready_while_it_runs(serve: Serve) -> None:
     client = serve(PLAIN)
-    for path in ("/healthz", "/readyz"):
+    for path in ("/healthz", "/livez", "/readyz"):
         assert client.get(path).json() == {"status": "ok"}

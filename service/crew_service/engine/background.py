@@ -36,6 +36,10 @@ class Background:
         """Since the step last ended, well or not: a thread that hangs or is gone falls behind."""
         return time.monotonic() - self._done_at
 
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
     def start(self) -> None:
         self._thread.start()
 

@@ -70,6 +70,11 @@ class Process:
             crew.runner.start()
         self.retention.start()
 
+    def dead(self) -> str | None:
+        """Return why only a restart helps, if so; the database has no part in it, since a restart does not mend it."""
+        alive = self.is_stopping or all(crew.runner.is_alive() for crew in self.crews.values())
+        return None if alive else "The thread that starts executions has ended; restart the service."
+
     def unready(self) -> str | None:
         """Return why no request should come here, if so: also while it stops."""
         return "The service is stopping." if self.is_stopping else self.health.problem()

@@ -72,6 +72,9 @@ class Runner:
     def running(self) -> int:
         return len(self._running)
 
+    def is_alive(self) -> bool:
+        return self._loop.is_alive
+
     def seconds_behind(self) -> float:
         return self._loop.seconds_behind
 

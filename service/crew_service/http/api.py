@@ -157,6 +157,9 @@ class Api:
     async def healthz(self, request: Request) -> JSONResponse:
         return health_answer(await run_in_threadpool(self._service.process.health.problem))
 
+    async def livez(self, request: Request) -> JSONResponse:
+        return health_answer(self._service.process.dead())
+
     async def readyz(self, request: Request) -> JSONResponse:
         return health_answer(await run_in_threadpool(self._service.process.unready))
 

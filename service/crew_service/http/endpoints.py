@@ -176,6 +176,16 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
         ),
         Endpoint(
             method="GET",
+            path="/livez",
+            handler=Api.livez,
+            summary="Check that the process is alive, whatever its database does",
+            answer=response_models.Health,
+            problems={503: "Crews are not started any more; only a restart helps."},
+            tag="Service",
+            needs_token=False,
+        ),
+        Endpoint(
+            method="GET",
             path="/readyz",
             handler=Api.readyz,
             summary="Check that requests are welcome",

@@ -17,10 +17,14 @@ def create_app(process: Process) -> FastAPI:
     async def healthz() -> JSONResponse:
         return health_answer(await run_in_threadpool(process.health.problem))
 
+    async def livez() -> JSONResponse:
+        return health_answer(process.dead())
+
     async def readyz() -> JSONResponse:
         return health_answer(await run_in_threadpool(process.unready))
 
     app.add_api_route("/healthz", healthz)
+    app.add_api_route("/livez", livez)
     app.add_api_route("/readyz", readyz)
     errors.add_to(app)
     return app
