@@ -104,6 +104,7 @@ ROWS = {
     "S23": ("machines whose clocks differ by 40 days", "nothing is deleted, refused or ordered by their clocks"),
     "S24": ("webhooks to one address with and without a credential", "in order, each with its own"),
     "S25": ("a webhook that is sent again", "the same id and credential, also after the end"),
+    "S26": ("many executions are stored", "page, lists, search, metrics and paging cost what they did without them"),
     "S27": ("zero characters in a text; 2^40 tokens", "refused, or kept; no execution stays running"),
     "S28": ("a crew closes its descriptors", "it ends as an error, which says so"),
     "S29": (

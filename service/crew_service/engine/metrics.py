@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from sqlalchemy import Table, func, select
+from sqlalchemy import func, select
 from sqlalchemy.engine import Connection
 
 from crew_service.engine import paths
+from crew_service.storage import counts
 from crew_service.storage.database import Database
 from crew_service.storage.states import State
-from crew_service.storage.tables import dead_letters, executions, outbox
+from crew_service.storage.tables import executions, outbox
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 
@@ -77,31 +78,36 @@ class _Gauges(Collector):
 
     def collect(self) -> Iterator[Metric]:
         with self._database.reading() as connection:
-            grouped = (executions.c.crew, executions.c.state)
-            by_state = select(*grouped, func.count().label("number")).group_by(*grouped)
-            counts = {(row.crew, row.state): row.number for row in connection.execute(by_state)}
-            undelivered, given_up = self._stored(connection, outbox), self._stored(connection, dead_letters)
-        yield self._states(counts)
+            stored = counts.stored(connection)
+            undelivered = self._undelivered(connection)
+        given_up = self._served() | {crew: number for (crew, what), number in stored.items() if what == counts.GIVEN_UP}
+        yield self._states(stored)
         yield self._by_crew("crew_service_webhooks_waiting", "Webhooks in the outbox.", undelivered)
-        yield self._by_crew("crew_service_webhooks_given_up", "Webhooks that no receiver took.", given_up)
+        yield self._by_crew(
+            "crew_service_webhooks_given_up", "Webhooks that no receiver took.", self._served() | given_up
+        )
         workers = {name: pool.workers for name, pool in self._pools.items()}
         busy = {name: pool.busy() for name, pool in self._pools.items()}
         yield self._by_crew("crew_service_workers", "Places in the pool.", workers)
         yield self._by_crew("crew_service_workers_busy", "Places taken by a crew.", busy)
 
-    def _stored(self, connection: Connection, table: Table) -> dict[str, int]:
-        """Count what a table holds of each crew, also of those that are not served any more."""
-        joined = table.join(executions, executions.c.id == table.c.execution_id)
-        query = select(executions.c.crew, func.count().label("number")).select_from(joined).group_by(executions.c.crew)
-        return dict.fromkeys(self._pools, 0) | {row.crew: row.number for row in connection.execute(query)}
+    def _undelivered(self, connection: Connection) -> dict[str, int]:
+        """Count the webhooks of each crew that wait, also of those that are not served any more."""
+        crew = select(executions.c.crew).where(executions.c.id == outbox.c.execution_id).scalar_subquery().label("crew")
+        waiting = select(crew).select_from(outbox).subquery()
+        query = select(waiting.c.crew, func.count().label("number")).group_by(waiting.c.crew)
+        return self._served() | {row.crew: row.number for row in connection.execute(query) if row.crew is not None}
 
-    def _states(self, counts: Mapping[tuple[str, str], int]) -> Metric:
+    def _served(self) -> dict[str, int]:
+        return dict.fromkeys(self._pools, 0)
+
+    def _states(self, stored: Mapping[tuple[str, str], int]) -> Metric:
         labels = [*self._labels, "state"]
         family = GaugeMetricFamily("crew_service_executions", "Stored executions by state.", labels=labels)
         for name in self._pools:
             for state in State:
                 crew = [name] if self._labels else []
-                family.add_metric([*crew, state], counts.get((name, state), 0))
+                family.add_metric([*crew, state], stored.get((name, state), 0))
         return family
 
     def _by_crew(self, name: str, text: str, figures: Mapping[str, int]) -> Metric:

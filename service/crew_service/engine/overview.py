@@ -19,6 +19,7 @@ from crew_service.storage.views import Part
 PAGE = 25  # executions on a page
 DRAFTS = 10  # that wait and are shown in full above the list
 LETTERS = 20  # given up webhooks shown
+LETTERS_SEARCHED = 10_000  # of the newest, among which those of a user and a crew are looked for
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ class Overview:
             drafts = [draft for row in waiting[:DRAFTS] if (draft := _draft(connection, row.id))]
             shown = {draft.execution_id for draft in drafts}
             waiting = [row for row in waiting if row.id not in shown]
-            letters = self._letters(connection, owner=which.owner, limit=LETTERS) if which.before is None else []
+            newest = {"limit": LETTERS, "among": LETTERS_SEARCHED}
+            letters = self._letters(connection, owner=which.owner, **newest) if which.before is None else []
         return Listing(rows[:PAGE], len(rows) > PAGE, drafts, waiting, letters)
 
     def execution(self, caller: Principal, execution_id: str) -> Details | None:

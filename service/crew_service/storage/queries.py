@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection, Row
 from sqlalchemy.sql import ColumnElement, Select
 
 from crew_service.storage.integrity import GATE
+from crew_service.storage.newest import newest
 from crew_service.storage.states import NOTE, Move, State
 from crew_service.storage.tables import executions, results
 
@@ -96,14 +97,8 @@ def latest(
     """The newest executions; of every crew, of everybody, in every state where none is given."""
     is_long = func.length(cast(executions.c.error, Text)) > LONGEST_ERROR
     error = case((is_long, literal(LONG_ERROR, executions.c.error.type)), else_=executions.c.error).label("error")
-    query = select(*LISTED, *map(_if_small, CHECKED), *(executions.c[name] for name in more), error)
-    query = query.order_by(executions.c.created_at.desc(), executions.c.id.desc()).limit(limit)
-    for column, value in ((executions.c.crew, crew), (executions.c.owner, owner)):
-        if value is not None:
-            query = query.where(column == value)
-    if states:
-        query = query.where(executions.c.state.in_(states))
-    return list(connection.execute(query))
+    columns = [*LISTED, *map(_if_small, CHECKED), *(executions.c[name] for name in more), error]
+    return newest(connection, columns, crew=crew, owner=owner, states=states, limit=limit)
 
 
 def _if_small(name: str) -> ColumnElement[Any]:

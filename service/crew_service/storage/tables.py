@@ -52,6 +52,7 @@ executions = Table(
     Index("executions_by_crew", "crew", "created_at"),
     Index("executions_by_state", "crew", "state", "created_at"),
     Index("executions_by_owner", "crew", "owner", "created_at"),
+    Index("executions_by_owner_and_state", "crew", "owner", "state", "created_at"),
     Index("executions_by_end", "ended_at"),
     Index("executions_by_retention", "aged_from"),
     Index(
@@ -130,6 +131,15 @@ answers = Table(
     Column("execution_id", String(36), index=True),
     Column("answer", JSON, nullable=False),
     Column("created_at", Float, nullable=False),
+)
+
+counts = Table(
+    "counts",  # of executions by state and of dead letters, kept by triggers; several rows of one thing add up
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("crew", String(64), nullable=False),
+    Column("what", String(16), nullable=False),  # a state, or `given up`
+    Column("number", Integer, nullable=False),
 )
 
 processes = Table(

@@ -10,14 +10,17 @@ from typing import Any
 
 from sqlalchemy import Text, and_, cast, func, or_, select
 from sqlalchemy.engine import Connection, Row
-from sqlalchemy.sql import ColumnElement
+from sqlalchemy.sql import ColumnElement, Select
 
+from crew_service.storage import newest as in_order
 from crew_service.storage.states import State
 from crew_service.storage.tables import executions, results
 
 SHOWN = 100_000  # characters of a text on the page; the whole text is a link away
 SHORT = 300  # characters of a text in a list
 SEARCHED = 10_000  # of the newest executions, whose inputs are searched
+SAME_START = 100  # executions whose ids begin with the same eight digits
+ID_START = re.compile(r"[0-9a-f]{8}[0-9a-f-]*\Z")  # enough of an id to be looked for among all executions
 MANY_TASKS = 200
 PARTIAL_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{0,3})?$")
 
@@ -52,33 +55,57 @@ LISTED = [executions.c[name] for name in ("id", "kickoff_id", "owner", "state", 
 def newest(connection: Connection, which: Filter, *, limit: int) -> list[Row[Any]]:
     """Return the newest executions of a filter, with the beginning of their inputs and of their error."""
     columns = [*LISTED, *(_start(executions.c[name], SHORT) for name in ("current_task", "inputs", "error"))]
-    query = select(*columns).order_by(executions.c.created_at.desc(), executions.c.id.desc()).limit(limit)
-    return list(connection.execute(query.where(*_conditions(which))))
+    if which.search:
+        return _found(connection, columns, which, limit)
+    return in_order.newest(
+        connection,
+        columns,
+        crew=which.crew,
+        owner=which.owner,
+        states=which.states,
+        before=which.before,
+        limit=limit,
+    )
 
 
-def _conditions(which: Filter) -> list[ColumnElement[bool]]:
-    wanted: list[ColumnElement[bool]] = [executions.c.crew == which.crew]
+def _found(connection: Connection, columns: list[Any], which: Filter, limit: int) -> list[Row[Any]]:
+    """Look among the newest executions of the crew, and for the beginning of an id among all."""
+    ids = set(connection.execute(_among_recent(which).limit(limit)).scalars())
+    if ID_START.match(which.search.lower()):
+        ids |= _ids_from(connection, which.search.lower())
+    rows = connection.execute(select(executions.c.crew, *columns).where(executions.c.id.in_(sorted(ids))))
+    return sorted((row for row in rows if _fits(row, which)), key=in_order.position, reverse=True)[:limit]
+
+
+def _among_recent(which: Filter) -> Select[Any]:
+    names = ("id", "kickoff_id", "owner", "state", "created_at", "inputs", "meta")
+    of_crew = select(*(executions.c[name] for name in names)).where(executions.c.crew == which.crew)
+    recent = of_crew.order_by(executions.c.created_at.desc()).limit(SEARCHED).subquery()
+    stored = json.dumps(which.search)[1:-1]
+    texts = (cast(recent.c[name], Text).icontains(stored, autoescape=True) for name in ("inputs", "meta"))
+    ids = (recent.c[name].startswith(which.search.lower(), autoescape=True) for name in ("id", "kickoff_id"))
+    query = select(recent.c.id).where(or_(*texts, *ids))
     if which.owner is not None:
-        wanted.append(executions.c.owner == which.owner)
+        query = query.where(recent.c.owner == which.owner)
     if which.states:
-        wanted.append(executions.c.state.in_(which.states))
+        query = query.where(recent.c.state.in_(which.states))
     if which.before:
         moment, last = which.before
-        same = and_(executions.c.created_at == moment, executions.c.id < last)
-        wanted.append(or_(executions.c.created_at < moment, same))
-    if which.search:
-        wanted.append(_found(which.crew, which.search))
-    return wanted
+        query = query.where(or_(recent.c.created_at < moment, and_(recent.c.created_at == moment, recent.c.id < last)))
+    return query.order_by(recent.c.created_at.desc(), recent.c.id.desc())
 
 
-def _found(crew: str, search: str) -> ColumnElement[bool]:
-    """By the beginning of an id, or in the inputs and meta of the newest executions of the crew."""
-    stored = json.dumps(search)[1:-1]
-    texts = or_(*(cast(executions.c[name], Text).icontains(stored, autoescape=True) for name in ("inputs", "meta")))
-    of_crew = select(executions.c.id).where(executions.c.crew == crew)
-    recent = of_crew.order_by(executions.c.created_at.desc()).limit(SEARCHED)
-    ids = or_(*(executions.c[name].startswith(search.lower(), autoescape=True) for name in ("id", "kickoff_id")))
-    return or_(ids, and_(executions.c.id.in_(recent), texts))
+def _ids_from(connection: Connection, start: str) -> set[str]:
+    """Return the executions whose id, or polled id, begins so; `g` comes after every digit of an id."""
+    columns = (executions.c.id, executions.c.kickoff_id)
+    queries = (select(executions.c.id).where(column >= start, column < f"{start}g") for column in columns)
+    return {found for query in queries for found in connection.execute(query.limit(SAME_START)).scalars()}
+
+
+def _fits(row: Row[Any], which: Filter) -> bool:
+    is_shown = row.crew == which.crew and which.owner in (None, row.owner)
+    is_before = which.before is None or in_order.position(row) < which.before
+    return is_shown and is_before and (not which.states or row.state in which.states)
 
 
 def parts(connection: Connection, execution_id: str, names: Collection[str]) -> dict[str, Part]:

@@ -183,15 +183,27 @@ def letters(
     crew: str | None = None,
     execution_id: str | None = None,
     key: str | None = None,
+    among: int | None = None,
 ) -> list[Row[Any]]:
-    """Return the newest dead letters of whatever is given, without their bodies."""
-    shown = [column for column in dead_letters.c if column.name not in ("body", "hook")]
-    query = select(*shown).join(executions, executions.c.id == dead_letters.c.execution_id)
-    wanted = {executions.c.owner: owner, executions.c.crew: crew, dead_letters.c.execution_id: execution_id}
-    for column, value in {**wanted, dead_letters.c.key: key}.items():
+    """Return the newest dead letters of whatever is given, without their bodies.
+
+    :param among: how many of the newest of all are looked at
+    """
+    source: Any = dead_letters
+    if among is not None:
+        recent = select(dead_letters).order_by(dead_letters.c.given_up_at.desc(), dead_letters.c.id.desc())
+        source = recent.limit(among).subquery()
+    query = select(*(column for column in source.c if column.name not in ("body", "hook")))
+    for column, value in ((source.c.key, key), (source.c.execution_id, execution_id)):
         if value is not None:
             query = query.where(column == value)
-    newest = query.order_by(dead_letters.c.given_up_at.desc(), dead_letters.c.id.desc())
+    for column, value in ((executions.c.owner, owner), (executions.c.crew, crew)):
+        if value is not None:
+            # Not as a join: SQLite would go through the executions of the crew.
+            query = query.where(
+                select(column).where(executions.c.id == source.c.execution_id).scalar_subquery() == value
+            )
+    newest = query.order_by(source.c.given_up_at.desc(), source.c.id.desc())
     return list(connection.execute(newest.limit(limit)))
 
 
