@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from airflow_crew_provider.compat import human_in_the_loop
+from airflow_crew_provider.compat import human_in_the_loop, version
 from airflow_crew_provider.models import output_sha256
 from scripts.stack import AirflowStack, CrewService, DagRun, ProcessGroup, wait_until
 from tests.system.test_reviews import answer, decide, review_in
@@ -28,6 +28,7 @@ ASKING = {
 
 PARKED = "deferred" if human_in_the_loop.TaskAwaitingInput is None else "awaiting_input"
 LOST = ("review_lost", "review_lost_while_asking")
+WITH_ANSWER = "review_lost_with_answer"
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,15 @@ def stack(airflow: AirflowStack, group: ProcessGroup, tmp_path_factory: pytest.T
 
 @pytest.fixture(scope="module")
 def runs(stack: AirflowStack) -> dict[str, DagRun]:
-    names = ("review_notifier", *LOST, "review_edited", "review_cleared", "review_not_needed", "review_one")
+    names = (
+        "review_notifier",
+        *LOST,
+        WITH_ANSWER,
+        "review_edited",
+        "review_cleared",
+        "review_not_needed",
+        "review_one",
+    )
     return {"never_asked": stack.api.trigger(LOST[1]), **{name: stack.api.trigger(name) for name in names}}
 
 
@@ -52,14 +61,37 @@ def test_a13_an_answer_that_is_given_between_two_tries_is_taken_by_the_next_one(
     given = {}
     for name in LOST:
         runs[name].wait_for_task("review", {"up_for_retry"})
-        given[name] = answer(stack.api, runs[name], "review", "revise", "Shorter.").json()
+        given[name] = answer(stack.api, runs[name], "review", "revise", "Shorter.")
+    if version.has_form_per_attempt():
+        # Between two tries nobody can answer: the form belongs to the attempt that was lost, and the next one asks.
+        assert {each.status_code for each in given.values()} == {404}
+        for name in LOST:
+            decide(runs[name], review_in(runs[name], "review"), "revise", "Shorter.")
     for name in LOST:
         runs[name].wait_for("success")
         review = runs[name].xcom("review")
         assert (review["is_approve"], review["human_feedback"]) == (False, "Shorter.")
         assert review["reviewer"]["id"] == stack.api.user
-        assert datetime.fromisoformat(review["decided_at"]) == datetime.fromisoformat(given[name]["responded_at"])
+        if given[name].ok:
+            answered_at = datetime.fromisoformat(given[name].json()["responded_at"])
+            assert datetime.fromisoformat(review["decided_at"]) == answered_at
         assert runs[name].task("review")["try_number"] == 2
+
+
+@pytest.mark.row("A13", "A26")
+def test_a13_a26_an_answer_whose_task_was_killed_is_used_by_the_next_try_and_nobody_is_asked_again(
+    stack: AirflowStack, runs: dict[str, DagRun]
+) -> None:
+    run = runs[WITH_ANSWER]
+    asked = review_in(run, "review")
+    stack.wait_until_put_away(run, "review")
+    run.answer(asked, "revise", human_feedback="Shorter.")
+    run.wait_for("success")
+    review = run.xcom("review")
+    assert (review["is_approve"], review["human_feedback"]) == (False, "Shorter.")
+    assert review["reviewer"]["id"] == stack.api.user
+    assert run.task("review")["try_number"] == 2
+    assert run.log("review", 2).count("Pausing task as AWAITING_INPUT") == 0
 
 
 @pytest.mark.row("A13")

@@ -45,6 +45,15 @@ class LostWhileAsking(CrewReviewOperator):
         return super().execute(context)
 
 
+class LostWithAnswer(CrewReviewOperator):
+    """Its first try dies when it comes back with the answer."""
+
+    def execute_complete(self, context: Any, *arguments: Any, **more: Any) -> Any:
+        if context["ti"].try_number == 1:
+            os._exit(9)
+        return super().execute_complete(context, *arguments, **more)
+
+
 with DAG("review_notifier", **COMMON):
     CrewReviewOperator(task_id="review", pending=PENDING, notifiers=[broken])  # type: ignore[list-item]
 
@@ -58,6 +67,9 @@ with DAG("review_lost", **COMMON):
 
 with DAG("review_lost_while_asking", **COMMON):
     LostWhileAsking(task_id="review", pending=PENDING, retry_delay=timedelta(seconds=20))
+
+with DAG("review_lost_with_answer", **COMMON):
+    LostWithAnswer(task_id="review", pending=PENDING, retry_delay=timedelta(seconds=2))
 
 with DAG("review_edited", **COMMON):
 
