@@ -11,10 +11,11 @@ import os
 import re
 import subprocess
 import tempfile
+from pathlib import Path
 
 import nox
 
-from scripts.matrix.table import HELD_BACK, LOWEST, PYTHONS, chosen, pins, record, why_not_installed
+from scripts.matrix.table import HELD_BACK, LOWEST, PYTHONS, VERSIONS, chosen, pins, record, why_not_installed
 
 nox.options.default_venv_backend = "uv"
 nox.options.stop_on_first_error = False
@@ -43,6 +44,8 @@ FOLDERS = {
 }
 ALL_FOLDERS = (*FOLDERS["3.0"], "review")
 ON_PROCESSES = ("tests/system/test_inbox.py", "tests/system/test_reviews.py")  # reviews need Airflow 3.1
+UPGRADED_FROM = {"3.4": "3.3"}  # XComs and forms moved to other tables
+UPGRADE = "tests/system/test_upgrade.py"
 CELLS = [
     nox.param(python, minor, id=f"{minor}-py{python}", tags=[minor]) for minor in RELEASES for python in PYTHONS[minor]
 ]
@@ -58,7 +61,8 @@ def airflow(session: nox.Session, minor: str) -> None:
     _install(session, cell, *exact, "--editable", ".")
     beside = _service_beside_airflow(session)
     _install(session, cell, *exact, "--editable", ".[service]", "--editable", "./service", *TEST_TOOLS)
-    _try(session, cell, FOLDERS.get(minor, ALL_FOLDERS), beside)
+    before = UPGRADED_FROM.get(minor)
+    _try(session, cell, FOLDERS.get(minor, ALL_FOLDERS), beside, before and _environment_before(session, before))
 
 
 @nox.session(python="3.11")
@@ -67,6 +71,16 @@ def lowest(session: nox.Session) -> None:
     cell, oldest = f"{LOWEST}, Python {session.python}", ("--resolution", "lowest-direct", *HELD_BACK[LOWEST])
     _install(session, cell, *oldest, "--editable", ".[service]", "--editable", "./service", *TEST_TOOLS)
     _try(session, cell, FOLDERS["2.11"], "not tried")
+
+
+def _environment_before(session: nox.Session, minor: str) -> str:
+    """Make an environment with the Airflow from which databases are upgraded; return its command."""
+    folder = Path(session.create_tmp()).resolve() / f"airflow-{minor}"
+    session.run("uv", "venv", "--quiet", "--clear", "--python", str(session.python), str(folder), external=True)
+    tools = [each for each in TEST_TOOLS if each.startswith(("asyncpg", "psycopg2"))]
+    packages = (*pins(VERSIONS[minor]), *tools, "--editable", ".")
+    session.run("uv", "pip", "install", "--quiet", "--python", str(folder / "bin" / "python"), *packages, external=True)
+    return str(folder / "bin" / "airflow")
 
 
 def _install(session: nox.Session, cell: str, *what: str) -> None:
@@ -81,10 +95,14 @@ def _install(session: nox.Session, cell: str, *what: str) -> None:
             session.error(reason)
 
 
-def _try(session: nox.Session, cell: str, folders: tuple[str, ...], beside: str) -> None:
-    """Run the tests and the DAG, record the results, and fail unless all is well."""
+def _try(session: nox.Session, cell: str, folders: tuple[str, ...], beside: str, before: str | None = None) -> None:
+    """Run the tests and the DAG, record the results, and fail unless all is well.
+
+    :param before: the command of the Airflow from which the test of an upgrade starts; None for no such test
+    """
     selected = ("-m", "not system and not long", *(f"tests/{folder}" for folder in folders))
-    processes = _tests(session, *ON_PROCESSES) if folders == ALL_FOLDERS else "not tried"
+    on_processes = (*ON_PROCESSES, UPGRADE) if before else ON_PROCESSES
+    processes = _tests(session, *on_processes, before=before) if folders == ALL_FOLDERS else "not tried"
     results = {"tests": _tests(session, *selected), "dag": _dag(session), "processes": processes, "service": beside}
     record(cell, results)
     if re.search(r"failed|error|did not|changes (?!nothing)", " ".join(results.values())):
@@ -99,10 +117,10 @@ def _service_beside_airflow(session: nox.Session) -> str:
     return f"changes {', '.join(changed)}" if changed else "changes nothing"
 
 
-def _tests(session: nox.Session, *selected: str) -> str:
+def _tests(session: nox.Session, *selected: str, before: str | None = None) -> str:
     """Return the figures of pytest's last line."""
     command = ["python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadgroup"]
-    said = _said(session, *command, *selected)
+    said = _said(session, *command, *selected, before=before)
     last = re.findall(r"^.*(?:passed|failed|error).* in \d.*$", said, re.MULTILINE)[-1:]
     return ", ".join(re.findall(r"\d+ (?:passed|failed|skipped|errors?)", "".join(last))) or "did not start"
 
@@ -112,9 +130,10 @@ def _dag(session: nox.Session) -> str:
     return "success" if "The DAG run ended: success" in said else "failed"
 
 
-def _said(session: nox.Session, *command: str) -> str:
+def _said(session: nox.Session, *command: str, before: str | None = None) -> str:
     """Run a command to its end, whatever its exit code, and return what it printed."""
-    environment = {"CREW_TESTS_NO_SKIP": None}  # what an older Airflow lacks is skipped
+    # What an older Airflow lacks is skipped.
+    environment = {"CREW_TESTS_NO_SKIP": None, "CREW_TESTS_AIRFLOW_BEFORE": before}
     said = session.run(*command, env=environment, silent=True, success_codes=range(256)) or ""
     session.log(said[-3000:])
     return said

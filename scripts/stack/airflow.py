@@ -25,6 +25,8 @@ from scripts.stack.waiting import wait_until
 if TYPE_CHECKING:
     from typing import Self
 
+OWN_COMMAND = Path(sys.executable).with_name("airflow")
+
 
 class AirflowStack:
     """A running Airflow, from ``start`` (or ``with``) to ``stop``.
@@ -39,6 +41,7 @@ class AirflowStack:
     :param celery: how many Celery workers run the tasks, with a Redis of their own; 0 runs them in the scheduler
     :param env: further environment variables, which win over all others
     :param users: roles by name; each gets a random password
+    :param command: the ``airflow`` of another environment to start with; by default that of this interpreter
     """
 
     def __init__(
@@ -54,8 +57,10 @@ class AirflowStack:
         env: Mapping[str, str] | None = None,
         users: Mapping[str, str] | None = None,
         group: ProcessGroup | None = None,
+        command: Path | None = None,
     ) -> None:
         self.group = group or ProcessGroup()
+        self.command = command or OWN_COMMAND
         self.home = self.group.temporary_folder("crew-airflow-")
         self.url = f"http://127.0.0.1:{free_port()}"
         self.database = self._make_database(postgres)
@@ -111,8 +116,7 @@ class AirflowStack:
             **{name: ["triggerer", "--skip-serve-logs"] for name in self._triggerers},
             **{name: self._worker_command(name) for name in self._workers},
         }
-        airflow = str(Path(sys.executable).with_name("airflow"))
-        return {name: [airflow, *arguments] for name, arguments in commands.items()}
+        return {name: [str(self.command), *arguments] for name, arguments in commands.items()}
 
     def _api_servers(self) -> dict[str, list[str]]:
         """Give people and tasks a server each on SQLite, where one that serves both can lock itself out.
@@ -158,6 +162,16 @@ class AirflowStack:
         """Kill a component and start it again; return when it is healthy."""
         self.kill(name)
         self.start(name)
+        self.wait_healthy()
+
+    def upgrade(self, command: Path = OWN_COMMAND) -> None:
+        """Kill every component, migrate the database by another Airflow, and start that; return when it is healthy."""
+        for name in self.components:
+            self.kill(name)
+        self.command = command
+        self._migrate()
+        for name in self.components:
+            self.start(name)
         self.wait_healthy()
 
     def wait_healthy(self) -> None:

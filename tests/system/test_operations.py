@@ -94,6 +94,7 @@ def test_a_statsd_client_sees_what_the_crew_and_the_reviewer_took(statsd: Statsd
         "execution.polls",
         "execution.completed",
         "execution.duration",
+        "execution.tokens",
         "review.duration",
     }
     assert (found["execution.started"], found["execution.completed"]) == (1, 1)
@@ -147,9 +148,9 @@ def test_openlineage_sends_valid_events_of_all_tasks_of_the_crew(reviewed: DagRu
     ids = {"connId": "crew_reviewed", "kickoffId": record["kickoff_id"], "executionId": record["execution_id"]}
     wait_until(lambda: sent("result", "COMPLETE"), "the last event")
     assert sent("kickoff", "COMPLETE") == [{**ids, "inputNames": ["topic"], "state": "running"}]
-    assert sent("wait", "COMPLETE") == [{**ids, "inputNames": [], "state": "pending"}]
+    assert sent("wait", "COMPLETE") == [{**ids, "inputNames": [], "state": "pending", "totalTokens": 0}]
     assert sent("round_1.resume", "COMPLETE") == [{**ids, "inputNames": [], "state": "running"}]
-    completed = {**ids, "inputNames": [], "state": "completed"}
+    completed = {**ids, "inputNames": [], "state": "completed", "totalTokens": 0}
     assert sent("round_1.wait", "COMPLETE") == sent("result", "COMPLETE") == [completed]
 
 
