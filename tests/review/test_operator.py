@@ -300,6 +300,7 @@ def test_a_revision_in_the_last_round_fails_with_the_fate_and_stays_on_record(co
     assert operator.execute_complete(context, said("approve"))["is_approve"] is True
 
 
+@pytest.mark.usefixtures("a_form_for_the_task")
 def test_a_person_is_never_asked_about_a_draft_that_airflow_does_not_show(
     context: Json, supervisor: Supervisor
 ) -> None:
