@@ -36,7 +36,7 @@ DIFFERS = {
     "3.1": "a review waits in the triggerer; records in Variables",
     "3.2": "a review waits in the triggerer; records in Variables",
     "3.3": "a review waits without a triggerer; records in the task state store",
-    "3.4": "as 3.3; a retry or a clear of a review opens a new form",
+    "3.4": "as 3.3; a retry or a clear of a review opens a new form, and between two tries nobody can answer",
     LOWEST: "as 2.11",
 }
 COLUMNS = ("tests", "dag", "processes", "service", "tried")
