@@ -10,7 +10,7 @@ import pytest
 from airflow_crew_provider.compat import human_in_the_loop, version
 from airflow_crew_provider.models import output_sha256
 from scripts.stack import AirflowStack, CrewService, DagRun, ProcessGroup, wait_until
-from tests.system.test_reviews import answer, decide, review_in
+from tests.system.test_reviews import answer, decide, decisions, review_in
 
 ASKING = {
     "inputs": ["topic"],
@@ -92,6 +92,20 @@ def test_a13_a26_an_answer_whose_task_was_killed_is_used_by_the_next_try_and_nob
     assert review["reviewer"]["id"] == stack.api.user
     assert run.task("review")["try_number"] == 2
     assert run.log("review", 2).count("Pausing task as AWAITING_INPUT") == 0
+
+
+@pytest.mark.row("A26")
+def test_a26_a_review_that_is_cleared_after_its_answer_asks_anew_and_ends_by_the_new_one(
+    stack: AirflowStack, runs: dict[str, DagRun]
+) -> None:
+    run = runs[WITH_ANSWER]
+    run.wait_for("success")
+    run.clear("review")
+    decide(run, review_in(run, "review"), "approve")
+    run.wait_for("success")
+    assert run.xcom("review")["is_approve"] is True
+    [decision] = decisions(stack, WITH_ANSWER)
+    assert (decision["is_approve"], decision["taken"], decision["task_state"]) == (True, True, "success")
 
 
 @pytest.mark.row("A13")
