@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from airflow_crew_provider.exceptions import CrewError, CrewProtocolError
 from airflow_crew_provider.models import Execution, Json
 
 FRESH = 300  # seconds that a signature holds
+STANDARD = "whsec_"  # secrets of https://www.standardwebhooks.com begin so
 EVENTS = ("new_request", "escalation", "")
 OPEN = ("pending", "")
 LONGEST_URL = 4096
@@ -25,13 +27,55 @@ MOST_OUTCOMES, LONGEST_OUTCOME = 100, 1000
 
 
 def is_signed(secret: str, headers: Mapping[str, str], raw: bytes, *, now: float) -> bool:
-    """Whether a webhook was signed with the secret in the last five minutes; ``headers`` in lower case."""
+    """Whether a webhook was signed with the secret in the last five minutes; ``headers`` in lower case.
+
+    It carries CrewAI's signature, that of Standard Webhooks, or both; each that it carries must hold.
+    """
+    carried = [holds for holds, names in SIGNATURES if any(headers.get(name) for name in names)]
+    return bool(carried) and all(holds(secret, headers, raw, now) for holds in carried)
+
+
+def _holds_as_crewai_signs(secret: str, headers: Mapping[str, str], raw: bytes, now: float) -> bool:
     signature = headers.get("x-crewai-signature") or headers.get("x-signature") or ""
     timestamp = headers.get("x-crewai-timestamp") or headers.get("x-timestamp") or ""
-    signed = hmac.new(secret.encode(), timestamp.encode("latin-1", "replace") + b"." + raw, hashlib.sha256)
-    same = hmac.compare_digest(f"sha256={signed.hexdigest()}".encode(), signature.encode("latin-1", "replace"))
+    signed = hmac.new(secret.encode(), _bytes(timestamp) + b"." + raw, hashlib.sha256)
+    same = hmac.compare_digest(f"sha256={signed.hexdigest()}".encode(), _bytes(signature))
+    return same and _is_fresh(timestamp, now)
+
+
+def _holds_by_the_standard(secret: str, headers: Mapping[str, str], raw: bytes, now: float) -> bool:
+    """One of several signatures is enough, as while a secret changes; without a secret of the standard none holds."""
+    key, timestamp = _standard_key(secret), headers.get("webhook-timestamp") or ""
+    if key is None:
+        return False
+    id_ = headers.get("webhook-id") or ""
+    signed = b64encode(hmac.digest(key, b".".join((_bytes(id_), _bytes(timestamp), raw)), "sha256"))
+    same = [hmac.compare_digest(b"v1," + signed, _bytes(each)) for each in headers["webhook-signature"].split()]
+    return any(same) and _is_fresh(timestamp, now)
+
+
+SIGNATURES = (
+    (_holds_as_crewai_signs, ("x-crewai-signature", "x-signature")),
+    (_holds_by_the_standard, ("webhook-signature",)),
+)
+
+
+def _standard_key(secret: str) -> bytes | None:
+    encoded = secret.removeprefix(STANDARD)
+    try:
+        key = b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    except ValueError:
+        return None
+    return key or None if encoded != secret else None
+
+
+def _is_fresh(timestamp: str, now: float) -> bool:
     in_time = timestamp.isascii() and timestamp.isdecimal() and len(timestamp) < 16
-    return same and in_time and abs(now - int(timestamp)) <= FRESH
+    return in_time and abs(now - int(timestamp)) <= FRESH
+
+
+def _bytes(header: str) -> bytes:
+    return header.encode("latin-1", "replace")
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from crew_service.engine import paths
 from crew_service.engine.container import Process
 from crew_service.engine.crew import BadTarget
 from crew_service.engine.principals import BadToken
+from crew_service.engine.sending import STANDARD, standard_key
 from crew_service.http.dialects import DIALECTS
 from crew_service.http.server import bind, server
 from crew_service.settings import Settings
@@ -71,6 +72,11 @@ def _serve(arguments: argparse.Namespace) -> int:
     settings = options.settings_of(arguments, given or secrets.token_urlsafe(32))
     if settings.flow_webhook and not settings.flow_webhook_secret:
         return _refuse("--flow-webhook needs --flow-webhook-secret: its receiver must be able to verify the sender.")
+    for secret in (settings.webhook_secret, settings.flow_webhook_secret):
+        try:
+            standard_key(secret or "")
+        except ValueError:
+            return _refuse(f"A secret of webhooks that begins with {STANDARD} must go on in base64.")
     with contextlib.ExitStack() as stack:
         try:
             listener = stack.enter_context(bind(arguments.host, arguments.port))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+import standardwebhooks
 
 from airflow_crew_provider.core.flow_webhooks import (
     LONGEST_OUTCOME,
@@ -66,6 +69,67 @@ def test_another_signature_is_refused(signature: str) -> None:
 @pytest.mark.parametrize("at", ["", "soon", "-5", "1.5", f" {AT}", "²", "0" * 6 + str(AT)])
 def test_a_time_that_is_none_is_refused_though_it_is_signed(at: str) -> None:
     assert is_taken(at=at, now=int(at) if at.isdecimal() and at.isascii() else 0) is False
+
+
+STANDARD = "whsec_" + base64.b64encode(bytes(range(24))).decode()
+OTHER = "whsec_" + base64.b64encode(bytes(24)).decode()
+
+
+def by_standard(secret: str = STANDARD, at: int = AT, id_: str = "q-1", raw: bytes = RAW) -> dict[str, str]:
+    """Sign as the package does that the standard publishes."""
+    signature = standardwebhooks.Webhook(secret).sign(id_, datetime.fromtimestamp(at, UTC), raw.decode())
+    return {"webhook-id": id_, "webhook-timestamp": str(at), "webhook-signature": signature}
+
+
+def by_crewai(secret: str = STANDARD, at: str = str(AT)) -> dict[str, str]:
+    return {"x-crewai-signature": signed(at=at, secret=secret), "x-crewai-timestamp": at}
+
+
+@pytest.mark.row("F2")
+@pytest.mark.parametrize("headers", [by_standard(), by_crewai(), {**by_standard(), **by_crewai()}])
+@pytest.mark.parametrize("late", [-300, 300])
+def test_f2_a_webhook_is_proven_by_the_signature_that_it_carries(headers: dict[str, str], late: int) -> None:
+    assert is_signed(STANDARD, headers, RAW, now=AT + late) is True
+    assert is_signed(STANDARD, headers, RAW + b" ", now=AT) is False
+
+
+@pytest.mark.row("F2")
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {**by_standard(OTHER), **by_crewai()},
+        {**by_standard(), **by_crewai(OTHER)},
+        {**by_standard(at=AT - 301), **by_crewai()},
+        {**by_standard(), **by_crewai(at=str(AT - 301))},
+        {**by_standard(), "webhook-signature": "v2,x", **by_crewai()},
+    ],
+)
+def test_f2_where_it_carries_both_both_must_hold(headers: dict[str, str]) -> None:
+    assert is_signed(STANDARD, headers, RAW, now=AT) is False
+
+
+@pytest.mark.row("F2")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *({"webhook-id": "q-2"}, {"webhook-id": ""}, {"webhook-timestamp": str(AT + 1)}, {"webhook-timestamp": "soon"}),
+        *({"webhook-signature": each} for each in ("v1,", "v1", ",", "\u00fc", "\u20ac", "v1a," + "x" * 44)),
+        by_standard(OTHER),
+    ],
+)
+def test_f2_another_standard_signature_is_refused(changed: dict[str, str]) -> None:
+    assert is_signed(STANDARD, {**by_standard(), **changed}, RAW, now=AT) is False
+
+
+def test_while_a_secret_is_changed_one_of_several_signatures_is_enough() -> None:
+    signatures = [by_standard(OTHER)["webhook-signature"], "v1a,x", by_standard()["webhook-signature"]]
+    assert is_signed(STANDARD, {**by_standard(), "webhook-signature": " ".join(signatures)}, RAW, now=AT) is True
+
+
+@pytest.mark.parametrize("secret", ["whsec_", "whsec_no base64!", STANDARD.removeprefix("whsec_"), SECRET])
+def test_a_secret_that_is_none_of_the_standard_proves_nothing_by_it(secret: str) -> None:
+    assert is_signed(secret, by_standard(), RAW, now=AT) is False
+    assert is_signed(secret, by_crewai(secret), RAW, now=AT) is True
 
 
 def test_the_longest_time_is_read_and_one_that_no_header_can_carry_is_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hmac
 import json
 import os
 import re
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pytest
+import standardwebhooks
 from crew_client import PLAIN, Client, Command, Receiver, Serve, eventually
 
 from crew_service.engine import outbox
@@ -265,8 +268,44 @@ def test_a_webhook_is_signed_where_a_secret_is_given(serve: Serve, receiver: Rec
     client.kickoff(crewWebhookUrl=f"{receiver.url}/crew")
     eventually(lambda: receiver.taken, "the delivery")
     _, headers, _ = receiver.taken[0]
-    assert signature("s" * 32, receiver.raw[0], int(headers["X-CrewAI-Timestamp"])).items() <= headers.items()
+    signed = signature("s" * 32, receiver.raw[0], int(headers["X-CrewAI-Timestamp"]), headers["Webhook-Id"])
+    assert signed.items() <= headers.items()
+    assert "Webhook-Signature" not in headers
     assert abs(int(headers["X-CrewAI-Timestamp"]) - time.time()) < 60
+
+
+STANDARD = "whsec_" + base64.b64encode(bytes(range(24))).decode()
+
+
+@pytest.mark.parametrize("secret", [STANDARD, STANDARD.rstrip("=")])
+def test_a_secret_of_standard_webhooks_signs_both_ways_and_one_sent_again_keeps_its_id(
+    serve: Serve, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, secret: str
+) -> None:
+    """Checked as receivers do, by the package that the standard publishes."""
+    monkeypatch.setattr(outbox, "FIRST_PAUSE", 0.02)
+    client = serve({**PLAIN, "tasks": [{**PLAIN["tasks"][0], "output": "on ducks ü"}]}, webhook_secret=secret)
+    receiver.raw.clear()
+    receiver.answers = [500]
+    client.kickoff(crewWebhookUrl=f"{receiver.url}/crew")
+    eventually(lambda: len(receiver.taken) >= 2, "the second delivery")
+    assert len({headers["Webhook-Id"] for _, headers, _ in receiver.taken}) == 1
+    for (_, headers, _), raw in zip(receiver.taken, receiver.raw, strict=True):
+        standardwebhooks.Webhook(secret).verify(raw, dict(headers))
+        signed = hmac.new(secret.encode(), f"{headers['X-CrewAI-Timestamp']}.".encode() + raw, "sha256").hexdigest()
+        assert headers["X-CrewAI-Signature"] == f"sha256={signed}"
+        with pytest.raises(standardwebhooks.WebhookVerificationError):
+            standardwebhooks.Webhook(secret).verify(raw + b" ", dict(headers))
+
+
+@pytest.mark.parametrize("option", ["--webhook-secret", "--flow-webhook-secret"])
+@pytest.mark.parametrize("secret", ["whsec_", "whsec_no base64!"])
+def test_a_secret_of_standard_webhooks_that_is_none_is_refused_at_the_start(
+    tmp_path: Path, option: str, secret: str
+) -> None:
+    refused = Command.refused(tmp_path, option, secret)
+    assert refused.returncode != 0
+    assert "must go on in base64" in refused.stderr
+    assert secret not in refused.stderr.replace("whsec_ must", "")
 
 
 def test_two_services_on_one_database_deliver_each_webhook_once(

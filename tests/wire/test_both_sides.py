@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from airflow_crew_provider.core import batch_status, edited_output, feedback, status_parser
+from airflow_crew_provider.core import batch_status, edited_output, feedback, flow_webhooks, status_parser
 from airflow_crew_provider.core.inbox_messages import pending_execution
 from airflow_crew_provider.core.review import Draft
 from airflow_crew_provider.models import Execution, output_sha256
@@ -18,7 +18,7 @@ from airflow_crew_provider.operators import draft_text
 from airflow_crew_provider.operators.review_answer import pending_record, shown_draft
 
 approval = pytest.importorskip("crew_service.engine.approval", reason="needs the crew service")
-from crew_service.engine import drafts  # noqa: E402
+from crew_service.engine import drafts, sending  # noqa: E402
 from crew_service.engine.decisions import AnotherDraft, Decision, settled  # noqa: E402
 from crew_service.http import api, markdown  # noqa: E402
 
@@ -82,6 +82,14 @@ def test_what_may_take_the_place_of_a_draft(case: dict[str, Any]) -> None:
     problems = [side.edit_problem(case["draft"], case["edited"]) for side in (edited_output, drafts)]
     assert problems[0] == problems[1]
     assert (problems[0] is None) is case["is_taken"]
+
+
+@pytest.mark.parametrize("secret", ["whsec_c2l4dGVlbiBieXRlcyE", "whsec_c2l4dGVlbiBieXRlcyE=", "another secret \u00fc"])
+def test_a_webhook_that_the_service_signs_is_proven_to_the_inbox(secret: str) -> None:
+    headers = {name.lower(): value for name, value in sending.signature(secret, b"{}", 1_900_000_000, "q-1").items()}
+    assert ("webhook-signature" in headers) is secret.startswith(flow_webhooks.STANDARD)
+    assert flow_webhooks.is_signed(secret, {**headers, "webhook-id": "q-1"}, b"{}", now=1_900_000_000)
+    assert not flow_webhooks.is_signed(secret, {**headers, "webhook-id": "q-1"}, b"[]", now=1_900_000_000)
 
 
 def test_the_names_of_headers_and_fields() -> None:

@@ -40,8 +40,9 @@ class FlowWebhook:
     def is_token(self, question_id: str, token: str) -> bool:
         return hmac.compare_digest(self.response_token(question_id).encode(), token.encode("utf-8", "replace"))
 
-    def headers(self, raw: bytes, *, now: float) -> dict[str, str]:
-        return {"Content-Type": "application/json", **sending.signature(self.secret, raw, int(now))}
+    def headers(self, question_id: str, raw: bytes, *, now: float) -> dict[str, str]:
+        signed = sending.signature(self.secret, raw, int(now), question_id)
+        return {"Content-Type": "application/json", "Webhook-Id": question_id, **signed}
 
     def body(self, question_id: str, row: Row[Any]) -> dict[str, Any]:
         gate: Mapping[str, Any] = row.gate
@@ -99,7 +100,7 @@ class FlowWebhooks:
 
     def _send(self, question_id: str, row: Row[Any]) -> None:
         raw = json.dumps(self._webhook.body(question_id, row)).encode()
-        headers = self._webhook.headers(raw, now=self._database.now())
+        headers = self._webhook.headers(question_id, raw, now=self._database.now())
         labels = {"execution_id": row.id, "webhook": "flow"}
         try:
             answer = requests.post(self._webhook.url, raw, headers=headers, timeout=TIMEOUT, allow_redirects=False)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from typing import Any
 
 import aiohttp
 
 from crew_service.storage.webhooks import without_credentials
+
+STANDARD = "whsec_"  # secrets of https://www.standardwebhooks.com begin so
 
 
 def session(timeout: float) -> aiohttp.ClientSession:
@@ -35,9 +37,8 @@ async def send(
     if authentication:  # it wins over a user and a password in the address: a request has one Authorization
         url = without_credentials(url)
     headers = {"Content-Type": "application/json", "Webhook-Id": key, **_proof(authentication)}
-    if secret:
-        headers |= signature(secret, body, int(now))
     try:
+        headers |= signature(secret, body, int(now), key) if secret else {}
         async with client.post(url, data=body, headers=headers, allow_redirects=False) as answer:
             return None if 200 <= answer.status < 300 else f"HTTP {answer.status}"
     except (aiohttp.ClientError, asyncio.TimeoutError, ValueError, OSError) as error:
@@ -49,10 +50,29 @@ def answered(problem: str | None) -> bool:
     return problem is None or problem.startswith("HTTP ")
 
 
-def signature(secret: str, body: bytes, timestamp: int) -> dict[str, str]:
-    """As live deployments sign theirs, so that receivers check both in the same way."""
+def signature(secret: str, body: bytes, timestamp: int, key: str) -> dict[str, str]:
+    """As live deployments sign, so that receivers check both in the same way; with `whsec_` by the standard as well."""
     signed = hmac.new(secret.encode(), b"%d.%b" % (timestamp, body), hashlib.sha256).hexdigest()
-    return {"X-CrewAI-Timestamp": str(timestamp), "X-CrewAI-Signature": f"sha256={signed}"}
+    as_live = {"X-CrewAI-Timestamp": str(timestamp), "X-CrewAI-Signature": f"sha256={signed}"}
+    standard = standard_key(secret)
+    if standard is None:
+        return as_live
+    by_standard = b64encode(hmac.digest(standard, b"%b.%d.%b" % (key.encode(), timestamp, body), "sha256")).decode()
+    return {**as_live, "Webhook-Timestamp": str(timestamp), "Webhook-Signature": f"v1,{by_standard}"}
+
+
+def standard_key(secret: str) -> bytes | None:
+    """Return the key of a secret of Standard Webhooks, which begins with `whsec_`; None of any other.
+
+    :raises ValueError: what follows is not base64
+    """
+    encoded = secret.removeprefix(STANDARD)
+    if encoded == secret:
+        return None
+    key = b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    if not key:
+        raise ValueError("the secret is empty")
+    return key
 
 
 def _proof(authentication: Any) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import requests
+import standardwebhooks
 from crew_client import Client, Command, Receiver, eventually
 from engine_stub import CREWS
 
@@ -22,7 +23,7 @@ from scripts.stack.waiting import PATIENCE
 
 Start = Callable[..., Command]
 TOKEN = "a-token-for-tests-only"
-SECRET = "a-secret-for-tests-only"
+SECRET = "whsec_YS1zZWNyZXQtZm9yLXRlc3RzLW9ubHk="
 OFFERED = ["publish", "rework", "drop"]
 
 
@@ -166,6 +167,8 @@ def test_f4_live_questions_come_by_signed_webhooks_and_are_answered_once(
     digest = hmac.new(SECRET.encode(), signed, hashlib.sha256).hexdigest()
     assert headers["X-CrewAI-Signature"] == f"sha256={digest}"
     assert abs(time.time() - int(timestamp)) < 300
+    assert headers["Webhook-Id"] == question["id"]
+    standardwebhooks.Webhook(SECRET).verify(json.dumps(body), dict(headers))
 
     address = question["callback_url"]
     assert address.startswith(service.client.url)
