@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy.engine import Row
 
 COUNTED = ("total_tokens", "prompt_tokens", "completion_tokens")
+HEADER = "Crew-Usage"
 MOST = 2**53 - 1  # tokens: what every reader of JSON takes as it is
 
 Usage = dict[str, Any]
@@ -34,9 +35,9 @@ def so_far(row: Row[Any]) -> Usage | None:
     return {**used, "total_tokens": max(used["total_tokens"], row.tokens)}
 
 
-def header(used: Usage) -> str:
-    """Write it as a header: ASCII, and of three figures below `MOST`, so well under 1 KiB."""
-    return json.dumps(used, separators=(",", ":"))
+def header(used: Usage | None) -> dict[str, str]:
+    """Write it as a header: ASCII, and three figures of at most `MOST`, so well under 1 KiB; none if nobody counted."""
+    return {HEADER: json.dumps(used, separators=(",", ":"))} if used else {}
 
 
 def _figure(value: Any) -> int:

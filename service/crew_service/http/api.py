@@ -42,7 +42,7 @@ LONGEST_KEY = 255
 OFFER, PATH = "Crew-Batch-Status", "/statuses"
 EDITS_OFFER, EDITS_FIELD = "Crew-Edited-Output", "edited_output"
 HASH_OFFER, HASH_FIELD = "Crew-Draft-Hash", "output_sha256"
-USAGE, USAGE_FIELD = "Crew-Usage", "usage"  # beside the body, which stays as it is specified
+USAGE, USAGE_FIELD = usage.HEADER, "usage"  # beside the body, which stays as it is specified
 MOST_IDS = 200
 LISTED_STATES = tuple(dict.fromkeys(SPECIFIED.values()))  # the words of the specification, in both dialects
 LONGEST_LIST = 100
@@ -84,7 +84,7 @@ class Api:
 
     def _answered(self, row: Row[Any] | None) -> JSONResponse:
         code, answer = self._said(row)
-        return JSONResponse(answer, code, {**self._offers, **_usage_header(row and usage.so_far(row))})
+        return JSONResponse(answer, code, {**self._offers, **usage.header(row and usage.so_far(row))})
 
     async def statuses(self, request: Request) -> JSONResponse:
         return await run_in_threadpool(self._statuses, _caller(request), self._ids(request))
@@ -152,7 +152,7 @@ class Api:
     async def stop(self, request: Request) -> JSONResponse:
         kickoff_id = request.path_params["kickoff_id"]
         used = await run_in_threadpool(self._executions.stop, _caller(request), kickoff_id)
-        return JSONResponse({"status": "stopped", "kickoffId": kickoff_id}, headers=_usage_header(used))
+        return JSONResponse({"status": "stopped", "kickoffId": kickoff_id}, headers=usage.header(used))
 
     async def healthz(self, request: Request) -> JSONResponse:
         return health_answer(await run_in_threadpool(self._service.process.health.problem))
@@ -223,10 +223,6 @@ class Api:
 
     def _start(self, body: dict[str, Any]) -> Start:
         return self._dialect.start(body, self._service.crew, self._service.limits)
-
-
-def _usage_header(used: usage.Usage | None) -> dict[str, str]:
-    return {USAGE: usage.header(used)} if used else {}
 
 
 def health_answer(problem: str | None) -> JSONResponse:
