@@ -23,6 +23,7 @@ __all__ = [
     "KILLS_CALL_ON_KILL",
     "AirflowTaskTimeout",
     "is_awaitable",
+    "is_in_process",
     "runs_in_worker",
     "supervisor",
     "task_state",
@@ -44,6 +45,11 @@ def is_awaitable() -> bool:
     """Whether a trigger can ask the supervisor without a thread; that of `dag.test()` on 3.3.2 needs one."""
     line = supervisor()
     return line is None or hasattr(line, "asend")
+
+
+def is_in_process() -> bool:
+    """Whether `dag.test()` of Airflow 3 runs this task, whose requests to the API server stay in the process."""
+    return type(supervisor()).__name__ == "InProcessSupervisorComms"
 
 
 def runs_in_worker(ti: Any) -> bool:

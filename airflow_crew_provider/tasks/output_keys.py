@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
+from airflow_crew_provider.compat import supervisor
 from airflow_crew_provider.core.output_schema import listed
 from airflow_crew_provider.core.stored_names import (
     EXECUTION_ID_KEY,
@@ -17,6 +19,8 @@ from airflow_crew_provider.core.stored_names import (
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
 from airflow_crew_provider.tasks.output_rules import still_there
+
+log = logging.getLogger(__name__)
 
 # Under these the task pushes values of its own, or they are looked for in every task: the audit trail reads answers.
 OWN = (KICKOFF_ID_KEY, EXECUTION_ID_KEY, LINK_KEY, REVIEW_KEY, REFUSED_KEY, RESUME_KEY)
@@ -33,10 +37,20 @@ LONGEST_KEY = 512  # what Airflow's database holds
 def push_keys(context: Any, kickoff_id: str, output: Any) -> None:
     """Push each key of a completed output; nothing if one of them cannot be pushed.
 
+    `airflow dags test` cannot push keys outside ASCII, which a worker pushes: the log names them.
+
     :raises CrewTaskFailed: the output is no object, or has such a key; another try would find the same
     """
+    left_out = []
     for key, value in _checked(kickoff_id, output).items():
-        context["ti"].xcom_push(key=key, value=value)
+        try:
+            context["ti"].xcom_push(key=key, value=value)
+        except UnicodeError:
+            if key.isascii() or not supervisor.is_in_process():
+                raise
+            left_out.append(repr(key[:SHOWN]))
+    if left_out:
+        log.warning("`airflow dags test` cannot push the keys %s of the output; a worker pushes them", listed(left_out))
 
 
 def _checked(kickoff_id: str, output: Any) -> Json:

@@ -72,6 +72,12 @@ INTERNALS = [
     Internal(RUNNER, "compat/supervisor.py", "tells Airflow 3 from 2", since="3.0"),
     Internal(f"{RUNNER}:SUPERVISOR_COMMS", "compat/supervisor.py", "the line to Airflow", since="3.0"),
     Internal(f"{RUNNER}:RuntimeTaskInstance.get_task_states", "compat/supervisor.py", "a task's state", since="3.0"),
+    Internal(
+        "airflow.sdk.execution_time.supervisor:InProcessSupervisorComms",
+        "compat/supervisor.py",
+        "the line of `dag.test()`, by its name",
+        since="3.1",
+    ),
     Internal("airflow.sdk.exceptions:AirflowTaskTimeout", "compat/supervisor.py", "why on_kill is called", since="3.2"),
     Internal("airflow.exceptions:AirflowTaskTimeout", "compat/supervisor.py", "the same before 3.2"),
     Internal("airflow.triggers.base:BaseTrigger", "compat/supervisor.py", "base class of the trigger"),

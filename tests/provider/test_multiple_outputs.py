@@ -44,6 +44,32 @@ def test_each_key_of_the_output_is_an_xcom_and_the_record_is_returned(
     assert "state" not in task_run.xcom
 
 
+@pytest.mark.since_airflow("3.1")
+def test_in_dags_test_a_key_outside_ascii_is_told_and_the_others_are_pushed(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.on(POLL, completed('{"größe": 3, "total": 4, "ключ": 5, "note": 6}'))
+    task_run = TaskRun()
+    context = task_run.context()
+    push = context["ti"].xcom_push
+
+    def as_in_dags_test(key: str, value: Any) -> None:
+        key.encode("latin-1").decode()  # its requests stay in the process, and their paths are decoded so
+        push(key, value)
+
+    context["ti"].xcom_push = as_in_dags_test
+    with pytest.raises(UnicodeError):  # a worker that cannot push is another matter
+        kickoff(deferrable=False).execute(context)
+    from airflow.sdk.execution_time import supervisor, task_runner
+
+    in_process = supervisor.InProcessSupervisorComms(supervisor=None)
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", in_process, raising=False)
+    kickoff(deferrable=False).execute(context)
+    assert {name: task_run.xcom.get(name) for name in ("total", "note")} == {"total": 4, "note": 6}
+    assert "größe" not in task_run.xcom
+    assert "`airflow dags test` cannot push the keys 'größe'; 'ключ' of the output" in caplog.text
+
+
 def test_airflow_does_not_push_the_keys_of_the_record_too(server: FaultServer) -> None:
     server.on(POLL, completed('{"total": 3}'))
     operator = kickoff(deferrable=False)
