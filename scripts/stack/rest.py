@@ -77,6 +77,11 @@ class AirflowApi:
         except StackTimeout as late:
             raise StackTimeout(f"{late}; import errors: {self.import_errors()}") from None
 
+    def parse_again(self, dag_id: str) -> None:
+        """Have the DAG's file parsed at once, as where something changed that it imports or reads."""
+        token = self.json("GET", f"dags/{dag_id}")["file_token"]
+        self.call("PUT", f"parseDagFile/{token}").raise_for_status()
+
     def import_errors(self) -> list[str]:
         return [error["stack_trace"] for error in self.pages("importErrors", "import_errors")]
 

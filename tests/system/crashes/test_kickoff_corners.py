@@ -58,6 +58,7 @@ def test_a17_a_clear_after_retries_were_edited_down_starts_a_new_execution(
         run.wait_for("success")
         before = run.task("crew")["max_tries"]
         (airflow.home / "retries_of_the_edited_kickoff").write_text("1")
+        airflow.api.parse_again("edited_retries")
         wait_until(lambda: _retries(airflow) == 1, "the edited DAG", pause=1)
         run.clear("crew")
         wait_until(lambda: run.task("crew")["try_number"] == 2, "the second try")
