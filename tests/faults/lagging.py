@@ -1,4 +1,7 @@
-"""A `FaultProxy` for reviews: a status that lags behind a resume, and a 404 on a poll while a draft waits."""
+"""A `FaultProxy` for reviews: a status that lags behind a resume, and a 404 on a poll while a draft waits.
+
+It can also begin to refuse polls of many, as a gateway that passes only the four documented paths.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from faults.proxy import POLL, RESUME, FaultProxy, Injected, call_of
 from faults.wire import Answer, Reply, Request
 
 LAG = (2.0, 12.0)  # seconds
+REFUSALS = (302, 403, 406, 413, 451, 500, 503)  # of polls of many
 SHARE = 0.6  # of the resumes that are taken
 
 
@@ -22,9 +26,17 @@ class LaggingProxy(FaultProxy):
         self._paused: dict[str, Any] = {}  # by id: the last status that showed a draft waiting
         self._lags_until: dict[str, float] = {}
         self._moments = Random(seed)
+        self._refusal: int | None = None
         super().__init__(upstream, seed=seed, **more)
 
+    def refuse_polls_of_many(self, status: int) -> None:
+        """Refuse them from now on, for good."""
+        self._refusal = status
+
     def _decide(self, request: Request) -> Answer:
+        if self._refusal and call_of(request) == POLL and not _polled(request):
+            self._note("N28", f"polls of many are refused with {self._refusal}", POLL, request, reached=False)
+            return Reply(status=self._refusal, body={"detail": "a fault"}, headers={"Location": "/elsewhere"})
         if call_of(request) == POLL and _polled(request) in self._paused and self._happens(self.rate):
             self._note("N23", "unknown while a draft waits", POLL, request, reached=False)
             return Reply(status=404, body={"detail": "a fault: 404"})

@@ -1,4 +1,7 @@
-"""Kills workers, triggerers and services at random, and deletes connections for a moment."""
+"""Kills workers, triggerers and services at random, and deletes connections for a moment.
+
+It also clears neighbours of the tasks at work, and lets gateways begin to refuse polls of many.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,23 @@ from random import Random
 
 import psutil
 from chaos import Part, own_api
+from faults.lagging import REFUSALS
 
-from scripts.stack import AirflowStack
+from scripts.stack import AirflowStack, DagRun
 from scripts.stack.background import BackgroundWork
+from scripts.stack.runs import FINISHED
 
 PAUSE_BETWEEN_KILLS = (6.0, 14.0)
 AWAY = (2.0, 6.0)
-KILLS = {"A1/A2 worker killed": 6, "A3 triggerer killed": 2, "S1 service killed": 1, "N18 connection not found": 2}
+NEIGHBOUR = "neighbour"  # a task of each DAG, which does nothing
+KILLS = {
+    "A1/A2 worker killed": 6,
+    "A3 triggerer killed": 2,
+    "S1 service killed": 1,
+    "N18 connection not found": 2,
+    "N27 neighbour cleared": 2,
+    "N28 gateway begins to refuse polls of many": 1,
+}
 
 
 class Killer(BackgroundWork):
@@ -43,8 +56,20 @@ class Killer(BackgroundWork):
             service.start()
         elif "connection" in what:
             self._take_away(self._random.choice(self._parts))
+        elif "gateway" in what:
+            self._random.choice(self._parts).proxy.refuse_polls_of_many(self._random.choice(REFUSALS))
+        elif "neighbour" in what:
+            return self._clear_neighbour(self._random.choice(self._parts).run)
         else:
             return self._kill_worker()
+        return True
+
+    def _clear_neighbour(self, run: DagRun) -> bool:
+        """Clear it where it has ended and its run has not: the other tasks of the run go on."""
+        mine = DagRun(self._api, run.dag_id, run.run_id)
+        if mine.state in FINISHED or mine.task(NEIGHBOUR)["state"] not in FINISHED:
+            return False
+        mine.clear(NEIGHBOUR)
         return True
 
     def _take_away(self, part: Part) -> None:
