@@ -146,15 +146,21 @@ def test_a_question_that_came_between_two_tries_is_not_lost(dag_run: RegisteredR
     assert after.record() == before.record()
 
 
+def started_unrecorded(dag_run: RegisteredRun) -> tuple[Task, str]:
+    """Start an execution by a worker that dies before it writes the answer down; return its id too."""
+    start = Task(dag_run, "start")
+    kickoff_id = start.run(kickoff())
+    [memory] = start.memory.values()
+    del memory["kickoff_id"]
+    return start, kickoff_id
+
+
 @pytest.mark.since_airflow("3.3")  # before, the record goes with the end of the task
 def test_a_repeated_request_has_the_same_body_where_the_service_honours_keys(
     dag_run: RegisteredRun, connect: Any
 ) -> None:
     connect(inbox_url=dag_run.inbox_url, idempotency_keys=True)
-    start = Task(dag_run, "start")
-    kickoff_id = start.run(kickoff())
-    [memory] = start.memory.values()
-    del memory["kickoff_id"]  # the worker died before it wrote the answer down
+    start, kickoff_id = started_unrecorded(dag_run)
 
     assert start.run(kickoff()) == kickoff_id
 
@@ -165,10 +171,7 @@ def test_n32_a_request_that_is_repeated_after_the_inbox_has_moved_has_the_same_b
     dag_run: RegisteredRun, connect: Any
 ) -> None:
     connect(inbox_url=dag_run.inbox_url, idempotency_keys=True)
-    start = Task(dag_run, "start")
-    kickoff_id = start.run(kickoff())
-    [memory] = start.memory.values()
-    del memory["kickoff_id"]
+    start, kickoff_id = started_unrecorded(dag_run)
     connect(inbox_url="https://moved.example.com/crew-inbox", idempotency_keys=True)
 
     assert start.run(kickoff()) == kickoff_id

@@ -68,6 +68,7 @@ BODY_PROBLEMS = {
     408: "The body did not arrive in time.",
     413: "The body is too large.",
 }
+Handler = Callable[[Api, Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +77,7 @@ class Endpoint:
 
     method: str
     path: str
-    handler: Callable[[Api, Request], Awaitable[Response]]
+    handler: Handler
     summary: str
     answer: Any  # the model of a 200; None where it is no JSON
     media: type[Response] = JSONResponse
@@ -164,35 +165,23 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             parameters=(KICKOFF_ID,),
             problems={400: "The execution is over already.", 404: "The id is not known."},
         ),
-        Endpoint(
-            method="GET",
-            path="/healthz",
-            handler=Api.healthz,
-            summary="Check that the service works",
-            answer=response_models.Health,
-            problems={503: "The database cannot be written, or crews are not started any more."},
-            tag="Service",
-            needs_token=False,
+        _check(
+            "/healthz",
+            Api.healthz,
+            "Check that the service works",
+            "The database cannot be written, or crews are not started any more.",
         ),
-        Endpoint(
-            method="GET",
-            path="/livez",
-            handler=Api.livez,
-            summary="Check that the process is alive, whatever its database does",
-            answer=response_models.Health,
-            problems={503: "Crews are not started any more; only a restart helps."},
-            tag="Service",
-            needs_token=False,
+        _check(
+            "/livez",
+            Api.livez,
+            "Check that the process is alive, whatever its database does",
+            "Crews are not started any more; only a restart helps.",
         ),
-        Endpoint(
-            method="GET",
-            path="/readyz",
-            handler=Api.readyz,
-            summary="Check that requests are welcome",
-            answer=response_models.Health,
-            problems={503: "As for `/healthz`, and while the service stops."},
-            tag="Service",
-            needs_token=False,
+        _check(
+            "/readyz",
+            Api.readyz,
+            "Check that requests are welcome",
+            "As for `/healthz`, and while the service stops.",
         ),
         Endpoint(
             method="GET",
@@ -204,6 +193,20 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             tag="Service",
             problems={403: "A user's token; the figures cover all users."},
         ),
+    )
+
+
+def _check(path: str, handler: Handler, summary: str, problem: str) -> Endpoint:
+    """An endpoint for probes, which have no token."""
+    return Endpoint(
+        method="GET",
+        path=path,
+        handler=handler,
+        summary=summary,
+        answer=response_models.Health,
+        problems={503: problem},
+        tag="Service",
+        needs_token=False,
     )
 
 
