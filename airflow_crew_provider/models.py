@@ -77,7 +77,7 @@ class Execution:
 
     @property
     def progress(self) -> str:
-        """Say in a few words how far the execution is, e.g. ``2 of 5 tasks, now draft_task``."""
+        """Return in a few words how far the execution is, e.g. ``2 of 5 tasks, now draft_task``."""
         of = f" of {self.total_tasks}" if self.total_tasks is not None else ""
         counted = [f"{self.completed_tasks}{of} tasks"] if self.completed_tasks is not None else []
         now = [f"now {self.current_task}"] if self.current_task else []
@@ -218,10 +218,13 @@ class CrewInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Kickoff:
-    """What ``POST /kickoff`` carries."""
+    """What ``POST /kickoff`` carries; the one value that goes from an operator through the hook to the call.
+
+    ``webhooks`` may be the word of the inbox, until its addresses are made right before the POST.
+    """
 
     inputs: Json
-    webhooks: Webhooks | None = None
+    webhooks: Webhooks | str | None = None
     meta: Json | None = None
     restore_from: str | None = None
     idempotency_key: str | None = None

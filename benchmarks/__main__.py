@@ -13,15 +13,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import (
-    downstream_start,
-    pace,
-    parsing,
-    poll_cost,
-    slow_neighbour,
-    tls_keep_alive,
-    triggerer_load,
-)
+from benchmarks import downstream_start, pace, parsing, poll_cost, slow_neighbour, tls_keep_alive, triggerer_load
 from benchmarks.harness import turns
 
 PARTS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import statistics
 
-from airflow_crew_provider.core.polling import Watch
 from airflow_crew_provider.models import Execution, ExecutionState
+from airflow_crew_provider.wait.watch import Watch
 from benchmarks.harness import turns
 
 RUNNING = Execution(kickoff_id="k-1", state=ExecutionState.RUNNING, raw_state="running")

@@ -28,7 +28,7 @@ def survivors(found: dict[str, int | None]) -> list[str]:
 
 
 def function_of(mutant: str) -> str:
-    """Return the function that a mutant is of, e.g. ``core.polling.Watch.pause``."""
+    """Return the function that a mutant is of, e.g. ``wait.watch.Watch.pause``."""
     name = mutant.removeprefix("airflow_crew_provider.").removeprefix("service.").split("__mutmut_")[0]
     return re.sub(r"\.x_?ǁ?", ".", name).replace("ǁ", ".")
 

@@ -2,7 +2,7 @@
 
 `mutmut` writes the mutants; its own runner collects the tests anew for each of them, which takes most of the time. The
 module is a command, and the pytest plugin that runs in the folder with the mutants. ``MUTANTS`` names the ones to try
-by patterns, e.g. ``core.review.* tasks.sender.*``; the results of others stay.
+by patterns, e.g. ``wait.watch.* kickoff.request.*``; the results of others stay.
 """
 
 from __future__ import annotations

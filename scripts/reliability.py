@@ -50,6 +50,7 @@ ROWS = {
     "N28": ("many polls in one request: refused, failing, lost", "each wait polls alone; only its own poll may end it"),
     "N29": ("a connection is edited while waits hold the old one", "each ends where the connection points by now"),
     "N30": ("no usage is reported while a budget is set", "the guard fails or asks, in words"),
+    "N31": ("the trace is another at each try", "still the same request; no unknown outcome"),
     "N32": ("what an operator adds by itself differs", "the same request; sent again, its body is the first one's"),
     "N33": ("an execution goes over its budget", "a worker stops it; the task and each retry fail, starting nothing"),
     "A1": ("worker killed between the POST and its record", "no second execution; the next try says so"),

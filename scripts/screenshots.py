@@ -14,7 +14,7 @@ from playwright.sync_api import Page
 
 from scripts.demo_stack import ROOT
 from scripts.stack import AirflowStack, CrewService, DagRun, ProcessGroup, wait_until
-from tests.system.browser import signed_in
+from tests.system.reviews.browser import signed_in
 
 DRAFT = """## How to make {topic}
 

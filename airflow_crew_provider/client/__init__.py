@@ -1,9 +1,9 @@
-"""The only place that sends and receives: `client.Client` performs calls, `Deployment` is a value without libraries.
+"""The only place that sends and receives: `client.Client` performs calls, `deployment.Deployment` is a value.
 
-Law: connecting may be retried, a POST that may have arrived is never sent again. Every exchange ends within its
-total time, every body within `LARGEST_BODY`, and the token goes to the connection's own origin only.
+What it keeps, whatever the libraries do:
+
+* Connecting may be retried. A POST that may have arrived is never sent again, and its error says so.
+* Every exchange ends within its total time, and every body within `LARGEST_BODY`.
+* The token goes to the connection's own origin only, and appears in no error.
+* Blocking on requests and awaiting on aiohttp differ in nothing that a caller can see.
 """
-
-from airflow_crew_provider.client.deployment import LARGEST_BODY, Deployment, check_header
-
-__all__ = ["LARGEST_BODY", "Deployment", "check_header"]

@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, TypeVar
 
 import aiohttp
+import requests
 
-from airflow_crew_provider.client.async_exchange import NETWORK_ERRORS, sessions
+from airflow_crew_provider.api import endpoints, responses
+from airflow_crew_provider.api.endpoints import Call
+from airflow_crew_provider.api.responses import HttpResponse
+from airflow_crew_provider.client.asynchronous import NETWORK_ERRORS, sessions
+from airflow_crew_provider.client.blocking import Exchange, within
 from airflow_crew_provider.client.deployment import LARGE_BODY, Deployment
-from airflow_crew_provider.client.sync_exchange import Exchange, within
-from airflow_crew_provider.client.transport_errors import no_answer
-from airflow_crew_provider.core import endpoints, responses
-from airflow_crew_provider.core.endpoints import Call
-from airflow_crew_provider.core.responses import HttpResponse
-from airflow_crew_provider.exceptions import CrewError
+from airflow_crew_provider.exceptions import CrewConnectionError, CrewError, CrewOutcomeUnknown, CrewProtocolError
 
 T = TypeVar("T")
+Traced = Callable[[Call[Any], str], AbstractContextManager[tuple[Mapping[str, str], Callable[[int], None]]]]
+
+
+def _untraced(
+    call: Call[Any], base_url: str
+) -> AbstractContextManager[tuple[Mapping[str, str], Callable[[int], None]]]:
+    return nullcontext(({}, lambda code: None))
 
 
 class Client:
-    """Performs calls against one deployment."""
+    """Performs calls against one deployment.
 
-    def __init__(self, deployment: Deployment) -> None:
+    :param traced: opens a span for a blocking call to a base URL; yields its headers, and what takes the answer's code
+    """
+
+    def __init__(self, deployment: Deployment, traced: Traced = _untraced) -> None:
         self.deployment = deployment
+        self._traced = traced
         self.mask = deployment.mask
 
     def send(self, call: Call[T], *, timeout: float | None = None, secrets: tuple[str, ...] = ()) -> T:
@@ -36,8 +48,12 @@ class Client:
         :param secrets: further texts of the request that no error may show
         """
         total = self._total(call, timeout)
-        asked = Exchange(self.deployment, call, total)
-        return self._finish(call, within(total, asked), lambda: asked.sent, secrets)
+        with self._traced(call, self.deployment.base_url) as (headers, answered):
+            asked = Exchange(self.deployment, call, total, headers)
+            result = within(total, asked)
+            if isinstance(result, HttpResponse):
+                answered(result.status)
+            return self._finish(call, result, lambda: asked.sent, secrets)
 
     async def asend(self, call: Call[T], *, timeout: float | None = None) -> T:  # noqa: ASYNC109 - the same as send
         """Perform a call as `send` does, awaiting."""
@@ -90,3 +106,61 @@ class Client:
         if isinstance(result, CrewError):
             raise result
         raise no_answer(call, result, sent(), mask, ca_file=self.deployment.ca_file is not None)
+
+
+UNTRUSTED = (ssl.SSLCertVerificationError, aiohttp.ClientConnectorCertificateError)
+# What OpenSSL says when the peer does not speak TLS.
+NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
+HINT = " (the peer does not speak TLS: a Host without a scheme means https; write http:// before it if that is meant)"
+
+
+def no_answer(
+    call: Call[Any], error: Exception, sent: bool, mask: responses.Mask, *, ca_file: bool = False
+) -> CrewError:
+    """Return the error that names what happened.
+
+    :param sent: whether the request may have arrived
+    :param ca_file: whether a CA file decides which certificates are trusted
+    """
+    reason = _reason(error, mask)
+    if call.starts_something and sent:
+        return CrewOutcomeUnknown(
+            f"{call.method} {call.path} was sent and its answer was lost ({reason}): "
+            "whether the service acted on it is unknown"
+        )
+    if isinstance(error, CrewProtocolError):
+        return error
+    return CrewConnectionError(
+        f"No answer to {call.method} {call.path}: {reason}; nothing was started",
+        permanent=_is_permanent(error),
+        renewable=ca_file and _has(error, *UNTRUSTED),
+    )
+
+
+def _reason(error: BaseException, mask: responses.Mask) -> str:
+    """Return the innermost message, which says most, without the object addresses around it."""
+    if isinstance(error, TimeoutError | requests.Timeout | aiohttp.ServerTimeoutError):
+        return mask(str(error)) or "it timed out"
+    for inner in _chain(error):
+        error = inner
+    text = str(error).rpartition("object at 0x")[2] if "object at 0x" in str(error) else str(error)
+    shown = mask(" ".join(text.split()))[:300] or type(error).__name__
+    return shown + HINT if any(word in text.upper().replace(" ", "_") for word in NOT_TLS) else shown
+
+
+def _is_permanent(error: Exception) -> bool:
+    return _has(error, *UNTRUSTED, requests.exceptions.InvalidURL)
+
+
+def _has(error: Exception, *kinds: type[Exception]) -> bool:
+    return any(isinstance(each, kinds) for each in _chain(error))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Walk from an error to what caused it; urllib3 keeps that in `reason` or in its arguments."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        inner = [getattr(error, "reason", None), *error.args, error.__cause__, error.__context__]
+        error = next((each for each in inner if isinstance(each, BaseException)), None)

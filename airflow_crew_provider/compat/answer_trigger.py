@@ -1,7 +1,8 @@
 """Waits for the answer of a person: before Airflow 3.3 for each, from 3.3 on for one that may be there already.
 
 Airflow's own trigger fires at once where the answer is there already, and a task that comes back before the scheduler
-has noticed that it left its worker is failed (see `deferral`).
+has noticed that it left its worker is failed (see `deferral`). A program may send any JSON as fields of an answer, also
+names that Airflow's serialization keeps for itself: Airflow stores such fields, and cannot bring them to the task.
 """
 
 from __future__ import annotations
@@ -17,9 +18,30 @@ from airflow.sdk.execution_time.hitl import get_hitl_detail_content_detail
 from airflow.triggers.base import TriggerEvent
 from asgiref.sync import sync_to_async
 
-from airflow_crew_provider.compat.answer_values import unreadable
-from airflow_crew_provider.core.refused_answer import VALIDATION
-from airflow_crew_provider.core.stored_names import ANSWER_TRIGGER_CLASS_PATH
+from airflow_crew_provider.models import Json
+from airflow_crew_provider.stored_names import ANSWER_TRIGGER_CLASS_PATH, VALIDATION
+
+try:
+    from airflow.sdk.serde import deserialize, serialize
+except ImportError:  # before Airflow 3.2
+    from airflow.serialization.serde import deserialize, serialize  # type: ignore[no-redef]
+
+
+def unreadable(params_input: Json | None) -> str | None:
+    """Return which fields of an answer cannot be read back, as a sentence; None if all can.
+
+    A program may send any JSON, also names that Airflow's serialization keeps for itself.
+    """
+    lost = [name for name, value in (params_input or {}).items() if not _comes_back({name: value})]
+    return f"Airflow cannot read back its {', '.join(lost[:10])}" if lost else None
+
+
+def _comes_back(field: Json) -> bool:
+    try:
+        return bool(deserialize(serialize(field)) == field)
+    except Exception:  # the value decides what is raised
+        return False
+
 
 NO_ANSWER, NO_FORM = "no answer", "no form"
 _NOT_FOUND = 404

@@ -1,8 +1,8 @@
-"""A connection looked up without blocking the event loop.
+"""Connections: looked up without blocking the event loop, and their form where Airflow does not make it itself.
 
 Airflow has an awaitable look-up since 3.1, which fails in a busy triggerer before 3.3.2; the compat provider
 works around that. In `dag.test()` of 3.3.2 it finds no connection of the database, since the supervisor that stands in
-there cannot be awaited.
+there cannot be awaited. From Airflow 3.2 on the form comes from the provider info.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 
 from airflow_crew_provider.compat.supervisor import is_awaitable
+from airflow_crew_provider.models import Json
 
 
 async def aget_connection(conn_id: str) -> Any:
@@ -21,3 +22,23 @@ async def aget_connection(conn_id: str) -> Any:
 
     look_up = get_async_connection if is_awaitable() else sync_to_async(BaseHook.get_connection)
     return await look_up(conn_id)
+
+
+def widgets(fields: Json) -> dict[str, Any]:
+    """Return a form field for each description of the provider info.
+
+    Numbers are text fields: they may be left empty, and the connection reads numbers that are texts.
+    """
+    # Only the web server has these, and only older ones.
+    from flask_appbuilder.fieldwidgets import BS3PasswordFieldWidget, BS3TextFieldWidget
+    from wtforms import BooleanField, PasswordField, StringField
+
+    def field(about: Json) -> Any:
+        label, description, schema = about["label"], about["description"], about["schema"]
+        if "boolean" in schema["type"]:
+            return BooleanField(label, description=description, default=schema.get("default", False))
+        if schema.get("format") == "password":
+            return PasswordField(label, description=description, widget=BS3PasswordFieldWidget())
+        return StringField(label, description=description, widget=BS3TextFieldWidget())
+
+    return {name: field(about) for name, about in fields.items()}

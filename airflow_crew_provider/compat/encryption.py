@@ -19,12 +19,12 @@ class NotDecrypted(Exception):
 
 
 def seal(text: str) -> str:
-    """Encrypt a text with Airflow's Fernet key."""
+    """Encrypt a string with Airflow's Fernet key."""
     return get_fernet().encrypt(text.encode()).decode()
 
 
 def unseal(text: str | None) -> str:
-    """Return what `seal` was given; a text that is not encrypted is returned as it is.
+    """Return what `seal` was given; a string that is not encrypted is returned as it is.
 
     :param text: None where Airflow could not decrypt its own encryption of a Variable
     :raises NotDecrypted: with another Fernet key, or with none

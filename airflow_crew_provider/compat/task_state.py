@@ -1,7 +1,15 @@
-"""The state that a task keeps between its tries, stored where this Airflow can.
+"""Which try of a task runs, what a task keeps between its tries, and what tasks of a run tell each other.
+
+A retry leaves a task instance's `max_tries` alone; a clear sets it to the tries so far plus the task's `retries`, a
+number that only grows while `retries` stays the same. The run's `clear_number` counts clears of its other tasks too,
+so it proves nothing by itself: it and a task that has ended only count where `retries` was edited, and `max_tries` is
+what a clear of this very task would have made it. In doubt it is a retry, since a retry starts nothing twice. So is a
+clear of a task that runs, which leaves `max_tries` alone on every version.
 
 Airflow 3.3 has a task state store; before, a Variable named after the task instance serves. XCom does not: it is
-emptied at each try. A record that cannot be read or written is an error, never an empty record.
+emptied at each try. A record that cannot be read or written is an error, never an empty record. XComs by which tasks
+tell each other where webhooks are kept stand in Airflow's database whole, also where an XCom backend is configured that
+keeps values elsewhere, as did those of earlier releases, which are still read.
 """
 
 from __future__ import annotations
@@ -12,18 +20,82 @@ import logging
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 from uuid import uuid4
 
-from airflow.providers.common.compat.sdk import Variable
+from airflow.providers.common.compat.sdk import Variable, XCom
+from asgiref.sync import sync_to_async
 
+from airflow_crew_provider.compat.supervisor import is_awaitable
 from airflow_crew_provider.exceptions import CrewConnectionError
 from airflow_crew_provider.models import Json
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A try of a task instance.
+
+    :param try_number: counts from 1, over retries and clears
+    :param max_tries: of the task instance
+    :param retries: of the task, as its DAG file says now
+    :param clears: how often tasks of the DAG run were cleared; None where this Airflow does not say
+    """
+
+    try_number: int = 1
+    max_tries: int = 0
+    retries: int = 0
+    clears: int | None = None
+
+    @classmethod
+    def of(cls, context: Any, task: Any) -> Attempt:
+        """Return the try that runs."""
+        ti = context["ti"]
+        return cls(
+            try_number=getattr(ti, "try_number", 1),
+            max_tries=getattr(ti, "max_tries", 0),
+            retries=getattr(task, "retries", None) or 0,
+            clears=getattr(context.get("dag_run"), "clear_number", None),
+        )
+
+    def with_clears_as_retries(self) -> Attempt:
+        """Return this try for a task whose POST must not be repeated by a clear either."""
+        return Attempt(try_number=self.try_number)
+
+    def as_dict(self) -> Json:
+        """Return what a record keeps of this try."""
+        return asdict(self)
+
+    def follows(self, kept: Json) -> bool:
+        """Whether a record may be of an earlier try; else the DAG run was deleted and created again under its id.
+
+        :param kept: the record; of release 0.1 without the number of its try
+        """
+        return bool(kept.get("try_number", 0) < self.try_number)
+
+    def follows_clear(self, kept: Json) -> bool:
+        """Whether the task was cleared since the try that a record was kept by.
+
+        :param kept: what `as_dict` returned then; with ``over`` once the task had ended
+        """
+        if kept.get("max_tries") != self.max_tries:
+            return True
+        if kept.get("retries", self.retries) == self.retries:
+            return False
+        clears = kept.get("clears")
+        cleared_some = None not in (clears, self.clears) and clears != self.clears
+        fits = self.max_tries == self.try_number - 1 + self.retries
+        return fits and (bool(kept.get("over")) or cleared_some)
+
 
 try:
     from airflow.sdk.execution_time.context import NEVER_EXPIRE
 except ImportError:  # before Airflow 3.3
     NEVER_EXPIRE = None  # type: ignore[assignment]
+
+
+# --- what a task keeps ---
+
 
 log = logging.getLogger(__name__)
 
@@ -186,3 +258,50 @@ def _checked(what: str, access: Callable[[], Any]) -> Any:
 
 def _record(value: Any) -> Json:
     return value if isinstance(value, dict) else {}
+
+
+# --- what tasks tell each other ---
+
+
+def push_shared(context: Any, key: str, value: Any) -> None:
+    """Push an XCom of the task that runs, past an XCom backend."""
+    ti = context["ti"]
+    if XCom is not _plain():
+        index = -1 if ti.map_index is None else ti.map_index
+        where = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": index}
+        _plain().set(key=key, value=value, **where)
+        return
+    ti.xcom_push(key=key, value=value)
+
+
+def pull_shared(context: Any, task_ids: list[str], key: str) -> list[Any]:
+    """Return what tasks of this run have pushed by `push_shared`."""
+    ti = context["ti"]
+    if XCom is not _plain():
+        where = {"dag_id": ti.dag_id, "run_id": ti.run_id, "key": key}
+        return [value for task_id in task_ids for value in _plain().get_all(task_id=task_id, **where) or []]
+    return ti.xcom_pull(task_ids=task_ids, key=key) or []
+
+
+def get_shared(**where: Any) -> Any:
+    """Return the value of an XCom that an earlier release of the inbox wrote; None if there is none.
+
+    :param where: `key`, `dag_id`, `run_id`, `task_id` and `map_index`
+    """
+    return _plain().get_one(**where)
+
+
+async def aget_shared(**where: Any) -> Any:
+    """Do what `get_shared` does without blocking the event loop."""
+    # Airflow 3.3 reads without a thread, of which a triggerer has few.
+    get_one = (is_awaitable() and getattr(_plain(), "aget_one", None)) or sync_to_async(_plain().get_one)
+    return await get_one(**where)
+
+
+def _plain() -> Any:
+    """Return Airflow's own XCom, whatever backend is configured."""
+    try:
+        from airflow.sdk.bases.xcom import BaseXCom
+    except ImportError:  # Airflow 2.11, which has no inbox
+        return XCom
+    return BaseXCom

@@ -9,14 +9,22 @@ from typing import Any, ClassVar
 
 from airflow.providers.common.compat.sdk import (
     SET_DURING_EXECUTION,
+    BaseOperator,
     TaskDecorator,
     context_merge,
     determine_kwargs,
     task_decorator_factory,
 )
+from airflow.providers.common.compat.sdk import DecoratedOperator as AnyDecoratedOperator
 
-from airflow_crew_provider.compat.decorator import DecoratedOperator
 from airflow_crew_provider.operators.kickoff import CrewKickoffOperator
+
+
+class DecoratedOperator(AnyDecoratedOperator):
+    """Airflow 3.0 passes a method on, without using it, that operators of Airflow 3 do not have."""
+
+    if not hasattr(BaseOperator, "xcom_push"):
+        xcom_push = None
 
 
 class _CrewDecoratedOperator(DecoratedOperator, CrewKickoffOperator):

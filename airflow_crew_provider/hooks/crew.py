@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from airflow_crew_provider.core import endpoints
-from airflow_crew_provider.core.json_values import plain_object
+from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.values import plain_object
+from airflow_crew_provider.client.lookups import CachedConnection
 from airflow_crew_provider.exceptions import CrewApiError, CrewError, CrewInvalidInput
-from airflow_crew_provider.hooks.cached_connection import CachedConnection
-from airflow_crew_provider.hooks.poller import Poller
 from airflow_crew_provider.models import (
     CrewInputs,
     EditedOutput,
@@ -23,7 +22,7 @@ from airflow_crew_provider.models import (
 )
 
 
-class CrewHook(CachedConnection, Poller):
+class CrewHook(CachedConnection):
     """Start, watch, resume and stop executions of a deployed crew.
 
     :param crew_conn_id: the connection of type ``crew``: base URL as Host, bearer token as Password
@@ -47,7 +46,7 @@ class CrewHook(CachedConnection, Poller):
     @classmethod
     def get_connection_form_widgets(cls) -> Json:
         """Return the fields of the connection form of Airflow before 3.2."""
-        from airflow_crew_provider.compat.connection_form import widgets
+        from airflow_crew_provider.compat.connections import widgets
         from airflow_crew_provider.get_provider_info import connection_fields
 
         return widgets(connection_fields())
@@ -61,7 +60,7 @@ class CrewHook(CachedConnection, Poller):
         return self.client.send(endpoints.inputs())
 
     def mask(self, text: str) -> str:
-        """Return a text as it may be shown: without the connection's secrets."""
+        """Return a string as it may be shown: without the connection's secrets."""
         return self.client.mask(text)
 
     def kickoff(
@@ -79,15 +78,21 @@ class CrewHook(CachedConnection, Poller):
         :raises CrewConnectionError: nothing was sent
         :raises CrewOutcomeUnknown: the service may have started it all the same
         """
-        sent = self.with_credentials(webhooks)
-        request = Kickoff(
-            inputs=checked_inputs(inputs),
-            webhooks=sent,
-            meta=None if meta is None else plain_object(meta, "meta"),
-            restore_from=restore_from,
-            idempotency_key=idempotency_key,
+        return self.send_kickoff(
+            Kickoff(
+                inputs=inputs,
+                webhooks=self.with_credentials(webhooks),
+                meta=meta,
+                restore_from=restore_from,
+                idempotency_key=idempotency_key,
+            )
         )
-        return self.client.send(endpoints.kickoff(request), secrets=_credentials(sent))
+
+    def send_kickoff(self, request: Kickoff) -> str:
+        """Start an execution as `kickoff` does; the credentials of the request's webhooks are looked up already."""
+        meta = None if request.meta is None else plain_object(request.meta, "meta")
+        sent = replace(request, inputs=checked_inputs(request.inputs), meta=meta)
+        return self.client.send(endpoints.kickoff(sent), secrets=_credentials(sent.webhooks))
 
     def get_status(self, kickoff_id: str) -> Execution:
         """Poll an execution (specification, section 4.3)."""
@@ -137,7 +142,7 @@ class CrewHook(CachedConnection, Poller):
         """
         decided = isinstance(is_approve, bool) or (is_approve is None and outcome)
         if not isinstance(human_feedback, str) or not decided:
-            raise CrewInvalidInput("is_approve must be a bool and human_feedback a text; nothing was sent")
+            raise CrewInvalidInput("is_approve must be a bool and human_feedback a string; nothing was sent")
         sent = self.with_credentials(webhooks)
         request = Resume(
             execution_id=execution_id,
@@ -197,20 +202,6 @@ class CrewHook(CachedConnection, Poller):
         return HumanInputWebhook(webhook.url, token=held.password)
 
 
-class HasHook:
-    """A mixin of tasks: the hook is made when it is first used, after the connection id was rendered."""
-
-    crew_conn_id: str
-
-    @property
-    def hook(self) -> CrewHook:
-        """The hook of the rendered connection id."""
-        made: CrewHook | None = self.__dict__.get("_hook")
-        if made is None:
-            made = self.__dict__["_hook"] = CrewHook(self.crew_conn_id)
-        return made
-
-
 def checked_inputs(inputs: Any) -> Json:
     """Return the inputs as plain JSON; `id` is refused, since live deployments overwrite records by it."""
     plain = plain_object(inputs, "inputs")
@@ -219,8 +210,8 @@ def checked_inputs(inputs: Any) -> Json:
     return plain
 
 
-def _credentials(webhooks: Webhooks | None) -> tuple[str, ...]:
-    human = webhooks.human_input if webhooks else None
+def _credentials(webhooks: Webhooks | str | None) -> tuple[str, ...]:
+    human = webhooks.human_input if isinstance(webhooks, Webhooks) else None
     return tuple(secret for secret in (human.token, human.password) if secret) if human else ()
 
 

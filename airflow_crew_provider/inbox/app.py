@@ -1,53 +1,127 @@
 """The inbox as HTTP. Airflow mounts plugins without authentication, so each request is authenticated here.
 
-A request without a valid credential is refused before its body is read; what is acknowledged is stored.
+A request without a valid credential is refused before its body is read; what is acknowledged is stored. Then the task
+that waits for it is resumed. Nothing here approves anything: a question ends a wait as pending, progress makes a worker
+poll the status.
+
+The application is made of routers, and knows none of them: those of registrations stand here, others beside what they
+store. Each of their functions returns an `Answer`, after its dependencies have authenticated the request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, NamedTuple
 
-from fastapi import BackgroundTasks, Depends, FastAPI, Header, HTTPException, Path, Request
+from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, Header, HTTPException, Path, Request
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
 
-from airflow_crew_provider.compat import flow_store
+from airflow_crew_provider.api.responses import BodyTooLarge, HttpResponse, acollect, json_of
+from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.compat.encryption import NotDecrypted
-from airflow_crew_provider.compat.flow_store import FlowSender
-from airflow_crew_provider.core import flow_webhooks
-from airflow_crew_provider.core.capped_body import BodyTooLarge, acollect
-from airflow_crew_provider.core.inbox_addresses import matches
-from airflow_crew_provider.core.inbox_messages import CREW, HumanInputRequest, completed_id
-from airflow_crew_provider.core.responses import HttpResponse, json_of
 from airflow_crew_provider.exceptions import CrewProtocolError
-from airflow_crew_provider.inbox import crew, flow, store
-from airflow_crew_provider.inbox.receiving import Result, asked, succeeded, take_progress, take_question, wake
-from airflow_crew_provider.inbox.records import RegisteredTask
+from airflow_crew_provider.inbox import store as stored
+from airflow_crew_provider.inbox.messages import CREW, HumanInputRequest, RegisteredTask, is_of_another, matches
+from airflow_crew_provider.inbox.store import DeferredTask, InboxStore
+from airflow_crew_provider.models import Json
+from airflow_crew_provider.wait.watch import PENDING, SEEN, Outcome
 
-LARGEST_BODY = 1024 * 1024  # bytes
-BODY_SECONDS = 30.0
-ANSWERS = {
-    Result.TAKEN: (200, "taken"),
-    Result.KNOWN: (200, "known already"),
-    Result.LATE: (200, "too late, nothing changes"),
-    Result.RETIRED: (401, "this address is no longer valid"),
-    Result.FOREIGN: (422, "this is about another execution"),
-    Result.FOREIGN_HOST: (422, "the callback_url is at a host that the connection does not allow"),
-    Result.NO_QUESTION: (200, "this asks nothing, nothing changes"),
-    Result.NO_ASSET: (404, "no DAG uses the asset of this connection, nothing is kept"),
-}
+EventFor = Callable[[DeferredTask], Json | None]
 
 log = logging.getLogger(__name__)
 
-app = FastAPI(title="Crew inbox", docs_url=None, redoc_url=None, openapi_url=None)
+LARGEST_BODY = 1024 * 1024  # bytes
+BODY_SECONDS = 30.0
+WOKEN = "woken by the crew's webhook"
 
 
-@app.exception_handler(NotDecrypted)
-def not_stored(request: Request, error: NotDecrypted) -> JSONResponse:
-    """Let the sender try again: what is stored beside it cannot be read by this process."""
-    log.error("A webhook could not be stored: %s", error)
-    return JSONResponse({"detail": "The webhook could not be stored"}, 503)
+class Answer(NamedTuple):
+    """What a webhook is answered."""
+
+    status: int
+    said: str
+
+
+TAKEN = Answer(200, "taken")
+KNOWN = Answer(200, "known already")
+LATE = Answer(200, "too late, nothing changes")
+RETIRED = Answer(401, "this address is no longer valid")
+FOREIGN = Answer(422, "this is about another execution")
+
+
+def take_question(address: RegisteredTask, question: HumanInputRequest) -> Answer:
+    """Store a question to a person, once."""
+    with stored.locked_store(address) as store:
+        result = _judge_question(store, question)
+        if result is TAKEN:
+            store.store(store.messages.asking(question))
+    return result
+
+
+def take_progress(address: RegisteredTask, kind: str, body: Json) -> Answer:
+    """Store progress, and the success of the crew once."""
+    with stored.locked_store(address) as store:
+        if is_of_another({body["kickoff_id"]}, store.task.root, store.task.kickoff_id):
+            return FOREIGN
+        if store.over or (kind == CREW and store.messages.succeeded):
+            return LATE
+        store.store(store.messages.with_progress(kind, body))
+    return TAKEN
+
+
+def _judge_question(store: InboxStore, question: HumanInputRequest) -> Answer:
+    if is_of_another(question.ids, store.task.root, store.task.kickoff_id):
+        return FOREIGN
+    if question.task_id in store.messages.asked:
+        return KNOWN
+    if store.over or store.messages.full:
+        return LATE
+    return RETIRED if store.replaced else TAKEN
+
+
+def asked(address: RegisteredTask, question: HumanInputRequest) -> EventFor:
+    """Return what makes the event for a task that waits for this question; None for other tasks."""
+
+    def event_for(waiting: DeferredTask) -> Json | None:
+        kickoff_id = waiting.kwargs.get("kickoff_id")
+        polls_here = (waiting.kwargs.get("inbox") or {}).get("registration") == address.registration.id
+        if not polls_here or kickoff_id not in question.ids:
+            return None
+        return Outcome(PENDING, kickoff_id, crew_task_id=question.task_id).to_event()
+
+    return event_for
+
+
+def succeeded(kickoff_id: str) -> EventFor:
+    """Return what makes the event of a task that waits for an execution: a worker polls the status."""
+
+    def event_for(waiting: DeferredTask) -> Json | None:
+        same = waiting.kwargs.get("kickoff_id") == kickoff_id
+        return Outcome(SEEN, kickoff_id, WOKEN).to_event() if same else None
+
+    return event_for
+
+
+async def wake(address: RegisteredTask, mark: str, event_for: EventFor) -> None:
+    """Resume tasks of the DAG run that registered."""
+    await resume_tasks(lambda: stored.waiting(address, mark), event_for)
+
+
+async def resume_tasks(find: Callable[[], list[DeferredTask]], event_for: EventFor) -> None:
+    """Resume tasks; the message is stored already, so after a failure their next poll finds it."""
+    try:
+        for waiting in await run_in_threadpool(find):
+            event = event_for(waiting)
+            if event is not None:
+                await asyncio.sleep(deferral.NOTICED_AFTER - (datetime.now(UTC) - waiting.since).total_seconds())
+                await run_in_threadpool(stored.wake, waiting, event)
+                log.info("A webhook woke %s of %s", waiting.task_id, waiting.run_id)
+    except Exception:
+        log.exception("A webhook was stored, but the waiting tasks could not be resumed; their next poll finds it")
 
 
 Id = Annotated[str, Path(pattern="^[A-Za-z0-9_-]{20,64}$")]
@@ -55,7 +129,7 @@ Id = Annotated[str, Path(pattern="^[A-Za-z0-9_-]{20,64}$")]
 
 def asker(registration_id: Id, authorization: Annotated[str, Header()] = "") -> RegisteredTask:
     """Return the task of the registration whose bearer token the request carries."""
-    address = store.find(registration_id)
+    address = stored.find(registration_id)
     scheme, _, token = authorization.partition(" ")
     proven = scheme.lower() == "bearer" and matches(token.strip(), address.registration.human_input if address else "")
     return _proven(address, proven)
@@ -63,39 +137,19 @@ def asker(registration_id: Id, authorization: Annotated[str, Header()] = "") -> 
 
 def teller(registration_id: Id, capability: Annotated[str, Path(max_length=100)]) -> RegisteredTask:
     """Return the task of the registration whose progress URL the request uses."""
-    address = store.find(registration_id)
+    address = stored.find(registration_id)
     return _proven(address, matches(capability, address.registration.progress if address else ""))
 
 
 def _proven(address: RegisteredTask | None, proven: bool) -> RegisteredTask:
     if address is None or not proven:
-        raise _unknown()
+        raise unknown()
     return address
 
 
-def flow_sender(connection: Annotated[str, Path(max_length=250)]) -> FlowSender:
-    """Return the deployment of the connection, if its webhooks are taken."""
-    sender = flow_store.sender(connection)
-    if sender is None:
-        raise _unproven()
-    return sender
-
-
-def crew_sender(
-    connection: Annotated[str, Path(max_length=250)], capability: Annotated[str, Path(max_length=100)]
-) -> str:
-    """Return the connection whose crew reports, if the address holds its secret."""
-    if not crew.is_proven(connection, capability):
-        raise _unknown()
-    return connection
-
-
-def _unknown() -> HTTPException:
+def unknown() -> HTTPException:
+    """Return the refusal of an address, or of a credential that is not its own."""
     return HTTPException(401, "Unknown address, or the credential is not its own", {"WWW-Authenticate": "Bearer"})
-
-
-def _unproven() -> HTTPException:
-    return HTTPException(401, "Unknown address, or the signature is not valid or too old")
 
 
 async def raw_body(request: Request) -> bytes:
@@ -109,10 +163,11 @@ async def raw_body(request: Request) -> bytes:
 
 async def body_of(request: Request) -> Any:
     """Read the body as JSON."""
-    return _json(await raw_body(request))
+    return json_body(await raw_body(request))
 
 
-def _json(body: bytes) -> Any:
+def json_body(body: bytes) -> Any:
+    """Read JSON, or refuse it."""
     try:
         return json_of(HttpResponse(200, {}, body), "The webhook")
     except CrewProtocolError:
@@ -133,7 +188,10 @@ async def _capped(request: Request) -> bytes:
 Body = Annotated[Any, Depends(body_of)]
 
 
-@app.post("/human-input/{registration_id}")
+router = APIRouter()
+
+
+@router.post("/human-input/{registration_id}")
 def human_input(
     address: Annotated[RegisteredTask, Depends(asker)], body: Body, afterwards: BackgroundTasks
 ) -> dict[str, str]:
@@ -143,12 +201,12 @@ def human_input(
     except CrewProtocolError as error:
         raise HTTPException(422, str(error)) from None
     result = take_question(address, question)
-    if result is Result.TAKEN:
+    if result is TAKEN:
         afterwards.add_task(wake, address, address.registration.id, asked(address, question))
-    return _answered(result)
+    return answered(result)
 
 
-@app.post("/progress/{registration_id}/{capability}/{kind}")
+@router.post("/progress/{registration_id}/{capability}/{kind}")
 def progress(
     address: Annotated[RegisteredTask, Depends(teller)],
     kind: Literal["task", "step", "crew"],
@@ -159,44 +217,28 @@ def progress(
     if not isinstance(body, dict) or not isinstance(body.get("kickoff_id"), str):
         raise HTTPException(422, "The webhook is not an object with a kickoff_id")
     result = take_progress(address, kind, body)
-    if result is Result.TAKEN and kind == CREW:
+    if result is TAKEN and kind == CREW:
         afterwards.add_task(wake, address, body["kickoff_id"], succeeded(body["kickoff_id"]))
-    return _answered(result)
+    return answered(result)
 
 
-@app.post("/flow/{connection}")
-def flow_question(
-    sender: Annotated[FlowSender, Depends(flow_sender)],
-    raw: Annotated[bytes, Depends(raw_body)],
-    request: Request,
-    afterwards: BackgroundTasks,
-) -> dict[str, str]:
-    """A Flow waits for a person: the webhook that the console signs."""
-    if not flow.is_proven(sender, request.headers, raw):
-        raise _unproven()
-    try:
-        asked = flow_webhooks.read(_json(raw))
-    except CrewProtocolError as error:
-        raise HTTPException(422, str(error)) from None
-    if asked is None:
-        return _answered(Result.NO_QUESTION)
-    result = flow.take(sender, *asked)
-    if result is Result.TAKEN:
-        afterwards.add_task(flow.wake, sender, asked[0])
-    return _answered(result)
+def answered(answer: Answer) -> dict[str, str]:
+    """Return the body of an answer; other answers than 200 are raised."""
+    if answer.status != 200:
+        raise HTTPException(answer.status, answer.said)
+    return {"status": answer.said}
 
 
-@app.post("/crew/{connection}/{capability}")
-def crew_completed(crew_conn_id: Annotated[str, Depends(crew_sender)], body: Body) -> dict[str, str]:
-    """A crew has succeeded, whoever started it."""
-    try:
-        return _answered(crew.take(crew_conn_id, completed_id(body)))
-    except CrewProtocolError as error:
-        raise HTTPException(422, str(error)) from None
+def inbox_app(routers: Iterable[APIRouter]) -> FastAPI:
+    """Return the application for these routers."""
+    app = FastAPI(title="Crew inbox", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_exception_handler(NotDecrypted, _not_stored)
+    for each in routers:
+        app.include_router(each)
+    return app
 
 
-def _answered(result: Result) -> dict[str, str]:
-    status, said = ANSWERS[result]
-    if status != 200:
-        raise HTTPException(status, said)
-    return {"status": said}
+def _not_stored(request: Request, error: Exception) -> JSONResponse:
+    """Let the sender try again: what is stored beside it cannot be read by this process."""
+    log.error("A webhook could not be stored: %s", error)
+    return JSONResponse({"detail": "The webhook could not be stored"}, 503)

@@ -1,17 +1,24 @@
 """The plugin through which Airflow 3's API server serves the inbox. Airflow 2 loads it and does not use it.
 
-Every Airflow process loads plugins, so nothing heavy is imported before the first webhook arrives.
+Every Airflow process loads plugins, so nothing heavy is imported before the first webhook arrives. What the
+inbox has stored too long is removed once an hour in each API server; two at once do no harm.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowPlugin
 
-from airflow_crew_provider.compat.refusal_notice import explain_refusals
+from airflow_crew_provider.review.refusal_notice import explain_refusals
 
 URL_PREFIX = "/crew-inbox"
+BETWEEN_TWO_SWEEPS = 3600.0  # seconds
+
+log = logging.getLogger(__name__)
 
 
 class Inbox:
@@ -22,9 +29,10 @@ class Inbox:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on."""
         if self._app is None:
-            from airflow_crew_provider.inbox.app import app
+            from airflow_crew_provider.flows import receiving
+            from airflow_crew_provider.inbox import app, assets
 
-            self._app = app
+            self._app = app.inbox_app([app.router, assets.router, receiving.router])
         await self._app(scope, receive, send)
 
 
@@ -33,10 +41,27 @@ def with_cleaning(app: Any) -> Any:
 
     Airflow calls it once in each API server, as it does with a middleware.
     """
-    from airflow_crew_provider.inbox import cleaning
-
-    cleaning.start()
+    threading.Thread(target=_sweep_for_ever, name="crew-inbox-cleaning", daemon=True).start()
     return app
+
+
+def _sweep_for_ever() -> None:
+    pause = threading.Event()
+    while not pause.wait(BETWEEN_TWO_SWEEPS):
+        try:
+            sweep(datetime.now(UTC))
+        except Exception:
+            log.warning(
+                "What the inbox stored too long could not be removed; the next try is in an hour", exc_info=True
+            )
+
+
+def sweep(now: datetime) -> int:
+    """Remove what belongs to DAG runs that are over, and questions of Flows whose time is over."""
+    from airflow_crew_provider.flows import receiving
+    from airflow_crew_provider.inbox import store
+
+    return store.sweep(now) + receiving.sweep(now)
 
 
 class CrewInboxPlugin(AirflowPlugin):

@@ -21,44 +21,78 @@ indexed key on every version; workers and triggerers reach it by the Execution A
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from airflow.models.connection import Connection
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.trigger import Trigger
 from airflow.models.variable import Variable
 from airflow.triggers.base import TriggerEvent
 from airflow.utils.session import create_session
-from sqlalchemy import delete, literal, or_, select, update
+from sqlalchemy import String, cast, delete, literal, or_, select, true, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
-from airflow_crew_provider.compat.dag_runs import OVER, alive
+from airflow_crew_provider import stored_names
 from airflow_crew_provider.compat.encryption import seal, unseal
-from airflow_crew_provider.compat.json_column import mentions
-from airflow_crew_provider.core.inbox_addresses import Registration
-from airflow_crew_provider.core.inbox_messages import InboxMessages
-from airflow_crew_provider.core.stored_names import (
-    INBOX_BOX_KEY,
-    INBOX_PREFIX,
-    MESSAGES_KEY,
-    POSTED_KEY,
-    REGISTRATION_KEY,
-    TRIGGER_CLASS_PATH,
+from airflow_crew_provider.inbox.messages import (
+    TASK_FIELDS,
+    InboxMessages,
+    RegisteredTask,
+    Registration,
+    registration_key,
 )
-from airflow_crew_provider.inbox.records import TASK, RegisteredTask, registration_key
 from airflow_crew_provider.models import Json
+
+OVER = ("success", "failed")
+KEPT_AFTER_RUN = timedelta(hours=20)  # with an hour between two sweeps, less than a day
+
+Run = tuple[str, str]  # DAG id, run id
+
+
+def alive(session: Any, runs: Iterable[Run], now: datetime) -> set[Run]:
+    """Return those of some DAG runs for which something is still kept: neither gone nor over for long."""
+    columns = (DagRun.dag_id, DagRun.run_id)
+    found = session.execute(select(*columns, DagRun.state, DagRun.end_date).where(tuple_(*columns).in_(set(runs))))
+    return {(row.dag_id, row.run_id) for row in found if not _is_over(row, now)}
+
+
+def _is_over(run: Any, now: datetime) -> bool:
+    return run.state in OVER and run.end_date is not None and run.end_date < now - KEPT_AFTER_RUN
+
+
+def mentions(column: Any, text: str) -> Any:
+    """Whether a JSON column contains a string; a caller must check each row that matches."""
+    if not text.isascii():  # databases differ in how they write it
+        return true()
+    return cast(column, String).contains(json.dumps(text)[1:-1], autoescape=True)
+
+
+def connection_of(crew_conn_id: str) -> tuple[Any, Json] | None:
+    """Return a connection of type `crew` and its Extra; None without one that can be read."""
+    try:
+        found = Connection.get_connection_from_secrets(crew_conn_id)
+        extra = json.loads(found.extra) if found.extra else {}
+    except Exception:  # whatever is wrong with it is not disclosed to the sender
+        return None
+    return (found, extra) if found.conn_type == "crew" and isinstance(extra, dict) else None
+
 
 try:
     from airflow.models.xcom import XComModelV1 as EarlierXCom
 except ImportError:  # before Airflow 3.4
     from airflow.models.xcom import XComModel as EarlierXCom
 
+
+# --- registrations, and what arrived ---
+
+
 AT_ONCE = 200  # rows of a sweep
-LAST_NAME = INBOX_PREFIX + "zzz"
+LAST_NAME = stored_names.INBOX_PREFIX + "zzz"
 
 
 @dataclass(frozen=True)
@@ -74,13 +108,13 @@ class DeferredTask:
 
 def find(registration_id: str) -> RegisteredTask | None:
     """Look up a registration by its id, in one statement."""
-    earlier = [getattr(EarlierXCom, name) for name in ("value", *TASK)]
+    earlier = [getattr(EarlierXCom, name) for name in ("value", *TASK_FIELDS)]
     one = select(literal(1).label("one")).subquery()
     by_id = (
         select(Variable, *earlier)
         .select_from(one)
         .outerjoin(Variable, Variable.key == registration_key(registration_id))
-        .outerjoin(EarlierXCom, EarlierXCom.key == REGISTRATION_KEY + registration_id)
+        .outerjoin(EarlierXCom, EarlierXCom.key == stored_names.REGISTRATION_KEY + registration_id)
     )
     with create_session(scoped=False) as session:
         kept, value, *names = session.execute(by_id).all()[0]
@@ -153,9 +187,9 @@ def _create(task: RegisteredTask) -> None:
     """Make the row for what arrives, from the XComs of before an upgrade; two at once make it once."""
     with suppress(IntegrityError), create_session(scoped=False) as session:
         earlier = _earlier(session, task)
-        messages = InboxMessages.of(earlier.get(MESSAGES_KEY), task.registration.id)
+        messages = InboxMessages.of(earlier.get(stored_names.MESSAGES_KEY), task.registration.id)
         if _value(session, task.key) is None:
-            session.add(_row(task, task.key, _with_kickoff_id(task, earlier.get(POSTED_KEY)).as_dict()))
+            session.add(_row(task, task.key, _with_kickoff_id(task, earlier.get(stored_names.POSTED_KEY)).as_dict()))
         session.add(_row(task, task.messages_key, messages.as_dict(), sealed=True))
 
 
@@ -165,8 +199,8 @@ def _row(task: RegisteredTask, key: str, value: Json, *, sealed: bool = False) -
 
 
 def _earlier(session: Any, task: RegisteredTask) -> dict[str, Any]:
-    of_task = [getattr(EarlierXCom, name) == getattr(task, name) for name in TASK]
-    kept = EarlierXCom.key.in_((MESSAGES_KEY, POSTED_KEY))
+    of_task = [getattr(EarlierXCom, name) == getattr(task, name) for name in TASK_FIELDS]
+    kept = EarlierXCom.key.in_((stored_names.MESSAGES_KEY, stored_names.POSTED_KEY))
     rows = session.execute(select(EarlierXCom.key, EarlierXCom.value).where(*of_task, kept))
     return {row.key: row.value for row in rows}
 
@@ -176,9 +210,12 @@ def _with_kickoff_id(task: RegisteredTask, posted: Any) -> RegisteredTask:
     return task.posted(posted["kickoff_id"]) if mine else task
 
 
+# --- removing ---
+
+
 def sweep(now: datetime) -> int:
     """Remove what belongs to DAG runs that are gone or have been over for a day; return how many rows."""
-    removed, after = 0, INBOX_PREFIX
+    removed, after = 0, stored_names.INBOX_PREFIX
     while True:
         with create_session(scoped=False) as session:
             rows = session.scalars(_next(after)).all()
@@ -194,13 +231,17 @@ def sweep(now: datetime) -> int:
 
 def _next(after: str) -> Any:
     """Return the query for registrations by their order, which the unique index has."""
-    mine = (Variable.key > after, Variable.key < LAST_NAME, ~Variable.key.startswith(INBOX_BOX_KEY))
+    mine = (Variable.key > after, Variable.key < LAST_NAME, ~Variable.key.startswith(stored_names.INBOX_BOX_KEY))
     return select(Variable).where(*mine).order_by(Variable.key).limit(AT_ONCE)
 
 
 def _over(session: Any, rows: Any, now: datetime) -> list[str]:
     """Return the names of those rows whose DAG run is over, and of what arrived for them."""
-    found = {row.key: value for row in rows if row.key.startswith(INBOX_PREFIX) and _names_a_run(value := _read(row))}
+    found = {
+        row.key: value
+        for row in rows
+        if row.key.startswith(stored_names.INBOX_PREFIX) and _names_a_run(value := _read(row))
+    }
     runs = {(value["dag_id"], value["run_id"]) for value in found.values()}
     kept = alive(session, runs, now)
     over = [key for key, value in found.items() if (value["dag_id"], value["run_id"]) not in kept]
@@ -210,6 +251,9 @@ def _over(session: Any, rows: Any, now: datetime) -> list[str]:
 
 def _names_a_run(value: Any) -> bool:
     return isinstance(value, dict) and {"dag_id", "run_id"} <= value.keys()
+
+
+# --- waking ---
 
 
 def waiting(task: RegisteredTask, mark: str) -> list[DeferredTask]:
@@ -225,7 +269,7 @@ def waiting_for(execution_ids: list[str]) -> list[DeferredTask]:
 
 def _deferred(*where: Any) -> list[DeferredTask]:
     # The arguments of triggers are encrypted, and decrypting all of them takes long: `where` names the few.
-    mine = (TaskInstance.state == "deferred", Trigger.classpath == TRIGGER_CLASS_PATH)
+    mine = (TaskInstance.state == "deferred", Trigger.classpath == stored_names.TRIGGER_CLASS_PATH)
     with create_session(scoped=False) as session:
         rows = session.execute(
             select(Trigger, TaskInstance.run_id, TaskInstance.task_id)

@@ -9,21 +9,21 @@ from typing import Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException, XComArg, conf
 
-from airflow_crew_provider.compat.attempt import Attempt
-from airflow_crew_provider.compat.task_state import task_state_of
-from airflow_crew_provider.core.polling import Watch
-from airflow_crew_provider.core.stored_names import KICKOFF_ID_KEY, KICKOFF_STATE
+from airflow_crew_provider.compat.task_state import Attempt, task_state_of
 from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed, CrewTimeout, CrewUnauthorized
+from airflow_crew_provider.flows.source import note_run
 from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.kickoff.post_record import PostRecord
+from airflow_crew_provider.kickoff.request import refuse_literal_credentials, request_of
+from airflow_crew_provider.kickoff.start import WHAT_TO_CHECK, KickoffStart, StartPolicy
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Execution, ExecutionState, Json, Webhooks
-from airflow_crew_provider.operators.kickoff_start import WHAT_TO_CHECK, KickoffStart
-from airflow_crew_provider.tasks import over_budget
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed, deadline_of, fail_task, is_final, seconds
-from airflow_crew_provider.tasks.output_rules import OutputRules
-from airflow_crew_provider.tasks.post_record import PostRecord
-from airflow_crew_provider.tasks.webhooks import refuse_literal_credentials
-from airflow_crew_provider.triggers.waiting_task import WaitingTask
+from airflow_crew_provider.stored_names import KICKOFF_ID_KEY, KICKOFF_STATE
+from airflow_crew_provider.triggers.crew import CrewStatusTrigger
+from airflow_crew_provider.wait import outcomes
+from airflow_crew_provider.wait.output import OutputRules
+from airflow_crew_provider.wait.task import WaitingTask
+from airflow_crew_provider.wait.watch import Watch
 
 
 class CrewKickoffOperator(WaitingTask):
@@ -71,11 +71,11 @@ class CrewKickoffOperator(WaitingTask):
         super().__init__(**kwargs)
         refuse_literal_credentials(webhooks)
         for name, value in (("poll_interval", poll_interval), ("timeout", timeout)):
-            seconds(value, name)
+            outcomes.seconds(value, name)
         if self.output_rules.names and not wait_for_completion:
             raise ValueError(f"{self.output_rules.names[0]} needs wait_for_completion=True, or belongs to the sensor")
         if on_unknown_outcome not in ("fail", "retry"):
-            raise ValueError(f"on_unknown_outcome is 'fail' or 'retry', not {on_unknown_outcome!r}")
+            raise ValueError(f"on_unknown_outcome must be 'fail' or 'retry', not {on_unknown_outcome!r}")
         self.inputs: Any = inputs
         self.webhooks = webhooks.as_dict() if isinstance(webhooks, Webhooks) else webhooks
         self.meta = meta
@@ -89,8 +89,8 @@ class CrewKickoffOperator(WaitingTask):
         self.cancel_on_kill = cancel_on_kill
         self.on_unknown_outcome = on_unknown_outcome
         self.schema_of_waits: Any = None  # what the waits of `crew_with_review` demand of the output
+        self._starting: KickoffStart | None = None
         self._kickoff_id: str | None = None
-        self._sent_at: str | None = None
 
     def execute(self, context: Any) -> Any:
         """Start the crew, or go on with what an earlier try has started."""
@@ -102,28 +102,34 @@ class CrewKickoffOperator(WaitingTask):
         watch = self._watch(context, kickoff_id)
         if self.deferrable:
             return self.begin_in_triggerer(context, watch)
-        return self.end(context, watch, self.hook.wait(watch))
+        return self.end(context, watch, self.poller.wait(watch))
 
     def on_kill(self) -> None:
         """Stop the execution when the task is killed or reaches its execution timeout while a worker runs it."""
-        if self._kickoff_id:
-            self.log.warning("The task was killed while execution %s may run", self._kickoff_id)
-            self.stop_if_asked(self._kickoff_id)
-        elif self._sent_at:
+        start = self._starting
+        kickoff_id = start.kickoff_id if start else self._kickoff_id
+        if kickoff_id:
+            self.log.warning("The task was killed while execution %s may run", kickoff_id)
+            self.stop_if_asked(kickoff_id)
+        elif start and start.sent_at:
             self.log.error(
                 "The task was killed while a kickoff was under way, sent at %s, so its outcome is unknown: the service "
                 "may have started an execution. %s",
-                self._sent_at,
+                start.sent_at,
                 WHAT_TO_CHECK,
             )
 
     # --- starting ---
 
     def _start(self, context: Any) -> str:
-        start = KickoffStart(self, context)
+        policy = StartPolicy(self.check_inputs, self.cancel_on_kill, self.on_unknown_outcome, self.budget)
+        self._starting = start = KickoffStart(context, self, self.poller, policy)
         try:
             self._watch(context, "")  # refuses times that are none before anything is sent
-            kickoff_id = start.execution()
+            start.open()
+            for rules in (self.output_rules, OutputRules(self.schema_of_waits)):
+                rules.refuse_unusable()
+            kickoff_id = self._kickoff_id = start.execution(request_of(self))
             self.report(context, ExecutionState.RUNNING, kickoff_id)
             context["ti"].xcom_push(key=KICKOFF_ID_KEY, value=kickoff_id)
             self.push_link(context, kickoff_id)
@@ -132,27 +138,12 @@ class CrewKickoffOperator(WaitingTask):
         except CrewError as error:
             advice = f"Check the token of connection {self.crew_conn_id!r}. "
             known = f"{advice if isinstance(error, CrewUnauthorized) else ''}{start.what_is_known()}"
-            if is_final(error):
+            if outcomes.is_final(error):
                 start.ended()
-            fail_task(error, known)
-        except CrewTaskFailed:
+            outcomes.fail_task(error, known)
+        except outcomes.CrewTaskFailed:
             start.ended()
             raise
-
-    def refuse_start(self, record: PostRecord) -> None:
-        """Refuse a retry of what went over its budget, and rules that this task or those that wait could not apply."""
-        over_budget.refuse_retry(self.hook, record, self.budget, self.log)
-        for rules in (self.output_rules, OutputRules(self.schema_of_waits)):
-            rules.refuse_unusable()
-
-    def sending(self) -> None:
-        """Note that the POST is under way, for `on_kill`."""
-        self._kickoff_id = None
-        self._sent_at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-
-    def started(self, kickoff_id: str) -> None:
-        """Note the id, for `on_kill`."""
-        self._kickoff_id = kickoff_id
 
     # --- waiting ---
 
@@ -160,11 +151,19 @@ class CrewKickoffOperator(WaitingTask):
         return Watch(
             kickoff_id=kickoff_id,
             started=time.time(),
-            deadline=deadline_of(context, self.timeout, self.execution_timeout),
-            poll_interval=seconds(self.poll_interval, "poll_interval") or 10.0,
+            deadline=outcomes.deadline_of(context, self.timeout, self.execution_timeout),
+            poll_interval=outcomes.seconds(self.poll_interval, "poll_interval") or 10.0,
             wait_past_pending=True,
             budget=self.watched_budget,
         )
+
+    def trigger_of(self, watch: Watch) -> CrewStatusTrigger:
+        """Return the trigger that goes on with a watch."""
+        return CrewStatusTrigger.of(watch, self.crew_conn_id, self.cancel_on_kill)
+
+    def note_run(self, context: Any, execution_id: str) -> None:
+        """Note that this DAG run has started an execution, if it may be a Flow's."""
+        note_run(context, self.hook, execution_id)
 
     def watch_again(self, context: Any) -> Watch:
         """Return the watch of a task that comes back from the triggerer."""
@@ -185,7 +184,7 @@ class CrewKickoffOperator(WaitingTask):
     def record_over_budget(self, context: Any, passed: str) -> None:
         """Record it, so that a retry starts nothing; where that fails, the service's figures tell the retry."""
         try:
-            self._record(context).note(**{over_budget.RECORDED: passed})
+            self._record(context).note(**{outcomes.OVER_BUDGET_RECORD: passed})
         except CrewError as error:
             self.log.warning("That the budget is passed could not be stored: %s", error)
 

@@ -2,52 +2,29 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, NoReturn
+from datetime import timedelta
+from typing import Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, XComArg
 
-from airflow_crew_provider.compat import human_in_the_loop, metrics
-from airflow_crew_provider.compat.answer_values import unreadable
-from airflow_crew_provider.compat.human_in_the_loop import form_params
-from airflow_crew_provider.core.escalation import Escalation
-from airflow_crew_provider.core.outcome import COMPLETED
-from airflow_crew_provider.core.refused_answer import code, notice, problem_with
-from airflow_crew_provider.core.review_policy import (
-    counted,
-    deadline_policy,
-    needed_approvals,
-    refuse_foreign,
-    response_time,
-    reviewers,
-)
-from airflow_crew_provider.core.stored_names import FEEDBACK_FIELD, REFUSED_KEY
+from airflow_crew_provider.flows.questions import feedback_hint
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Json
-from airflow_crew_provider.operators.console_link import link_to_console
-from airflow_crew_provider.operators.draft_edit import edited_text, read_edit, said_of, with_edit
-from airflow_crew_provider.operators.flow_question import chosen, feedback_hint, outcomes_of
-from airflow_crew_provider.operators.review_answer import (
-    identity_of,
-    no_answer,
-    no_round_left,
-    review_of,
-    shown_draft,
-)
-from airflow_crew_provider.operators.review_people import ReviewPeople
-from airflow_crew_provider.operators.schema_revision import SchemaRevision, refuse_bad_policy
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
-from airflow_crew_provider.tasks.question_record import question_of
-from airflow_crew_provider.tasks.retries import at_least
+from airflow_crew_provider.review import answer, people
+from airflow_crew_provider.review.airflow_form import form_params
+from airflow_crew_provider.review.decision import Decision, ReviewRules
+from airflow_crew_provider.review.question import AskingTask, Question
+from airflow_crew_provider.wait.outcomes import at_least
+from airflow_crew_provider.wait.task import link_to_console
+from airflow_crew_provider.wait.watch import COMPLETED
 
 APPROVE, REVISE = "approve", "revise"
 
 
-class CrewReviewOperator(ReviewPeople, SchemaRevision):
+class CrewReviewOperator(AskingTask):
     """Show a draft to a person in Airflow and return the review; no worker slot is held meanwhile.
 
     A completed record needs no review: the task returns it, and `CrewResumeOperator` passes it on.
@@ -104,11 +81,11 @@ class CrewReviewOperator(ReviewPeople, SchemaRevision):
     ) -> None:
         if kwargs.get("defaults") in (options[0], [options[0]]):  # in HITLOperator's own words
             on_timeout = kwargs.pop("defaults") and APPROVE
-        response_timeout = response_time(response_timeout)
-        policy = deadline_policy(on_timeout, response_timeout)
-        escalation = Escalation.of(escalate, reviewers(assigned_users), response_timeout)
-        refuse_foreign(options, kwargs)
-        refuse_bad_policy(output_schema, on_schema_mismatch)
+        response_timeout = people.response_time(response_timeout)
+        policy = people.deadline_policy(on_timeout, response_timeout)
+        escalation = people.Escalation.of(escalate, people.reviewers(assigned_users), response_timeout)
+        people.refuse_foreign(options, kwargs)
+        answer.refuse_bad_policy(output_schema, on_schema_mismatch)
         # A retry asks again after a crash; what a person has decided, or left undecided, ends the task for good.
         kwargs = {**at_least(kwargs.get("default_args"), timedelta(seconds=10)), **kwargs}
         with warnings.catch_warnings():
@@ -129,65 +106,65 @@ class CrewReviewOperator(ReviewPeople, SchemaRevision):
         self.pending: Any = pending
         self.previous: Any = previous
         self.previous_task = task_of_review(previous)
-        self.round_number = counted(round_number, "round_number")
-        self.max_rounds = counted(max_rounds, "max_rounds")
+        self.round_number = people.counted(round_number, "round_number")
+        self.max_rounds = people.counted(max_rounds, "max_rounds")
         self.on_timeout = policy
         self.escalation = escalation
-        self.approvals = needed_approvals(approvals, escalation.users, allow_edit=allow_edit)
+        self.approvals = people.needed_approvals(approvals, escalation.users, allow_edit=allow_edit)
         self.allow_edit = allow_edit
         self.skip_completed = skip_completed
         self.output_schema = output_schema
         self.on_schema_mismatch = on_schema_mismatch
         self.crew_conn_id = crew_conn_id
 
+    def rules(self) -> ReviewRules:
+        """Return what this task asks, by its arguments as they were rendered."""
+        upstream, whole = sorted(self.upstream_task_ids), "the record that was given to this task"
+        if len(upstream) == 1:
+            whole = f"the XCom `return_value` of task `{upstream[0]}`"
+        return ReviewRules(
+            pending=self.pending,
+            previous=self.previous,
+            previous_task=self.previous_task,
+            round_number=self.round_number,
+            max_rounds=self.max_rounds,
+            words=self.words,
+            on_timeout=self.on_timeout,
+            allow_edit=self.allow_edit,
+            approvals=self.approvals,
+            escalation=self.escalation,
+            output_schema=self.output_schema,
+            on_schema_mismatch=self.on_schema_mismatch,
+            crew_conn_id=self.crew_conn_id,
+            whole=whole,
+        )
+
     def execute(self, context: Any) -> Any:
         """Ask the person; a completed record needs no review and is returned."""
-        pending = self._record()
+        rules = self.rules()
+        pending = rules.record()
         if pending["state"] == COMPLETED:
             return self._pass_on(pending)
         link_to_console(context, self.crew_conn_id, pending, self.log)
-        shown = self._shown(pending)
-        return self._by_schema(context, shown) or self._go_on(context, shown)
-
-    def _shown_now(self) -> Json:
-        return self._shown(self._record())
+        question, shown = Question(context, self, rules), rules.shown(pending)
+        return Decision(question, shown).by_schema() or question.go_on(shown)
 
     def execute_complete(
         self, context: Any, event: Json, until: str | None = None, shown: Json | None = None, step: bool = False
     ) -> Json:
         """Return the review; an answer that cannot be one is not taken, and the person is asked again."""
+        question = Question(context, self, self.rules())
         # Release 0.1 parked without what was shown.
-        shown = shown or shown_draft(self._record())
-        self._hold_to(shown)
+        shown = shown or answer.shown_draft(question.rules.record())
+        question.hold_to(shown)
+        decision = Decision(question, shown, until)
         if event.get("error_type") == "timeout":
             if step:
-                self._look_again(context, shown, until)
-            event = self._deadline(context, shown)
+                question.look_again(shown, until)
+            event = decision.at_deadline()
         if event.get("error_type") == "unknown":
             self.process_trigger_event_error(event)
-        self._refuse_changed(shown)
-        if self.allow_edit:
-            event = read_edit(shown, event)
-        in_time = self.on_timeout == "fail" or not human_in_the_loop.timed_out(event)
-        if not in_time and self.on_timeout == APPROVE and question_of(context, self).was_rejected(identity_of(shown)):
-            self._refuse_late_approval(context, shown)
-        problem = self._problem(context, event, shown) if in_time else None
-        if problem:
-            who = human_in_the_loop.name_of(event)
-            kept = _keep_refused(context, event)
-            if event.get("chosen_options") not in (None, [], self.choice_at_deadline) and self.on_timeout == APPROVE:
-                question_of(context, self).rejected()
-            self.log.warning("The answer of %s is not accepted because %s.%s Asking again", who, problem, kept)
-            self._ask(context, shown, until, notice(who, problem))
-        review = {**self._review(shown, event, in_time=in_time), **self._sent_back_before(context, shown)}
-        if review["is_approve"] and in_time and self.approvals > 1:
-            review = self._with_others(context, shown, until, review)
-        metrics.reviewed(self.crew_conn_id, getattr(context["ti"], "start_date", None), event["responded_at"])
-        self._write_down(context, shown, review)
-        question_of(context, self).over()
-        if review["is_approve"] is False and self._form(shown, None).needs_another_round:
-            self._fail_without_round(context, review)
-        return review
+        return decision.of(event)
 
     def _pass_on(self, completed: Json) -> Json:
         said = f"Execution {completed.get('execution_id')} is completed; there is nothing to review"
@@ -195,72 +172,6 @@ class CrewReviewOperator(ReviewPeople, SchemaRevision):
             raise AirflowSkipException(said)
         self.log.info("%s. Its record is passed on", said)
         return completed
-
-    # --- deciding ---
-
-    def _problem(self, context: Any, event: Json, shown: Json) -> str | None:
-        """Say why an event is no answer; None if it is one."""
-        revise = None if outcomes_of(shown) else self.words[1]
-        problem = problem_with(event, self.options, list(self.params), revise) or self._not_counted(
-            context, event, shown
-        )
-        if problem:
-            return problem
-        fields = copy.deepcopy(self.params)
-        try:
-            super().execute_complete(context, event)
-        except (ValueError, human_in_the_loop.ParamValidationError) as error:
-            return f"it does not fit the form: {code(error)}"
-        finally:
-            self.params = fields  # which Airflow fills with the answer; the next question must be the same
-        return self._problem_with_edit(shown, event) if self.allow_edit else None
-
-    def _review(self, shown: Json, event: Json, *, in_time: bool) -> Json:
-        feedback = (event.get("params_input") or {}).get(FEEDBACK_FIELD) or ""
-        if not in_time and isinstance(self.on_timeout, dict):
-            feedback = self.on_timeout["revise"]
-        edited = edited_text(shown, event) if self.allow_edit and in_time else None
-        review = review_of(
-            shown,
-            event,
-            choice=chosen(shown, event["chosen_options"][0], self.words),
-            feedback=feedback,
-            reviewer=event.get("responded_by_user") if in_time else None,
-        )
-        if edited is None:
-            return review
-        review = with_edit(review, shown, edited)
-        self.log.info(said_of(review, edited))
-        return review
-
-    def _deadline(self, context: Any, shown: Json) -> Json:
-        """Return what the deadline decides where Airflow was not told, or fail."""
-        if self.choice_at_deadline is None or not self.escalation.steps:
-            question_of(context, self).over()
-            raise CrewTaskFailed(no_answer(shown, self.response_timeout))
-        decided = {"chosen_options": self.choice_at_deadline, "params_input": {}, "responded_at": datetime.now(UTC)}
-        return {**decided, "responded_by_user": None, "timedout": True}
-
-    def _refuse_late_approval(self, context: Any, shown: Json) -> NoReturn:
-        question_of(context, self).over()
-        raise CrewTaskFailed(
-            "Somebody has rejected this draft in an answer that was not accepted, so the deadline does not approve "
-            f"it. Nothing was sent: execution {shown['execution_id']} stays paused at the service. Clear this task to "
-            "ask again, or answer with CrewResumeOperator"
-        )
-
-    def _fail_without_round(self, context: Any, review: Json) -> NoReturn:
-        """End a last round that wants another one; the decision stays on record."""
-        context["ti"].xcom_push(key="return_value", value=review)
-        raise CrewTaskFailed(no_round_left(review, self.max_rounds))
-
-
-def _keep_refused(context: Any, event: Json) -> str:
-    """Keep what an answer said, since asking again removes it from Airflow; return what the log says about that."""
-    if not event.get("params_input") or unreadable(event["params_input"]):
-        return ""
-    context["ti"].xcom_push(key=REFUSED_KEY, value=event["params_input"])
-    return f" What it said is kept in XCom {REFUSED_KEY}."
 
 
 def task_of_review(given: Any) -> str | None:

@@ -3,97 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, XComArg
 
-from airflow_crew_provider.compat import human_in_the_loop
-from airflow_crew_provider.core.budget import ASK, FAIL, IGNORE, Budget, cost_usd, refuse_bad_choice, refuse_bad_limit
-from airflow_crew_provider.core.escalation import Escalation
-from airflow_crew_provider.core.feedback import record_of, record_or_none
-from airflow_crew_provider.core.outcome import COMPLETED
-from airflow_crew_provider.core.refused_answer import code, notice, problem_with
-from airflow_crew_provider.core.review_policy import response_time, reviewers
-from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import Json, output_sha256, total_tokens
-from airflow_crew_provider.operators.question import Question
-from airflow_crew_provider.operators.review_answer import identity_of
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed, fail_task
-from airflow_crew_provider.tasks.output_rules import REPORT_USAGE, still_there
-from airflow_crew_provider.tasks.question_record import question_of
-from airflow_crew_provider.tasks.retries import at_least
-
-APPROVE, REJECT = "approve", "reject"
+from airflow_crew_provider.api.budget import ASK, FAIL, IGNORE, Budget, cost_usd, refuse_bad_choice, refuse_bad_limit
+from airflow_crew_provider.api.values import record_or_none
+from airflow_crew_provider.models import Json, total_tokens
+from airflow_crew_provider.review import airflow_form
+from airflow_crew_provider.review.answer import identity_of, notice, problem_with
+from airflow_crew_provider.review.people import Escalation, response_time, reviewers
+from airflow_crew_provider.review.question import AskingTask, Question
+from airflow_crew_provider.review.usage import APPROVE, REJECT, UsageRules, amounts, facts_of
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, at_least
+from airflow_crew_provider.wait.output import REPORT_USAGE, still_there
 
 
-@dataclass(frozen=True)
-class UsageForm:
-    """The question about one execution.
-
-    :param shown: what of the record is shown
-    :param allowed: what the DAG allows without a question
-    :param refused: why the last answer was not accepted
-    """
-
-    shown: Json
-    allowed: Budget
-    refused: str
-
-    @property
-    def subject(self) -> str:
-        """The headline."""
-        used = " and ".join(self._used)
-        if self.passed:
-            return f"A crew used {used}, {self._limits} are allowed"
-        return f"It is not known what a crew used, {self._limits} are allowed"
-
-    @property
-    def body(self) -> str:
-        """Markdown."""
-        facts = (
-            f"Execution {code(self.shown['execution_id'])} is completed, output {code(self.mark)}. {self._usage}, "
-            f"and this DAG allows {self._limits} without a question."
-        )
-        choices = (
-            f"* **{APPROVE}**: its output goes to the tasks that follow.\n"
-            f"* **{REJECT}**: it does not; the output stays at the crew service. What it used is spent either way."
-        )
-        return "\n\n".join(part for part in (self.notice, facts, choices) if part)
-
-    @property
-    def passed(self) -> bool:
-        """Whether a limit is known to be passed."""
-        return bool(self.allowed.passed_by(self.shown))
-
-    @property
-    def _usage(self) -> str:
-        used = [f"It used **{' and '.join(self._used)}**"] if self._used else []
-        unknown = self.allowed.unknown_in(self.shown)
-        return "; ".join(used + ([f"The service does not report {unknown}"] if unknown else []))
-
-    @property
-    def _used(self) -> list[str]:
-        return _amounts(total_tokens(self.shown), cost_usd(self.shown) if self.allowed.max_cost is not None else None)
-
-    @property
-    def _limits(self) -> str:
-        limits = _amounts(self.allowed.max_total_tokens, self.allowed.max_cost)
-        return limits[0].removesuffix(" tokens") if self.passed and len(limits) == 1 else " and ".join(limits)
-
-    @property
-    def notice(self) -> str:
-        """What became of the last answer."""
-        return f"**{self.refused}**" if self.refused else ""
-
-    @property
-    def mark(self) -> str:
-        """The part of the output's hash that is shown."""
-        return str(self.shown["output_sha256"])[:16]
-
-
-class CrewUsageApprovalOperator(Question):
+class CrewUsageApprovalOperator(AskingTask):
     """Return a completed record; ask a person first if its execution has used more than the DAG allows.
 
     Approved, the record goes on as it is. Rejected, this task and so those after it are skipped, or it fails. Nothing
@@ -113,10 +40,6 @@ class CrewUsageApprovalOperator(Question):
     template_fields: Sequence[str] = ("completed",)
     template_fields_renderers: ClassVar[dict[str, str]] = {"completed": "json"}
     ui_color = "#f8e8c4"
-    holds_another = (
-        "Airflow still holds the question of an earlier run of this task, about another execution, and cannot show the "
-        "new one, so nobody was asked. Start a new DAG run instead of clearing this one"
-    )
 
     def __init__(
         self,
@@ -147,13 +70,17 @@ class CrewUsageApprovalOperator(Question):
             **kwargs,
         )
         self._keep_timeouts_apart(timeout)
-        self.params = human_in_the_loop.no_params()
+        self.params = airflow_form.no_params()
         self.completed: Any = completed
         self.max_total_tokens = max_total_tokens
         self.max_cost = max_cost
         self.on_unknown_usage = on_unknown_usage
         self.fail_on_reject = fail_on_reject
         self.escalation = Escalation.of((), users, timeout)
+
+    def rules(self) -> UsageRules:
+        """Return what this task asks, by its arguments as they were rendered."""
+        return UsageRules(self.completed, self.budget, self.escalation)
 
     @property
     def budget(self) -> Budget:
@@ -162,10 +89,11 @@ class CrewUsageApprovalOperator(Question):
 
     def execute(self, context: Any) -> Json:
         """Return the record, or wait for a person."""
-        record = self._record()
+        rules = self.rules()
+        record = rules.record()
         if self._needs_a_person(record):
-            self._go_on(context, self._shown_now())
-        used = " and ".join(_amounts(total_tokens(record.get("usage")), cost_usd(record.get("usage"))))
+            Question(context, self, rules).go_on(facts_of(record))
+        used = " and ".join(amounts(total_tokens(record.get("usage")), cost_usd(record.get("usage"))))
         said = f"used {used}" if used else "reports no usage"
         self.log.info("Execution %s %s; nobody is asked", record.get("execution_id"), said)
         return record
@@ -175,8 +103,9 @@ class CrewUsageApprovalOperator(Question):
     ) -> Json:
         """Return the record that was approved."""
         assert shown is not None
+        question = Question(context, self, self.rules())
         if event.get("error_type") == "timeout":
-            question_of(context, self).over()
+            question.record.over()
             raise CrewTaskFailed(
                 f"Nobody has answered within {self.response_timeout} whether the output of execution "
                 f"{shown['execution_id']} may be used, so it does not go on; it stays at the service"
@@ -184,12 +113,12 @@ class CrewUsageApprovalOperator(Question):
         if event.get("error_type") == "unknown":
             self.process_trigger_event_error(event)
         problem = problem_with(event, self.options, (), None)
-        who = human_in_the_loop.name_of(event)
+        who = airflow_form.name_of(event)
         if problem:
             self.log.warning("The answer of %s is not accepted because %s. Asking again", who, problem)
-            self._ask(context, shown, until, notice(who, problem))
+            question.ask(shown, until, notice(who, problem))
         record = self._approved(shown) if event["chosen_options"] == [APPROVE] else None
-        question_of(context, self).over()
+        question.record.over()
         said = f"{who} has chosen to {event['chosen_options'][0]} the output of execution {shown['execution_id']}"
         if record is None:
             raise (CrewTaskFailed if self.fail_on_reject else AirflowSkipException)(said)
@@ -208,46 +137,10 @@ class CrewUsageApprovalOperator(Question):
     def _approved(self, shown: Json) -> Json:
         """Return the record that was asked about."""
         now = record_or_none(self.completed) or {}
-        if now and identity_of(_facts(now)) == identity_of(shown):
+        if now and identity_of(facts_of(now)) == identity_of(shown):
             return now
         by_now = f"of execution {now.get('execution_id')}" if now else "gone"
         raise CrewTaskFailed(
             f"The output of execution {shown['execution_id']} was approved, and the record that this task is given is "
             f"by now {by_now}: an earlier task was cleared. Nothing goes on; start a new DAG run"
         )
-
-    def _shown_now(self) -> Json:
-        return _facts(self._record())
-
-    def _offer(self, shown: Json) -> None:
-        """Offer what `__init__` has set."""
-
-    def _form_for(self, context: Any, shown: Json, until: str | None, refused: str, later: list[str]) -> UsageForm:
-        return UsageForm(shown, self.budget, refused)
-
-    def _record(self) -> Json:
-        try:
-            record = record_of(self.completed, "completed")
-            if record.get("state") != COMPLETED:
-                raise CrewInvalidInput(f"completed is a record in state {record.get('state')!r}, not completed")
-        except CrewInvalidInput as error:
-            fail_task(error)
-        return record
-
-
-def _facts(record: Json) -> Json:
-    ids = {name: str(record.get(name) or "") for name in ("kickoff_id", "execution_id")}
-    content = {name: record.get(name) for name in ("output", "output_path")}
-    return {
-        **ids,
-        "crew_task_id": "",
-        "output_sha256": output_sha256(content),
-        "total_tokens": total_tokens(record.get("usage")),
-        "cost_usd": cost_usd(record.get("usage")),
-    }
-
-
-def _amounts(tokens: float | None, cost: float | None) -> list[str]:
-    """Write tokens and USD for a person; what is not known is left out."""
-    written = [f"{tokens:,} tokens"] if tokens is not None else []
-    return written + ([f"{cost:,} USD"] if cost is not None else [])

@@ -7,26 +7,24 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
 
-from airflow.providers.common.compat.sdk import (
-    AirflowSensorTimeout,
-    BaseSensorOperator,
-    PokeReturnValue,
-    XComArg,
-    conf,
-)
+from airflow.providers.common.compat.sdk import AirflowSensorTimeout, BaseSensorOperator, PokeReturnValue, XComArg, conf
 
+from airflow_crew_provider.api.endpoints import path_segment
 from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.compat.task_state import task_state_of
-from airflow_crew_provider.core.polling import Watch
-from airflow_crew_provider.core.request_parts import path_segment
-from airflow_crew_provider.core.stored_names import WATCH_STATE
 from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed
+from airflow_crew_provider.flows.source import note_run
 from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.inbox.registering import address_of
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Execution, ExecutionState, Json
-from airflow_crew_provider.tasks.earlier_resume import answered_before, lost_edit, resume_before, was_left
-from airflow_crew_provider.tasks.outcomes import NET, CrewTaskFailed, deadline_of, fail_task, seconds
-from airflow_crew_provider.triggers.waiting_task import WaitingTask
+from airflow_crew_provider.resume.record import answered_before, lost_edit, resume_before, was_left
+from airflow_crew_provider.stored_names import WATCH_STATE
+from airflow_crew_provider.triggers.crew import CrewStatusTrigger, sources
+from airflow_crew_provider.wait.outcomes import NET, CrewTaskFailed, deadline_of, fail_task, seconds
+from airflow_crew_provider.wait.poller import Poller
+from airflow_crew_provider.wait.task import WaitingTask
+from airflow_crew_provider.wait.watch import Watch
 
 
 class CrewStatusSensor(WaitingTask, BaseSensorOperator):
@@ -81,8 +79,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
             self.output_rules.refuse_unusable()
         except CrewError as error:
             fail_task(error, f"Execution {self.kickoff_id} is not affected; correct the rule and clear this task")
-        if not self.wait_past_pending:
-            self.open_inbox(context, self.kickoff_id)
+        self.open_sources(context, self.kickoff_id)
         try:
             self.push_link(context, self.kickoff_id, self.execution_id)
         except CrewError as error:
@@ -107,11 +104,25 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         """Poll once."""
         if self._watch is None:
             self._watch = self._recalled(context)
-        outcome = self.hook.poll_once(self._watch)
+        outcome = self.poller.poll_once(self._watch)
         if outcome is None:
             self._remember(context)
             return False
         return PokeReturnValue(True, self.end(context, self._watch, outcome))
+
+    def open_sources(self, context: Any, kickoff_id: str) -> None:
+        """Let all polls read webhooks too, of the inbox if the execution was started with it."""
+        if not self.wait_past_pending:
+            self.inbox = address_of(context, self, kickoff_id)
+            self.__dict__["_poller"] = Poller(self.hook, sources(self.hook, self.inbox))
+
+    def trigger_of(self, watch: Watch) -> CrewStatusTrigger:
+        """Return the trigger that goes on with a watch."""
+        return CrewStatusTrigger.of(watch, self.crew_conn_id, self.cancel_on_kill, self.inbox)
+
+    def note_run(self, context: Any, execution_id: str) -> None:
+        """Note that this DAG run waits for an execution, if it may be a Flow's."""
+        note_run(context, self.hook, execution_id)
 
     def on_kill(self) -> None:
         """Stop the execution when the task is killed while a worker runs it."""

@@ -8,24 +8,23 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, BaseOperator, TaskGroup, XComArg
 
+from airflow_crew_provider.api.budget import FAIL
 from airflow_crew_provider.compat.supervisor import supervisor, task_state
-from airflow_crew_provider.core.budget import FAIL
-from airflow_crew_provider.core.outcome import COMPLETED
-from airflow_crew_provider.core.stored_names import EXECUTION_ID_KEY
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import ExecutionState, Json, Webhooks
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
-from airflow_crew_provider.tasks.reports import ReportingTask
-from airflow_crew_provider.tasks.retries import at_least
+from airflow_crew_provider.stored_names import EXECUTION_ID_KEY
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, at_least
+from airflow_crew_provider.wait.task import CrewTask
+from airflow_crew_provider.wait.watch import COMPLETED
 
 # Polling again costs nothing, and a failed execution is not polled again. Airflow now and then fails a task
 # that is resumed at the moment in which it defers (apache/airflow issues 66374 and 67287).
 AGAIN = timedelta(seconds=5)
 
 
-class CrewResultOperator(ReportingTask, BaseOperator):
+class CrewResultOperator(CrewTask):
     """Return the completed record of one execution.
 
     A wait that is skipped keeps its XCom of before a clear, so records of another execution do not count.
@@ -146,9 +145,9 @@ def crew_with_review(
     :param outlets: assets that change with the completed output; their events carry the ids and the usage
     """
     if max_rounds < 1:
-        raise ValueError("max_rounds is at least 1")
+        raise ValueError("max_rounds must be at least 1")
     if on_schema_mismatch == "revise" and max_rounds < 2:
-        raise ValueError("on_schema_mismatch='revise' takes a round: max_rounds is at least 2")
+        raise ValueError("on_schema_mismatch='revise' takes a round: max_rounds must be at least 2")
     shared: Json = {"crew_conn_id": crew_conn_id}
     owned: Json = {**shared, "cancel_on_kill": cancel_on_kill}
     budget: Json = {"max_total_tokens": max_total_tokens, "max_cost": max_cost, "on_unknown_usage": on_unknown_usage}

@@ -15,16 +15,25 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_crew_provider.api.budget import Budget
 from airflow_crew_provider.compat import deferral
-from airflow_crew_provider.core.budget import Budget
-from airflow_crew_provider.core.outcome import GAVE_UP, Outcome
-from airflow_crew_provider.core.polling import Watch
-from airflow_crew_provider.core.stored_names import TRIGGER_CLASS_PATH
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError
+from airflow_crew_provider.flows.source import FlowSource
 from airflow_crew_provider.hooks.crew import CrewHook
-from airflow_crew_provider.hooks.inbox import InboxHook, hook_with
+from airflow_crew_provider.inbox.registering import InboxSource
 from airflow_crew_provider.models import Json
-from airflow_crew_provider.tasks import cancellation, outcomes
+from airflow_crew_provider.stored_names import TRIGGER_CLASS_PATH
+from airflow_crew_provider.wait import outcomes
+from airflow_crew_provider.wait.poller import Poller, Source
+from airflow_crew_provider.wait.watch import GAVE_UP, Outcome, Watch
+
+
+def sources(hook: CrewHook, inbox: Json | None) -> list[Source]:
+    """Return what may know of a question to a person, beside the status.
+
+    :param inbox: where webhooks of the execution are kept, if they go to the inbox
+    """
+    return [FlowSource(hook), *([InboxSource(inbox)] if inbox else [])]
 
 
 class CrewStatusTrigger(BaseTrigger):
@@ -81,7 +90,8 @@ class CrewStatusTrigger(BaseTrigger):
         self.report_seen = report_seen
         self.max_total_tokens = max_total_tokens
         self.max_cost = max_cost
-        self._hook = hook_with(crew_conn_id, inbox)
+        self._hook = CrewHook(crew_conn_id)
+        self._poller = Poller(self._hook, sources(self._hook, inbox))
         self._held = False
 
     @classmethod
@@ -112,13 +122,13 @@ class CrewStatusTrigger(BaseTrigger):
         try:
             yield TriggerEvent((await self._outcome()).to_event())
         except asyncio.CancelledError:
-            if cancellation.must_be_distinguished():
-                await cancellation.to_its_end(self._stop_if_killed(without_task=False))
+            if outcomes.must_be_distinguished():
+                await outcomes.to_its_end(self._stop_if_killed(without_task=False))
             raise
 
     async def on_kill(self) -> None:
         """Stop the execution, if that was asked for, when a user ends the waiting task (Airflow 3.3)."""
-        await cancellation.to_its_end(self._stop_if_killed(without_task=True))
+        await outcomes.to_its_end(self._stop_if_killed(without_task=True))
 
     async def cleanup(self) -> None:
         """Release the shared session; called on every exit, so nothing is stopped here."""
@@ -132,7 +142,7 @@ class CrewStatusTrigger(BaseTrigger):
             outcome = await self._hold(watch)
             if outcome is None:
                 await asyncio.sleep(self._until_first_poll())
-                outcome = await self._hook.await_outcome(watch)
+                outcome = await self._poller.await_outcome(watch)
             return outcome
         except CrewError as error:
             return self._gave_up(str(error))
@@ -170,13 +180,13 @@ class CrewStatusTrigger(BaseTrigger):
         return Outcome(GAVE_UP, self.kickoff_id, f"{problem}. {fate}")
 
     async def _stop_if_killed(self, *, without_task: bool) -> None:
-        if await cancellation.is_by_user(self, without_task=without_task) and not await self._was_woken():
+        if await outcomes.is_by_user(self, without_task=without_task) and not await self._was_woken():
             fate = outcomes.fate_of_stop(self.kickoff_id, await self._stop() if self.cancel_on_kill else None)
             self.log.info("The task was ended by a user. %s", fate)
 
     async def _was_woken(self) -> bool:
         """Whether the inbox ended this wait; a quick task may have succeeded since, as if a user had marked it."""
-        return isinstance(self._hook, InboxHook) and await self._hook.was_asked(self.kickoff_id)
+        return await self._poller.was_asked(self.kickoff_id)
 
     async def _stop(self) -> bool | CrewError:
         try:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from uuid import uuid4
 
 from crewai import BaseLLM
+from crewai.events import LLMCallCompletedEvent, LLMCallStartedEvent, crewai_event_bus
+from crewai.events.types.llm_events import LLMCallType
 
 FEEDBACK = re.compile(r"User feedback: (.*?)\nInstructions: ", re.DOTALL)
 TOPIC = re.compile(r"^Topic: (.+)$", re.MULTILINE)
@@ -21,11 +24,23 @@ CONTEXT = re.compile(
 class OfflineModel(BaseLLM):
     """Writes notes when told to collect, an article when told to write, and finishes one when told to polish."""
 
-    def call(self, messages: str | list[dict[str, Any]], *args: Any, **kwargs: Any) -> str:
+    def call(
+        self,
+        messages: str | list[dict[str, Any]],
+        *args: Any,
+        from_task: Any = None,
+        from_agent: Any = None,
+        **kwargs: Any,
+    ) -> str:
+        # CrewAI's own models tell of each call like this; traces have the calls that are told of.
+        call = {"model": self.model, "call_id": str(uuid4()), "from_task": from_task, "from_agent": from_agent}
+        crewai_event_bus.emit(self, LLMCallStartedEvent(messages=messages, **call))
         turns = [messages] if isinstance(messages, str) else [str(turn["content"]) for turn in messages]
         answer = _answer("\n".join(turns))
-        asked, said = sum(len(turn.split()) for turn in turns), len(answer.split())
-        self._track_token_usage_internal({"prompt_tokens": asked, "completion_tokens": said})
+        used = {"prompt_tokens": sum(len(turn.split()) for turn in turns), "completion_tokens": len(answer.split())}
+        self._track_token_usage_internal(used)
+        kind = LLMCallType.LLM_CALL
+        crewai_event_bus.emit(self, LLMCallCompletedEvent(response=answer, call_type=kind, usage=used, **call))
         return answer
 
     def get_input_tokens_count(self, messages: Any, *args: Any, **kwargs: Any) -> int:

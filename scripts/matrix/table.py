@@ -36,7 +36,8 @@ DIFFERS = {
     "3.1": "a review waits in the triggerer; records in Variables",
     "3.2": "a review waits in the triggerer; records in Variables",
     "3.3": "a review waits without a triggerer; records in the task state store",
-    "3.4": "as 3.3; a retry or a clear of a review opens a new form, and between two tries nobody can answer",
+    "3.4": "as 3.3; a retry or a clear of a review opens a new form, and between two tries nobody can answer; "
+    "a clear discards what a task has kept, unless it says `keep_task_state`",
     LOWEST: "as 2.11",
 }
 COLUMNS = ("tests", "dag", "processes", "service", "tried")

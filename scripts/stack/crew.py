@@ -6,7 +6,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ class CrewService:
     :param options: further arguments of ``airflow-crew-service serve``
     :param database: a SQLAlchemy URL; None means a SQLite file of its own
     :param token: of the organization; by default one is made
+    :param env: further environment variables
     :param group: whose watchdog ends it; by default its own
     """
 
@@ -41,9 +42,11 @@ class CrewService:
         options: Sequence[str] = (),
         database: str | None = None,
         token: str | None = None,
+        env: Mapping[str, str] | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
         self.name = name
+        self._env = env or {}
         self.group = group or ProcessGroup()
         self.folder = self.group.temporary_folder("crew-service-")
         self.port = free_port()
@@ -64,7 +67,7 @@ class CrewService:
 
     def start(self) -> Self:
         """Start, for the first time or after a kill, with the same database; return when it answers."""
-        env = {**os.environ, "CREW_SERVICE_TOKEN": self.token}
+        env = {**os.environ, **self._env, "CREW_SERVICE_TOKEN": self.token}
         component = self.group.start(self.name, self._command, env, self.folder / "service.log")
         wait_until(lambda: self._ready(component), "the crew service")
         return self

@@ -1,3 +1,3 @@
-"""The local crew service: one crew behind the Crew Execution API, for development, demonstrations and tests."""
+"""The crew service: crews and Flows behind the Crew Execution API, whose executions outlive their processes."""
 
 __version__ = "0.2.0"

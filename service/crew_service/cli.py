@@ -20,6 +20,7 @@ from crew_service.engine.principals import BadToken
 from crew_service.engine.sending import STANDARD, standard_key
 from crew_service.http.dialects import DIALECTS
 from crew_service.http.server import bind, server
+from crew_service.prices import BadPrices
 from crew_service.settings import Settings
 from crew_service.storage import file_lock
 from crew_service.storage.availability import DatabaseUnavailable
@@ -33,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         code: int = arguments.run(arguments)
         return code
-    except (BadTarget, BadToken, DatabaseUnusable, DatabaseUnavailable, file_lock.AlreadyServed) as error:
+    except (BadTarget, BadToken, BadPrices, DatabaseUnusable, DatabaseUnavailable, file_lock.AlreadyServed) as error:
         return _refuse(str(error))
     except BrokenPipeError:  # the reader of the output has left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -14,11 +14,13 @@ from crew_service import operating
 from crew_service.engine.crew import BadTarget, Crew
 from crew_service.engine.paths import ROOT
 from crew_service.http.dialects import DIALECTS
+from crew_service.prices import Prices
 from crew_service.settings import Settings
 from crew_service.targets import EXPECTED, load
 
 NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,63})=(?P<target>.+)", re.DOTALL)
 TOKEN_VARIABLE = "CREW_SERVICE_TOKEN"  # noqa: S105 the name of a variable
+PRICES_VARIABLE = "CREW_SERVICE_PRICES"
 SECRET_VARIABLE = "CREW_SERVICE_FLOW_WEBHOOK_SECRET"  # noqa: S105
 
 
@@ -43,6 +45,11 @@ def add_crews(parser: argparse.ArgumentParser) -> None:
         help="of work, of one execution (%(default)g)",
     )
     option("--max-tokens", type=positive(int), metavar="N", help="of language models, of one execution (no limit)")
+    option(
+        "--prices",
+        metavar="FILE",
+        help=f"TOML or JSON: USD for a million tokens of each model; also as {PRICES_VARIABLE}",
+    )
     option("--keep-days", type=positive(float), default=30.0, metavar="DAYS", help="(%(default)g)")
     operating.add_logs(parser)
 
@@ -101,12 +108,18 @@ def settings_of(arguments: argparse.Namespace, token: str, **more: Any) -> Setti
         time_limit=arguments.time_limit,
         max_tokens=arguments.max_tokens,
         max_body=given.get("max_body", Settings.max_body),
+        prices=prices_of(arguments),
         keep_days=arguments.keep_days,
         flow_webhook=given.get("flow_webhook"),
         flow_webhook_secret=given.get("flow_webhook_secret") or os.environ.get(SECRET_VARIABLE, ""),
         **operating.settings(arguments),
         **more,
     )
+
+
+def prices_of(arguments: argparse.Namespace) -> Prices:
+    file = arguments.prices or os.environ.get(PRICES_VARIABLE)
+    return Prices.read(file) if file else Prices()
 
 
 def token_of(arguments: argparse.Namespace) -> str | None:

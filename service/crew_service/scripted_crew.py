@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from crew_service import tracing
 from crew_service.engine.crew import (
     Completed,
     CrewFailed,
@@ -66,6 +67,7 @@ class ScriptedTask(BaseModel):
     # True, False, or the name of an optional input whose value `no` or false skips the review.
     human_input: bool | str = False
     tokens: int = Field(default=0, ge=0)  # that the task claims to use
+    model: str = ""  # of these
     output: str = ""
     revised: str | None = None
     error: str | None = None
@@ -112,8 +114,9 @@ class ScriptedCrew:
             if gate and gate.is_approve:
                 text, seconds = gate.output, gate.state["seconds"]
             else:
-                text, seconds = _perform(task, job, gate, report)
-                meter.add(task.tokens)
+                with tracing.task(task.id, task.agent, **_told(task)):
+                    text, seconds = _perform(task, job, gate, report)
+                meter.add(task)
                 if _asks_a_person(task, job):
                     return PendingReview(task.id, text, task.agent, {"seconds": seconds, "tokens": meter.total})
             report(TaskDone(_finished(task, job, text, seconds)))
@@ -130,11 +133,12 @@ class _Tokens:
         self.total = self._before
         self._report = report
 
-    def add(self, tokens: int) -> None:
-        self.total += tokens
-        if tokens:
+    def add(self, task: ScriptedTask) -> None:
+        self.total += task.tokens
+        if task.tokens:
             used = self.total - self._before
-            self._report(TokensUsed(used, {"completion_tokens": used}))
+            of_task = {"total_tokens": task.tokens, "completion_tokens": task.tokens}
+            self._report(TokensUsed(used, {"completion_tokens": used}, {task.id: {task.model: of_task}}))
 
     @property
     def usage(self) -> dict[str, int]:
@@ -155,6 +159,11 @@ def _perform(task: ScriptedTask, job: Job, gate: ReviewDecision | None, report: 
     report(StepDone(prompt=_fill(task.description, values), thought=f"{task.agent} is done.", result=text))
     earlier = gate.state["seconds"] if gate else 0.0
     return text, round(earlier + time.monotonic() - started, 3)
+
+
+def _told(task: ScriptedTask) -> dict[str, Any]:
+    """Return what the task's span has of its usage."""
+    return {"gen_ai.usage.output_tokens": task.tokens} if task.tokens else {}
 
 
 def _asks_a_person(task: ScriptedTask, job: Job) -> bool:

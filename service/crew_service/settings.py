@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from crew_service.prices import Prices
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -15,6 +17,7 @@ class Settings:
     workers: int | None = None  # executions at once; the default depends on the kind of crew
     time_limit: float = 3600.0  # seconds of work, of one execution
     max_tokens: int | None = None  # of a language model, that one execution may use
+    prices: Prices = field(default_factory=Prices)  # of models; without any, nothing is said of costs
     max_body: int = 1024 * 1024  # bytes
     header_seconds: float = 10.0  # for a request's headers to arrive
     max_connections: int | None = None  # at once; by default what the limit on open files leaves

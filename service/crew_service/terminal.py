@@ -11,14 +11,7 @@ from sqlalchemy.engine import Row
 
 from crew_service import terminal_webhooks
 from crew_service.engine.decisions import BadAnswer
-from crew_service.engine.executions import (
-    AlreadyOver,
-    Decision,
-    Executions,
-    NotWaiting,
-    Start,
-    UnknownExecution,
-)
+from crew_service.engine.executions import AlreadyOver, Decision, Executions, NotWaiting, Start, UnknownExecution
 from crew_service.engine.principals import Principal
 from crew_service.options import positive
 from crew_service.storage.database import Database, DatabaseUnusable

@@ -10,8 +10,8 @@ import pytest
 from faults.dialects import DIALECTS, Dialect
 from faults.server import FaultServer
 
-from airflow_crew_provider.client import Deployment
 from airflow_crew_provider.client.client import Client
+from airflow_crew_provider.client.deployment import Deployment
 
 TOKEN = "tok/en+with=specials~0123456789"
 

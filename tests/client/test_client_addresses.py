@@ -12,9 +12,7 @@ from faults.dialects import SPEC
 from faults.server import FaultServer
 from faults.wire import Reply
 
-from airflow_crew_provider.exceptions import (
-    CrewConnectionError,
-)
+from airflow_crew_provider.exceptions import CrewConnectionError
 from airflow_crew_provider.models import ExecutionState
 
 

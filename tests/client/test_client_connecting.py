@@ -17,9 +17,7 @@ from faults.dialects import SPEC
 from faults.server import FaultServer
 from faults.wire import CLOSE, RESET, NoReply, Reply
 
-from airflow_crew_provider.exceptions import (
-    CrewConnectionError,
-)
+from airflow_crew_provider.exceptions import CrewConnectionError
 from airflow_crew_provider.models import ExecutionState
 
 pytestmark = pytest.mark.waits

@@ -9,10 +9,8 @@ from client_calls import Ask
 from faults.dialects import SPEC
 from faults.server import FaultServer
 
-from airflow_crew_provider.core import endpoints
-from airflow_crew_provider.exceptions import (
-    CrewInvalidInput,
-)
+from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Resume
 
 IDS = {

@@ -14,13 +14,8 @@ from faults.dialects import SPEC, Dialect
 from faults.server import FaultServer
 from faults.wire import SILENCE, NoReply, Reply
 
-from airflow_crew_provider.client import LARGEST_BODY
-from airflow_crew_provider.exceptions import (
-    CrewConnectionError,
-    CrewProtocolError,
-    CrewRateLimited,
-    CrewServerError,
-)
+from airflow_crew_provider.client.deployment import LARGEST_BODY
+from airflow_crew_provider.exceptions import CrewConnectionError, CrewProtocolError, CrewRateLimited, CrewServerError
 from airflow_crew_provider.models import ExecutionState
 from scripts.stack.waiting import wait_until
 

@@ -8,10 +8,7 @@ from faults.dialects import LIVE, SPEC, Dialect
 from faults.server import FaultServer
 from faults.wire import Reply
 
-from airflow_crew_provider.exceptions import (
-    CrewOutcomeUnknown,
-    CrewServerError,
-)
+from airflow_crew_provider.exceptions import CrewOutcomeUnknown, CrewServerError
 
 
 def test_a_kickoff_sends_what_both_dialects_take(ask: Ask, server: FaultServer) -> None:

@@ -10,9 +10,7 @@ from faults.dialects import LIVE, SPEC
 from faults.server import FaultServer
 from faults.wire import Reply
 
-from airflow_crew_provider.exceptions import (
-    CrewApiError,
-)
+from airflow_crew_provider.exceptions import CrewApiError
 from airflow_crew_provider.models import ExecutionState
 
 

@@ -16,9 +16,9 @@ import pytest
 from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
 
-from airflow_crew_provider.client import Deployment
+from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.client.client import Client
-from airflow_crew_provider.core import endpoints
+from airflow_crew_provider.client.deployment import Deployment
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError
 from airflow_crew_provider.models import HumanInputWebhook, Kickoff, Resume, Webhooks
 
@@ -44,6 +44,7 @@ CALLS = {
     "resume": endpoints.resume(Resume(execution_id="k-1", crew_task_id="t", human_feedback="ok", is_approve=True)),
     "executions": endpoints.executions(),
     "stop": endpoints.stop("k-1"),
+    "statuses": endpoints.statuses(["k-1"]),
 }
 
 

@@ -1,4 +1,4 @@
-"""Which of Airflow's internals the installed Airflow has, and that only `compat/` touches them.
+"""Which of Airflow's internals the installed Airflow has, and which files touch them.
 
 The table is the list to go through for a new version of Airflow.
 """
@@ -19,7 +19,7 @@ import airflow_crew_provider
 
 PACKAGE = Path(airflow_crew_provider.__file__).parent
 INSTALLED = Version(Version(airflow.__version__).base_version)
-# Names that Airflow and its compat provider promise; all else stands in `compat/`, or in the store of the inbox.
+# Names that Airflow and its compat provider promise; all else stands in `compat/` and the files of `OWN`.
 PUBLIC = ("airflow.providers.common.compat.sdk", "airflow.triggers.base")
 
 
@@ -103,17 +103,19 @@ INTERNALS = [
     Internal("airflow.triggers.base:TriggerEvent", "inbox/store.py", "what wakes it"),
     Internal("airflow.sdk.execution_time.context:NEVER_EXPIRE", "compat/task_state.py", "the store", since="3.3"),
     Internal(
-        "airflow.providers.common.compat.sdk:DecoratedOperator", "compat/decorator.py", "base class of `@task.crew`"
+        "airflow.providers.common.compat.sdk:DecoratedOperator", "decorators/crew.py", "base class of `@task.crew`"
     ),
-    Internal("airflow.providers.common.compat.sdk:BaseOperator", "compat/decorator.py", "whether it has `xcom_push`"),
+    Internal("airflow.providers.common.compat.sdk:BaseOperator", "decorators/crew.py", "whether it has `xcom_push`"),
     Internal("airflow.providers.common.compat.sdk:Variable", "compat/task_state.py", "the store before 3.3"),
     Internal("airflow.providers.common.compat.sdk:conf", "compat/deferral.py", "the supervisor's heartbeat"),
-    Internal("airflow.providers.common.compat.sdk:XCom", "compat/xcoms.py", "whether a backend is configured"),
-    Internal("airflow.sdk.bases.xcom:BaseXCom.get_one", "compat/xcoms.py", "reads the inbox", since="3.0"),
-    Internal("airflow.sdk.bases.xcom:BaseXCom.get_all", "compat/xcoms.py", "the tasks that registered", since="3.0"),
-    Internal("airflow.sdk.bases.xcom:BaseXCom.set", "compat/xcoms.py", "past an XCom backend", since="3.0"),
-    Internal("airflow.sdk.bases.xcom:BaseXCom.aget_one", "compat/xcoms.py", "without a thread", since="3.3"),
-    Internal("airflow.models.dagrun:DagRun.clear_number", "compat/attempt.py", "tells a clear from a retry"),
+    Internal("airflow.providers.common.compat.sdk:XCom", "compat/task_state.py", "whether a backend is configured"),
+    Internal("airflow.sdk.bases.xcom:BaseXCom.get_one", "compat/task_state.py", "reads the inbox", since="3.0"),
+    Internal(
+        "airflow.sdk.bases.xcom:BaseXCom.get_all", "compat/task_state.py", "the tasks that registered", since="3.0"
+    ),
+    Internal("airflow.sdk.bases.xcom:BaseXCom.set", "compat/task_state.py", "past an XCom backend", since="3.0"),
+    Internal("airflow.sdk.bases.xcom:BaseXCom.aget_one", "compat/task_state.py", "without a thread", since="3.3"),
+    Internal("airflow.models.dagrun:DagRun.clear_number", "compat/task_state.py", "tells a clear from a retry"),
     Internal("airflow.providers.common.compat.sdk:BaseHook", "compat/connections.py", "the same in `dag.test()`"),
     Internal(
         "airflow.providers.common.compat.connection:get_async_connection",
@@ -123,22 +125,22 @@ INTERNALS = [
     Internal("airflow.providers.common.compat.sdk:Stats", "compat/metrics.py", "the metrics of a task"),
     Internal("airflow.observability.stats:Stats", "compat/metrics.py", "those of a triggerer", since="3.2"),
     Internal("airflow.stats:Stats", "compat/metrics.py", "the same before 3.2"),
-    Internal("airflow.assets.manager:asset_manager", "compat/crew_assets.py", "adds an event", since="3.0"),
+    Internal("airflow.assets.manager:asset_manager", "inbox/assets.py", "adds an event", since="3.0"),
     *(
-        Internal(f"airflow.models.asset:{name}", "compat/crew_assets.py", "events that are known", since="3.0")
+        Internal(f"airflow.models.asset:{name}", "inbox/assets.py", "events that are known", since="3.0")
         for name in ("AssetModel.uri", "AssetModel.active", "AssetEvent.asset_id", "AssetEvent.extra")
     ),
-    Internal("airflow.models.connection:Connection", "compat/crew_senders.py", "the secrets of webhooks"),
+    Internal("airflow.models.connection:Connection", "inbox/store.py", "the secrets of webhooks"),
     *(
         Internal(f"airflow.models.variable:Variable.{name}", "inbox/store.py", "what the inbox stores")
         for name in ("key", "description", "get_val", "set_val")
     ),
     Internal("airflow.models.crypto:get_fernet", "compat/encryption.py", "encrypts what the inbox stores"),
-    Internal("airflow.providers.common.compat.sdk:mask_secret", "compat/flow_variables.py", "hides a callback's token"),
+    Internal("airflow.providers.common.compat.sdk:mask_secret", "flows/source.py", "hides a callback's token"),
     Internal("airflow:__version__", "compat/version.py", "what this release has"),
-    Internal(HITL, "compat/human_in_the_loop.py", "base class of the review", since="3.1"),
+    Internal(HITL, "review/airflow_form.py", "base class of the review", since="3.1"),
     *(
-        Internal(f"airflow.models.hitl:HITLDetail.{name}", "compat/refusal_notice.py", "a question's row", since="3.1")
+        Internal(f"airflow.models.hitl:HITLDetail.{name}", "review/refusal_notice.py", "a question's row", since="3.1")
         for name in ("body", "options", "params", "responded_at", "responded_by", "chosen_options", "params_input")
     ),
     Internal(
@@ -155,30 +157,28 @@ INTERNALS = [
         )
     ),
     *(
-        Internal(f"{module}:{name}", "compat/answer_values.py", "whether an answer can be read back", since)
+        Internal(f"{module}:{name}", "compat/answer_trigger.py", "whether an answer can be read back", since)
         for module, since in (("airflow.sdk.serde", "3.2"), ("airflow.serialization.serde", "2.11"))
         for name in ("deserialize", "serialize")
     ),
-    Internal(f"{HITL}.serialized_params", "compat/human_in_the_loop.py", "the form as Airflow stores it", since="3.1"),
-    Internal("airflow.sdk:Param", "compat/human_in_the_loop.py", "a field of the form", since="3.0"),
-    Internal(
-        "airflow.sdk.definitions.param:ParamsDict.get_param", "compat/human_in_the_loop.py", "the form", since="3.0"
-    ),
+    Internal(f"{HITL}.serialized_params", "review/airflow_form.py", "the form as Airflow stores it", since="3.1"),
+    Internal("airflow.sdk:Param", "review/airflow_form.py", "a field of the form", since="3.0"),
+    Internal("airflow.sdk.definitions.param:ParamsDict.get_param", "review/airflow_form.py", "the form", since="3.0"),
     Internal(
         "airflow.sdk.definitions.param:ParamsDict.filter_params_by_source",
-        "compat/human_in_the_loop.py",
+        "review/airflow_form.py",
         "tells the task's params from its DAG's",
         since="3.2",
     ),
     *(
-        Internal(f"{DETAIL}.{field}", "compat/human_in_the_loop.py", "a field of the question", since="3.1")
+        Internal(f"{DETAIL}.{field}", "review/airflow_form.py", "a field of the question", since="3.1")
         for field in ("ti_id", "options", "subject", "body", "defaults", "multiple", "params", "assigned_users")
     ),
-    Internal("airflow.providers.common.compat.sdk:ParamValidationError", "compat/human_in_the_loop.py", "a bad answer"),
-    Internal("airflow.sdk.exceptions:TaskAwaitingInput", "compat/human_in_the_loop.py", "parks a review", since="3.3"),
-    Internal("airflow.providers.common.compat.sdk:TaskDeferred", "compat/human_in_the_loop.py", "looks for an answer"),
+    Internal("airflow.providers.common.compat.sdk:ParamValidationError", "review/airflow_form.py", "a bad answer"),
+    Internal("airflow.sdk.exceptions:TaskAwaitingInput", "review/airflow_form.py", "parks a review", since="3.3"),
+    Internal("airflow.providers.common.compat.sdk:TaskDeferred", "review/airflow_form.py", "looks for an answer"),
     *(
-        Internal(name, "compat/human_in_the_loop.py", "no answer was found", since=since)
+        Internal(name, "review/airflow_form.py", "no answer was found", since=since)
         for name, since in (
             ("airflow.sdk.exceptions:TaskDeferralError", "3.2"),
             ("airflow.sdk.exceptions:TaskDeferralTimeout", "3.2"),
@@ -226,20 +226,21 @@ def imports_of_airflow(path: Path) -> Iterator[str]:
         yield from (name for name in names if name.split(":")[0].split(".")[0] == "airflow")
 
 
-STORE = PACKAGE / "inbox" / "store.py"
-COMPAT = sorted((PACKAGE / "compat").glob("[!_]*.py"))
+# Beside `compat/`, the files by which a room stores what Airflow keeps for it, or shows what Airflow shows.
+OWN = ("inbox/store.py", "inbox/assets.py", "flows/receiving.py", "review/airflow_form.py", "review/refusal_notice.py")
+TOUCHING = [*sorted((PACKAGE / "compat").glob("[!_]*.py")), *(PACKAGE / each for each in OWN)]
 
 
-def test_only_compat_touches_the_internals_of_airflow() -> None:
-    others = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "compat" and path != STORE]
+def test_only_these_files_touch_the_internals_of_airflow() -> None:
+    others = [path for path in PACKAGE.rglob("*.py") if path not in TOUCHING]
     imports = [(path.name, name) for path in others for name in imports_of_airflow(path)]
     assert imports
     assert [each for each in imports if each[1].split(":")[0] not in PUBLIC] == []
 
 
-def test_every_internal_that_compat_imports_stands_in_the_table() -> None:
+def test_every_internal_that_they_import_stands_in_the_table() -> None:
     listed = {part for internal in INTERNALS for part in _parts(internal.name)}
-    imports = [(path.name, name) for path in (*COMPAT, STORE) for name in imports_of_airflow(path)]
+    imports = [(path.name, name) for path in TOUCHING for name in imports_of_airflow(path)]
     assert imports
     assert [each for each in imports if each[1].rstrip(":").replace(":", ".") not in listed] == []
 

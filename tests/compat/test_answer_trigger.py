@@ -21,9 +21,10 @@ from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse
 
-from airflow_crew_provider.compat import answer_trigger, deferral, human_in_the_loop
+from airflow_crew_provider.compat import answer_trigger, deferral
 from airflow_crew_provider.compat.answer_trigger import NO_ANSWER, NO_FORM
 from airflow_crew_provider.operators.review import CrewReviewOperator
+from airflow_crew_provider.review import airflow_form
 
 ANSWER = {"chosen_options": ["approve"], "params_input": {"human_feedback": "Fine."}}
 
@@ -31,10 +32,10 @@ ANSWER = {"chosen_options": ["approve"], "params_input": {"human_feedback": "Fin
 @pytest.fixture
 def trigger(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the trigger of a review that is parked as before Airflow 3.3, as a triggerer loads it."""
-    monkeypatch.setattr(human_in_the_loop, "TaskAwaitingInput", None)
+    monkeypatch.setattr(airflow_form, "TaskAwaitingInput", None)
     review = CrewReviewOperator(task_id="review", pending={})
     with pytest.raises(TaskDeferred) as deferred:
-        human_in_the_loop.park(review, {"ti": SimpleNamespace(id=uuid.uuid4())}, timedelta(hours=1), {})
+        airflow_form.park(review, {"ti": SimpleNamespace(id=uuid.uuid4())}, timedelta(hours=1), {})
     path, arguments = deferred.value.trigger.serialize()
     return import_string(path)(**arguments)
 
@@ -104,7 +105,7 @@ def look(monkeypatch: pytest.MonkeyPatch, answer: Any, until: str | None = None)
     monkeypatch.setattr(deferral, "NOTICED_AFTER", 0.0)
     review = CrewReviewOperator(task_id="review", pending={})
     with pytest.raises(TaskDeferred) as deferred:
-        human_in_the_loop.find_answer(review, {"ti": SimpleNamespace(id=uuid.uuid4())}, until, {}, EARLIER)
+        airflow_form.find_answer(review, {"ti": SimpleNamespace(id=uuid.uuid4())}, until, {}, EARLIER)
     path, arguments = deferred.value.trigger.serialize()
     triggerer = Triggerer(answer)
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", triggerer, raising=False)
@@ -120,13 +121,13 @@ def test_a26_a_look_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, answer: Any, missing: str, until: str | None
 ) -> None:
     event = look(monkeypatch, answer, until)
-    assert human_in_the_loop.found_nothing({"event": event}) == missing
+    assert airflow_form.found_nothing({"event": event}) == missing
 
 
 @pytest.mark.row("A26")
 def test_a26_a_look_finds_the_answer_to_the_form_of_an_earlier_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     event = look(monkeypatch, ANSWERED)
-    assert human_in_the_loop.found_nothing({"event": event}) is None
+    assert airflow_form.found_nothing({"event": event}) is None
     assert (event["chosen_options"], event["responded_by_user"]["id"]) == (["approve"], "7")
 
 

@@ -16,7 +16,8 @@ from airflow.models import import_all_models  # noqa: E402
 from sqlalchemy import create_engine, event  # noqa: E402
 from sqlalchemy.orm import Session  # noqa: E402
 
-from airflow_crew_provider.compat import refusal_notice, version  # noqa: E402
+from airflow_crew_provider.compat import version  # noqa: E402
+from airflow_crew_provider.review import refusal_notice  # noqa: E402
 
 PARAMS = {"human_feedback": {"value": "", "description": None, "schema": {}}}
 TEXT = "The draft."

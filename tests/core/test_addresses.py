@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.core.addresses import base_url, hosts, is_allowed
+from airflow_crew_provider.api.addresses import base_url, hosts, is_allowed
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_the_base_url_of_a_connection(host: str, port: int | None, schema: str |
 
 EMPTY = "Host is empty; it takes the base URL of the deployed crew"
 NO_HTTP = "Host (with Schema) is not an http or https address"
-CREDENTIAL = "Host carries a credential; the token belongs into Password"
+CREDENTIAL = "Host carries a credential; put the token in Password"
 MORE = "Host has a query or a fragment; it takes the base URL alone"
 BAD_PORT = "Host has a port that is not a number up to 65535"
 
@@ -89,7 +89,7 @@ def test_callback_hosts_are_a_list_or_a_text_with_commas(given: Any, read: tuple
 
 @pytest.mark.parametrize("given", [5, {"a.example": 1}, ["a.example", 5], [None], ("a.example",)])
 def test_what_is_no_list_of_hosts_is_refused(given: Any) -> None:
-    with pytest.raises(ValueError, match=r"^Extra 'callback_hosts' is not a list of hosts$"):
+    with pytest.raises(ValueError, match=r"^Extra 'callback_hosts' must be a list of hosts$"):
         hosts(given)
 
 

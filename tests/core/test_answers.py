@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.core import endpoints
-from airflow_crew_provider.core.responses import HttpResponse, masker
+from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.responses import HttpResponse, masker
 from airflow_crew_provider.exceptions import (
     CrewApiError,
     CrewBadRequest,

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_crew_provider.core import batch_status, endpoints
-from airflow_crew_provider.core.batch_status import LONGEST_IDS, MOST_IDS, portions, statuses
-from airflow_crew_provider.core.request_parts import path_segment
-from airflow_crew_provider.core.responses import HttpResponse, masker
+from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.endpoints import LONGEST_IDS, MOST_IDS, path_segment, portions, statuses
+from airflow_crew_provider.api.responses import HttpResponse, masker
 from airflow_crew_provider.exceptions import CrewInvalidInput, CrewProtocolError
 
 
@@ -89,7 +88,7 @@ def test_a_portion_is_as_long_as_a_request_line_may_be() -> None:
 
 
 def test_an_id_that_is_longer_than_a_portion_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_status, "LONGEST_IDS", 5)
+    monkeypatch.setattr(endpoints, "LONGEST_IDS", 5)
     assert list(portions(["a", "long-id", "b", "c"])) == [["a"], ["long-id"], ["b", "c"]]
 
 

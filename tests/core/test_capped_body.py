@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from airflow_crew_provider.core.capped_body import BodyTooLarge, acollect, collect
+from airflow_crew_provider.api.responses import BodyTooLarge, acollect, collect
 
 
 class Pieces:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.core.crew_assets import completed_asset, webhook_secret
-from airflow_crew_provider.core.inbox_messages import completed_id
+from airflow_crew_provider.client.deployment import webhook_secret
 from airflow_crew_provider.exceptions import CrewProtocolError
+from airflow_crew_provider.inbox.messages import completed_asset, completed_id
 from airflow_crew_provider.models import total_tokens
 
 

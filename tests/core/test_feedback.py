@@ -16,8 +16,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import airflow_crew_provider
-from airflow_crew_provider.core import feedback
-from airflow_crew_provider.core.feedback import APPROVING_WORDS, feedback_to_send, reads_like_approval
+from airflow_crew_provider.api import answers
+from airflow_crew_provider.api.answers import APPROVING_WORDS, feedback_to_send, reads_like_approval
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from crew_service.http.dialects.live import LiveDialect
 
@@ -108,7 +108,7 @@ def test_s11_marks_heaped_on_a_letter_are_no_approval_and_are_judged_at_once(mar
 def test_n25_the_words_stand_in_one_place() -> None:
     package = Path(airflow_crew_provider.__file__).parent
     holders = {path for path in package.rglob("*.py") if _holds_words(path)}
-    assert holders == {Path(feedback.__file__)}
+    assert holders == {Path(answers.__file__)}
 
 
 def _holds_words(path: Path) -> bool:

@@ -6,14 +6,8 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.core.feedback import (
-    approval_meant,
-    feedback_to_send,
-    outcome_meant,
-    record_of,
-    record_or_none,
-    strict_bool,
-)
+from airflow_crew_provider.api.answers import approval_meant, feedback_to_send, outcome_meant, strict_bool
+from airflow_crew_provider.api.values import record_of, record_or_none
 from airflow_crew_provider.exceptions import CrewInvalidInput
 
 

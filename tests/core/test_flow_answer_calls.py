@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.core import endpoints, flow_answers
-from airflow_crew_provider.core.responses import HttpResponse, masker
-from airflow_crew_provider.core.review import ReviewAnswer
+from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.answers import ReviewAnswer
+from airflow_crew_provider.api.responses import HttpResponse, masker
 from airflow_crew_provider.exceptions import CrewApiError, CrewOutcomeUnknown
+from airflow_crew_provider.flows.answers import respond, resume_feedback
 from airflow_crew_provider.models import Resumed
 
 ANSWER = ReviewAnswer("e-1", "q-1", "Shorter.", None, outcome="rework")
@@ -34,7 +35,7 @@ def reply(body: Any, status: int = 200) -> HttpResponse:
     ],
 )
 def test_a_callback_is_asked_at_its_path_which_is_not_shown(url: str, target: str) -> None:
-    call = flow_answers.respond(url, ANSWER)
+    call = respond(url, ANSWER)
     assert (call.method, call.path, call.target) == ("POST", "to the callback of request q-1", target)
     assert call.body == {"feedback": "Shorter.", "source": "airflow", "outcome": "rework"}
     assert call.starts_something
@@ -42,15 +43,15 @@ def test_a_callback_is_asked_at_its_path_which_is_not_shown(url: str, target: st
 
 
 def test_without_a_callback_the_flow_is_named() -> None:
-    call = flow_answers.resume_feedback("f-1", PLAIN)
+    call = resume_feedback("f-1", PLAIN)
     assert (call.method, call.path, call.target) == ("POST", "/resume_feedback", "")
     assert call.body == {"flow_id": "f-1", "feedback": "Shorter.", "source": "airflow"}
 
 
 Ask = Callable[[], endpoints.Call[Resumed]]
 CALLS: list[Ask] = [
-    partial(flow_answers.respond, "https://x.example/r", ANSWER),
-    partial(flow_answers.resume_feedback, "f-1", ANSWER),
+    partial(respond, "https://x.example/r", ANSWER),
+    partial(resume_feedback, "f-1", ANSWER),
 ]
 
 

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import standardwebhooks
 
-from airflow_crew_provider.core.flow_webhooks import (
+from airflow_crew_provider.api.endpoints import LONGEST_ID
+from airflow_crew_provider.exceptions import CrewProtocolError
+from airflow_crew_provider.flows.webhooks import (
     LONGEST_OUTCOME,
     LONGEST_URL,
     MOST_OUTCOMES,
@@ -20,8 +22,6 @@ from airflow_crew_provider.core.flow_webhooks import (
     is_signed,
     read,
 )
-from airflow_crew_provider.core.request_parts import LONGEST_ID
-from airflow_crew_provider.exceptions import CrewProtocolError
 from airflow_crew_provider.models import Execution, ExecutionState
 
 SECRET, RAW, AT = "whsec-ü", b'{"id": "1"}', 1_900_000_000
@@ -237,13 +237,13 @@ def test_a_webhook_that_cannot_be_answered_is_refused(body: Any) -> None:
 @pytest.mark.parametrize("name", ["id", "flow_id", "kickoff_id", "flow_execution_id"])
 @pytest.mark.parametrize("value", [True, 1.5, [], {}, "", "..", "x" * (LONGEST_ID + 1), "\ud800"])
 def test_what_is_no_id_is_refused_by_its_name(name: str, value: Any) -> None:
-    assert problem({**BODY, name: value}) == f"The webhook's {name} is no id"
+    assert problem({**BODY, name: value}) == f"The webhook's {name} is not an id"
 
 
 @pytest.mark.parametrize("name", ["event_type", "status", "method_name", "message", "callback_url", "response_token"])
 @pytest.mark.parametrize("value", [5, [], {}, False])
 def test_what_is_no_text_is_refused_by_its_name(name: str, value: Any) -> None:
-    assert problem({**BODY, name: value}) == f"The webhook's {name} is not a text"
+    assert problem({**BODY, name: value}) == f"The webhook's {name} must be a string"
 
 
 @pytest.mark.parametrize(

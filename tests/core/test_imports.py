@@ -1,4 +1,4 @@
-"""Who may import whom: the rule of the architecture, read from the source."""
+"""Who may import whom: the rooms in their order, each knowing only those before it."""
 
 from __future__ import annotations
 
@@ -19,48 +19,70 @@ from scripts.stack.waiting import PATIENCE
 ROOT = Path(__file__).parents[2]
 NAME, SERVICE = "airflow_crew_provider", "crew_service"
 HTTP = ("requests", "aiohttp", "urllib3", "yarl", "httpx", "http")
-VALUES = ("exceptions", "models")
-CORE = (*VALUES, "core")
-WAITING = (*CORE, "client", "compat", "hooks", "tasks", "links")
+VALUES = ("exceptions", "models", "stored_names")
+# These know neither Airflow nor sockets: values, and the rules of each room.
+PURE = (
+    *VALUES,
+    "get_provider_info",
+    "api",
+    "client.deployment",
+    "wait.watch",
+    "wait.schema",
+    "inbox.messages",
+    "flows.webhooks",
+    "flows.questions",
+    "review.people",
+    "review.answer",
+    "review.drafts",
+    "review.form",
+)
+WITHOUT_AIRFLOW = (*PURE, "client.client", "client.blocking", "client.asynchronous", "audit")
+BELOW = (*VALUES, "api", "client", "compat", "hooks")  # what every room may know
+ROOMS = (*BELOW, "wait", "inbox", "flows", "kickoff", "review", "resume", "links", "triggers")
 # What each room may import of the package. A longer name goes before a shorter one.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "exceptions": (),
     "models": (),
+    "stored_names": (),
     "get_provider_info": (),
-    "core": VALUES,
-    "client": CORE,
-    "compat": CORE,
-    "links": CORE,
     "service": (),
+    "api": VALUES,
+    "compat": (*VALUES, "api"),
+    "client": (*VALUES, "api", "compat"),
+    "hooks": (*VALUES, "api", "client", "compat", "get_provider_info"),
+    "wait": BELOW,
+    "inbox": (*BELOW, "wait"),
+    "inbox.plugin": ("inbox", "flows", "review"),
+    "flows": (*BELOW, "wait", "inbox"),
+    "kickoff": (*BELOW, "wait", "inbox"),
+    "review": (*BELOW, "wait", "flows"),
+    "resume": (*BELOW, "wait", "inbox", "flows", "kickoff"),
+    "links": ("stored_names",),
     "notifications": (),
-    "hooks": (*CORE, "client", "compat", "get_provider_info", "inbox.records", "inbox.variables"),
-    "tasks": (*CORE, "client", "compat", "hooks"),
-    "triggers": WAITING,
-    "sensors": (*WAITING, "triggers"),
-    "operators": (*WAITING, "triggers"),
-    "decorators": (*WAITING, "triggers", "operators"),
-    "task_groups": (*WAITING, "operators", "sensors"),
-    "inbox": (*CORE, "compat"),
-    "inbox.records": CORE,
-    "inbox.variables": (*CORE, "compat", "inbox.records"),
-    "audit": CORE,
+    "triggers": (*BELOW, "wait", "inbox", "flows"),
+    "sensors": ROOMS,
+    "operators": ROOMS,
+    "decorators": (*ROOMS, "operators"),
+    "task_groups": (*ROOMS, "operators", "sensors"),
+    "audit": VALUES,
 }
 # The kit for users' tests is the one place that may know all wings, and the service.
 KNOWS_ALL = ("testing",)
 SERVICE_MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    "settings": (),
+    "prices": (),
+    "settings": ("prices",),
     "logs": (),
+    "tracing": (),
     "storage.states": (),
     "storage": ("storage.states",),
-    "engine": ("storage", "settings"),
-    "scripted_crew": ("engine",),
-    "crewai": ("engine",),
+    "engine": ("storage", "settings", "prices", "tracing"),
+    "scripted_crew": ("engine", "tracing"),
+    "crewai": ("engine", "tracing"),
     "targets": ("engine", "scripted_crew", "crewai"),
-    "http": ("engine", "storage.states", "settings"),
+    "http": ("engine", "storage.states", "settings", "tracing"),
 }
 # The command, and what stands around the rooms.
 COMMAND = ("__main__", "cli", "local", "operating", "options", "terminal", "terminal_output", "terminal_webhooks")
-WITHOUT_AIRFLOW = (*CORE, "inbox.records", "client", "get_provider_info")
 
 
 @dataclass(frozen=True)
@@ -185,14 +207,16 @@ def test_these_know_nothing_of_airflow() -> None:
     assert imports_of_any([*THE_SERVICE.modules.values()], ("airflow",)) == []
 
 
-def test_the_core_cannot_reach_the_network() -> None:
-    paths = [path for room in CORE for path in PROVIDER.files(room)]
+def test_values_and_rules_cannot_reach_the_network() -> None:
+    paths = [path for room in PURE for path in PROVIDER.files(room)]
     assert imports_of_any(paths, (*HTTP, "socket", "ssl", "asyncio")) == []
 
 
-def test_importing_the_core_does_not_import_airflow() -> None:
+def test_importing_values_rules_and_client_does_not_import_airflow() -> None:
     names = ", ".join(
-        f"{NAME}.{module}" for module in PROVIDER.modules if PROVIDER.room_of(module) in (*CORE, "client")
+        f"{NAME}.{module}"
+        for module in PROVIDER.modules
+        if any(module == each or module.startswith(f"{each}.") for each in WITHOUT_AIRFLOW)
     )
     code = f"import sys; import {names}; sys.exit('airflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, cwd=ROOT).returncode == 0

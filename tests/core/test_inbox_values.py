@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.core import inbox_addresses as addresses
-from airflow_crew_provider.core.inbox_messages import (
+from airflow_crew_provider.api.endpoints import LONGEST_ID
+from airflow_crew_provider.exceptions import CrewProtocolError
+from airflow_crew_provider.inbox import messages as addresses
+from airflow_crew_provider.inbox.messages import (
     LONGEST_LINE,
     MOST_QUESTIONS,
     HumanInputRequest,
     InboxMessages,
     is_of_another,
 )
-from airflow_crew_provider.core.request_parts import LONGEST_ID
-from airflow_crew_provider.exceptions import CrewProtocolError
 from airflow_crew_provider.models import Execution, ExecutionState
 
 QUESTION = {"task_id": "t", "task_output": "Draft", "kickoff_id": "k", "execution_id": "e"}
@@ -97,7 +97,7 @@ def test_a_question_that_lacks_an_id_is_refused(body: Any) -> None:
 @pytest.mark.parametrize("name", ["task_id", "kickoff_id", "execution_id"])
 @pytest.mark.parametrize("value", ["", 5, "x" * (LONGEST_ID + 1), "ü" * 1025])
 def test_what_is_no_id_is_refused(name: str, value: Any) -> None:
-    with pytest.raises(CrewProtocolError, match=f"^The webhook's {name} is no id$"):
+    with pytest.raises(CrewProtocolError, match=f"^The webhook's {name} is not an id$"):
         HumanInputRequest.read({**QUESTION, name: value})
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_crew_provider.core.json_values import plain, plain_object
+from airflow_crew_provider.api.values import plain, plain_object
 from airflow_crew_provider.exceptions import CrewInvalidInput
 
 CIRCLE: list[Any] = []
@@ -52,10 +52,10 @@ def nested(depth: int) -> Any:
         (None, "inputs: must be an object (a dict), not NoneType"),
         ({"a": float("nan")}, "inputs.a: nan is not a number in JSON"),
         ({"a": [0, float("-inf")]}, "inputs.a[1]: -inf is not a number in JSON"),
-        ({"a": b"x"}, "inputs.a: bytes is not JSON; convert it first, e.g. to a text"),
-        ({"a": bytearray()}, "inputs.a: bytearray is not JSON; convert it first, e.g. to a text"),
-        ({"a": memoryview(b"")}, "inputs.a: memoryview is not JSON; convert it first, e.g. to a text"),
-        ({"a": {b"x": 1}}, "inputs.a: has the key b'x', which is not a text"),
+        ({"a": b"x"}, "inputs.a: bytes is not JSON; convert it first, e.g. to a string"),
+        ({"a": bytearray()}, "inputs.a: bytearray is not JSON; convert it first, e.g. to a string"),
+        ({"a": memoryview(b"")}, "inputs.a: memoryview is not JSON; convert it first, e.g. to a string"),
+        ({"a": {b"x": 1}}, "inputs.a: has the key b'x', which is not a string"),
         ({"a": nested(100)}, f"inputs.a{'[0]' * 24}…: nested deeper than 100 levels"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import airflow_crew_provider
-from airflow_crew_provider.core import stored_names
+from airflow_crew_provider import stored_names
 
 PACKAGE = Path(airflow_crew_provider.__file__).parent
 # Words of the API too, where they do not name an XCom.
@@ -41,7 +41,7 @@ def test_a_stored_name_is_written_in_one_module() -> None:
     for name in set(STORED).difference(ALSO_FIELDS):
         # The plugin and the DAG-facing word of the inbox happen to be called like one of its XComs.
         of_the_plugin = {"inbox/plugin.py"} if STORED[name] == "crew_inbox" else set()
-        assert set(places_of(STORED[name])) - of_the_plugin == {"core/stored_names.py"}, name
+        assert set(places_of(STORED[name])) - of_the_plugin == {"stored_names.py"}, name
 
 
 def test_an_xcom_is_never_pushed_or_pulled_under_a_literal_key() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.core.outcome import KINDS, LONGEST_MESSAGE, PENDING, Outcome, shortened
 from airflow_crew_provider.exceptions import CrewProtocolError
+from airflow_crew_provider.wait.watch import KINDS, LONGEST_MESSAGE, PENDING, Outcome, shortened
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, RootModel, field_validator
 
-from airflow_crew_provider.core.output_schema import (
+from airflow_crew_provider.exceptions import CrewInvalidInput
+from airflow_crew_provider.wait.schema import (
     LONGEST_VIOLATION,
     MOST_FOUND,
     listed,
@@ -18,7 +19,6 @@ from airflow_crew_provider.core.output_schema import (
     refuse_bad_schema,
     validator_of,
 )
-from airflow_crew_provider.exceptions import CrewInvalidInput
 
 PRICES = {
     "type": "object",
@@ -110,12 +110,12 @@ def test_a_text_that_is_accepted_stays_a_text() -> None:
 
 @pytest.mark.parametrize("text", ["Sorry, no.", '{"total": NaN}', '{"total": 1} and more', "[" * 100_000])
 def test_a_text_that_is_not_json_is_said_to_be_none(text: str) -> None:
-    assert violations(PRICES, text)[-1] == "$: the output is a text and not JSON"
+    assert violations(PRICES, text)[-1] == "$: the output is a string and not JSON"
 
 
 def test_a_text_that_is_not_json_keeps_its_first_violations() -> None:
     output, found = matching(validator_of(PRICES), "no")
-    assert (output, found) == ("no", ["$: 'no' is not of type 'object'", "$: the output is a text and not JSON"])
+    assert (output, found) == ("no", ["$: 'no' is not of type 'object'", "$: the output is a string and not JSON"])
     assert matching(validator_of(PRICES), "[1]") == ([1], ["$: [1] is not of type 'object'"])
 
 
@@ -281,7 +281,7 @@ UNTYPED = {"required": ["total"], "properties": {"total": {"type": "integer"}}}
 @pytest.mark.parametrize(
     ("schema", "text", "problem"),
     [
-        (UNTYPED, "I am sorry, I cannot do that.", "the output is a text"),
+        (UNTYPED, "I am sorry, I cannot do that.", "the output is a string"),
         (UNTYPED, '{"total": "many"}', "'many' is not of type 'integer'"),
         ({"items": {"required": ["price"]}}, '[{"name": "tea"}]', "'price' is a required property"),
     ],

@@ -9,10 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_crew_provider.core import polling
-from airflow_crew_provider.core.outcome import COMPLETED, FAILED, GAVE_UP, KINDS, PENDING, SEEN, TIMEOUT, Outcome
-from airflow_crew_provider.core.poll_loop import Pause, Poll, Refresh, steps
-from airflow_crew_provider.core.polling import FORGIVEN, Watch
 from airflow_crew_provider.exceptions import (
     CrewApiError,
     CrewConnectionError,
@@ -24,6 +20,23 @@ from airflow_crew_provider.exceptions import (
     CrewUnauthorized,
 )
 from airflow_crew_provider.models import Execution, ExecutionState
+from airflow_crew_provider.wait import watch as watch_module
+from airflow_crew_provider.wait.watch import (
+    COMPLETED,
+    FAILED,
+    FORGIVEN,
+    GAVE_UP,
+    KINDS,
+    PENDING,
+    SEEN,
+    TIMEOUT,
+    Outcome,
+    Pause,
+    Poll,
+    Refresh,
+    Watch,
+    steps,
+)
 
 S = ExecutionState
 T0 = 1_800_000_000.0
@@ -363,7 +376,7 @@ def test_any_sequence_of_polls_ends_by_the_deadline_but_for_the_second_that_the_
         if _take(one, kinds[number % len(kinds)], now):
             break
         now += one.pause(now=now)
-    assert now <= T0 + wait + polling.SHORTEST_POLL + 1e-3
+    assert now <= T0 + wait + watch_module.SHORTEST_POLL + 1e-3
 
 
 # --- events -------------------------------------------------------------------------------------------------

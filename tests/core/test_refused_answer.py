@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_crew_provider.core.refused_answer import JOINER, code, notice, parted, problem_with
+from airflow_crew_provider.review.answer import notice, problem_with
+from airflow_crew_provider.review.drafts import JOINER, code, parted
 
 OPTIONS, FIELDS = ("Approve", "Revise"), ("human_feedback", "more")
 NO_WORDS = "a revision was asked for without saying what to change"
@@ -47,7 +48,7 @@ def test_an_answer(event: Any) -> None:
         ),
         (
             {"chosen_options": ["Approve"], "params_input": {"human_feedback": 5, "more": 1}},
-            "its field `human_feedback` is no text",
+            "its field `human_feedback` must be a string",
         ),
         *(
             (

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.core import endpoints
-from airflow_crew_provider.core.request_parts import LONGEST_ID, path_segment, webhook_fields
-from airflow_crew_provider.core.responses import HttpResponse
+from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.endpoints import LONGEST_ID, path_segment, webhook_fields
+from airflow_crew_provider.api.responses import HttpResponse
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import HumanInputWebhook, Kickoff, Resume, Webhooks
 

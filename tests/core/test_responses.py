@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.core import responses
-from airflow_crew_provider.core.responses import LONGEST_DETAIL, HttpResponse, masker
+from airflow_crew_provider.api import responses
+from airflow_crew_provider.api.responses import LONGEST_DETAIL, HttpResponse, masker
 from airflow_crew_provider.exceptions import CrewProtocolError
 
 HIDE = masker(["secret"])

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.core.review import AnsweredDraft, Draft, ReviewAnswer, Verdict, hash_of, judge
+from airflow_crew_provider.api.answers import Draft, ReviewAnswer, hash_of
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Execution, ExecutionState, output_sha256
+from airflow_crew_provider.resume.draft_check import Verdict, judge
+from airflow_crew_provider.wait.watch import AnsweredDraft
 
 IDS = {"execution_id": "e-1", "crew_task_id": "draft_task"}
 HASH = output_sha256("the draft")
@@ -77,14 +79,14 @@ def test_an_id_that_cannot_be_one_is_refused(name: str, given: Any) -> None:
 def test_an_outcome_that_is_no_word_is_refused(outcome: Any) -> None:
     with pytest.raises(CrewInvalidInput) as error:
         answer(outcome=outcome)
-    assert str(error.value) == "outcome is not one of the Flow's words; nothing was sent"
+    assert str(error.value) == "outcome must be a string that is not empty; nothing was sent"
 
 
 @pytest.mark.parametrize("feedback", [5, ["text"], True])
 def test_a_feedback_that_is_no_text_is_refused(feedback: Any) -> None:
     with pytest.raises(CrewInvalidInput) as error:
         answer(human_feedback=feedback)
-    assert str(error.value) == "human_feedback is not a text; nothing was sent"
+    assert str(error.value) == "human_feedback must be a string; nothing was sent"
 
 
 @pytest.mark.parametrize(

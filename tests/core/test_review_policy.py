@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.core.review_policy import (
+from airflow_crew_provider.review.people import (
     deadline_after,
     deadline_policy,
     refuse_foreign,
@@ -36,7 +36,7 @@ def test_only_to_fail_needs_no_deadline() -> None:
     "policy", [{}, {"revise": ""}, {"revise": " "}, {"revise": 5}, {**REVISE, "more": "x"}, {"x": "y"}]
 )
 def test_a_policy_that_says_nothing_to_change_is_refused(policy: Any) -> None:
-    with pytest.raises(ValueError, match=r'^on_timeout as a dict is \{"revise": "what to change"\}$'):
+    with pytest.raises(ValueError, match=r'^on_timeout as a dict must be \{"revise": "what to change"\}$'):
         deadline_policy(policy, timedelta(1))
 
 
@@ -44,7 +44,7 @@ def test_a_policy_that_says_nothing_to_change_is_refused(policy: Any) -> None:
 def test_other_words_are_refused(policy: Any) -> None:
     with pytest.raises(ValueError) as error:
         deadline_policy(policy, timedelta(1))
-    assert str(error.value) == f'on_timeout is "fail", {{"revise": "what to change"}} or "approve", not {policy!r}'
+    assert str(error.value) == f'on_timeout must be "fail", {{"revise": "what to change"}} or "approve", not {policy!r}'
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_time_is_a_timedelta_or_seconds(given: Any, seconds: float) -> None:
 def test_what_is_no_time_is_refused(given: Any) -> None:
     with pytest.raises(ValueError) as error:
         response_time(given)
-    assert str(error.value) == f"response_timeout is a timedelta or a number of seconds above 0, not {given!r}"
+    assert str(error.value) == f"response_timeout must be a timedelta or a number of seconds above 0, not {given!r}"
 
 
 def test_no_time_is_no_deadline() -> None:
@@ -95,12 +95,12 @@ def test_users_are_ids_or_dicts(given: Any, users: Any) -> None:
 def test_what_names_no_user_is_refused(given: Any) -> None:
     with pytest.raises(ValueError) as error:
         reviewers(given)
-    assert str(error.value) == f"assigned_users are ids of users, or dicts with id and name, not {given!r}"
+    assert str(error.value) == f"assigned_users must be ids of users, or dicts with id and name, not {given!r}"
 
 
 @pytest.mark.parametrize("options", [[], ["a"], ["a", "a"], ["a", "b", "c"]])
 def test_options_are_two_different_words(options: list[str]) -> None:
-    with pytest.raises(ValueError, match=r"^options are two different words: to approve, and to revise$"):
+    with pytest.raises(ValueError, match=r"^options must be two different words: to approve, and to revise$"):
         refuse_foreign(options, {})
 
 

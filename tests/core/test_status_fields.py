@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.core import endpoints, status_parser
-from airflow_crew_provider.core.responses import HttpResponse, masker
+from airflow_crew_provider.api import endpoints, status
+from airflow_crew_provider.api.responses import HttpResponse, masker
 from airflow_crew_provider.exceptions import CrewProtocolError
 from airflow_crew_provider.models import Execution, ExecutionState, TaskResult
 
@@ -208,7 +208,7 @@ def test_words_are_compared_without_case_dashes_and_spaces(word: str) -> None:
 def test_a_word_that_is_not_known_is_told_once_masked_and_in_short(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status_parser, "_unknown_words", set())
+    monkeypatch.setattr(status, "_unknown_words", set())
     body = {"status": "a-secret-" + "y" * 200, "note": "secret " + "x" * 2000}
     with caplog.at_level(logging.WARNING):
         assert read(body).state is read(body).state is S.RUNNING
@@ -221,7 +221,7 @@ def test_a_word_that_is_not_known_is_told_once_masked_and_in_short(
 def test_of_many_words_that_are_not_known_a_hundred_are_told(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status_parser, "_unknown_words", set())
+    monkeypatch.setattr(status, "_unknown_words", set())
     with caplog.at_level(logging.WARNING):
         for number in range(110):
             read({"status": f"odd-{number}"})
@@ -258,13 +258,13 @@ def test_an_answer_like_the_one_before_is_not_read_again_unless_the_execution_ma
     ids=lambda value: str(value)[:20],
 )
 def test_a_text_is_an_object_only_as_a_whole(text: str | None, found: Any) -> None:
-    assert status_parser.json_object_in(text) == found
+    assert status.json_object_in(text) == found
 
 
 def test_a_constant_that_json_has_no_word_for_is_named() -> None:
     with pytest.raises(ValueError, match=r"^NaN is not JSON$"):
-        status_parser.json_in("[NaN]")
-    assert status_parser.json_in("[1]") == [1]
+        status.json_in("[NaN]")
+    assert status.json_in("[1]") == [1]
 
 
 GROWING = [{"total_tokens": 400}, {"total_tokens": 500}]

@@ -11,8 +11,8 @@ from faults.dialects import LIVE, PENDING_SPEC, SPEC
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from airflow_crew_provider.core import endpoints, status_parser
-from airflow_crew_provider.core.responses import HttpResponse, storable
+from airflow_crew_provider.api import endpoints, status
+from airflow_crew_provider.api.responses import HttpResponse, storable
 from airflow_crew_provider.exceptions import CrewProtocolError
 from airflow_crew_provider.models import Execution, ExecutionState, TaskResult
 
@@ -294,5 +294,5 @@ def test_many_of_these_bytes_get_past_json_and_many_do_not() -> None:
 
 
 def test_the_one_table_of_words_gives_every_word_one_meaning() -> None:
-    assert all(word == word.lower().replace(" ", "_").replace("-", "_") for word in status_parser.WORDS)
-    assert "pending" not in status_parser.WORDS
+    assert all(word == word.lower().replace(" ", "_").replace("-", "_") for word in status.WORDS)
+    assert "pending" not in status.WORDS

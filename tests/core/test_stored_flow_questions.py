@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from airflow_crew_provider.core import flow_questions
-from airflow_crew_provider.core.flow_questions import MOST_QUESTIONS, FlowQuestions, FlowRun, is_over, read_answer
-from airflow_crew_provider.core.flow_webhooks import AnswerAddress, FlowQuestion
+from airflow_crew_provider.flows import questions
+from airflow_crew_provider.flows.questions import MOST_QUESTIONS, FlowQuestions, FlowRun, is_over, read_answer
+from airflow_crew_provider.flows.webhooks import AnswerAddress, FlowQuestion
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, 5, tzinfo=UTC)
 SAID = "Inbox of the crew provider, kept until "
@@ -34,19 +34,19 @@ def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_names_are_of_a_connection_and_an_id_and_stay_what_they_were() -> None:
     digest = hashlib.sha256(b'["crew_flow", "e-1"]').hexdigest()[:40]
-    assert flow_questions.questions_key("crew_flow", "e-1") == f"crew_flow_questions_{digest}"
-    assert flow_questions.answer_key("crew_flow", "e-1") == f"crew_flow_secret_{digest}"
+    assert questions.questions_key("crew_flow", "e-1") == f"crew_flow_questions_{digest}"
+    assert questions.answer_key("crew_flow", "e-1") == f"crew_flow_secret_{digest}"
 
 
 def test_a_variable_says_until_when_it_is_kept(far_east: None) -> None:
-    assert flow_questions.description(NOW) == SAID + "2027-01-19T12:00:00+00:00"
+    assert questions.description(NOW) == SAID + "2027-01-19T12:00:00+00:00"
     elsewhere = NOW.astimezone(timezone(timedelta(hours=5)))
-    assert flow_questions.description(elsewhere) == flow_questions.description(NOW)
+    assert questions.description(elsewhere) == questions.description(NOW)
 
 
 @pytest.mark.parametrize("key", ["crew_flow_questions_1", "crew_flow_secret_1"])
 def test_a_variable_is_over_after_its_time(key: str, far_east: None) -> None:
-    said = flow_questions.description(NOW)
+    said = questions.description(NOW)
     ends = datetime(2027, 1, 19, 12, tzinfo=timezone(timedelta(hours=0)))
     assert is_over(key, said, ends) is False
     assert is_over(key, said, (ends + timedelta(seconds=1)).astimezone(timezone(timedelta(hours=-5)))) is True
@@ -81,8 +81,8 @@ def test_questions_are_read_back_the_oldest_first_and_the_newest_are_kept() -> N
 
 def test_an_address_is_read_back_until_it_is_used_up() -> None:
     address = AnswerAddress("https://x.example/r", "token", "f")
-    assert read_answer(flow_questions.stored_answer(address)) == address
-    assert read_answer(flow_questions.USED) is None
+    assert read_answer(questions.stored_answer(address)) == address
+    assert read_answer(questions.USED) is None
 
 
 RUN = FlowRun("crew_flow", "e-1", "dag", "run")

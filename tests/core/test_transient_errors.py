@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_crew_provider.core.transient_errors import is_transient
 from airflow_crew_provider.exceptions import (
     CrewApiError,
     CrewBadRequest,
@@ -19,6 +18,7 @@ from airflow_crew_provider.exceptions import (
     CrewUnauthorized,
     CrewWebPage,
 )
+from airflow_crew_provider.wait.watch import is_transient
 
 WHERE = ("GET", "/status/k-1", "no")
 

@@ -6,10 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.core.outcome import COMPLETED, FAILED, GAVE_UP, PENDING, SEEN, TIMEOUT, Outcome
-from airflow_crew_provider.core.poll_loop import Pause, Poll, Refresh, steps
-from airflow_crew_provider.core.polling import FORGIVEN, HEARTBEAT, LEARNED, SHORTEST_POLL, Watch
-from airflow_crew_provider.core.review import AnsweredDraft, Draft
+from airflow_crew_provider.api.answers import Draft
 from airflow_crew_provider.exceptions import (
     CrewConnectionError,
     CrewError,
@@ -18,6 +15,25 @@ from airflow_crew_provider.exceptions import (
     CrewUnauthorized,
 )
 from airflow_crew_provider.models import Execution, ExecutionState, output_sha256
+from airflow_crew_provider.wait.watch import (
+    COMPLETED,
+    FAILED,
+    FORGIVEN,
+    GAVE_UP,
+    HEARTBEAT,
+    LEARNED,
+    PENDING,
+    SEEN,
+    SHORTEST_POLL,
+    TIMEOUT,
+    AnsweredDraft,
+    Outcome,
+    Pause,
+    Poll,
+    Refresh,
+    Watch,
+    steps,
+)
 
 S = ExecutionState
 T0 = 1_800_000_000.0

@@ -10,10 +10,10 @@ from faults.dialects import PENDING_SPEC, SPEC
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_crew_provider.core import status_parser
-from airflow_crew_provider.core.review import hash_of
-from airflow_crew_provider.core.status_parser import json_object_in
-from airflow_crew_provider.core.xcom_values import DEEPEST, is_kept
+from airflow_crew_provider.api import status
+from airflow_crew_provider.api.answers import hash_of
+from airflow_crew_provider.api.status import json_object_in
+from airflow_crew_provider.api.values import DEEPEST_XCOM, is_kept
 from airflow_crew_provider.models import output_sha256
 
 try:
@@ -33,32 +33,32 @@ LOST = [
     '{"__classname__": "x", "a": 1}',
     '{"a": [{"__id__": 1}]}',
     '{"a": {"__type": "dict", "__var": {"b": 1}}}',
-    nested(DEEPEST + 2),
+    nested(DEEPEST_XCOM + 2),
     nested(400),
 ]
 KEPT = [
     '{"id": 18446744073709551615, "other": -9223372036854775808}',
     '{"n": [1.0, 0.1, -1e-300, 999999999999999.5], "yes": true, "none": null}',
     '{"__type": "a kind", "__version__": 1, "class": "__classname__"}',
-    nested(DEEPEST),
+    nested(DEEPEST_XCOM),
 ]
 
 
 @pytest.mark.parametrize("text", LOST, ids=range(len(LOST)))
 def test_an_object_that_airflow_would_not_bring_back_becomes_a_text(text: str) -> None:
     fenced = f"```json\n{text}\n```"
-    pending = status_parser.execution("k-1", {**PENDING_SPEC, "task_output": fenced})
+    pending = status.execution("k-1", {**PENDING_SPEC, "task_output": fenced})
     assert pending.record()["output"] == fenced
     assert pending.record()["output_sha256"] == hash_of(pending) == output_sha256(fenced)
     assert "object_sha256" not in pending.record()
-    completed = status_parser.execution("k-1", {**SPEC.completed, "result": {"output": fenced}})
+    completed = status.execution("k-1", {**SPEC.completed, "result": {"output": fenced}})
     assert completed.output_json == json.loads(text), "the hook hands it on"
     assert json.loads(completed.record()["output"]) == json.loads(text)
 
 
 @pytest.mark.parametrize("text", KEPT, ids=range(len(KEPT)))
 def test_other_objects_are_in_the_record_as_they_are(text: str) -> None:
-    pending = status_parser.execution("k-1", {**PENDING_SPEC, "task_output": text})
+    pending = status.execution("k-1", {**PENDING_SPEC, "task_output": text})
     assert pending.record()["output"] == json.loads(text)
     assert pending.record()["output_sha256"] == hash_of(pending) == output_sha256(text)
     assert pending.record()["object_sha256"] == output_sha256(json.loads(text))
@@ -67,7 +67,7 @@ def test_other_objects_are_in_the_record_as_they_are(text: str) -> None:
 @pytest.mark.parametrize("text", LOST, ids=range(len(LOST)))
 def test_so_does_an_object_that_a_live_deployment_gives_beside_the_text(text: str) -> None:
     body = {"state": "SUCCESS", "result": "All on tea.", "result_json": json.loads(text)}
-    seen = status_parser.execution("k-1", body)
+    seen = status.execution("k-1", body)
     assert (seen.output, seen.output_json) == ("All on tea.", json.loads(text))
     assert json.loads(seen.record()["output"]) == json.loads(text)
 
@@ -82,7 +82,7 @@ def test_a_number_is_read_as_postgresql_returns_it(text: str, read: str) -> None
 
 def test_usage_that_airflow_would_not_bring_back_is_none() -> None:
     body = {"state": "SUCCESS", "result": "All.", "usage_metrics": {"total_tokens": 10**30}, "execution_time": 10**30}
-    record = status_parser.execution("k-1", body).record()
+    record = status.execution("k-1", body).record()
     assert (record["usage"], record["execution_time"]) == (None, None)
 
 

@@ -13,12 +13,17 @@ PLACES = (
     "operators",
     "sensors",
     "task_groups",
-    "tasks",
-    "hooks",
-    "client",
-    "core",
-    "compat",
     "triggers",
+    "hooks",
+    "api",
+    "client",
+    "compat",
+    "wait",
+    "inbox",
+    "flows",
+    "kickoff",
+    "review",
+    "resume",
 )
 RAISING = {"ValueError", "TypeError", "ImportError", "AirflowException", "AirflowSensorTimeout", "fail_task", "_refuse"}
 SHORTEST = 12  # a shorter piece of text says nothing by itself
@@ -46,7 +51,7 @@ def messages() -> dict[str, str]:
 def _makes_an_error(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call):
         return False
-    name = node.func.id if isinstance(node.func, ast.Name) else ""
+    name = getattr(node.func, "id", None) or getattr(node.func, "attr", "")
     return name in RAISING or (
         name.startswith("Crew") and name[4:5].isupper() and not name.endswith(("Hook", "Inputs"))
     )

@@ -16,7 +16,7 @@ from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
-from airflow_crew_provider.triggers.waiting_task import WaitingTask
+from airflow_crew_provider.wait.task import WaitingTask
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operators.md").read_text("utf-8")
 CONFIGURED = {("CrewKickoffOperator", "deferrable"), ("CrewStatusSensor", "deferrable")}  # by Airflow's settings

@@ -23,7 +23,7 @@ def test_every_message_has_its_entry() -> None:
 
 def test_the_messages_are_found() -> None:
     assert len(FOUND) > 80
-    assert {"Extra is not a JSON object", "A retry of this task sends the kickoff again"} <= set(FOUND)
+    assert {"Extra must be a JSON object", "A retry of this task sends the kickoff again"} <= set(FOUND)
 
 
 def test_every_entry_says_what_to_do() -> None:

@@ -23,12 +23,11 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import delete, insert, select, update
 
-from airflow_crew_provider.compat import flow_variables, task_state
+from airflow_crew_provider.compat import task_state
 from airflow_crew_provider.compat.encryption import unseal
-from airflow_crew_provider.core.inbox_addresses import Registration, registered
-from airflow_crew_provider.core.inbox_messages import InboxMessages
-from airflow_crew_provider.inbox import variables
-from airflow_crew_provider.inbox.records import RegisteredTask, messages_key
+from airflow_crew_provider.flows import source
+from airflow_crew_provider.inbox import registering
+from airflow_crew_provider.inbox.messages import InboxMessages, RegisteredTask, Registration, messages_key, registered
 from airflow_crew_provider.models import Json, Webhooks
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from scripts.stack import wait_until
@@ -108,7 +107,7 @@ class RegisteredRun:
         task = RegisteredTask(given.registration, self.dag_id, self.run_id, given.task_id, kickoff_id=kickoff_id)
         with pytest.MonkeyPatch.context() as patch:
             store_variables(patch)
-            variables.register(task, InboxMessages(given.registration.id))
+            registering.keep_registration(task, InboxMessages(given.registration.id))
 
     def posted(self, given: Given, kickoff_id: str) -> None:
         """Do what it does once the POST was answered."""
@@ -260,9 +259,9 @@ class StoredVariables:
 
 def store_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let tasks reach Variables without a supervisor: the inbox and, before Airflow 3.3, what a task remembers."""
-    monkeypatch.setattr(flow_variables, "Variable", StoredVariables)
+    monkeypatch.setattr(source, "Variable", StoredVariables)
     monkeypatch.setattr(task_state, "Variable", StoredVariables)
-    monkeypatch.setattr(variables, "Variable", StoredVariables)
+    monkeypatch.setattr(registering, "Variable", StoredVariables)
 
 
 def read_key_anew() -> None:

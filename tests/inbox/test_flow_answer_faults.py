@@ -15,12 +15,12 @@ from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
 from registered_run import RegisteredRun, Task, store_variables
 
-from airflow_crew_provider.compat import flow_variables
-from airflow_crew_provider.core.stored_names import RESUME_KEY
+from airflow_crew_provider.flows import source
 from airflow_crew_provider.models import Json
-from airflow_crew_provider.operators import resume
 from airflow_crew_provider.operators.crew import CrewResumeOperator
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.resume import sending
+from airflow_crew_provider.stored_names import RESUME_KEY
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -50,7 +50,7 @@ def server() -> Iterator[FaultServer]:
 def ask(dag_run: RegisteredRun, server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> Ask:
     """Let the console ask, with an address at `at`, which is the deployment itself unless told otherwise."""
     store_variables(monkeypatch)
-    monkeypatch.setattr(resume, "SETTLING", 0.3)
+    monkeypatch.setattr(sending, "SETTLING", 0.3)
 
     def ask(*, at: str | None = server.url, **extra: Any) -> Json:
         known = {"flow_webhook_secret": SECRET, "kind": "flow", "timeout": 2, "kickoff_timeout": 2, **extra}
@@ -79,7 +79,7 @@ def answer(body: Json) -> CrewResumeOperator:
 
 
 def is_open(body: Json) -> bool:
-    return flow_variables.address_of(CONN, body["id"]) is not None
+    return source.address_of(CONN, body["id"]) is not None
 
 
 @pytest.mark.row("F4")

@@ -13,13 +13,14 @@ import pytest
 import requests
 from registered_run import RegisteredRun, StoredVariables, Task, store_variables
 
-from airflow_crew_provider.compat import flow_variables
-from airflow_crew_provider.core import flow_questions
-from airflow_crew_provider.core.stored_names import RESUME_KEY
-from airflow_crew_provider.hooks.inbox import hook_with
+from airflow_crew_provider.flows import questions, source
+from airflow_crew_provider.flows.source import FlowSource
+from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import Execution, ExecutionState
 from airflow_crew_provider.operators.crew import CrewResumeOperator
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.stored_names import RESUME_KEY
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.poller import Poller
 from crew_service import targets
 from crew_service.local import LocalService, running_service
 from scripts.stack import wait_until
@@ -55,12 +56,17 @@ def connect(flow: LocalService, dag_run: RegisteredRun, monkeypatch: pytest.Monk
     return connect
 
 
+def poller() -> Poller:
+    hook = CrewHook(CONN)
+    return Poller(hook, [FlowSource(hook)])
+
+
 def asked(kickoff_id: str) -> Execution:
     """Poll until the question is there."""
-    hook = hook_with(CONN, None)
+    polls = poller()
 
     def look() -> Execution | None:
-        seen = hook.poll(kickoff_id)
+        seen = polls.poll(kickoff_id)
         return seen if isinstance(seen, Execution) and seen.crew_task_id else None
 
     return wait_until(look, "the question")
@@ -72,7 +78,7 @@ def resume(seen: Execution, **answer: Any) -> CrewResumeOperator:
 
 
 def address(seen: Execution) -> Any:
-    found = flow_variables.address_of(CONN, str(seen.crew_task_id))
+    found = source.address_of(CONN, str(seen.crew_task_id))
     assert found
     assert found.callback_url
     return found
@@ -84,7 +90,7 @@ def test_f4_f5_a_flow_is_answered_by_the_address_that_came_with_its_question(
     dag_run: RegisteredRun, connect: Callable[..., None], flow: LocalService, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    kickoff_id = hook_with(CONN, None).kickoff({"topic": "ducks"})
+    kickoff_id = CrewHook(CONN).kickoff({"topic": "ducks"})
     first = asked(kickoff_id)
     assert (first.question, first.outcomes) == ("May this go out?", ["publish", "rework", "drop"])
     assert (first.output, first.flow_id) == ("Draft 1 on ducks", kickoff_id)
@@ -95,7 +101,7 @@ def test_f4_f5_a_flow_is_answered_by_the_address_that_came_with_its_question(
     task = Task(dag_run, f"resume-{uuid4().hex[:6]}")
     assert task.run(resume(first, outcome="rework", human_feedback="shorter")) == kickoff_id
     assert task.pushed[RESUME_KEY]["status"] == "accepted"
-    assert flow_variables.address_of(CONN, str(first.crew_task_id)) is None
+    assert source.address_of(CONN, str(first.crew_task_id)) is None
     again = asked(kickoff_id)
     assert (again.output, again.crew_task_id != first.crew_task_id) == ("Draft 2 on ducks, after: shorter", True)
     assert task.run(resume(first, outcome="rework", human_feedback="shorter")) == kickoff_id  # a retry sends nothing
@@ -106,8 +112,7 @@ def test_f4_f5_a_flow_is_answered_by_the_address_that_came_with_its_question(
     place = asked(kickoff_id)
     assert (place.question, place.outcomes) == ("Where to?", [])
     assert Task(dag_run, "resume-place").run(resume(place, is_approve=False, human_feedback="the board")) == kickoff_id
-    hook = hook_with(CONN, None)
-    done = wait_until(lambda: _completed(hook.poll(kickoff_id)), "the end")
+    done = wait_until(lambda: _completed(poller().poll(kickoff_id)), "the end")
     assert done.output == "Draft 2 on ducks, after: shorter, sent to the board"
     assert token not in caplog.text + json.dumps(task.pushed)
 
@@ -140,4 +145,4 @@ def _answered_elsewhere(dag_run: RegisteredRun, seen: Execution) -> None:
 
 
 def address_is_gone(seen: Execution) -> bool:
-    return StoredVariables.get(flow_questions.answer_key(CONN, str(seen.crew_task_id))) == flow_questions.USED
+    return StoredVariables.get(questions.answer_key(CONN, str(seen.crew_task_id))) == questions.USED

@@ -18,13 +18,13 @@ from faults.server import FaultServer
 from registered_run import RegisteredRun, Task, store_variables
 from sqlalchemy import delete, select
 
-from airflow_crew_provider.core import flow_questions
-from airflow_crew_provider.core.stored_names import FLOW_PREFIX, FLOW_RUN_KEY
-from airflow_crew_provider.inbox import cleaning
-from airflow_crew_provider.inbox.records import messages_key
+from airflow_crew_provider.flows import questions
+from airflow_crew_provider.inbox import plugin
+from airflow_crew_provider.inbox.messages import messages_key
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
+from airflow_crew_provider.stored_names import FLOW_PREFIX, FLOW_RUN_KEY
 from scripts.stack.waiting import PATIENCE
 
 CONN = "crew_kept_flow"
@@ -78,8 +78,8 @@ def rows() -> dict[str, str]:
 
 def of(body: Json) -> set[str]:
     """Return the names under which a question is stored."""
-    named = (flow_questions.questions_key(CONN, body[name]) for name in ("flow_id", "flow_execution_id"))
-    return {flow_questions.answer_key(CONN, body["id"]), *named}
+    named = (questions.questions_key(CONN, body[name]) for name in ("flow_id", "flow_execution_id"))
+    return {questions.answer_key(CONN, body["id"]), *named}
 
 
 def kick_off(dag_run: RegisteredRun, server: FaultServer) -> str:
@@ -111,12 +111,12 @@ def test_a24_the_questions_of_a_flow_go_within_a_day_of_the_run_that_started_it(
     assert of(body) < kept
     assert len(kept) == 4
 
-    cleaning.sweep(now + 30 * DAY)
+    plugin.sweep(now + 30 * DAY)
     assert rows().keys() == kept, "the run goes on"
     dag_run.end_run(end_date=now)
-    cleaning.sweep(now + HOUR)
+    plugin.sweep(now + HOUR)
     assert rows().keys() == kept, "it may be cleared"
-    cleaning.sweep(now + DAY - HOUR)
+    plugin.sweep(now + DAY - HOUR)
     assert not rows()
 
 
@@ -127,7 +127,7 @@ def test_a24_the_questions_of_a_flow_go_with_a_run_that_is_deleted_and_others_st
     ask(flow_execution_id=kick_off(dag_run, server))
     other, of_nobody = ask(flow_execution_id=kick_off(other_run, server)), ask()
     dag_run.delete_run()
-    cleaning.sweep(datetime.now(UTC))
+    plugin.sweep(datetime.now(UTC))
     left = {key for key in rows() if not key.startswith(FLOW_RUN_KEY)}
     assert left == of(other) | of(of_nobody)
     assert len(rows()) == len(left) + 1
@@ -142,10 +142,10 @@ def test_a24_the_questions_of_a_flow_stay_while_another_run_waits_for_it_by_its_
     found = wait(other_run, server, kickoff_id, body["flow_id"])
     assert (found["state"], found["crew_task_id"]) == ("pending", body["id"])
     dag_run.delete_run()
-    cleaning.sweep(datetime.now(UTC))
+    plugin.sweep(datetime.now(UTC))
     assert of(body) < rows().keys()
     other_run.delete_run()
-    cleaning.sweep(datetime.now(UTC))
+    plugin.sweep(datetime.now(UTC))
     assert not rows()
 
 
@@ -156,7 +156,7 @@ def test_a24_a_question_that_is_known_by_the_id_of_the_flow_alone_goes_with_the_
     body = ask()
     assert wait(dag_run, server, str(uuid4()), body["flow_id"])["crew_task_id"] == body["id"]
     dag_run.delete_run()
-    cleaning.sweep(datetime.now(UTC))
+    plugin.sweep(datetime.now(UTC))
     assert not rows()
 
 
@@ -196,9 +196,9 @@ def test_questions_that_cannot_be_decrypted_keep_nothing_else_from_being_removed
 ) -> None:
     first = ask(flow_execution_id=kick_off(dag_run, server))
     second = ask(flow_execution_id=kick_off(dag_run, server))
-    spoil(flow_questions.questions_key(CONN, first["flow_execution_id"]))
+    spoil(questions.questions_key(CONN, first["flow_execution_id"]))
     dag_run.delete_run()
-    cleaning.sweep(datetime.now(UTC))
+    plugin.sweep(datetime.now(UTC))
     assert rows().keys() == of(first)
     assert not of(second) & rows().keys()
 
@@ -208,12 +208,12 @@ def test_a24_a_question_beside_one_that_cannot_be_decrypted_is_not_acknowledged(
     dag_run: RegisteredRun, ask: Ask, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = ask()
-    spoil(flow_questions.questions_key(CONN, first["flow_id"]))
+    spoil(questions.questions_key(CONN, first["flow_id"]))
     second = {**first, "id": str(uuid4())}
     refused = send(dag_run, second)
     assert (refused.status_code, refused.json()) == (503, {"detail": "The webhook could not be stored"})
     assert "fernet_key of this process is not the one" in caplog.text
-    assert flow_questions.answer_key(CONN, second["id"]) not in rows()
+    assert questions.answer_key(CONN, second["id"]) not in rows()
 
 
 @pytest.mark.row("A24")

@@ -19,8 +19,8 @@ from airflow.utils.session import create_session
 from registered_run import RegisteredRun
 from sqlalchemy import delete, insert, select
 
-from airflow_crew_provider.core.stored_names import INBOX_REGISTRATION_KEY
 from airflow_crew_provider.models import Json
+from airflow_crew_provider.stored_names import INBOX_REGISTRATION_KEY
 
 ROWS = 100_000  # of each kind
 BATCHES, REQUESTS = 5, 200  # a thousand requests for each side

@@ -18,12 +18,12 @@ from registered_run import RegisteredRun, read_key_anew
 from sqlalchemy import func, select
 
 from airflow_crew_provider.compat.encryption import NotDecrypted, seal, unseal
-from airflow_crew_provider.core import flow_questions
-from airflow_crew_provider.core.flow_webhooks import is_signed
-from airflow_crew_provider.core.outcome import PENDING
-from airflow_crew_provider.core.stored_names import FLOW_PREFIX
-from airflow_crew_provider.inbox import cleaning
+from airflow_crew_provider.flows import questions
+from airflow_crew_provider.flows.webhooks import is_signed
+from airflow_crew_provider.inbox import plugin
 from airflow_crew_provider.models import Json
+from airflow_crew_provider.stored_names import FLOW_PREFIX
+from airflow_crew_provider.wait.watch import PENDING
 from scripts.stack import wait_until
 from scripts.stack.waiting import PATIENCE
 
@@ -163,8 +163,8 @@ def test_f5_a_callback_to_a_foreign_host_is_refused_and_kept_nowhere(
 
 def rows_of(body: Json) -> list[tuple[str, str, str]]:
     """Return the Variables of a question: key, what Airflow shows to whoever may read it, and what it means."""
-    keys = [flow_questions.answer_key("crew_flow", body["id"])]
-    keys += [flow_questions.questions_key("crew_flow", body[name]) for name in ("flow_id", "flow_execution_id")]
+    keys = [questions.answer_key("crew_flow", body["id"])]
+    keys += [questions.questions_key("crew_flow", body[name]) for name in ("flow_id", "flow_execution_id")]
     with create_session(scoped=False) as session:
         mine = select(Variable).where(Variable.key.in_(keys))
         return [(row.key, str(row.get_val()), unseal(str(row.get_val()))) for row in session.scalars(mine)]
@@ -198,11 +198,11 @@ def test_what_answers_a_question_is_not_shown_to_whoever_may_read_variables(send
 def test_what_nobody_has_answered_in_time_is_removed(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
     old, young, mine = question(), question(), FLOW_PREFIX + "of_somebody_else"
     with monkeypatch.context() as earlier:
-        earlier.setattr(flow_questions, "KEPT_FOR", -timedelta(seconds=1))
+        earlier.setattr(questions, "KEPT_FOR", -timedelta(seconds=1))
         assert send(old).ok
         Variable.set(mine, "a Variable of a user")
     assert send(young).ok
     assert len(rows_of(old)) == 3
-    cleaning.sweep(datetime.now(UTC))
+    plugin.sweep(datetime.now(UTC))
     assert (len(rows_of(old)), len(rows_of(young))) == (0, 3)
     assert Variable.get(mine) == "a Variable of a user"

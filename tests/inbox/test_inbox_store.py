@@ -19,11 +19,10 @@ from airflow.utils.session import create_session
 from registered_run import Given, RegisteredRun
 from sqlalchemy import delete, event, func, insert, select, update
 
-from airflow_crew_provider.core.inbox_addresses import registered
-from airflow_crew_provider.core.inbox_messages import HumanInputRequest, InboxMessages
-from airflow_crew_provider.core.stored_names import INBOX_PREFIX, MESSAGES_KEY, POSTED_KEY, REGISTRATION_KEY
-from airflow_crew_provider.inbox import cleaning, store
+from airflow_crew_provider.inbox import plugin, store
+from airflow_crew_provider.inbox.messages import HumanInputRequest, InboxMessages, registered
 from airflow_crew_provider.models import Json
+from airflow_crew_provider.stored_names import INBOX_PREFIX, MESSAGES_KEY, POSTED_KEY, REGISTRATION_KEY
 from scripts.stack import wait_until
 from scripts.stack.waiting import PATIENCE
 
@@ -90,13 +89,13 @@ def test_a24_what_is_stored_goes_within_a_day_of_its_run(dag_run: RegisteredRun)
     assert len(kept) == 5
     now = datetime.now(UTC)
 
-    cleaning.sweep(now + 30 * DAY)
+    plugin.sweep(now + 30 * DAY)
     assert stored(kept) == kept, "the run goes on"
     with create_session(scoped=False) as session:
         session.execute(update(DagRun).where(DagRun.dag_id == dag_run.dag_id).values(state="success", end_date=now))
-    cleaning.sweep(now + timedelta(hours=1))
+    plugin.sweep(now + timedelta(hours=1))
     assert stored(kept) == kept, "late messages are still acknowledged"
-    cleaning.sweep(now + DAY - timedelta(hours=1))
+    plugin.sweep(now + DAY - timedelta(hours=1))
     assert stored(kept) == set()
 
 
@@ -107,7 +106,7 @@ def test_a24_what_is_stored_goes_with_its_run_and_nothing_else_does(dag_run: Reg
     with create_session(scoped=False) as session:
         session.execute(delete(DagRun).where(DagRun.dag_id == dag_run.dag_id))
     assert dag_run.send_question().json() == {"status": "too late, nothing changes"}
-    cleaning.sweep(datetime.now(UTC))
+    plugin.sweep(datetime.now(UTC))
     assert stored({*kept, mine}) == {mine}
     assert dag_run.send_question().status_code == 401
 
@@ -128,7 +127,7 @@ def test_a_value_that_cannot_be_read_keeps_nothing_else_from_being_removed(dag_r
     Variable.set(other, value)
     with create_session(scoped=False) as session:
         session.execute(delete(DagRun).where(DagRun.dag_id == dag_run.dag_id))
-    cleaning.sweep(datetime.now(UTC))
+    plugin.sweep(datetime.now(UTC))
     assert stored({*kept, other}) == {other}
     Variable.delete(other)
 

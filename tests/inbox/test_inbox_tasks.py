@@ -15,19 +15,18 @@ from registered_run import RegisteredRun, StoredVariables, Task, store_variables
 from sqlalchemy import select
 
 from airflow_crew_provider.compat import version
-from airflow_crew_provider.core.inbox_addresses import repeatable
-from airflow_crew_provider.core.stored_names import POSTED_KEY
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.hooks import inbox
 from airflow_crew_provider.hooks.crew import CrewHook
-from airflow_crew_provider.hooks.inbox import InboxHook, hook_with
-from airflow_crew_provider.inbox import store
-from airflow_crew_provider.inbox.records import messages_key
+from airflow_crew_provider.inbox import registering, store
+from airflow_crew_provider.inbox.messages import messages_key, repeatable
+from airflow_crew_provider.inbox.registering import InboxSource
 from airflow_crew_provider.models import Execution, ExecutionState
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
-from airflow_crew_provider.tasks import cancellation
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.stored_names import POSTED_KEY
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
+from airflow_crew_provider.wait import outcomes
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.poller import Poller
 from crew_service.local import LocalService, running_service
 from scripts.stack import wait_until
 
@@ -57,10 +56,8 @@ def connect(live: LocalService, dag_run: RegisteredRun, monkeypatch: pytest.Monk
     return connect
 
 
-def hook_of(task: Task) -> InboxHook:
-    hook = hook_with("crew_live", task.pushed[POSTED_KEY])
-    assert isinstance(hook, InboxHook)
-    return hook
+def poller_of(task: Task) -> Poller:
+    return Poller(CrewHook("crew_live"), [InboxSource(task.pushed[POSTED_KEY])])
 
 
 def kickoff() -> CrewKickoffOperator:
@@ -69,11 +66,11 @@ def kickoff() -> CrewKickoffOperator:
     )
 
 
-def asked(hook: InboxHook, kickoff_id: str) -> Execution:
+def asked(poller: Poller, kickoff_id: str) -> Execution:
     """Wait until a look shows that a person is waited for."""
 
     def look() -> Execution | None:
-        seen = hook.poll(kickoff_id)
+        seen = poller.poll(kickoff_id)
         return seen if isinstance(seen, Execution) and seen.state is ExecutionState.PENDING else None
 
     found = wait_until(look, "a question")
@@ -84,7 +81,7 @@ def asked(hook: InboxHook, kickoff_id: str) -> Execution:
 def test_a_poll_returns_what_only_the_webhook_reports_at_each_gate(dag_run: RegisteredRun, connect: Any) -> None:
     start = Task(dag_run, "start")
     kickoff_id = start.run(kickoff())
-    first = asked(hook_of(start), kickoff_id)
+    first = asked(poller_of(start), kickoff_id)
     assert first.output == "Draft 1 on tea."
 
     answer = {"execution_id": kickoff_id, "crew_task_id": first.crew_task_id, "human_feedback": "Shorter."}
@@ -93,7 +90,7 @@ def test_a_poll_returns_what_only_the_webhook_reports_at_each_gate(dag_run: Regi
         task_id="answer", **answer, is_approve=False, webhooks="inbox", crew_conn_id="crew_live"
     )
     continued = resume.run(operator)
-    second = asked(hook_of(resume), continued)
+    second = asked(poller_of(resume), continued)
 
     assert continued != kickoff_id
     assert second.output == "Shorter."
@@ -105,15 +102,15 @@ def test_a_poll_returns_what_only_the_webhook_reports_at_each_gate(dag_run: Regi
 def test_a_poll_in_the_triggerer_returns_the_same(dag_run: RegisteredRun, connect: Any) -> None:
     start = Task(dag_run, "start")
     kickoff_id = start.run(kickoff())
-    asked(hook_of(start), kickoff_id)
+    asked(poller_of(start), kickoff_id)
 
     async def look() -> Any:
-        hook = hook_of(start)
-        await hook.hold()
+        poller = poller_of(start)
+        await poller.hook.hold()
         try:
-            return await hook._apoll(kickoff_id, None), await hook.was_asked(kickoff_id)
+            return await poller._apoll(kickoff_id, None), await poller.was_asked(kickoff_id)
         finally:
-            await hook.release()
+            await poller.hook.release()
 
     seen, was_asked = asyncio.run(look())
     assert seen.state is ExecutionState.PENDING
@@ -124,10 +121,10 @@ def test_a_poll_in_the_triggerer_returns_the_same(dag_run: RegisteredRun, connec
 def test_a_further_try_takes_the_execution_up_and_its_registration_too(dag_run: RegisteredRun, connect: Any) -> None:
     start = Task(dag_run, "start")
     kickoff_id = start.run(kickoff())
-    before = hook_of(start).address
+    before = start.pushed[POSTED_KEY]
 
     assert start.run(kickoff()) == kickoff_id
-    assert hook_of(start).address == before
+    assert start.pushed[POSTED_KEY] == before
     found = store.find(before["registration"])
     assert found
     assert (found.kickoff_id, found.task_id) == (kickoff_id, "start")
@@ -137,11 +134,11 @@ def test_a_further_try_takes_the_execution_up_and_its_registration_too(dag_run: 
 def test_a_question_that_came_between_two_tries_is_not_lost(dag_run: RegisteredRun, connect: Any) -> None:
     start = Task(dag_run, "start")
     kickoff_id = start.run(kickoff())
-    before = asked(hook_of(start), kickoff_id)
+    before = asked(poller_of(start), kickoff_id)
 
     assert start.run(kickoff()) == kickoff_id
 
-    after = hook_of(start).poll(kickoff_id)
+    after = poller_of(start).poll(kickoff_id)
     assert isinstance(after, Execution)
     assert after.record() == before.record()
 
@@ -192,7 +189,7 @@ def test_nothing_that_a_task_stores_or_shows_holds_a_secret(
         made.append(f"{purpose}-{'x' * 40}-{dag_run.dag_id}")
         return made[-1]
 
-    monkeypatch.setattr(inbox, "fresh", fresh)
+    monkeypatch.setattr(registering, "fresh", fresh)
     start = Task(dag_run, "start")
     operator = kickoff()
     start.run(operator)
@@ -223,7 +220,7 @@ def test_before_airflow_3_the_inbox_is_refused_with_a_sentence(
 ) -> None:
     monkeypatch.setattr(version, "RELEASE", (2, 11))
     with pytest.raises(CrewInvalidInput, match=r"needs Airflow 3.*polling"):
-        inbox.register({}, InboxHook("crew_live", {}), "key")
+        registering.register({}, CrewHook("crew_live"), "key")
 
 
 def test_an_inbox_that_cannot_be_read_leaves_the_wait_to_polling(
@@ -231,13 +228,13 @@ def test_an_inbox_that_cannot_be_read_leaves_the_wait_to_polling(
 ) -> None:
     start = Task(dag_run, "start")
     kickoff_id = start.run(kickoff())
-    asked(hook_of(start), kickoff_id)
+    asked(poller_of(start), kickoff_id)
 
     def broken(key: str) -> None:
         raise RuntimeError("no database")
 
     monkeypatch.setattr(StoredVariables, "get", broken)
-    seen = hook_of(start).poll(kickoff_id)
+    seen = poller_of(start).poll(kickoff_id)
     assert isinstance(seen, Execution)
     assert seen.state is ExecutionState.NOT_FOUND
 
@@ -256,11 +253,11 @@ def test_a_task_that_was_woken_and_quick_is_not_taken_for_one_that_a_user_ended(
 ) -> None:
     start = Task(dag_run, "start")
     kickoff_id = start.run(kickoff())
-    asked(hook_of(start), kickoff_id)
+    asked(poller_of(start), kickoff_id)
     if not arrived:
         StoredVariables.delete(messages_key(start.pushed[POSTED_KEY]["registration"]))
     # What Airflow says of the task by now: it has succeeded, as after a user's mark.
-    monkeypatch.setattr(cancellation, "is_by_user", AsyncMock(return_value=True))
+    monkeypatch.setattr(outcomes, "is_by_user", AsyncMock(return_value=True))
     trigger = CrewStatusTrigger(kickoff_id, "crew_live", cancel_on_kill=True, inbox=start.pushed[POSTED_KEY])
 
     asyncio.run(trigger.on_kill())

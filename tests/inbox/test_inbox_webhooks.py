@@ -16,9 +16,9 @@ from airflow.settings import engine
 from registered_run import RegisteredRun
 
 from airflow_crew_provider.compat import deferral
-from airflow_crew_provider.core.inbox_addresses import digest
-from airflow_crew_provider.core.outcome import Outcome
 from airflow_crew_provider.inbox import app
+from airflow_crew_provider.inbox.messages import digest
+from airflow_crew_provider.wait.watch import Outcome
 from scripts.stack import wait_until
 from scripts.stack.waiting import PATIENCE
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_crew_provider.core.polling import Watch
 from airflow_crew_provider.exceptions import CrewExecutionFailed
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import Execution
 from airflow_crew_provider.testing import recorded, scenario
+from airflow_crew_provider.wait.poller import Poller
+from airflow_crew_provider.wait.watch import Watch
 
 pytestmark = pytest.mark.waits
 
 
 def finished(hook: CrewHook, kickoff_id: str) -> Execution:
     watch = Watch(kickoff_id=kickoff_id, started=0, poll_interval=0.05)
-    outcome = hook.wait(watch)
+    outcome = Poller(hook).wait(watch)
     if outcome.kind == "failed":
         raise CrewExecutionFailed(kickoff_id, outcome.message)
     assert watch.last is not None

@@ -14,7 +14,7 @@ from faults.variables import Variables, keep_in_variables
 from simulated_airflow import TOKEN, Connect, TaskRun
 
 from airflow_crew_provider.compat import deferral, task_state
-from airflow_crew_provider.tasks import sender
+from airflow_crew_provider.kickoff import post_record
 from scripts.stack.waiting import PATIENCE
 
 
@@ -48,7 +48,7 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Connect:
 @pytest.fixture(autouse=True)
 def quick_fingerprints(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fingerprints in a record are slow on purpose: most of the time of a test that sends anything."""
-    monkeypatch.setattr(sender, "ROUNDS", 1)
+    monkeypatch.setattr(post_record, "ROUNDS", 1)
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +106,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forgive for half a second what is forgiven for five minutes."""
-    from airflow_crew_provider.core import polling
+    from airflow_crew_provider.wait import watch
 
-    monkeypatch.setattr(polling, "FORGIVEN", 0.6)
-    monkeypatch.setattr(polling, "GRACE_FOR_UNKNOWN_ID", 0.6)
+    monkeypatch.setattr(watch, "FORGIVEN", 0.6)
+    monkeypatch.setattr(watch, "GRACE_FOR_UNKNOWN_ID", 0.6)

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
 
-from airflow_crew_provider.core.outcome import COMPLETED, FAILED, GAVE_UP, PENDING, SEEN, TIMEOUT, Outcome
-from airflow_crew_provider.core.polling import Watch
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
+from airflow_crew_provider.wait.poller import Poller
+from airflow_crew_provider.wait.watch import COMPLETED, FAILED, GAVE_UP, PENDING, SEEN, TIMEOUT, Outcome, Watch
 from scripts.stack.waiting import PATIENCE
 
 TOKEN = "a-token-that-nobody-may-see"
@@ -161,7 +161,7 @@ def wait(path: str, *, timeout: float | None = None, **watching: Any) -> Outcome
     now = time.time()
     watch = Watch(kickoff_id="k-1", started=now, deadline=now + timeout if timeout else None, **options)
     if path == WORKER:
-        return CrewHook().wait(watch)
+        return Poller(CrewHook()).wait(watch)
     while True:
         outcome = Outcome.from_event(fire(CrewStatusTrigger.of(watch, "crew_default", False)))
         if outcome.kind != SEEN:

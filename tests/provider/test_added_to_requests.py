@@ -14,9 +14,9 @@ from simulated_airflow import Connect, TaskRun, run
 
 from airflow_crew_provider.compat.task_state import VariableTaskState
 from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.kickoff.post_record import Sender
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
-from airflow_crew_provider.tasks.sender import Sender
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 SAMPLES = [
     pytest.param(sample, id=path.parent.name)

@@ -14,22 +14,22 @@ from faults.server import FaultServer
 from faults.wire import RESET, SILENCE, NoReply, Reply
 from simulated_airflow import Connect
 
-from airflow_crew_provider.client import batch_polls
-from airflow_crew_provider.core import batch_status
-from airflow_crew_provider.core.outcome import COMPLETED, GAVE_UP, OVER_BUDGET, TIMEOUT
-from airflow_crew_provider.core.status_parser import USAGE
+from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.status import USAGE
+from airflow_crew_provider.client import asynchronous
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
+from airflow_crew_provider.wait.watch import COMPLETED, GAVE_UP, OVER_BUDGET, TIMEOUT
 from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.waits
-OFFER = {batch_status.OFFER: batch_status.PATH}
+OFFER = {endpoints.BATCH_OFFER: endpoints.STATUSES}
 WAITS = 20
 
 
 def of(request: Any) -> list[str]:
     """Return the ids that a request of many asks for; none of another one."""
     where = urlsplit(request.target)
-    return parse_qs(where.query)["ids"][0].split(",") if where.path == batch_status.PATH else []
+    return parse_qs(where.query)["ids"][0].split(",") if where.path == endpoints.STATUSES else []
 
 
 class Service:
@@ -146,7 +146,7 @@ def test_n28_only_the_answer_to_its_own_poll_fails_a_wait(service: Service, item
 
 @pytest.mark.row("N28")
 def test_n28_many_are_asked_for_again_after_a_while(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_polls, "ALONE", 0.4)
+    monkeypatch.setattr(asynchronous, "ALONE", 0.4)
     service.statuses = lambda ids: Reply(status=503) if service.together == 1 else service.usual(ids)
     service.until = 6
     assert outcomes() == {COMPLETED}

@@ -9,7 +9,7 @@ import pytest
 from airflow.providers.common.compat import connection
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, dag, task
 
-from airflow_crew_provider.core.status_parser import execution
+from airflow_crew_provider.api.status import execution
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import ExecutionState
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator

@@ -11,8 +11,9 @@ from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
 from simulated_airflow import TOKEN, Connect
 
+from airflow_crew_provider.api.addresses import base_url
+from airflow_crew_provider.client.deployment import CrewConnection, read_connection
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.hooks.connection import CrewConnection, base_url, read_connection
 from airflow_crew_provider.hooks.crew import CrewHook
 
 
@@ -83,7 +84,7 @@ def test_a_host_that_is_no_base_url_is_refused_and_not_shown(host: str | None) -
         ({"proxy": 5}, "'proxy'"),
         ({"crew_webhook_secret": "short-and-secret"}, "'crew_webhook_secret'"),
         ({"crew_webhook_secret": "with/" + "x" * 40}, "'crew_webhook_secret'"),
-        ("[]", "Extra is not a JSON object"),
+        ("[]", "Extra must be a JSON object"),
     ],
 )
 def test_an_extra_that_cannot_be_meant_is_refused_by_name(extra: Any, problem: str) -> None:

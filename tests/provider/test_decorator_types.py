@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import task as airflow_task
 
 import airflow_crew_provider.decorators
 from airflow_crew_provider.operators.kickoff import CrewKickoffOperator
-from airflow_crew_provider.triggers.waiting_task import WaitingTask
+from airflow_crew_provider.wait.task import WaitingTask
 from scripts.stack.waiting import PATIENCE
 
 STUB = Path(airflow_crew_provider.decorators.__file__).with_suffix(".pyi")

@@ -12,7 +12,7 @@ from simulated_airflow import Connect, run
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow

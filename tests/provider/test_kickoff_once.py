@@ -14,10 +14,10 @@ from faults.server import FaultServer
 from faults.wire import CLOSE, RESET, SILENCE, NoReply, Reply
 from simulated_airflow import TOKEN, Connect, TaskRun, run
 
+from airflow_crew_provider.kickoff import start
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
-from airflow_crew_provider.tasks import earlier_execution
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 POST = "POST /kickoff"
 POLL = "GET /status/k-1"
@@ -244,8 +244,8 @@ def test_a7_a_task_that_is_cleared_after_its_success_starts_a_new_execution(serv
 def test_a7_a_changed_request_starts_a_new_execution_on_a_retry(
     server: FaultServer, log_text: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(earlier_execution, "GRACE_FOR_UNKNOWN_ID", 0.0)
-    monkeypatch.setattr(earlier_execution, "BETWEEN_TWO_POLLS", 0.0)
+    monkeypatch.setattr(start, "GRACE_FOR_UNKNOWN_ID", 0.0)
+    monkeypatch.setattr(start, "BETWEEN_TWO_POLLS", 0.0)
     server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, 404)
     task_run = TaskRun()
     _started_and_died(task_run)
@@ -259,14 +259,14 @@ def test_n6_an_execution_that_is_not_found_for_a_moment_is_not_over(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch, cancel_on_kill: bool
 ) -> None:
     """Soon after its kickoff one 404 proves nothing; later two do."""
-    monkeypatch.setattr(earlier_execution, "BETWEEN_TWO_POLLS", 0.0)
+    monkeypatch.setattr(start, "BETWEEN_TWO_POLLS", 0.0)
     changed = kickoff(inputs={"topic": "other"}, cancel_on_kill=cancel_on_kill)
     server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, 404, {"status": "running"})
     server.on("POST /stop/k-1", 404)
     task_run = TaskRun()
     _started_and_died(task_run)
     for grace in (300.0, 0.0):
-        monkeypatch.setattr(earlier_execution, "GRACE_FOR_UNKNOWN_ID", grace)
+        monkeypatch.setattr(start, "GRACE_FOR_UNKNOWN_ID", grace)
         server.on(POLL, 404, {"status": "running"})
         with pytest.raises(AirflowException, match="No second execution is started while the first may run"):
             run(changed, task_run := task_run.retry())

@@ -11,9 +11,9 @@ from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
 from simulated_airflow import Connect, TaskRun, die_after_recording, run
 
-from airflow_crew_provider.compat.attempt import Attempt
+from airflow_crew_provider.compat.task_state import Attempt
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 POST = "POST /kickoff"
 RUNNING = {"status": "running"}

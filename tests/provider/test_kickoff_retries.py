@@ -15,7 +15,7 @@ from simulated_airflow import Connect, TaskRun, die_after_recording, run
 
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 POST = "POST /kickoff"
 POLL = "GET /status/k-1"

@@ -12,13 +12,13 @@ from faults.server import FaultServer
 from faults.wire import Reply
 from simulated_airflow import Connect, TaskRun, fire, run
 
-from airflow_crew_provider.core.outcome import FAILED, LONGEST_MESSAGE, Outcome
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed, seconds
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, seconds
+from airflow_crew_provider.wait.watch import FAILED, LONGEST_MESSAGE, Outcome
 
 POST = "POST /kickoff"
 POLL = "GET /status/k-1"

@@ -14,7 +14,7 @@ from simulated_airflow import run
 
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from scripts.stack.waiting import wait_until
 
 pytestmark = pytest.mark.since_airflow("3.3")  # older ones configure their metrics in other ways

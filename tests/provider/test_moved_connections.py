@@ -11,8 +11,8 @@ from faults.server import FaultServer
 from faults.wire import Reply
 from simulated_airflow import PATHS, Connect, wait
 
-from airflow_crew_provider.core.outcome import COMPLETED
 from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.wait.watch import COMPLETED
 
 pytestmark = pytest.mark.waits
 POLL = "GET /status/k-1"

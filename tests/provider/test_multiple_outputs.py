@@ -13,7 +13,7 @@ from waiting_tasks import POLL, completed, in_both_places, kickoff_that_waits, s
 
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 
 @pytest.fixture(autouse=True)

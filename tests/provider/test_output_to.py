@@ -14,7 +14,7 @@ from simulated_airflow import TaskRun, run
 
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 POLL = "GET /status/k-1"
 

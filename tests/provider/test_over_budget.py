@@ -13,9 +13,9 @@ from faults.wire import RESET, NoReply, Reply
 from simulated_airflow import Connect, StateStore, TaskRun, die_after_recording, run
 from waiting_tasks import POLL, completed, in_both_places, kickoff_that_waits, sensor_that_waits
 
-from airflow_crew_provider.core.outcome import OVER_BUDGET, Outcome
-from airflow_crew_provider.core.status_parser import USAGE
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.api.status import USAGE
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.watch import OVER_BUDGET, Outcome
 
 pytestmark = [pytest.mark.waits, pytest.mark.row("N33")]
 START, STOP = "POST /kickoff", "POST /stop/k-1"
@@ -181,3 +181,12 @@ def test_n33_of_ten_tasks_the_crew_is_stopped_at_the_one_that_passes_the_budget(
         said = failure(kickoff(max_total_tokens=250, deferrable=True))
     assert "used 300 tokens, more than max_total_tokens of 250" in said
     assert "was stopped" in said
+
+
+def test_n33_a_retry_polls_its_earlier_execution_once_before_it_waits(server: FaultServer) -> None:
+    task_run = TaskRun()
+    die_after_recording(task_run, kickoff())
+    before = sent(server, POLL)
+    server.on(POLL, used(400), used(400, SPEC.completed))
+    assert run(kickoff(), task_run.retry())["state"] == "completed"
+    assert sent(server, POLL) - before == 2

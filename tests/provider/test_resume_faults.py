@@ -15,11 +15,11 @@ from faults.wire import RESET, NoReply, Reply
 from simulated_airflow import Connect, TaskRun, run
 
 from airflow_crew_provider.models import output_sha256
-from airflow_crew_provider.operators import resume as module
 from airflow_crew_provider.operators.crew import CrewResumeOperator
+from airflow_crew_provider.resume import record as earlier_resume
+from airflow_crew_provider.resume import sending as module
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
-from airflow_crew_provider.tasks import earlier_resume
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 pytestmark = pytest.mark.waits
 SETTLING = module.SETTLING

@@ -12,11 +12,11 @@ from faults.server import FaultServer
 from faults.wire import RESET, SILENCE, NoReply, Reply
 from simulated_airflow import Connect, TaskRun, run
 
-from airflow_crew_provider.core.status_parser import EDITS_OFFER, HASH_FIELD, HASH_OFFER
+from airflow_crew_provider.api.status import EDITS_OFFER, HASH_FIELD, HASH_OFFER
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks, output_sha256
-from airflow_crew_provider.operators import resume as module
 from airflow_crew_provider.operators.crew import CrewResumeOperator
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.resume import sending as module
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 POST = "POST /resume"
 POLL = "GET /status/k-1"

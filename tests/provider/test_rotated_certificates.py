@@ -15,7 +15,7 @@ from faults.server import FaultServer
 from faults.wire import CLOSE, Reply
 from simulated_airflow import PATHS, Connect, wait
 
-from airflow_crew_provider.core.outcome import COMPLETED, GAVE_UP
+from airflow_crew_provider.wait.watch import COMPLETED, GAVE_UP
 from scripts.stack.waiting import wait_until
 
 pytestmark = pytest.mark.waits

@@ -12,8 +12,8 @@ from faults.dialects import SPEC
 from faults.server import FaultServer
 from simulated_airflow import PATHS, Connect, run, wait
 
-from airflow_crew_provider.core.outcome import COMPLETED, GAVE_UP
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
+from airflow_crew_provider.wait.watch import COMPLETED, GAVE_UP
 
 pytestmark = pytest.mark.waits
 POLL = "GET /status/k-1"

@@ -24,8 +24,8 @@ from simulated_airflow import TaskRun, run
 
 from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
-from airflow_crew_provider.tasks import outcomes
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait import outcomes
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from scripts.stack.waiting import PATIENCE
 
 try:

@@ -17,12 +17,11 @@ from faults.server import FaultServer
 from faults.wire import SILENCE, NoReply, Reply
 from simulated_airflow import TOKEN, fire, stored
 
-from airflow_crew_provider.client import async_exchange
+from airflow_crew_provider.client import asynchronous, lookups
 from airflow_crew_provider.compat.connections import aget_connection
-from airflow_crew_provider.core.outcome import COMPLETED, GAVE_UP, TIMEOUT
-from airflow_crew_provider.hooks import cached_connection
-from airflow_crew_provider.tasks import cancellation
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
+from airflow_crew_provider.wait import outcomes
+from airflow_crew_provider.wait.watch import COMPLETED, GAVE_UP, TIMEOUT
 from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.waits
@@ -134,13 +133,13 @@ def test_a_hundred_triggers_share_one_session_that_is_closed_in_the_end(
     server: FaultServer, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
-    real = async_exchange.aiohttp.ClientSession
+    real = asynchronous.aiohttp.ClientSession
 
     def counted(*args: Any, **more: Any) -> Any:
         made.append(real(*args, **more))
         return made[-1]
 
-    monkeypatch.setattr(async_exchange.aiohttp, "ClientSession", counted)
+    monkeypatch.setattr(asynchronous.aiohttp, "ClientSession", counted)
     server.on(POLL, *[dialect.running] * 150, dialect.completed)
     events = asyncio.run(many(100))
     assert {event["kind"] for event in events} == {COMPLETED}
@@ -163,7 +162,7 @@ def test_no_session_or_socket_is_left_behind_in_any_loop(server: FaultServer, di
         asyncio.run(many(5))
         gc.collect()
     assert not [each for each in caught if issubclass(each.category, ResourceWarning)]
-    assert not async_exchange.sessions._by_loop or all(not here for here in async_exchange.sessions._by_loop.values())
+    assert not asynchronous.sessions._by_loop or all(not here for here in asynchronous.sessions._by_loop.values())
 
 
 def test_a_cancelled_trigger_gives_its_session_back_and_the_others_go_on(server: FaultServer, dialect: Dialect) -> None:
@@ -198,7 +197,7 @@ def rotated_token(server: FaultServer, connect: Any, dialect: Dialect, monkeypat
 @pytest.mark.row("N5")
 def test_n5_a_rotated_token_moves_the_shared_session_of_all_triggers(rotated_token: None) -> None:
     assert {event["kind"] for event in asyncio.run(many(10))} == {COMPLETED}
-    assert not any(async_exchange.sessions._by_loop.values())
+    assert not any(asynchronous.sessions._by_loop.values())
 
 
 @pytest.mark.row("N5")
@@ -211,7 +210,7 @@ def test_n5_waits_share_the_look_up_of_their_connection_and_of_its_refresh(
         looked_up.append(conn_id)
         return await aget_connection(conn_id)
 
-    monkeypatch.setattr(cached_connection, "aget_connection", counted)
+    monkeypatch.setattr(lookups, "aget_connection", counted)
     assert {event["kind"] for event in asyncio.run(many(10))} == {COMPLETED}
     assert looked_up == ["crew_default"] * 2
 
@@ -261,6 +260,6 @@ def _with_task(one: CrewStatusTrigger, monkeypatch: pytest.MonkeyPatch, state: A
             raise state
         return state
 
-    monkeypatch.setattr(cancellation, "task_state", tell)
+    monkeypatch.setattr(outcomes, "task_state", tell)
     one.task_instance = SimpleNamespace(dag_id="dag", run_id="run", task_id="wait", map_index=-1)
     return one

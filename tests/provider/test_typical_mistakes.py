@@ -103,7 +103,7 @@ def test_an_id_that_the_service_does_not_know(server: FaultServer, impatient: No
     fails_with(lambda: run(wait), "k-9", "Check the id, and that the connection")
 
 
-REVIEWS = "airflow_crew_provider.compat.human_in_the_loop"
+REVIEWS = "airflow_crew_provider.review.airflow_form"
 
 
 def test_a_review_before_airflow_3_1(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from faults.wire import RESET, NoReply, Reply
 from simulated_airflow import Connect, TaskRun, run
 
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 POST = "POST /kickoff"
 

@@ -12,8 +12,8 @@ from faults.server import FaultServer
 from faults.wire import RESET, SILENCE, NoReply, Reply
 from simulated_airflow import PATHS, POKE, TOKEN, TRIGGERER, Connect, wait
 
-from airflow_crew_provider.core.outcome import COMPLETED, FAILED, GAVE_UP, PENDING, TIMEOUT
 from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.wait.watch import COMPLETED, FAILED, GAVE_UP, PENDING, TIMEOUT
 
 pytestmark = pytest.mark.waits
 POLL = "GET /status/k-1"

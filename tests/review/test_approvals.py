@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow_stand_ins import PENDING, Supervisor, parked
 
 from airflow_crew_provider.operators.review import CrewReviewOperator
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 Json = dict[str, Any]
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -140,15 +140,15 @@ def test_a_flow_without_an_approving_outcome_is_not_asked(context: Json, supervi
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"approvals": 0}, "whole number of people"),
-        ({"approvals": True}, "whole number of people"),
-        ({"approvals": "2"}, "whole number of people"),
+        ({"approvals": 0}, "approvals must be an integer >= 1"),
+        ({"approvals": True}, "approvals must be an integer >= 1"),
+        ({"approvals": "2"}, "approvals must be an integer >= 1"),
         ({"assigned_users": ["ann"]}, "that many different users"),
         ({"assigned_users": ["ann", "ann"]}, "that many different users"),
         ({"assigned_users": ["ann", "ann "]}, "that many different users"),
-        ({"allow_edit": "False"}, "allow_edit is True or False"),
-        ({"max_rounds": "1"}, "max_rounds is a whole number from 1"),
-        ({"round_number": 0}, "round_number is a whole number from 1"),
+        ({"allow_edit": "False"}, "allow_edit must be True or False"),
+        ({"max_rounds": "1"}, "max_rounds must be an integer >= 1"),
+        ({"round_number": 0}, "round_number must be an integer >= 1"),
         ({"allow_edit": True}, "would not see the edited draft"),
     ],
 )

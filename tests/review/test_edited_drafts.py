@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from airflow_stand_ins import PENDING, Supervisor, TaskParked, parked
 
-from airflow_crew_provider.core.status_parser import json_in
+from airflow_crew_provider.api.status import json_in
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
-from airflow_crew_provider.operators import resume as resume_module
 from airflow_crew_provider.operators.crew import CrewResumeOperator
 from airflow_crew_provider.operators.review import CrewReviewOperator
-from airflow_crew_provider.operators.review_form import SHOWN_CHARACTERS
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.resume import sending
+from airflow_crew_provider.review.drafts import SHOWN_CHARACTERS
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from crew_service.local import running_service
 from scripts.stack import wait_until
 
@@ -175,7 +175,7 @@ def test_elsewhere_an_edit_in_the_last_round_is_not_sent_as_the_form_says(
         ("Draft 1.", " \n", "the edited draft is empty"),
         ("Draft 1.", None, "the edited draft is empty"),  # as Airflow's page sends a field that was emptied
         ({"title": "Tea"}, "no object any more", "the draft is a JSON object and the edited one is not"),
-        ("Draft 1.", 7, "`edited_draft` is no text"),
+        ("Draft 1.", 7, "`edited_draft` must be a string"),
     ],
 )
 def test_what_cannot_replace_a_draft_is_asked_for_again(
@@ -335,7 +335,7 @@ def test_a_draft_with_what_no_database_holds_is_edited_like_any_other(
 def test_an_edit_is_not_dropped_where_somebody_else_has_approved_the_draft_as_it_was(
     monkeypatch: pytest.MonkeyPatch, context: Json
 ) -> None:
-    monkeypatch.setattr(resume_module, "SETTLING", 1.0)
+    monkeypatch.setattr(sending, "SETTLING", 1.0)
     slow = {"inputs": ["topic"], "tasks": [CREW["tasks"][0], {"id": "publish_task", "seconds": 60, "output": "Out."}]}
     with contextmanager(served)(monkeypatch, scenario=slow) as execution:
         review = review_of(execution.pending()).execute_complete(context, said(EDITED))

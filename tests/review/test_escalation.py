@@ -12,7 +12,7 @@ from airflow_stand_ins import PENDING, Supervisor, TaskParked, time_left
 from airflow_crew_provider.compat.task_state import task_state_of
 from airflow_crew_provider.models import output_sha256
 from airflow_crew_provider.operators.review import CrewReviewOperator
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 Json = dict[str, Any]
 TIMEOUT = {"error": "The timeout has passed", "error_type": "timeout"}
@@ -233,11 +233,11 @@ def test_the_deadline_fails_where_no_policy_is_given(context: Json) -> None:
     [
         ({"escalate": [(HOUR, "boss")], "assigned_users": None}, "everybody may answer"),
         ({"escalate": [(HOUR, "boss")], "response_timeout": HOUR}, "at or after response_timeout"),
-        ({"escalate": [(HOUR, [])]}, "nobody to tell"),
-        ({"escalate": [(0, "boss")]}, "A time of escalate is a timedelta"),
-        ({"escalate": [(None, "boss")]}, "A time of escalate is a timedelta"),
+        ({"escalate": [(HOUR, [])]}, "needs a user or a notifier"),
+        ({"escalate": [(0, "boss")]}, "A time of escalate must be a timedelta"),
+        ({"escalate": [(None, "boss")]}, "A time of escalate must be a timedelta"),
         ({"escalate": [HOUR]}, "list of pairs"),
-        ({"escalate": [(HOUR, [7])]}, "assigned_users are ids"),
+        ({"escalate": [(HOUR, [7])]}, "assigned_users must be ids"),
     ],
 )
 def test_what_could_never_happen_is_refused_in_the_dag_file(arguments: Json, why: str) -> None:

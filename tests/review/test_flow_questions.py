@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from airflow_stand_ins import Supervisor, TaskParked
 
-from airflow_crew_provider.core.review import ReviewAnswer
-from airflow_crew_provider.core.status_parser import execution
+from airflow_crew_provider.api.answers import ReviewAnswer
+from airflow_crew_provider.api.status import execution
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.operators.review import CrewReviewOperator
-from airflow_crew_provider.operators.review_form import ReviewForm
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.review.form import ReviewForm
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 Json = dict[str, Any]
 OUTCOMES = ["publish", "rework", "drop"]

@@ -14,7 +14,7 @@ from airflow_stand_ins import PENDING, Supervisor, TaskParked
 
 from airflow_crew_provider.operators.review import CrewReviewOperator
 from airflow_crew_provider.task_groups.crew import CrewResultOperator, crew_with_review
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 COMPLETED = {**PENDING, "state": "completed", "crew_task_id": None, "output": "Done."}
 OLD = {**COMPLETED, "kickoff_id": "execution-0", "execution_id": "execution-0", "output": "Of before the clear."}

@@ -16,11 +16,10 @@ from airflow_stand_ins import PENDING, Supervisor, TaskAwaitingInput, TaskParked
 
 from airflow_crew_provider.compat import deferral, task_state, version
 from airflow_crew_provider.compat.answer_trigger import NO_ANSWER, NO_FORM, AnswerTrigger
-from airflow_crew_provider.core.refused_answer import JOINER
 from airflow_crew_provider.models import output_sha256
 from airflow_crew_provider.operators.review import CrewReviewOperator
-from airflow_crew_provider.operators.review_form import SHOWN_CHARACTERS
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.review.drafts import JOINER, SHOWN_CHARACTERS
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 Json = dict[str, Any]
 TRIGGER_FAILURE, TRIGGER_TIMEOUT = "Trigger failure", "Trigger timeout"
@@ -532,7 +531,7 @@ def test_a13_a_notifier_that_kills_its_task_is_tried_twice_and_then_left_out(
     [
         (said("revise", params_input={"feedback": "Shorter."}), "its fields are `feedback` and the form has `human_f"),
         (said("revise", " "), "a revision was asked for without saying what to change"),
-        (said("approve", ["a"]), "its field `human_feedback` is no text"),
+        (said("approve", ["a"]), "its field `human_feedback` must be a string"),
         (said("approve", params_input={"<img src=x>`": 1}), f"its fields are `<{JOINER}img src=x>'` and the form"),
     ],
 )

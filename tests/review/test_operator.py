@@ -12,7 +12,7 @@ from airflow.providers.common.compat.sdk import DAG, AirflowSkipException
 from airflow_stand_ins import PENDING, Supervisor, TaskParked, parked, time_left
 
 from airflow_crew_provider.operators.review import CrewReviewOperator
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 Json = dict[str, Any]
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -102,7 +102,7 @@ def test_a19_a_response_timeout_in_seconds_is_read_as_meant(context: Json, super
 @pytest.mark.row("A19")
 @pytest.mark.parametrize("given", [0, -1, "soon", True, [], float("nan"), timedelta(0), 1e300])
 def test_a19_what_is_no_response_timeout_is_refused_in_the_dag_file(given: Any) -> None:
-    with pytest.raises(ValueError, match="response_timeout is a timedelta or a number of seconds"):
+    with pytest.raises(ValueError, match="response_timeout must be a timedelta or a number of seconds"):
         review_of(response_timeout=given)
 
 
@@ -120,7 +120,7 @@ def test_a19_assigned_users_may_be_ids(context: Json, supervisor: Supervisor, gi
 @pytest.mark.row("A19")
 @pytest.mark.parametrize("given", [7, [7], [""], [None], {"name": "rita"}, [{"id": "rita", "mail": "r@x"}]])
 def test_a19_who_cannot_be_a_user_is_refused_in_the_dag_file(given: Any) -> None:
-    with pytest.raises(ValueError, match="assigned_users are ids of users"):
+    with pytest.raises(ValueError, match="assigned_users must be ids of users"):
         review_of(assigned_users=given)
 
 

@@ -9,8 +9,15 @@ import pytest
 from markdown_it import MarkdownIt
 
 from airflow_crew_provider.models import output_sha256
-from airflow_crew_provider.operators.draft_difference import MOST_PASSAGES, SHOWN_DIFFERENCE, difference
-from airflow_crew_provider.operators.review_form import SHOWN_CHARACTERS, ReviewForm, fenced, inert
+from airflow_crew_provider.review.drafts import (
+    MOST_PASSAGES,
+    SHOWN_CHARACTERS,
+    SHOWN_DIFFERENCE,
+    difference,
+    fenced,
+    inert,
+)
+from airflow_crew_provider.review.form import ReviewForm
 
 READER = MarkdownIt("commonmark").enable("table")
 

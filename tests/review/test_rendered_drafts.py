@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.core.refused_answer import JOINER
-from airflow_crew_provider.operators.draft_text import inert
-from airflow_crew_provider.operators.review_form import ReviewForm
+from airflow_crew_provider.review.drafts import JOINER, inert
+from airflow_crew_provider.review.form import ReviewForm
 from scripts.stack.waiting import PATIENCE
 from tests.browsers import browser_or_skip
 

@@ -9,12 +9,11 @@ import pytest
 from airflow.providers.common.compat.sdk import DAG
 from airflow_stand_ins import PENDING, Supervisor, TaskParked
 
-from airflow_crew_provider.core.feedback import reads_like_approval
-from airflow_crew_provider.core.review import ReviewAnswer
+from airflow_crew_provider.api.answers import ReviewAnswer, reads_like_approval
 from airflow_crew_provider.operators.review import CrewReviewOperator
-from airflow_crew_provider.operators.review_form import ReviewForm
+from airflow_crew_provider.review.form import ReviewForm
 from airflow_crew_provider.task_groups.crew import crew_with_review
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 Json = dict[str, Any]
 PRICES = {"type": "object", "required": ["total"], "properties": {"total": {"type": "number"}}}
@@ -192,7 +191,7 @@ def test_a_model_that_cannot_be_imported_fails_before_anybody_is_asked(context: 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"on_schema_mismatch": "repair"}, "on_schema_mismatch is 'fail' or 'revise', not 'repair'"),
+        ({"on_schema_mismatch": "repair"}, "on_schema_mismatch must be 'fail' or 'revise', not 'repair'"),
         ({"output_schema": None}, "on_schema_mismatch='revise' needs output_schema"),
         ({"output_schema": {"type": "objekt"}}, "output_schema is not a JSON Schema"),
     ],

@@ -11,7 +11,7 @@ import requests
 from airflow_crew_provider.exceptions import CrewError
 from airflow_crew_provider.models import output_sha256
 from airflow_crew_provider.operators.crew import CrewResumeOperator
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from crew_service.local import LocalService, running_service
 from scripts.stack import wait_until
 from scripts.stack.waiting import PATIENCE

@@ -13,10 +13,10 @@ from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow.triggers.base import TriggerEvent
 from airflow_stand_ins import PENDING, Supervisor, TaskParked
 
-from airflow_crew_provider.compat.human_in_the_loop import TaskDeferralError
 from airflow_crew_provider.operators.review import CrewReviewOperator
 from airflow_crew_provider.operators.usage_approval import CrewUsageApprovalOperator
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.review.airflow_form import TaskDeferralError
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 Json = dict[str, Any]
 NOT_SERIALIZED = {"x": {"__classname__": "y"}}

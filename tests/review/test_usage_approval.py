@@ -11,7 +11,7 @@ from airflow_stand_ins import Supervisor, TaskParked, parked, time_left
 
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.operators.usage_approval import CrewUsageApprovalOperator
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 Json = dict[str, Any]
 
@@ -85,7 +85,7 @@ def test_n30_a_cost_that_is_higher_or_not_known_is_a_question(
 
 @pytest.mark.row("N30")
 def test_n30_a_word_that_is_no_answer_to_unknown_usage_is_refused_when_the_dag_is_parsed() -> None:
-    with pytest.raises(CrewInvalidInput, match="on_unknown_usage is 'ask' or 'fail' or 'ignore', not 'skip'"):
+    with pytest.raises(CrewInvalidInput, match="on_unknown_usage must be 'ask' or 'fail' or 'ignore', not 'skip'"):
         approval(on_unknown_usage="skip")
 
 
@@ -184,7 +184,7 @@ def test_what_is_no_completed_record_fails_before_anybody_is_asked(
 
 @pytest.mark.parametrize("most", [0, -1, True, "1000", None])
 def test_a_limit_that_is_no_number_is_refused_when_the_dag_is_parsed(most: Any) -> None:
-    with pytest.raises(CrewInvalidInput, match="max_total_tokens must be a whole number"):
+    with pytest.raises(CrewInvalidInput, match="max_total_tokens must be an integer"):
         CrewUsageApprovalOperator(task_id="allowed", completed=record(), max_total_tokens=most)
 
 

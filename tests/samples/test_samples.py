@@ -16,13 +16,12 @@ from typing import Any
 import pytest
 
 from airflow_crew_provider import __version__
-from airflow_crew_provider.compat.attempt import Attempt
-from airflow_crew_provider.core.feedback import record_of
-from airflow_crew_provider.core.outcome import KINDS, Outcome
-from airflow_crew_provider.core.polling import Watch
+from airflow_crew_provider.api.values import record_of
+from airflow_crew_provider.compat.task_state import Attempt
+from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord
 from airflow_crew_provider.models import Execution, ExecutionState, TaskResult
-from airflow_crew_provider.tasks.post_record import Earlier, PostRecord
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
+from airflow_crew_provider.wait.watch import KINDS, Outcome, Watch
 
 HERE = Path(__file__).parent
 INBOX = {"registration": "r", "kickoff_id": "k-1", "at": 1.0}

@@ -136,7 +136,7 @@ def tokens(client: Client) -> dict[str, str]:
 
 
 def ask(client: Client, endpoint: Endpoint) -> int:
-    path = endpoint.path.format(kickoff_id="x", request_id="x")
+    path = endpoint.path.format(kickoff_id="x", request_id="x", id="x")
     return client.session.request(endpoint.method, client.url + path, json={}, timeout=PATIENCE).status_code
 
 

@@ -20,7 +20,11 @@ from scripts.stack.waiting import PATIENCE
 DENIED = {"detail": "Invalid or missing authentication credentials"}
 TOKEN = "organization-token-0123456789"
 PATHS = [
-    *((each.method, each.path.format(kickoff_id=uuid4())) for each in table(DIALECTS["spec"]()) if each.needs_token),
+    *(
+        (each.method, each.path.format(kickoff_id=uuid4(), id=uuid4()))
+        for each in table(DIALECTS["spec"]())
+        if each.needs_token
+    ),
     ("GET", "/"),
     ("GET", "/nothing-there"),
     ("PATCH", "/kickoff"),

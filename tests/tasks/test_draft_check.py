@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_crew_provider.compat.attempt import Attempt
-from airflow_crew_provider.core.review import Draft, ReviewAnswer
+from airflow_crew_provider.api.answers import Draft, ReviewAnswer
+from airflow_crew_provider.compat.task_state import Attempt
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewNotFound, CrewServerError
+from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
 from airflow_crew_provider.models import Execution, ExecutionState, output_sha256
-from airflow_crew_provider.tasks import draft_check
-from airflow_crew_provider.tasks.draft_check import DraftCheck
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
-from airflow_crew_provider.tasks.post_record import PostRecord
-from airflow_crew_provider.tasks.sender import Sender
+from airflow_crew_provider.resume import draft_check
+from airflow_crew_provider.resume.draft_check import DraftCheck
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 SENDER = Sender("https://x", "principal", "credentials")
 PATIENCE, LAG = 0.25, 0.5
@@ -57,6 +56,7 @@ class Service:
     """Shows statuses one after the other, the last for ever; time passes by sleeping, and by ``costs`` a poll."""
 
     def __init__(self) -> None:
+        self.hook = self
         self.now, self.costs, self.shows = 100.0, 0.0, [WAITS]
         self.polled: list[Any] = []
         self.slept: list[float] = []

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.core.review import FIELDS, AnsweredDraft, Draft
-from airflow_crew_provider.core.stored_names import NOT_SENT, RESUME_KEY
+from airflow_crew_provider.api.answers import FIELDS, Draft
 from airflow_crew_provider.models import Execution, ExecutionState
-from airflow_crew_provider.tasks.earlier_resume import OLD_PAUSE_SHOWS, answered_before, lost_edit, resume_before
+from airflow_crew_provider.resume.record import OLD_PAUSE_SHOWS, answered_before, lost_edit, resume_before
+from airflow_crew_provider.stored_names import NOT_SENT, RESUME_KEY
+from airflow_crew_provider.wait.watch import AnsweredDraft
 
 TOLD = {
     **{"kickoff_id": "k-1", "execution_id": "e-1", "crew_task_id": "draft_task"},

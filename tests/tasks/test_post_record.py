@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.compat.attempt import Attempt
-from airflow_crew_provider.compat.task_state import StoredTaskState, TaskStateUnavailable
+from airflow_crew_provider.compat.task_state import Attempt, StoredTaskState, TaskStateUnavailable
 from airflow_crew_provider.exceptions import (
     CrewBadRequest,
     CrewConnectionError,
@@ -22,9 +21,8 @@ from airflow_crew_provider.exceptions import (
     CrewServerError,
     CrewUnauthorized,
 )
-from airflow_crew_provider.tasks import post_record
-from airflow_crew_provider.tasks.post_record import KEPT, Earlier, PostRecord, fingerprint
-from airflow_crew_provider.tasks.sender import Sender
+from airflow_crew_provider.kickoff import post_record
+from airflow_crew_provider.kickoff.post_record import KEPT, Earlier, PostRecord, Sender, fingerprint
 
 SENDER = Sender("https://x", "principal", "credentials")
 OTHER = Sender("https://x", "another", "credentials")

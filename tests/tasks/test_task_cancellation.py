@@ -12,7 +12,8 @@ import pytest
 
 from airflow_crew_provider.compat import supervisor
 from airflow_crew_provider.compat.supervisor import DELETED, AirflowTaskTimeout
-from airflow_crew_provider.tasks import cancellation
+from airflow_crew_provider.wait import outcomes
+from airflow_crew_provider.wait.outcomes import is_by_user, is_for_good, must_be_distinguished, to_its_end
 
 GOES_ON = ["deferred", "scheduled", "queued", "running", "up_for_retry", "up_for_reschedule", None]
 ENDED = ["success", "failed", "skipped", "removed", "restarting", "upstream_failed", DELETED]
@@ -32,10 +33,10 @@ def says(monkeypatch: pytest.MonkeyPatch) -> Any:
                 raise state
             return state
 
-        monkeypatch.setattr(cancellation, "task_state", task_state)
+        monkeypatch.setattr(outcomes, "task_state", task_state)
         return asked
 
-    monkeypatch.setattr(cancellation, "runs_in_worker", lambda ti: True)
+    monkeypatch.setattr(outcomes, "runs_in_worker", lambda ti: True)
     return says
 
 
@@ -51,42 +52,42 @@ class Trigger:
 def test_a_task_in_a_state_in_which_it_goes_on_was_not_ended_by_a_user(says: Any, state: Any) -> None:
     asked = says(state)
     ended = state in ENDED
-    assert asyncio.run(cancellation.is_by_user(Trigger(), without_task=False)) is ended
-    assert cancellation.is_for_good(TASK) is ended
+    assert asyncio.run(is_by_user(Trigger(), without_task=False)) is ended
+    assert is_for_good(TASK) is ended
     assert asked == [TASK, TASK]
 
 
 @pytest.mark.parametrize("answer", [True, False])
 def test_a_trigger_without_a_task_has_the_answer_that_it_is_given(says: Any, answer: bool) -> None:
     says(RuntimeError("not asked"))
-    assert asyncio.run(cancellation.is_by_user(Trigger(None), without_task=answer)) is answer
+    assert asyncio.run(is_by_user(Trigger(None), without_task=answer)) is answer
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_state_that_cannot_be_read_stops_nothing_and_is_logged(says: Any) -> None:
     says(RuntimeError("away"))
     trigger = Trigger()
-    assert asyncio.run(cancellation.is_by_user(trigger, without_task=True)) is False
+    assert asyncio.run(is_by_user(trigger, without_task=True)) is False
     said = "The task's state could not be looked up; the execution is not stopped"
     assert trigger.logged == [((said,), {"exc_info": True})]
-    assert cancellation.is_for_good(TASK) is False
+    assert is_for_good(TASK) is False
 
 
 def test_a_timeout_no_task_and_no_worker_are_for_good(says: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     says("running")
-    assert cancellation.is_for_good(None) is True
+    assert is_for_good(None) is True
     try:
         raise AirflowTaskTimeout("too long")
     except AirflowTaskTimeout:
-        assert cancellation.is_for_good(TASK) is True
-    assert cancellation.is_for_good(TASK) is False
-    monkeypatch.setattr(cancellation, "runs_in_worker", lambda ti: False)
-    assert cancellation.is_for_good(TASK) is True
+        assert is_for_good(TASK) is True
+    assert is_for_good(TASK) is False
+    monkeypatch.setattr(outcomes, "runs_in_worker", lambda ti: False)
+    assert is_for_good(TASK) is True
 
 
 def test_an_airflow_that_does_not_answer_is_not_waited_for(says: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     says("failed")
-    monkeypatch.setattr(cancellation, "LOOKUP_SECONDS", 0.1)
+    monkeypatch.setattr(outcomes, "LOOKUP_SECONDS", 0.1)
     keeps_the_process: list[bool] = []
     over = threading.Event()
 
@@ -95,8 +96,8 @@ def test_an_airflow_that_does_not_answer_is_not_waited_for(says: Any, monkeypatc
         over.wait()
         return "failed"
 
-    monkeypatch.setattr(cancellation, "task_state", hangs)
-    assert cancellation.is_for_good(TASK) is False  # though the look-up has not ended
+    monkeypatch.setattr(outcomes, "task_state", hangs)
+    assert is_for_good(TASK) is False  # though the look-up has not ended
     over.set()
     assert keeps_the_process == [False]
 
@@ -105,8 +106,8 @@ def test_an_airflow_that_does_not_answer_is_not_waited_for(says: Any, monkeypatc
 def test_where_airflow_tells_a_kill_by_itself_nothing_is_looked_up(
     tells: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cancellation, "KILLS_CALL_ON_KILL", tells)
-    assert cancellation.must_be_distinguished() is not tells
+    monkeypatch.setattr(outcomes, "KILLS_CALL_ON_KILL", tells)
+    assert must_be_distinguished() is not tells
 
 
 def test_work_at_a_kill_goes_on_through_further_cancellations() -> None:
@@ -118,7 +119,7 @@ def test_work_at_a_kill_goes_on_through_further_cancellations() -> None:
             await may_end.wait()
             done.append("stopped")
 
-        kept = asyncio.create_task(cancellation.to_its_end(work(), 3600))
+        kept = asyncio.create_task(to_its_end(work(), 3600))
         for _ in range(3):
             await asyncio.sleep(0.02)
             kept.cancel()
@@ -133,7 +134,7 @@ def test_work_at_a_kill_goes_on_through_further_cancellations() -> None:
 def test_work_that_does_not_end_is_given_up() -> None:
     async def play() -> float:
         began = time.monotonic()
-        await cancellation.to_its_end(asyncio.Event().wait(), 0.1)
+        await to_its_end(asyncio.Event().wait(), 0.1)
         return time.monotonic() - began
 
     assert asyncio.run(play()) >= 0.1

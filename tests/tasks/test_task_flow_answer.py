@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.client import Deployment
+from airflow_crew_provider.api.answers import ReviewAnswer
 from airflow_crew_provider.client import client as client_module
-from airflow_crew_provider.compat import flow_variables
-from airflow_crew_provider.core.flow_webhooks import AnswerAddress
-from airflow_crew_provider.core.review import ReviewAnswer
+from airflow_crew_provider.client.deployment import CrewConnection, Deployment
 from airflow_crew_provider.exceptions import CrewInvalidInput, CrewNotFound, CrewServerError
-from airflow_crew_provider.hooks.connection import CrewConnection
+from airflow_crew_provider.flows import answers, source
+from airflow_crew_provider.flows.webhooks import AnswerAddress
 from airflow_crew_provider.models import Execution, ExecutionState, Resumed
-from airflow_crew_provider.tasks import flow_answer
 
 OWN = Deployment("https://x.example", "token", 5.0, 7.0, "/ca.pem", "http://proxy", (("X-Key", "secret"),))
 ANSWER = ReviewAnswer("e-1", "q-1", "Shorter.", False)
@@ -42,7 +40,7 @@ class Variables:
 def variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
     variables = Variables()
     for name in ("address_of", "is_used_up", "used_up"):
-        monkeypatch.setattr(flow_variables, name, getattr(variables, name))
+        monkeypatch.setattr(source, name, getattr(variables, name))
     return variables
 
 
@@ -56,7 +54,9 @@ def hook(seen: Any = None, **more: Any) -> Any:
             raise seen
         return seen
 
-    return SimpleNamespace(connection=connection, crew_conn_id="crew_flow", poll_patiently=poll_patiently, asked=asked)
+    made = SimpleNamespace(connection=connection, crew_conn_id="crew_flow", poll_patiently=poll_patiently, asked=asked)
+    made.hook = made
+    return made
 
 
 def paused(live: bool = True, state: ExecutionState = ExecutionState.PENDING, flow_id: str | None = "f-9") -> Execution:
@@ -67,22 +67,22 @@ def paused(live: bool = True, state: ExecutionState = ExecutionState.PENDING, fl
 def test_the_address_that_came_by_the_inbox_comes_first(variables: Variables) -> None:
     variables.stored["crew_flow", "q-1"] = CALLBACK
     asked = hook(paused(), flow_webhook_secret="s", kind="flow")
-    assert flow_answer.address_of(asked, ANSWER) is CALLBACK
+    assert answers.address_of(asked, ANSWER) is CALLBACK
     assert asked.asked == []
-    assert flow_answer.address_of(hook(), ANSWER) is None
+    assert answers.address_of(hook(), ANSWER) is None
 
 
 def test_a_question_that_was_answered_is_not_answered_again(variables: Variables) -> None:
     variables.stored["crew_flow", "q-1"] = ""
     with pytest.raises(CrewInvalidInput) as error:
-        flow_answer.address_of(hook(flow_webhook_secret="s", kind="flow"), ANSWER)
+        answers.address_of(hook(flow_webhook_secret="s", kind="flow"), ANSWER)
     assert str(error.value) == "The question q-1 was answered before; nothing was sent"
 
 
 @pytest.mark.parametrize("secret", [None, "s"])
 def test_a_flow_that_waits_is_answered_by_its_id(variables: Variables, secret: str | None) -> None:
     asked = hook(paused(), flow_webhook_secret=secret, kind="flow")
-    assert flow_answer.address_of(asked, ANSWER) == AnswerAddress(None, None, "f-9")
+    assert answers.address_of(asked, ANSWER) == AnswerAddress(None, None, "f-9")
     assert asked.asked == ["e-1"]
 
 
@@ -99,12 +99,12 @@ def test_a_flow_that_waits_is_answered_by_its_id(variables: Variables, secret: s
     ids=str,
 )
 def test_all_else_is_answered_as_a_crew_is(variables: Variables, seen: Any, kind: str | None) -> None:
-    assert flow_answer.address_of(hook(seen, kind=kind), ANSWER) is None
+    assert answers.address_of(hook(seen, kind=kind), ANSWER) is None
 
 
 def test_a_flow_that_cannot_be_polled_is_not_answered_as_a_crew_is(variables: Variables) -> None:
     with pytest.raises(CrewServerError):
-        flow_answer.address_of(hook(CrewServerError(500, "GET", "/status/e-1", "no"), kind="flow"), ANSWER)
+        answers.address_of(hook(CrewServerError(500, "GET", "/status/e-1", "no"), kind="flow"), ANSWER)
 
 
 @pytest.mark.parametrize(
@@ -117,12 +117,12 @@ def test_a_flow_that_cannot_be_polled_is_not_answered_as_a_crew_is(variables: Va
     ],
 )
 def test_an_address_at_a_host_of_the_connection_is_taken(address: AnswerAddress) -> None:
-    flow_answer.check(hook(), address)
+    answers.check(hook(), address)
 
 
 def test_an_address_elsewhere_is_refused_and_not_shown() -> None:
     with pytest.raises(CrewInvalidInput) as error:
-        flow_answer.check(hook(), AnswerAddress("https://evil.example/respond?token=secret", flow_id="f"))
+        answers.check(hook(), AnswerAddress("https://evil.example/respond?token=secret", flow_id="f"))
     assert str(error.value) == (
         "The answer would go to a host that connection 'crew_flow' does not allow: neither its Host nor one of "
         "callback_hosts in its Extra. Nothing was sent"
@@ -132,7 +132,7 @@ def test_an_address_elsewhere_is_refused_and_not_shown() -> None:
 @pytest.mark.parametrize("flow_id", [None, ""])
 def test_without_an_address_nothing_is_sent(flow_id: str | None) -> None:
     with pytest.raises(CrewInvalidInput) as error:
-        flow_answer.check(hook(), AnswerAddress(flow_id=flow_id))
+        answers.check(hook(), AnswerAddress(flow_id=flow_id))
     assert str(error.value) == ("The webhook of this question gave neither callback_url nor flow_id; nothing was sent")
 
 
@@ -157,7 +157,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_a_callback_gets_neither_the_token_nor_the_headers_of_the_deployment(sent: list[Any]) -> None:
-    assert flow_answer.send(hook(), ANSWER, CALLBACK) == Resumed("e-1", "accepted")
+    assert answers.send(hook(), ANSWER, CALLBACK) == Resumed("e-1", "accepted")
     [(to, call, more)] = sent
     assert to == Deployment("https://a.example:8443", timeout=7.0, verify="/ca.pem", proxy="http://proxy")
     assert (to.token, to.headers) == ("", ())
@@ -169,7 +169,7 @@ def test_a_callback_gets_neither_the_token_nor_the_headers_of_the_deployment(sen
 def test_without_a_callback_the_deployment_is_asked(sent: list[Any]) -> None:
     asked = hook()
     asked.client = Client(OWN)
-    assert flow_answer.send(asked, ANSWER, AnswerAddress(flow_id="f-9")) == Resumed("e-1", "accepted")
+    assert answers.send(asked, ANSWER, AnswerAddress(flow_id="f-9")) == Resumed("e-1", "accepted")
     [(to, call, more)] = sent
     assert (to, call.path, more) == (OWN, "/resume_feedback", {})
     assert call.body == {"flow_id": "f-9", "feedback": "Shorter.", "source": "airflow"}
@@ -179,5 +179,5 @@ def test_without_a_callback_the_deployment_is_asked(sent: list[Any]) -> None:
 @pytest.mark.parametrize("stored", [CALLBACK, None], ids=["stored", "none"])
 def test_an_address_is_removed_once_it_was_used(variables: Variables, secret: str | None, stored: Any) -> None:
     variables.stored["crew_flow", "q-1"] = stored
-    flow_answer.used_up(hook(flow_webhook_secret=secret), ANSWER)
+    answers.used_up(hook(flow_webhook_secret=secret), ANSWER)
     assert variables.stored["crew_flow", "q-1"] == ("" if secret and stored else stored)

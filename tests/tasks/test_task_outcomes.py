@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from airflow_crew_provider.core.outcome import COMPLETED, GAVE_UP, PENDING, SEEN, Outcome
-from airflow_crew_provider.core.polling import FORGIVEN, Watch
-from airflow_crew_provider.core.review import AnsweredDraft, Draft
+from airflow_crew_provider.api.answers import Draft
 from airflow_crew_provider.exceptions import (
     CrewBadRequest,
     CrewConnectionError,
@@ -27,8 +25,9 @@ from airflow_crew_provider.exceptions import (
     CrewWebPage,
 )
 from airflow_crew_provider.models import Execution, ExecutionState
-from airflow_crew_provider.tasks import outcomes
-from airflow_crew_provider.tasks.outcomes import NET, CrewTaskFailed, fail_task, is_final, seconds
+from airflow_crew_provider.wait import outcomes
+from airflow_crew_provider.wait.outcomes import NET, CrewTaskFailed, fail_task, is_final, seconds
+from airflow_crew_provider.wait.watch import COMPLETED, FORGIVEN, GAVE_UP, PENDING, SEEN, AnsweredDraft, Outcome, Watch
 
 WHERE = ("POST", "/kickoff", "no")
 FINAL = [

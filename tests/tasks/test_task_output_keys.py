@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
-from airflow_crew_provider.tasks.output_keys import push_keys
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.output import push_keys
 
 FATE = (
     "The execution is completed and its output stays at the service; a retry would find the same. To run the crew "

@@ -12,12 +12,12 @@ from airflow.providers.common.compat import sdk
 from airflow.providers.common.compat.sdk import AirflowException
 from warning_log import WarningLog
 
-from airflow_crew_provider.core.budget import Budget
+from airflow_crew_provider.api.budget import Budget
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Execution, ExecutionState, TaskResult
-from airflow_crew_provider.tasks import output_storage
-from airflow_crew_provider.tasks.outcomes import CrewTaskFailed
-from airflow_crew_provider.tasks.output_rules import OutputRules
+from airflow_crew_provider.wait import output as output_storage
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.output import OutputRules
 
 STAYS = (
     "The execution is completed and its output stays at the service; a retry would find the same. To run the crew "
@@ -36,7 +36,7 @@ def completed(output: str | None = "text", **more: Any) -> Execution:
 def test_a_limit_of_tokens_is_a_whole_number_above_0(most: Any) -> None:
     with pytest.raises(CrewInvalidInput) as error:
         Budget(max_total_tokens=most)
-    assert str(error.value) == f"max_total_tokens must be a whole number of at least 1, not {most!r}"
+    assert str(error.value) == f"max_total_tokens must be an integer >= 1, not {most!r}"
 
 
 def test_one_token_is_a_limit() -> None:
@@ -82,7 +82,7 @@ def test_a_rule_that_cannot_be_applied_fails_before_anything_is_started(tmp_path
     OutputRules().refuse_unusable()
     OutputRules(OBJECT, output_to=str(tmp_path)).refuse_unusable()
     for nowhere in ("", " ", "s3://bucket/", 5):
-        with pytest.raises(CrewInvalidInput, match="is no path of a file"):
+        with pytest.raises(CrewInvalidInput, match="is not the path of a file"):
             OutputRules(output_to=nowhere).refuse_unusable()
     with pytest.raises(CrewInvalidInput, match=r"^output_schema 'no_such_module:Model' cannot be imported"):
         OutputRules("no_such_module:Model").refuse_unusable()
@@ -173,7 +173,7 @@ def test_n30_tokens_and_costs_are_limits_of_their_own(log: WarningLog, budget: B
 @pytest.mark.row("N30")
 @pytest.mark.parametrize("chosen", ["ask", "skip", None, ""])
 def test_n30_only_a_task_with_a_form_can_ask(chosen: Any) -> None:
-    with pytest.raises(CrewInvalidInput, match="on_unknown_usage is 'fail' or 'ignore', not "):
+    with pytest.raises(CrewInvalidInput, match="on_unknown_usage must be 'fail' or 'ignore', not "):
         OutputRules(on_unknown_usage=chosen)
 
 
@@ -245,7 +245,7 @@ def test_no_folder_is_made_in_an_object_store(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("given", ["", " ", 5, []])
 def test_what_can_be_no_path_is_refused_when_the_dag_is_parsed(given: Any) -> None:
-    with pytest.raises(CrewInvalidInput, match="output_to is the path of a file or an object"):
+    with pytest.raises(CrewInvalidInput, match="output_to must be the path of a file or an object"):
         output_storage.given_path(given)
 
 

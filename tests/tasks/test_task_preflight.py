@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from warning_log import WarningLog
 
-from airflow_crew_provider.core.responses import masker
+from airflow_crew_provider.api.responses import masker
 from airflow_crew_provider.exceptions import (
     CrewError,
     CrewInvalidInput,
@@ -19,8 +19,8 @@ from airflow_crew_provider.exceptions import (
     CrewUnauthorized,
     CrewWebPage,
 )
+from airflow_crew_provider.kickoff.request import check_inputs, missing_inputs
 from airflow_crew_provider.models import CrewInputs
-from airflow_crew_provider.tasks.preflight import check_inputs, missing_inputs
 
 WHERE = ("GET", "/inputs", "no")
 

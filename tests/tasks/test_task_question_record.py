@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.compat.attempt import Attempt
-from airflow_crew_provider.compat.task_state import TaskStateUnavailable
-from airflow_crew_provider.tasks.question_record import QuestionRecord
+from airflow_crew_provider.compat.task_state import Attempt, TaskStateUnavailable
+from airflow_crew_provider.review.record import QuestionRecord
 
 DRAFT, OTHER = ["e-1", "t-1", "hash"], ["e-1", "t-1", "other"]
 NOON = "2026-11-20T12:00:00+00:00"

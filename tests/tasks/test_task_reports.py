@@ -8,18 +8,17 @@ from typing import Any
 import pytest
 
 from airflow_crew_provider.models import ExecutionState
-from airflow_crew_provider.tasks.reports import ReportingTask
+from airflow_crew_provider.wait.task import CrewTask
 
 pytest.importorskip("openlineage.client")
 
 
-class Task(ReportingTask):
-    """A task without Airflow."""
-
-    crew_conn_id = "crew_a"
+class Task(CrewTask):
+    """A task that does nothing."""
 
     def __init__(self, **more: Any) -> None:
-        self.outlets: list[Any] = []
+        super().__init__(task_id="task")
+        self.crew_conn_id = "crew_a"
         self.__dict__.update(more)
 
 

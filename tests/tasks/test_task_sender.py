@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.client import Deployment
+from airflow_crew_provider.client.deployment import Deployment
+from airflow_crew_provider.kickoff.post_record import Sender
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks
-from airflow_crew_provider.tasks.sender import Sender
 
 DEPLOYMENT = Deployment("https://x", "token", headers=(("X-B", "2"), ("X-A", "1")))
 

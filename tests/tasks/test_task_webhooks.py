@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.hooks import inbox
+from airflow_crew_provider.inbox import registering
+from airflow_crew_provider.kickoff import request
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks
-from airflow_crew_provider.tasks import webhooks
 
 URL = "https://x/h"
 
@@ -25,7 +25,7 @@ def test_a_literal_credential_is_refused_by_its_name(name: str, as_dict: bool) -
         f"webhooks.human_input.{name} would be readable in the rendered fields; "
         "put the credential into an Airflow connection and name it by conn_id"
     )
-    for check in (webhooks.refuse_literal_credentials, webhooks.checked_webhooks):
+    for check in (request.refuse_literal_credentials, request.checked_webhooks):
         with pytest.raises(CrewInvalidInput) as error:
             check(given)
         assert str(error.value) == said
@@ -43,13 +43,13 @@ def test_a_literal_credential_is_refused_by_its_name(name: str, as_dict: bool) -
     ],
 )
 def test_what_is_right_is_read(given: Any, read: Any) -> None:
-    assert webhooks.checked_webhooks(given) == read
+    assert request.checked_webhooks(given) == read
 
 
 @pytest.mark.parametrize("given", ["Inbox", 5, [], {"other": URL}, {"human_input": {"conn_id": "c"}}])
 def test_what_is_wrong_is_refused_before_anything_is_sent(given: Any) -> None:
     with pytest.raises(CrewInvalidInput) as error:
-        webhooks.checked_webhooks(given)
+        request.checked_webhooks(given)
     with pytest.raises((TypeError, ValueError)) as problem:
         Webhooks.of(given)
     assert str(error.value) == f"{problem.value}. Nothing was sent"
@@ -58,10 +58,10 @@ def test_what_is_wrong_is_refused_before_anything_is_sent(given: Any) -> None:
 
 def test_credentials_are_looked_up_except_for_the_inbox() -> None:
     hook: Any = SimpleNamespace(with_credentials=lambda given: ("looked up", given))
-    assert webhooks.with_credentials("inbox", hook) == "inbox"
-    assert webhooks.with_credentials(None, hook) == ("looked up", None)
+    assert request.with_credentials("inbox", hook) == "inbox"
+    assert request.with_credentials(None, hook) == ("looked up", None)
     given = Webhooks(task=URL)
-    assert webhooks.with_credentials(given, hook) == ("looked up", given)
+    assert request.with_credentials(given, hook) == ("looked up", given)
 
 
 class Record:
@@ -83,19 +83,19 @@ def test_for_the_inbox_a_registration_is_made_and_kept_in_the_record(monkeypatch
         calls.append(arguments)
         return registration, Webhooks(task=URL)
 
-    monkeypatch.setattr(inbox, "register", register)
-    monkeypatch.setattr(inbox, "check", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(registering, "register", register)
+    monkeypatch.setattr(registering, "check", lambda *arguments: calls.append(arguments))
     record: Any = Record()
     hook: Any = object()
-    assert webhooks.webhooks_to_send("inbox", "context", hook, record, "e-1") == Webhooks(task=URL)
+    assert request.webhooks_to_send("inbox", "context", hook, record, "e-1") == Webhooks(task=URL)
     assert calls == [("context", hook, "key", "e-1", None)]
     assert record.record == {"idempotency_key": "key", "inbox": {"id": "r"}}
-    webhooks.check_inbox("inbox", hook)
+    request.check_inbox("inbox", hook)
     assert calls[1:] == [(hook,)]
-    webhooks.check_inbox(Webhooks(), hook)
-    webhooks.check_inbox(None, hook)
+    request.check_inbox(Webhooks(), hook)
+    request.check_inbox(None, hook)
     given = Webhooks(step=URL)
-    assert webhooks.webhooks_to_send(given, "context", hook, record) is given
+    assert request.webhooks_to_send(given, "context", hook, record) is given
     assert len(calls) == 2
 
 
@@ -105,10 +105,10 @@ def test_the_inbox_gets_an_id_only_where_both_are_known(
     monkeypatch: pytest.MonkeyPatch, record: Any, again: bool
 ) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(inbox, "posted", lambda *arguments, again: calls.append((*arguments, again)))
-    webhooks.tell_inbox("context", record, again=again)
+    monkeypatch.setattr(registering, "posted", lambda *arguments, again: calls.append((*arguments, again)))
+    request.tell_inbox("context", record, again=again)
     expected = [("context", {"id": "r"}, "k-1", again)]
     assert calls == (expected if record.kickoff_id and record.record.get("inbox") else [])
     if not again:
-        webhooks.tell_inbox("context", record)
+        request.tell_inbox("context", record)
         assert calls == (expected * 2 if expected and calls else [])

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from airflow_crew_provider.core import batch_status, edited_output, feedback, flow_webhooks, status_parser
-from airflow_crew_provider.core.inbox_messages import pending_execution
-from airflow_crew_provider.core.review import Draft
+from airflow_crew_provider.api import answers, endpoints, status
+from airflow_crew_provider.api.answers import Draft
+from airflow_crew_provider.flows import webhooks
+from airflow_crew_provider.inbox.messages import pending_execution
 from airflow_crew_provider.models import Execution, output_sha256
-from airflow_crew_provider.operators import draft_text
-from airflow_crew_provider.operators.review_answer import pending_record, shown_draft
+from airflow_crew_provider.review import drafts as draft_text
+from airflow_crew_provider.review import drafts as edited_output
+from airflow_crew_provider.review.answer import pending_record, shown_draft
 
 approval = pytest.importorskip("crew_service.engine.approval", reason="needs the crew service")
 from crew_service.engine import drafts, sending  # noqa: E402
@@ -31,23 +33,23 @@ drafts_of_the_corpus = pytest.mark.parametrize("draft", CORPUS["drafts"], ids=la
 def waiting(text: str) -> list[Execution]:
     """Return the executions that wait with a draft: by their status, and by a webhook."""
     body = {"status": "pending", "task_id": "t", "current_task": "t", "task_output": text}
-    return [status_parser.execution("e", body), pending_execution("e", "t", text)]
+    return [status.execution("e", body), pending_execution("e", "t", text)]
 
 
 @pytest.mark.parametrize(("kind", "is_approval"), [("approving", True), ("revising", False)])
 def test_what_reads_as_an_approval(kind: str, is_approval: bool) -> None:
     assert CORPUS[kind]
-    for judge in (feedback.reads_like_approval, approval.reads_like_approval):
+    for judge in (answers.reads_like_approval, approval.reads_like_approval):
         assert [text for text in CORPUS[kind] if judge(text) is not is_approval] == []
 
 
 def test_the_words_are_the_same() -> None:
-    assert feedback.APPROVING_WORDS == approval.APPROVING_WORDS
+    assert answers.APPROVING_WORDS == approval.APPROVING_WORDS
 
 
 @pytest.mark.parametrize("case", CORPUS["outcomes"], ids=lambda case: ",".join(case["outcomes"]))
 def test_which_outcome_of_a_flow_is_meant(case: dict[str, Any]) -> None:
-    for side in (feedback, approval):
+    for side in (answers, approval):
         assert side.outcome_meant(True, case["outcomes"]) == case["approve"]
         assert side.outcome_meant(False, case["outcomes"]) == case["reject"]
 
@@ -87,16 +89,16 @@ def test_what_may_take_the_place_of_a_draft(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("secret", ["whsec_c2l4dGVlbiBieXRlcyE", "whsec_c2l4dGVlbiBieXRlcyE=", "another secret \u00fc"])
 def test_a_webhook_that_the_service_signs_is_proven_to_the_inbox(secret: str) -> None:
     headers = {name.lower(): value for name, value in sending.signature(secret, b"{}", 1_900_000_000, "q-1").items()}
-    assert ("webhook-signature" in headers) is secret.startswith(flow_webhooks.STANDARD)
-    assert flow_webhooks.is_signed(secret, {**headers, "webhook-id": "q-1"}, b"{}", now=1_900_000_000)
-    assert not flow_webhooks.is_signed(secret, {**headers, "webhook-id": "q-1"}, b"[]", now=1_900_000_000)
+    assert ("webhook-signature" in headers) is secret.startswith(webhooks.STANDARD)
+    assert webhooks.is_signed(secret, {**headers, "webhook-id": "q-1"}, b"{}", now=1_900_000_000)
+    assert not webhooks.is_signed(secret, {**headers, "webhook-id": "q-1"}, b"[]", now=1_900_000_000)
 
 
 def test_the_names_of_headers_and_fields() -> None:
     names = CORPUS["headers"]
-    assert names["batch"] == [batch_status.OFFER, batch_status.PATH, batch_status.MOST_IDS]
+    assert names["batch"] == [endpoints.BATCH_OFFER, endpoints.STATUSES, endpoints.MOST_IDS]
     assert names["batch"] == [api.OFFER, api.PATH, api.MOST_IDS]
-    for side in (status_parser, api):
+    for side in (status, api):
         assert names["edit"] == [side.EDITS_OFFER, side.EDITS_FIELD]
         assert names["hash"] == [side.HASH_OFFER, side.HASH_FIELD]
         assert names["usage"] == [side.USAGE, side.USAGE_FIELD]
@@ -124,9 +126,7 @@ def test_a8_a_question_that_was_open_before_drafts_were_hashed_as_they_arrive_ta
     named, gate = open_one["shown"]["output_sha256"], open_one["gate"]
     assert (named, "object_sha256" in gate) == (gate["output_sha256"], False)
     assert shown_draft(pending_record(open_one["pending"])) == open_one["shown"]
-    assert Draft("execution-1", "draft_task", named).waits_in(
-        status_parser.execution("execution-1", open_one["status"])
-    )
+    assert Draft("execution-1", "draft_task", named).waits_in(status.execution("execution-1", open_one["status"]))
     of_first_release = {name: value for name, value in gate.items() if name != "output_sha256"}
     for each in (gate, of_first_release, {**gate, **drafts.hashes_of(gate["output"])}):
         for given in (named, output_sha256(gate["output"])):

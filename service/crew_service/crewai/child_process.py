@@ -6,6 +6,7 @@ It goes on only while the service is there: the end of the connection ends it.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import os
 import queue
@@ -16,6 +17,7 @@ import threading
 import time
 import traceback
 
+from crew_service import tracing
 from crew_service.crewai import description, loading, process_tree, serialization
 from crew_service.crewai.channel import LINK_CLOSED, Channel, Message
 from crew_service.crewai.crew_run import CrewRun
@@ -92,18 +94,31 @@ def _inode(descriptor: int) -> tuple[int, int] | None:
 def work(link: socket.socket) -> None:
     service = ServiceConnection(link)
     request = service.request()
+    with _traced(request):
+        answer = _answer(service, request)
+        if "job" in request:
+            # As at the end of any Python program, threads that are no daemons are waited for.
+            threading._shutdown()  # type: ignore[attr-defined]
+        service.answer(answer)  # before the spans are sent: no collector delays an outcome
+    _leave()
+
+
+def _traced(request: Message) -> contextlib.AbstractContextManager[None]:
+    if not (request.get("trace") and tracing.is_wanted()):
+        return contextlib.nullcontext()
+    from crew_service.crewai import traces  # imports OpenTelemetry
+
+    return traces.below(request["trace"], request["job"]["execution_id"])
+
+
+def _answer(service: ServiceConnection, request: Message) -> Message:
     try:
-        answer = _done(service, request)
+        return _done(service, request)
     except CrewFailed as failure:
-        answer = {"type": "failed", "error": str(failure)}
+        return {"type": "failed", "error": str(failure)}
     except BaseException as error:  # a crew that calls sys.exit is to say why, too
         traceback.print_exc()
-        answer = {"type": "failed", "error": f"{type(error).__name__}: {error}"}
-    if "job" in request:
-        # As at the end of any Python program, threads that are no daemons are waited for.
-        threading._shutdown()  # type: ignore[attr-defined]
-    service.answer(answer)
-    _leave()
+        return {"type": "failed", "error": f"{type(error).__name__}: {error}"}
 
 
 def _leave() -> None:

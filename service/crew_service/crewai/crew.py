@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from typing import Literal
 
+from crew_service import tracing
 from crew_service.crewai import serialization
 from crew_service.crewai.channel import LINK_CLOSED, Message
 from crew_service.crewai.process_pool import CrewProcess, ProcessPool, ProcessPoolClosed
@@ -41,7 +42,7 @@ class CrewAICrew:
 
     def run(self, job: Job, report: Report) -> Completed | PendingReview:
         with PROCESSES.worker(job.execution_id) as worker:
-            worker.send({"target": self._target, "job": serialization.job_message(job)})
+            worker.send({"target": self._target, "job": serialization.job_message(job), "trace": tracing.carrier()})
             for message in _messages(worker, job.cancelled):
                 record = serialization.unpacked(message)
                 if isinstance(record, Completed | PendingReview):
@@ -87,6 +88,7 @@ def _messages(worker: CrewProcess, cancelled: Cancellation) -> Iterator[Message]
         if message is None:
             return
         if message["type"] == "failed":
+            worker.dismiss()
             raise CrewFailed(message["error"])
         if message["type"] == "died":
             raise CrewFailed(f"The crew's process {_ended(message['code'])} before the crew was done.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
@@ -26,24 +27,19 @@ from crew_service.crewai.feedback import StoredFeedback
 from crew_service.crewai.output_files import save
 from crew_service.crewai.task_order import TaskOrder
 from crew_service.crewai.task_outputs import edited, object_in, restored, stored, structured
-from crew_service.crewai.token_meter import TokenMeter
-from crew_service.engine.crew import (
-    Completed,
-    CrewFailed,
-    Job,
-    PendingReview,
-    Progress,
-    ReviewDecision,
-    TaskStarted,
-)
+from crew_service.crewai.usage import TokenMeter
+from crew_service.engine.crew import Completed, CrewFailed, Job, PendingReview, Progress, ReviewDecision, TaskStarted
 from crew_service.engine.crew import TaskOutput as StoredOutput
+
+REVIEW = "a person decides on this answer"
+TASK: ContextVar[str] = ContextVar("the task that runs", default="")
 
 
 class GateReached(HookAborted):
     """A task that asks a person has its answer, and the crew stops here."""
 
     def __init__(self, task: Task, output: TaskOutput) -> None:
-        super().__init__("a person decides on this answer", source="crew service")
+        super().__init__(REVIEW, source="crew service")
         self.task = task
         self.output = output
 
@@ -52,9 +48,10 @@ class CrewRun:
     def __init__(self, crew: Crew, job: Job, report: Callable[[Progress], None]) -> None:
         self._crew = crew
         self._inputs = job.inputs
-        self._report = TokenMeter(lambda: usage.of_process(crew), report)
         self._tasks = named_tasks(crew)
         self._names = {id(task): name for name, task in self._tasks.items()}
+        self._by_id = {str(task.id): name for name, task in self._tasks.items()}
+        self._report = TokenMeter(report, self._task_of, usage.models_of(crew))
         self._finished = TaskOrder(self._tasks, job.done, self._report)
         over = {output["task_id"] for output in job.done}
         self._gate = job.gate if job.gate and job.gate.task_id not in over else None
@@ -135,6 +132,10 @@ class CrewRun:
         if planned := self._state.get("descriptions"):
             step.task.description = planned[name]
         self._report(TaskStarted(name, (step.agent_role or "").strip()))
+        TASK.set(name)
+
+    def _task_of(self, task_id: str | None) -> str:
+        return self._by_id.get(task_id or "", TASK.get())
 
     def _answered(self, step: StepContext) -> None:
         if step.kind == "task" and id(step.task) in self._names and step.task.human_input:
@@ -174,7 +175,7 @@ class CrewRun:
         return {name: task.description for name, task in self._tasks.items()}
 
     def _usage(self) -> usage.Usage:
-        return usage.added(self._state.get("usage", {}), usage.of_process(self._crew))
+        return usage.added(self._state.get("usage", {}), self._report.total)
 
 
 def _completed(result: Any, used: usage.Usage) -> Completed:

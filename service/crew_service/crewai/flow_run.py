@@ -20,8 +20,8 @@ from crew_service.crewai.flow_branches import Branches, Question
 from crew_service.crewai.flow_persistence import WithoutPauses
 from crew_service.crewai.flow_replay import Replay
 from crew_service.crewai.flow_source import FlowSource
-from crew_service.crewai.nested_tasks import APPROVE, REVISE, NestedTasks, TaskAsks
-from crew_service.crewai.token_meter import TokenMeter
+from crew_service.crewai.nested_tasks import APPROVE, METHOD, REVISE, NestedTasks, TaskAsks
+from crew_service.crewai.usage import TokenMeter
 from crew_service.engine.crew import (
     Completed,
     CrewFailed,
@@ -42,7 +42,7 @@ class FlowRun:
         self._seconds: dict[str, float] = earlier.get("seconds", {})
         self._asks: dict[int, TaskAsks] = {}
         self._job = job = replace(job, gate=self._nested.before)
-        self._report = TokenMeter(lambda: usage.of_flow(self._flow), report)
+        self._report = TokenMeter(report, lambda task_id: (METHOD.get() or ("",))[0])
         self._name = source.name
         self._stored: dict[str, Any] = job.gate.state if job.gate else {}
         since = job.done[self._stored.get("done", 0) :]
@@ -222,7 +222,7 @@ class FlowRun:
         )
 
     def _usage(self) -> usage.Usage:
-        return usage.added(self._used, usage.of_flow(self._flow))
+        return usage.added(self._used, self._report.total)
 
 
 class _Asking:

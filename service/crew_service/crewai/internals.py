@@ -11,12 +11,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from crewai import Crew, Task, TaskOutput
+from crewai.events import crewai_event_bus
 from crewai.flow.async_feedback import PendingFeedbackContext
 from crewai.flow.flow import Flow
 from crewai.flow.human_feedback import HumanFeedbackResult, _serialize_llm_for_context
 from crewai.flow.runtime import _iter_condition_events
 from crewai.flow.types import FlowMethodName
+from crewai.llms.base_llm import BaseLLM
 
+WATCHED = "_counting_is_watched"
 AsyncCall = Callable[..., Awaitable[Any]]
 Memory = dict[str, Any]
 FIRED = "_fired_or_listeners"  # of or_() conditions, which count once
@@ -25,6 +28,31 @@ COUNTS = ("_method_call_counts", "_method_execution_counts")
 EVENTS = "_pending_events"  # of and_() conditions that are met in part
 OUTPUTS = "_method_outputs"
 ANSWER = ("output", "feedback", "outcome", "method_name", "metadata")
+
+
+def watch_count(kind: type[BaseLLM], counting: Callable[[BaseLLM, Callable[[], None]], None]) -> None:
+    """Let `counting` perform each count of tokens that a class of models makes by a method of its own."""
+    for owner in kind.__mro__:
+        count = vars(owner).get("_track_token_usage_internal")
+        if count is None or getattr(count, WATCHED, False):
+            continue
+
+        def counted(model: BaseLLM, used: Any, count: Callable[..., None] = count) -> None:
+            counting(model, lambda: count(model, used))
+
+        setattr(counted, WATCHED, True)
+        setattr(owner, count.__name__, counted)
+
+
+def watch_events(told: Callable[[Any, Any], None]) -> None:
+    """Tell of each event where it is emitted; a handler of the bus runs in another thread, at another time."""
+    emit = crewai_event_bus.emit
+
+    def emitted(source: Any, event: Any) -> Any:
+        told(source, event)
+        return emit(source, event)
+
+    crewai_event_bus.emit = emitted  # type: ignore[method-assign]
 
 
 def feedback_message(context: Any, feedback: str) -> Any:

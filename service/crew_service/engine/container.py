@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
+from crew_service import tracing
 from crew_service.engine.browser_sessions import BrowserSessions
 from crew_service.engine.crew import Crew
 from crew_service.engine.dead_letters import DeadLetters
@@ -38,7 +39,7 @@ class Process:
 
     def __init__(self, settings: Settings, crews: Mapping[str, Crew], dialect: Dialect) -> None:
         self.settings = settings
-        self.metrics = Metrics(crews)
+        self.metrics = Metrics(crews, settings.prices)
         self.is_stopping = False
         self.database = Database(settings.database, serve=True)
         self.flow_webhook = _flow_webhook(settings)
@@ -61,6 +62,7 @@ class Process:
         )
 
     def start(self) -> None:
+        tracing.is_wanted()  # which logs what is missing, at the start and not at the first request
         self.membership.start()
         if self.settings.delivers:
             self.outbox.start()
@@ -91,6 +93,7 @@ class Process:
         self.retention.stop()
         self.membership.stop()
         self.database.close()
+        tracing.stop()
 
     def _cancel_all(self) -> None:
         for crew in self.crews.values():
@@ -130,6 +133,7 @@ class Container:
             limits=self.limits,
             fresh_ids=dialect.fresh_ids,
             posted=process.posted,
+            spent=lambda by_model: process.metrics.spent(name, by_model),
         )
         self.dead_letters = DeadLetters(self.database, crew=name, posted=process.outbox.posted)
         self.executions = Executions(

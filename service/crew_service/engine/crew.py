@@ -147,6 +147,8 @@ class TokensUsed:
 
     total: int
     parts: dict[str, int] = field(default_factory=dict)  # prompt_tokens and completion_tokens, where known
+    by_task: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
+    """Figures by task and model, both empty where they are not known: of this segment, those that have grown."""
 
 
 Progress = TaskStarted | StepDone | TaskDone | TokensUsed

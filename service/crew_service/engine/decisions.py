@@ -126,6 +126,18 @@ def _chosen(outcomes: list[str], decision: Decision) -> str | None:
     return text if text in outcomes else None
 
 
+def kept(gate: dict[str, Any], said: Decision, settled: Decision) -> dict[str, Any]:
+    """Return what a round keeps of a decision; at a Flow's question, a flag is what was sent and not what it means."""
+    return {
+        "is_approve": said.is_approve,
+        "outcome": settled.outcome,
+        "human_feedback": said.feedback,
+        "edited": said.edit is not None,
+        # Gates of release 0.1 have no hash.
+        "output_sha256": gate.get("output_sha256") or hashes_of(gate["output"])["output_sha256"],
+    }
+
+
 def decided(gate: dict[str, Any], decision: Decision) -> dict[str, Any]:
     """Return the gate with what the person said."""
     said = {"output": gate["output"], "feedback": decision.feedback}

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from sqlalchemy.engine import Connection, Row
 
+from crew_service import tracing
 from crew_service.engine import events, usage
 from crew_service.engine.crew import TaskOutput
 from crew_service.engine.decisions import AlreadyOver as AlreadyOver
@@ -18,10 +19,10 @@ from crew_service.engine.decisions import NotWaiting as NotWaiting
 from crew_service.engine.decisions import Refused as Refused
 from crew_service.engine.decisions import UnknownExecution as UnknownExecution
 from crew_service.engine.decisions import UnknownTask as UnknownTask
-from crew_service.engine.decisions import decided, settled
+from crew_service.engine.decisions import decided, kept, settled
 from crew_service.engine.idempotency import IdempotencyKey
 from crew_service.engine.principals import Principal
-from crew_service.storage import integrity, queries, questions, states, webhooks
+from crew_service.storage import integrity, queries, questions, states, views, webhooks
 from crew_service.storage.database import Database
 from crew_service.storage.states import State
 
@@ -86,6 +87,7 @@ class Executions:
                 inputs=start.inputs,
                 limits=start.limits or None,
                 meta=start.meta,
+                trace=tracing.kicked_off(),
                 webhooks=start.webhooks or None,
                 restore_from=start.restore_from,
                 usage=usage.counted(None),
@@ -100,7 +102,7 @@ class Executions:
     def status_row(self, caller: Principal, kickoff_id: str) -> Row[Any] | None:
         row = self._database.peek(self._status_query, kickoff_id)
         if row is not None and not integrity.is_readable(row):
-            self._end_unreadable(row.id)
+            self.end_unreadable(row.id)
             row = self._database.peek(self._status_query, kickoff_id)
         return row if self._sees(caller, row) else None
 
@@ -111,6 +113,12 @@ class Executions:
 
     def is_known(self, caller: Principal, kickoff_id: str) -> bool:
         return self._sees(caller, self._database.peek(queries.KNOWN, kickoff_id))
+
+    def head(self, caller: Principal, some_id: str) -> Row[Any] | None:
+        """Find an execution that the caller may see by its id, or by any under which it is or was polled."""
+        with self._database.reading() as connection:
+            row = views.head(connection, some_id)
+        return row if self._sees(caller, row) else None
 
     def find(self, caller: Principal, some_id: str) -> tuple[Row[Any], list[TaskOutput]] | None:
         """By the polled id or by that of the kickoff; with the finished tasks."""
@@ -135,7 +143,7 @@ class Executions:
         rows = read()
         unreadable = [row.id for row in rows if not integrity.is_readable(row)]
         for execution_id in unreadable:
-            self._end_unreadable(execution_id)
+            self.end_unreadable(execution_id)
         return [row for row in read() if integrity.is_readable(row)] if unreadable else rows
 
     def resume(
@@ -155,8 +163,10 @@ class Executions:
             if earlier:
                 return earlier
             row = self._question(connection, caller, decision)
-            decision = settled(row.gate, decision)
-            questions.close(connection, row.gate, by=answered_by or caller.key, now=now)
+            said, decision = decision, settled(row.gate, decision)
+            by = answered_by or caller.key
+            questions.close(connection, row.gate, by=by, now=now)
+            questions.close_round(connection, row, {**kept(row.gate, said, decision), "by": by}, now=now)
             kickoff_id = row.kickoff_id if row.gate["key"] == row.gate["task_id"] else str(uuid4())
             queries.move(
                 connection,
@@ -167,19 +177,20 @@ class Executions:
                 due_at=now + self._queue_delay,
                 webhooks=row.webhooks if decision.webhooks is None else decision.webhooks or None,
                 gate=decided(row.gate, decision),
+                trace=tracing.resumed(row.trace),
                 current_task=None,
                 current_agent=None,
             )
             webhooks.withdraw_question(connection, row.id)
-            said = answer(kickoff_id)
+            answered = answer(kickoff_id)
             if once:
-                once.keep(connection, said, execution_id=row.id, now=now)
+                once.keep(connection, answered, execution_id=row.id, now=now)
         if row.webhooks:
             self._database.erased.set()
         verdict = decision.outcome or ("approved" if decision.is_approve else "sent back")
         log.info("%s by %s", verdict, caller.key, extra={"execution_id": row.id})
         self._wake()
-        return said
+        return answered
 
     def say_once(self, once: IdempotencyKey | None, answer: dict[str, Any]) -> dict[str, Any]:
         """Give an answer that changes nothing, the same again for the same key."""
@@ -236,9 +247,9 @@ class Executions:
         with self._database.reading() as connection:
             row = queries.by_either_id(connection, some_id)
         if row is not None and not integrity.is_readable(row):
-            self._end_unreadable(row.id)
+            self.end_unreadable(row.id)
 
-    def _end_unreadable(self, execution_id: str) -> None:
+    def end_unreadable(self, execution_id: str) -> None:
         with self._database.writing() as connection:
             integrity.end_unreadable(connection, execution_id, now=self._database.now())
         log.error("the stored execution cannot be read; it was ended", extra={"execution_id": execution_id})

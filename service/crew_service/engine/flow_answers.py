@@ -8,13 +8,7 @@ from typing import Any
 
 from sqlalchemy.engine import Row
 
-from crew_service.engine.decisions import (
-    AlreadyAnswered,
-    BadResponseToken,
-    Decision,
-    NotWaiting,
-    UnknownExecution,
-)
+from crew_service.engine.decisions import AlreadyAnswered, BadResponseToken, Decision, NotWaiting, UnknownExecution
 from crew_service.engine.executions import Executions
 from crew_service.engine.flow_webhook import FlowWebhook
 from crew_service.engine.principals import Principal

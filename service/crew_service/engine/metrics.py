@@ -12,6 +12,8 @@ from sqlalchemy import func, select
 from sqlalchemy.engine import Connection
 
 from crew_service.engine import paths
+from crew_service.engine.usage import MOST_MODELS, ByModel
+from crew_service.prices import Prices
 from crew_service.storage import counts
 from crew_service.storage.database import Database
 from crew_service.storage.states import State
@@ -21,7 +23,7 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 
 class Metrics:
-    def __init__(self, crews: Collection[str]) -> None:
+    def __init__(self, crews: Collection[str], prices: Prices | None = None) -> None:
         self._labels = [] if paths.ROOT in crews else ["crew"]
         self._registry = CollectorRegistry()
         self._requests = Histogram(
@@ -38,6 +40,21 @@ class Metrics:
             registry=self._registry,
         )
 
+        self._prices = prices or Prices()
+        self._models: set[str] = set()
+        self._tokens = Counter(
+            "crew_service_tokens",
+            "Tokens that language models have used, by model.",
+            (*self._labels, "model", "kind"),
+            registry=self._registry,
+        )
+        self._cost = Counter(
+            "crew_service_cost_usd",
+            "Cost of language models that have a price, in USD.",
+            (*self._labels, "model"),
+            registry=self._registry,
+        )
+
     def watch(self, database: Database, pools: Mapping[str, Pool]) -> None:
         self._registry.register(_Gauges(database, pools, self._labels))
 
@@ -46,6 +63,22 @@ class Metrics:
 
     def tried(self, crew: str, kind: str, outcome: str) -> None:
         self._webhooks.labels(*self._values(crew), kind, outcome).inc()
+
+    def spent(self, crew: str, by_model: ByModel) -> None:
+        """Count what an execution of this process has used more, by model."""
+        for model, figures in by_model.items():
+            label = self._label(model)
+            for kind in ("prompt", "completion"):
+                self._tokens.labels(*self._values(crew), label, kind).inc(figures[f"{kind}_tokens"])
+            if self._prices and (cost := self._prices.cost(model, figures)) is not None:
+                self._cost.labels(*self._values(crew), label).inc(cost)
+
+    def _label(self, model: str) -> str:
+        """A crew may name its models as it likes; those that are too many share a label."""
+        if model not in self._models and len(self._models) >= MOST_MODELS:
+            return "others"
+        self._models.add(model)
+        return model
 
     def text(self, crew: str | None = None) -> bytes:
         """Return the figures of one crew, or of all, in the format of Prometheus."""

@@ -6,6 +6,11 @@ ROOT = ""  # the name of a crew that is served alone, at the root
 BASE = "/crews"
 
 
+def view(execution_id: str) -> str:
+    """The path of an execution's page, below that of its crew."""
+    return f"/view?id={execution_id}"
+
+
 def of_crew(name: str) -> str:
     """The path below which a crew has its API; empty for the root."""
     return f"{BASE}/{name}" if name else ""

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from crew_service.engine import usage
 from crew_service.engine.background import Background
 from crew_service.engine.crew import Cancelled, Crew
 from crew_service.engine.limits import Limits
@@ -39,6 +40,7 @@ class Runner:
         limits: Limits,
         fresh_ids: bool,
         posted: Callable[[], None],
+        spent: Callable[[usage.ByModel], None],
     ) -> None:
         self._database = database
         self._membership = membership
@@ -48,6 +50,7 @@ class Runner:
         self._limits = limits
         self._fresh_ids = fresh_ids
         self._posted = posted
+        self._spent = spent
         self._running: dict[str, Segment] = {}
         self._cancelled: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -142,7 +145,15 @@ class Runner:
                 integrity.end_unreadable(connection, execution_id, now=self._database.now())
             log.error("the stored execution cannot be read; it was ended", extra={"execution_id": execution_id})
             return None
-        return Segment(self._database, row, done, limits=self._limits, fresh_ids=self._fresh_ids, posted=self._posted)
+        return Segment(
+            self._database,
+            row,
+            done,
+            limits=self._limits,
+            fresh_ids=self._fresh_ids,
+            posted=self._posted,
+            spent=self._spent,
+        )
 
     def _run(self, segment: Segment) -> None:
         log.info("running", extra={"execution_id": segment.execution_id})

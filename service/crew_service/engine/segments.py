@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
 
 from sqlalchemy.engine import Connection, Row
 
+from crew_service import tracing
 from crew_service.engine import events, retrying, usage
 from crew_service.engine.crew import (
     Cancelled,
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 SHOWN = ("task_id", "output", "agent", "execution_time")  # of each task, when the crew is finished
 MOST_TOKENS = 2**31 - 1  # that the column `tokens` holds; `usage` has the figure itself
 News = tuple[str, dict[str, Any]]  # a webhook's kind and body
+Result = tuple[Any, dict[str, Any]]  # a finished task and its figures
+MOST_OPEN = 200  # tasks that have begun and are not finished
 
 
 class Segment:
@@ -54,6 +57,7 @@ class Segment:
         limits: Limits,
         fresh_ids: bool,
         posted: Callable[[], None],
+        spent: Callable[[usage.ByModel], None],
     ) -> None:
         self.execution_id: str = row.id
         self._fence = queries.Fence(row.id, row.segment, 0)
@@ -62,11 +66,13 @@ class Segment:
         self._limits = limits.lowered(row.limits)
         self._fresh_ids = fresh_ids
         self._posted = posted
+        self._spent = spent
         self._began = time.monotonic()
         self._writing = threading.Lock()
         self._done = list(done)
         self._used_before = _used_before(row)
         self._used = self._used_before
+        self._tasks = OpenTasks(row)
         self._stream = events.Stream((row.webhooks or {}).get("events"))
         self.job = Job(row.id, row.inputs, done, _decided(row.gate), restore_from=row.restore_from)
 
@@ -78,27 +84,30 @@ class Segment:
 
     def run(self, crew: Crew) -> None:
         """Run the crew and record how the segment ended; `Cancelled` goes on to the caller."""
-        try:
-            outcome = crew.run(self.job, self.report)
-        except Cancelled:
-            raise
-        except CrewFailed as failure:
-            self.fail(str(failure))
-        except BaseException as failure:  # even SystemExit of a crew must not end the service
-            self.fail(f"{type(failure).__name__}: {failure}")
-        else:
-            self._end(outcome)
+        with tracing.segment(self._row) as span:
+            try:
+                outcome = crew.run(self.job, self.report)
+            except Cancelled:
+                raise
+            except BaseException as failure:  # even SystemExit of a crew must not end the service
+                span.error = type(failure).__name__
+                self.fail(str(failure) if isinstance(failure, CrewFailed) else f"{span.error}: {failure}")
+            else:
+                self._end(outcome)
 
     def report(self, progress: Progress) -> None:
         self.job.cancelled.raise_if_set()
         match progress:
-            case TokensUsed(total, parts):
+            case TokensUsed(total, parts, by_task):
                 self._used = usage.added(self._used_before, usage.counted({**parts, "total_tokens": total}))
+                self._spent(self._tasks.count(by_task))
                 self.enforce_limits()
                 self.job.cancelled.raise_if_set()
                 written = self._write(states.NOTE, **self._cost)
             case TaskStarted(task_id, agent):
-                written = self._write(states.NOTE, current_task=task_id, current_agent=agent)
+                self._tasks.begin(task_id, agent, now=self._database.now())
+                begun = {"current_task": task_id, "current_agent": agent, **self._tasks.values}
+                written = self._write(states.NOTE, **tidy(begun))
             case StepDone():
                 step = tidy(vars(progress))
                 written = self._write(states.NOTE, news=("step", step), last_step=step)
@@ -131,16 +140,17 @@ class Segment:
     def _finish(self, task: Any) -> bool:
         hidden = ("task_id", "execution_time", "point")
         shown = {name: value for name, value in task.items() if name != "point"}
+        figures = self._tasks.end(task)
         values: dict[str, Any] = {"completed_tasks": len(self._done) + 1, "last_task": shown}
         values |= {"work_seconds": self.work_seconds, "counted_at": self._database.now(), **self._cost}
         news = ("task", {k: v for k, v in task.items() if k not in hidden})
-        written = self._write(states.NOTE, news=news, task=task, **values)
+        written = self._write(states.NOTE, news=news, task=(task, figures), **values)
         self._done.append(task)
         return written
 
     @property
     def _cost(self) -> dict[str, Any]:
-        return {"tokens": min(self._used["total_tokens"], MOST_TOKENS), "usage": self._used}
+        return {"tokens": min(self._used["total_tokens"], MOST_TOKENS), "usage": self._used, **self._tasks.values}
 
     def fail(self, error: str) -> None:
         self._move(states.FAIL, error=tidy(error))
@@ -204,7 +214,7 @@ class Segment:
         self._posted()
         return moved
 
-    def _write(self, step: states.Move, news: News | None = None, task: Any = None, **values: Any) -> bool:
+    def _write(self, step: states.Move, news: News | None = None, task: Result | None = None, **values: Any) -> bool:
         with self._writing:
             return self._patiently(lambda: self._write_once(step, news, task, **values))
 
@@ -216,7 +226,9 @@ class Segment:
             self._began += time.monotonic() - began
         return written
 
-    def _write_once(self, step: states.Move, news: News | None = None, task: Any = None, **values: Any) -> bool:
+    def _write_once(
+        self, step: states.Move, news: News | None = None, task: Result | None = None, **values: Any
+    ) -> bool:
         """The row, what the task gave and the webhook, in one transaction; True if it is written, now or before."""
         now = self._database.now()
         happened = self._happened(step, news, values, now)
@@ -227,7 +239,9 @@ class Segment:
                     return False
             else:
                 if task is not None:
-                    queries.add_result(connection, self.execution_id, len(self._done), task)
+                    queries.add_result(connection, self.execution_id, len(self._done), *task)
+                if step is states.WAIT:
+                    questions.open_round(connection, self.execution_id, len(values["asked"]), values["gate"], now=now)
                 if question_id := (values.get("gate") or {}).get("question_id"):
                     questions.ask(connection, question_id, self.execution_id, now=now)
                 if news:
@@ -254,6 +268,53 @@ class Segment:
         if hook:
             full = {**body, "kickoff_id": self._row.kickoff_id, "meta": self._row.meta}
             webhooks.post(connection, self.execution_id, kind, hook, full, now=now)
+
+
+class OpenTasks:
+    """The tasks that have begun: since when, by which agent, and what they have used; and what each model has used."""
+
+    def __init__(self, row: Row[Any]) -> None:
+        self._models = usage.read(row.model_usage)
+        self._open: dict[str, dict[str, Any]] = {name: dict(task) for name, task in (row.open_tasks or {}).items()}
+        self._counted: dict[tuple[str, str], usage.Figures] = {}  # in this segment
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What is stored of them."""
+        return {"model_usage": self._models or None, "open_tasks": self._open or None}
+
+    def begin(self, task_id: str, agent: str, *, now: float) -> None:
+        if (task := self._task(task_id)) is not None:
+            task["agent"] = agent
+            task.setdefault("started_at", now)
+
+    def count(self, by_task: Mapping[str, Mapping[str, Any]]) -> usage.ByModel:
+        """Take the figures of this segment; return by how much those of each model have grown."""
+        grown: usage.ByModel = {}
+        for task_id, models in by_task.items():
+            for model, given in models.items():
+                figures = usage.of_model(given)
+                more = usage.since(figures, self._counted.get((task_id, model), {}))
+                self._counted[task_id, model] = figures
+                usage.add_to(grown, model, more)
+                usage.add_to(self._models, model, more)
+                if (task := self._task(task_id)) is not None:
+                    usage.add_to(task.setdefault("usage", {}), model, more, most=usage.MOST_MODELS_OF_TASK)
+        return grown
+
+    def end(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the figures of a task that is finished."""
+        known = self._open.pop(task["task_id"], {})
+        return {
+            "started_at": known.get("started_at"),
+            "seconds": task["execution_time"],
+            "usage": known.get("usage", {}),
+        }
+
+    def _task(self, task_id: str) -> dict[str, Any] | None:
+        if not task_id or (task_id not in self._open and len(self._open) >= MOST_OPEN):
+            return None
+        return self._open.setdefault(task_id, {})
 
 
 def _used_before(row: Row[Any]) -> usage.Usage:

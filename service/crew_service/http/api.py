@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy.engine import Row
 
-from crew_service.engine import usage
+from crew_service.engine import paths, usage
 from crew_service.engine.container import Container
 from crew_service.engine.decisions import (
     AlreadyAnswered,
@@ -25,6 +25,7 @@ from crew_service.engine.decisions import (
     UnknownExecution,
     UnknownTask,
 )
+from crew_service.engine.details import Details
 from crew_service.engine.executions import Start
 from crew_service.engine.flow_answers import FlowAnswer
 from crew_service.engine.idempotency import IdempotencyKey
@@ -42,6 +43,7 @@ LONGEST_KEY = 255
 OFFER, PATH = "Crew-Batch-Status", "/statuses"
 EDITS_OFFER, EDITS_FIELD = "Crew-Edited-Output", "edited_output"
 HASH_OFFER, HASH_FIELD = "Crew-Draft-Hash", "output_sha256"
+VIEW = "Crew-View"  # where a browser finds the execution, below the crew's own base URL
 USAGE, USAGE_FIELD = usage.HEADER, "usage"  # beside the body, which stays as it is specified
 MOST_IDS = 200
 LISTED_STATES = tuple(dict.fromkeys(SPECIFIED.values()))  # the words of the specification, in both dialects
@@ -60,6 +62,15 @@ class Api:
         self._service = service
         self._dialect = dialect
         self._executions = service.executions
+        self._prices = service.settings.prices
+        self._details = Details(
+            service.database,
+            service.crew,
+            dialect=dialect.name,
+            prices=self._prices,
+            word=SPECIFIED.__getitem__,
+            mend=service.executions.end_unreadable,
+        )
         takes_edits = EDITS_FIELD in dialect.resume_body.model_fields and service.crew.kind == "crew"
         checks_drafts = HASH_FIELD in dialect.resume_body.model_fields
         self._offers = {
@@ -83,8 +94,9 @@ class Api:
         return self._answered(self._executions.status_row(caller, kickoff_id))
 
     def _answered(self, row: Row[Any] | None) -> JSONResponse:
-        code, answer = self._said(row)
-        return JSONResponse(answer, code, {**self._offers, **usage.header(row and usage.so_far(row))})
+        code, answer, used = self._said(row)
+        view = {VIEW: paths.view(row.id)} if row is not None else {}
+        return JSONResponse(answer, code, {**self._offers, **view, **usage.header(used)})
 
     async def statuses(self, request: Request) -> JSONResponse:
         return await run_in_threadpool(self._statuses, _caller(request), self._ids(request))
@@ -98,15 +110,17 @@ class Api:
             row = self._executions.small_status_row(caller, kickoff_id)
             if row is None and self._executions.is_known(caller, kickoff_id):
                 return None
-        code, answer = self._said(row)
+        code, answer, used = self._said(row)
         if len(json.dumps(answer)) > LONGEST_IN_BATCH:
             return None
-        used = row and usage.so_far(row)
         return {"code": code, "body": answer, **({USAGE_FIELD: used} if used else {})}
 
-    def _said(self, row: Row[Any] | None) -> tuple[int, dict[str, Any]]:
-        """Code and body of a status."""
-        return self._dialect.unknown() if row is None else (200, self._dialect.status(row, self._service.crew))
+    def _said(self, row: Row[Any] | None) -> tuple[int, dict[str, Any], usage.Usage | None]:
+        """Code and body of a status, and what was used."""
+        if row is None:
+            return *self._dialect.unknown(), None
+        used = self._prices.priced(usage.so_far(row))
+        return 200, self._dialect.status(row, self._service.crew, used), used
 
     async def inputs(self, request: Request) -> JSONResponse:
         crew = self._service.crew
@@ -114,13 +128,32 @@ class Api:
 
     async def kickoff(self, request: Request) -> JSONResponse:
         start, once = await self._read(request, "kickoff", self._start)
-        return JSONResponse(await run_in_threadpool(self._executions.kickoff, _caller(request), start, once))
+        answer = await run_in_threadpool(self._executions.kickoff, _caller(request), start, once)
+        return JSONResponse(answer, headers={VIEW: paths.view(answer["kickoff_id"])})
 
     async def executions(self, request: Request) -> JSONResponse:
         limit, states = self._limit(request), self._states(request)
         rows = await run_in_threadpool(self._executions.latest, _caller(request), limit, states)
         total = len(self._service.crew.tasks)
         return JSONResponse({"executions": [_listed(row, total) for row in rows]})
+
+    async def details(self, request: Request) -> Response:
+        known = request.headers.getlist("if-none-match")
+        return await run_in_threadpool(self._detailed, _caller(request), request.path_params["id"], known)
+
+    def _detailed(self, caller: Principal, some_id: str, known: list[str]) -> Response:
+        """Answer from the ETag alone where the caller has the rest; who may see it at all is asked before."""
+        head = self._executions.head(caller, some_id) if _is_uuid(some_id) else None
+        if head is None:
+            raise UnknownExecution("no such execution")
+        found = self._details.found(head)
+        headers = {"ETag": found.etag, "Cache-Control": "private, no-cache"}
+        if _is_known(found.etag, known):
+            return Response(status_code=304, headers=headers)
+        text = self._details.text(found.id)
+        if text is None:
+            raise UnknownExecution("no such execution")
+        return Response(text, media_type="application/json", headers=headers)
 
     async def resume(self, request: Request) -> JSONResponse:
         decision, once = await self._read(request, "resume", self._decision)
@@ -152,7 +185,9 @@ class Api:
     async def stop(self, request: Request) -> JSONResponse:
         kickoff_id = request.path_params["kickoff_id"]
         used = await run_in_threadpool(self._executions.stop, _caller(request), kickoff_id)
-        return JSONResponse({"status": "stopped", "kickoffId": kickoff_id}, headers=usage.header(used))
+        return JSONResponse(
+            {"status": "stopped", "kickoffId": kickoff_id}, headers=usage.header(self._prices.priced(used))
+        )
 
     async def healthz(self, request: Request) -> JSONResponse:
         return health_answer(await run_in_threadpool(self._service.process.health.problem))
@@ -245,6 +280,12 @@ def _already_answered(refused: AlreadyAnswered) -> dict[str, Any]:
 def _caller(request: Request) -> Principal:
     caller: Principal = request.state.caller
     return caller
+
+
+def _is_known(etag: str, given: list[str]) -> bool:
+    """Whether `If-None-Match` names it; a weak comparison, as RFC 9110 has it for this header."""
+    tags = {tag.strip().removeprefix("W/") for line in given for tag in line.split(",")}
+    return etag in tags or "*" in tags
 
 
 def _once(request: Request, endpoint: str, body: dict[str, Any]) -> IdempotencyKey | None:

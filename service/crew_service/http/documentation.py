@@ -42,6 +42,7 @@ TAGS = (
 )
 REF = "#/components/schemas/{model}"
 ANY_BUT_NULL = ["string", "number", "boolean", "array", "object"]
+NOT_MODIFIED = 304  # an answer without a body
 UNAUTHORIZED = "The token is missing or not valid."
 
 
@@ -78,6 +79,8 @@ def _refusals(endpoint: Endpoint) -> dict[int | str, dict[str, Any]]:
 
 
 def _shape(endpoint: Endpoint, code: int) -> dict[str, Any]:
+    if code == NOT_MODIFIED:
+        return {}
     if endpoint.answer is None:  # a model would be shown with the media type of the 200
         return {"content": _json(response_models.Problem)}
     return {"model": endpoint.problem if code == 422 else response_models.Problem}

@@ -22,6 +22,17 @@ KICKOFF_ID = {
     "schema": {"type": "string", "minLength": 1},
     "example": response_models.ID,
 }
+SOME_ID = {
+    **KICKOFF_ID,
+    "name": "id",
+    "description": "The execution's id, or any under which it is or was polled.",
+}
+IF_NONE_MATCH = {
+    "name": "If-None-Match",
+    "in": "header",
+    "description": "The `ETag` of an answer that is at hand: it changes with what happens to the execution.",
+    "schema": {"type": "string"},
+}
 IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -143,6 +154,15 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             parameters=(STATE, LIMIT),
             problems={dialect.bad_request: "The state or the limit is not valid."},
             problem=dialect.problem,
+        ),
+        Endpoint(
+            method="GET",
+            path="/executions/{id}",
+            handler=Api.details,
+            summary="Everything that is known of an execution",
+            answer=response_models.Details,
+            parameters=(SOME_ID, IF_NONE_MATCH),
+            problems={304: "Nothing has happened since.", 404: "The id is not known."},
         ),
         Endpoint(
             method="POST",

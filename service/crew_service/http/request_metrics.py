@@ -1,4 +1,4 @@
-"""Counts and times every request for the metrics."""
+"""Counts and times every request for the metrics, and traces those that change something."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from crew_service import tracing
 from crew_service.engine.metrics import Metrics
 
 
@@ -30,8 +31,11 @@ class RequestMetrics:
                 code = message["status"]
             await send(message)
 
-        try:
-            await self._app(scope, receive, note)
-        finally:
-            path = base + getattr(scope.get("route"), "path", "other")
-            self._metrics.answered(self._crew, path, code, time.perf_counter() - began)
+        with tracing.request(scope) as span:
+            try:
+                await self._app(scope, receive, note)
+            finally:
+                path = base + getattr(scope.get("route"), "path", "other")
+                self._metrics.answered(self._crew, path, code, time.perf_counter() - began)
+                if span:
+                    tracing.answered(span, path, code)

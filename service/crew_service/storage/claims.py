@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import and_, delete, insert, or_, select, update
+from sqlalchemy import and_, case, delete, insert, or_, select, update
 from sqlalchemy.engine import Connection
 
 from crew_service.storage.states import CLAIM, State
 from crew_service.storage.tables import executions, processes
 
-LONGEST_DELAY = 2.0  # seconds; what is due later than that was stored before the clock was set back
+LONGEST_DELAY = 2.0  # seconds; a later due_at means the clock was set back
 
 
 def register(connection: Connection, process_id: str, *, host: str, alone: bool, now: float) -> int:
@@ -67,6 +67,8 @@ def claim_due(connection: Connection, process_id: str, crew: str, *, now: float,
     claimed = list(connection.execute(query).scalars())
     if claimed:
         values: dict[str, Any] = {"state": CLAIM.target, "claimed_by": process_id, "segment": executions.c.segment + 1}
+        # One that a service of an earlier release claimed first has no beginning that is known.
+        values["started_at"] = case((executions.c.segment == 0, now), else_=executions.c.started_at)
         values |= {"writes": 0, "current_task": None, "current_agent": None, "counted_at": now, "updated_at": now}
         connection.execute(update(executions).where(executions.c.id.in_(claimed)).values(values))
     return claimed

@@ -14,13 +14,7 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
 from sqlalchemy.sql import Select
 
 from crew_service.storage import clock, engines, file_lock, location, schema
-from crew_service.storage.availability import (
-    LOCKED,
-    Availability,
-    DatabaseUnavailable,
-    FileMoved,
-    is_trouble,
-)
+from crew_service.storage.availability import LOCKED, Availability, DatabaseUnavailable, FileMoved, is_trouble
 from crew_service.storage.writer_turn import Busy, WriterTurn
 
 

@@ -20,9 +20,10 @@ GATE = frozenset({"task_id", "key", "output", "agent", "state", "rounds"})
 KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("segment", "writes", "completed_tasks", "tokens"), (int,)),
     **dict.fromkeys(("created_at", "due_at", "updated_at", "work_seconds"), NUMBER),
-    **dict.fromkeys(("ended_at", "counted_at"), (*NUMBER, NONE)),
+    **dict.fromkeys(("started_at", "ended_at", "counted_at"), (*NUMBER, NONE)),
     **dict.fromkeys(("current_task", "current_agent", "output", "error"), (str, NONE)),
-    **dict.fromkeys(("meta", "webhooks", "gate", "last_task", "last_step", "limits", "usage"), (dict, NONE)),
+    **dict.fromkeys(("meta", "webhooks", "gate", "last_task", "last_step", "limits", "trace"), (dict, NONE)),
+    **dict.fromkeys(("usage", "model_usage", "open_tasks"), (dict, NONE)),
     "inputs": (dict,),
     "asked": (list,),
     "tasks": (list, NONE),

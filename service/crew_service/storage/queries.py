@@ -149,5 +149,6 @@ def ended(now: float) -> dict[str, Any]:
     return {"ended_at": now, "aged_from": now, "webhooks": None, "gate": None}
 
 
-def add_result(connection: Connection, execution_id: str, position: int, task: Any) -> None:
-    connection.execute(insert(results).values(execution_id=execution_id, position=position, task=task))
+def add_result(connection: Connection, execution_id: str, position: int, task: Any, figures: Any = None) -> None:
+    values = {"execution_id": execution_id, "position": position, "task": task, "figures": figures}
+    connection.execute(insert(results).values(**values))

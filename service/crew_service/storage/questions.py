@@ -1,4 +1,7 @@
-"""The questions that Flows ask: each is announced once and answered once; what it was stays with the execution."""
+"""What people are asked. Each round, its draft and its decision stay with the execution.
+
+The questions of Flows have ids besides: each is announced once and answered once.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,38 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.engine import Connection, Row
 
 from crew_service.storage.states import State
-from crew_service.storage.tables import executions, questions
+from crew_service.storage.tables import executions, questions, rounds
+
+LONGEST_DRAFT = 256 * 1024  # characters of a draft, or of an answer, that a round keeps
+
+
+def open_round(connection: Connection, execution_id: str, number: int, gate: Mapping[str, Any], *, now: float) -> None:
+    """Keep what a person is asked."""
+    connection.execute(insert(rounds).values(**_asked(execution_id, number, gate), asked_at=now))
+
+
+def close_round(connection: Connection, row: Row[Any], decision: Mapping[str, Any], *, now: float) -> None:
+    """Keep the decision on what a waiting execution asks; a service of an earlier release kept no question."""
+    decision = {**decision, "human_feedback": decision["human_feedback"][:LONGEST_DRAFT], "decided_at": now}
+    number = len(row.asked)
+    mine = update(rounds).where(rounds.c.execution_id == row.id, rounds.c.number == number)
+    if connection.execute(mine.values(**decision)).rowcount == 0:
+        asked = {**_asked(row.id, number, row.gate), "asked_at": row.updated_at}
+        connection.execute(insert(rounds).values({**asked, **decision}))
+
+
+def _asked(execution_id: str, number: int, gate: Mapping[str, Any]) -> dict[str, Any]:
+    draft = str(gate["output"])
+    return {
+        "execution_id": execution_id,
+        "number": number,
+        "task_id": gate["task_id"],
+        "question": gate.get("question"),
+        "outcomes": gate.get("outcomes"),
+        "draft": draft[:LONGEST_DRAFT],
+        "draft_is_cut": len(draft) > LONGEST_DRAFT,
+        "output_sha256": gate.get("output_sha256"),
+    }
 
 
 def ask(connection: Connection, question_id: str, execution_id: str, *, now: float) -> None:

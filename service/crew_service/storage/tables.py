@@ -5,7 +5,7 @@ A change here needs a migration in `migrations/versions`; a test compares the tw
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, Column, Float, Index, Integer, MetaData, String, Table, Text, text
+from sqlalchemy import JSON, Boolean, Column, Float, Index, Integer, MetaData, String, Table, Text, text
 
 metadata = MetaData()
 
@@ -23,6 +23,7 @@ executions = Table(
     Column("created_at", Float, nullable=False),
     Column("due_at", Float, nullable=False),  # when queued: not to be claimed before
     Column("updated_at", Float, nullable=False),
+    Column("started_at", Float),  # when it was first claimed
     Column("ended_at", Float),
     Column("aged_from", Float),  # when it ended, by the database's clock: retention counts from here
     Column("work_seconds", Float, nullable=False, default=0.0),
@@ -32,6 +33,7 @@ executions = Table(
     Column("inputs", JSON, nullable=False),
     Column("restore_from", String(255)),  # the id of a state that a Flow goes on from
     Column("meta", JSON(none_as_null=True)),
+    Column("trace", JSON(none_as_null=True)),  # `traceparent` and `tracestate` of the kickoff, and of the last answer
     Column("webhooks", JSON(none_as_null=True)),  # with credentials; erased at the end
     Column("completed_tasks", Integer, nullable=False, default=0),
     Column("current_task", JSON(none_as_null=True)),
@@ -45,7 +47,9 @@ executions = Table(
     Column("tasks", JSON(none_as_null=True)),  # of a completed one, so that a poll is one read
     Column("output", JSON(none_as_null=True)),
     Column("output_json", JSON(none_as_null=True)),
-    Column("usage", JSON(none_as_null=True)),
+    Column("usage", JSON(none_as_null=True)),  # the totals
+    Column("model_usage", JSON(none_as_null=True)),  # tokens by model, as far as models are known
+    Column("open_tasks", JSON(none_as_null=True)),  # started_at and tokens by model of tasks that are not finished
     Column("error", JSON(none_as_null=True)),
     Index("executions_by_turn", "state", "crew", "due_at"),
     Index("executions_by_age", "created_at"),
@@ -75,6 +79,35 @@ results = Table(
     Column("execution_id", String(36), primary_key=True),
     Column("position", Integer, primary_key=True),
     Column("task", JSON, nullable=False),
+    Column("figures", JSON(none_as_null=True)),  # started_at, seconds, and usage by model
+)
+
+rounds = Table(
+    "rounds",  # what people were asked and what they decided, kept as long as the execution
+    metadata,
+    Column("execution_id", String(36), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("task_id", JSON, nullable=False),
+    Column("asked_at", Float, nullable=False),
+    Column("question", JSON(none_as_null=True)),
+    Column("outcomes", JSON(none_as_null=True)),
+    Column("draft", JSON, nullable=False),  # its beginning, where it is long
+    Column("draft_is_cut", Boolean, nullable=False),
+    Column("output_sha256", String(64)),  # of the whole draft
+    Column("decided_at", Float),
+    Column("is_approve", Boolean),
+    Column("outcome", JSON(none_as_null=True)),
+    Column("human_feedback", JSON(none_as_null=True)),
+    Column("edited", Boolean),
+    Column("by", String),
+)
+
+earlier_kickoff_ids = Table(
+    "earlier_kickoff_ids",  # under which an execution was polled; kept by a trigger
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("kickoff_id", String(36), nullable=False, unique=True),
+    Column("execution_id", String(36), nullable=False, index=True),
 )
 
 webhook_queues = Table(

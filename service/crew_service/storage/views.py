@@ -1,4 +1,4 @@
-"""What the page reads: never more than it shows, however large the outputs are that crews have stored."""
+"""What pages and details read: never more than they show, however large the outputs are that crews have stored."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Text, and_, cast, func, or_, select
+from sqlalchemy import Text, and_, bindparam, case, cast, func, literal, or_, select
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.sql import ColumnElement, Select
 
 from crew_service.storage import newest as in_order
 from crew_service.storage.states import State
-from crew_service.storage.tables import executions, results
+from crew_service.storage.tables import earlier_kickoff_ids, executions, results, rounds
 
 SHOWN = 100_000  # characters of a text on the page; the whole text is a link away
 SHORT = 300  # characters of a text in a list
@@ -22,7 +22,9 @@ SEARCHED = 10_000  # of the newest executions, whose inputs are searched
 SAME_START = 100  # executions whose ids begin with the same eight digits
 ID_START = re.compile(r"[0-9a-f]{8}[0-9a-f-]*\Z")  # enough of an id to be looked for among all executions
 MANY_TASKS = 200
-PARTIAL_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{0,3})?$")
+DECODER = json.JSONDecoder(parse_constant=lambda _: None)
+WHOLE_CHARACTERS = re.compile(r'(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*')  # of a JSON string, up to one that is cut
+SPACE = re.compile(r"[ \t\r\n]*")
 
 
 @dataclass(frozen=True)
@@ -159,10 +161,133 @@ def beginning(stored: str) -> str:
     """Return what the beginning of a JSON text says: of a string its characters, of anything else the JSON itself."""
     if not stored.startswith('"'):
         return stored
-    if stored.endswith('"') and len(stored) > 1:
-        stored = stored[:-1]
     try:
-        text = json.loads(PARTIAL_ESCAPE.sub("", stored) + '"')
+        text = json.loads(f'"{WHOLE_CHARACTERS.match(stored, 1)[0]}"')  # type: ignore[index]
     except ValueError:
         return stored
     return str(text).encode("utf-8", "replace").decode()
+
+
+def fields(stored: str) -> tuple[dict[str, Any], str | None]:
+    """Return the fields at the beginning of a JSON object, and the name of one that is a string and is cut."""
+    found: dict[str, Any] = {}
+    at = _past(stored, 0, "{")
+    try:
+        while at is not None:
+            name, at = DECODER.raw_decode(stored, at)
+            at = _past(stored, at, ":")
+            if at is None:
+                break
+            try:
+                found[name], at = DECODER.raw_decode(stored, at)
+            except ValueError:
+                if stored[at : at + 1] != '"':
+                    break
+                found[name] = beginning(stored[at:])
+                return found, name
+            at = _past(stored, at, ",")
+    except (ValueError, RecursionError):
+        pass
+    return found, None
+
+
+def _past(stored: str, at: int, mark: str) -> int | None:
+    """Return where the text goes on after a mark; None where the mark does not come next."""
+    at = SPACE.match(stored, at).end()  # type: ignore[union-attr]
+    if stored[at : at + 1] != mark:
+        return None
+    return SPACE.match(stored, at + 1).end()  # type: ignore[union-attr]
+
+
+# The details of one execution. `key` is the id; what a request may read is decided by the head alone.
+HEAD = select(*(executions.c[name] for name in ("id", "kickoff_id", "crew", "owner", "state", "segment", "writes")))
+HEADS = (
+    HEAD.where(executions.c.kickoff_id == bindparam("key")),
+    HEAD.where(executions.c.id == bindparam("key")),
+    HEAD.where(
+        executions.c.id
+        == select(earlier_kickoff_ids.c.execution_id)
+        .where(earlier_kickoff_ids.c.kickoff_id == bindparam("key"))
+        .scalar_subquery()
+    ),
+)
+SMALL = (
+    *("id", "kickoff_id", "crew", "state", "created_at", "started_at", "ended_at", "updated_at", "work_seconds"),
+    *("tokens", "usage", "model_usage", "open_tasks", "current_task", "current_agent", "asked"),
+)
+MOST_RESULTS = 2_000
+MOST_ROUNDS = 500
+MOST_IDS = 500
+
+
+def head(connection: Connection, some_id: str) -> Row[Any] | None:
+    """Find an execution by its id, or by any under which it is or was polled."""
+    found = (connection.execute(query, {"key": some_id}).one_or_none() for query in HEADS)
+    return next((row for row in found if row is not None), None)
+
+
+def small(connection: Connection, execution_id: str) -> Row[Any] | None:
+    """Return the columns of an execution that are never large."""
+    query = select(*(executions.c[name] for name in SMALL)).where(executions.c.id == execution_id)
+    return connection.execute(query).one_or_none()
+
+
+def earlier_ids(connection: Connection, execution_id: str) -> list[str]:
+    """Return under which ids an execution was polled between its first and its present one, the newest last."""
+    query = select(earlier_kickoff_ids.c.kickoff_id).where(earlier_kickoff_ids.c.execution_id == execution_id)
+    newest = query.order_by(earlier_kickoff_ids.c.id.desc()).limit(MOST_IDS)
+    return list(connection.execute(newest).scalars())[::-1]
+
+
+def wholes(connection: Connection, execution_id: str, names: Collection[str], *, most: int) -> dict[str, str | None]:
+    """Return columns as the JSON that is stored: empty where it is longer than `most` characters, None for none."""
+    texts = [cast(executions.c[name], Text) for name in names]
+    columns = [case((func.length(text) > most, literal("")), else_=text) for text in texts]
+    row = connection.execute(select(*columns).where(executions.c.id == execution_id)).one()
+    return dict(zip(names, row, strict=True))
+
+
+def starts(
+    connection: Connection, execution_id: str, names: Collection[str], *, most: int
+) -> dict[str, tuple[str | None, bool]]:
+    """Return the beginnings of texts, and whether these are cut."""
+    columns = [part for name in names for part in (_start(executions.c[name], most), _length(executions.c[name]))]
+    row = connection.execute(select(*columns).where(executions.c.id == execution_id)).one()
+    return {name: begun(getattr(row, name), getattr(row, f"{name}_length"), most) for name in names}
+
+
+def begun(stored: str | None, length: int | None, most: int) -> tuple[str | None, bool]:
+    """Return the characters of a string of which the first `most` of its JSON were read, and whether it goes on."""
+    return (None, False) if stored in (None, "null") else (beginning(str(stored)), (length or 0) > most)
+
+
+def result_sizes(connection: Connection, execution_id: str) -> list[tuple[int, int]]:
+    """Return positions and lengths of the newest finished tasks, the oldest of them first."""
+    query = select(results.c.position, func.length(cast(results.c.task, Text))).where(
+        results.c.execution_id == execution_id
+    )
+    newest = query.order_by(results.c.position.desc()).limit(MOST_RESULTS)
+    return [(row[0], row[1] or 0) for row in connection.execute(newest)][::-1]
+
+
+def result_starts(connection: Connection, execution_id: str, *, since: int, most: int) -> list[Row[Any]]:
+    """Return `position`, `figures` and the beginning of `task` of finished tasks."""
+    query = select(results.c.position, results.c.figures, _start(results.c.task, most), _length(results.c.task))
+    query = query.where(results.c.execution_id == execution_id, results.c.position >= since)
+    return list(connection.execute(query.order_by(results.c.position)))
+
+
+def round_starts(connection: Connection, execution_id: str, *, most: int) -> list[Row[Any]]:
+    """Return the newest rounds, the oldest of them first, with the beginnings of their texts."""
+    texts = ("question", "draft", "human_feedback")
+    starts = [part for name in texts for part in (_start(rounds.c[name], most), _length(rounds.c[name]))]
+    others = [column for column in rounds.c if column.key not in texts]
+    query = select(*others, *starts).where(rounds.c.execution_id == execution_id)
+    return list(connection.execute(query.order_by(rounds.c.number.desc()).limit(MOST_ROUNDS)))[::-1]
+
+
+def gate_start(connection: Connection, execution_id: str, *, most: int) -> tuple[dict[str, Any], str | None]:
+    """Return the `fields` at the beginning of what an execution waits for."""
+    query = select(_start(executions.c.gate, most)).where(executions.c.id == execution_id)
+    stored = connection.execute(query).scalar_one_or_none()
+    return fields(stored) if isinstance(stored, str) else ({}, None)

@@ -21,7 +21,7 @@ from sqlalchemy.sql import ColumnElement
 from crew_service.storage.tables import dead_letters, executions, outbox, processes, webhook_queues
 
 AT_ONCE = 0.0  # when a queue is due whose address has not failed
-LONGEST_PAUSE = 3600.0  # seconds; what is due later than twice that was stored before the clock was set back
+LONGEST_PAUSE = 3600.0  # seconds; a due_at later than twice that means the clock was set back
 
 
 def post(

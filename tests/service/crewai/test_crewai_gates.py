@@ -114,7 +114,9 @@ def test_the_task_at_work_is_reported_with_its_agent_and_inputs_filled_in(play: 
     crew = play("two_gates")
     crew.segment()
     assert crew.seen[0] == TaskStarted("outline", "Writer of ducks")
-    assert crew.seen[1:] == [TokensUsed(11, {"total_tokens": 11, "prompt_tokens": 10, "completion_tokens": 1})]
+    used = {"total_tokens": 11, "prompt_tokens": 10, "completion_tokens": 1}
+    by_task = {"outline": {"scribe": {**used, "cached_prompt_tokens": 0}}}
+    assert crew.seen[1:] == [TokensUsed(11, used, by_task)]
 
 
 def test_a_crew_that_changed_under_its_executions_is_a_clear_failure(play: Player) -> None:

@@ -16,15 +16,7 @@ import requests
 from faults.proxy import KICKOFF, POLL, Fault, FaultProxy, Forward, call_of
 from faults.wire import Reply
 
-from crew_service.engine.crew import (
-    Completed,
-    Job,
-    Report,
-    TaskDone,
-    TaskInfo,
-    TaskOutput,
-    TaskStarted,
-)
+from crew_service.engine.crew import Completed, Job, Report, TaskDone, TaskInfo, TaskOutput, TaskStarted
 from crew_service.local import running_service
 from scripts.stack import AirflowStack, DagRun, wait_until
 from scripts.stack.waiting import PATIENCE

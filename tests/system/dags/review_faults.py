@@ -11,9 +11,9 @@ from airflow.providers.common.compat.sdk import DAG, task
 
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.operators.review import CrewReviewOperator
+from airflow_crew_provider.review.record import QuestionRecord
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.task_groups.crew import crew_with_review
-from airflow_crew_provider.tasks.question_record import QuestionRecord
 
 COMMON = {"schedule": None, "start_date": pendulum.datetime(2026, 1, 1, tz="UTC"), "catchup": False}
 PENDING = {

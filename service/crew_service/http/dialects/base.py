@@ -14,17 +14,13 @@ from sqlalchemy.engine import Row
 from crew_service.engine.crew import Crew
 from crew_service.engine.executions import Decision, Refused, Start
 from crew_service.engine.limits import Limits
-from crew_service.http.dialects.request_models import (
-    EditedOutputBody,
-    KickoffBody,
-    Record,
-    WebhookUrls,
-)
+from crew_service.engine.usage import Usage
+from crew_service.http.dialects.request_models import EditedOutputBody, KickoffBody, Record, WebhookUrls
 from crew_service.storage.states import State
 
 ONCE = {422: "The Idempotency-Key was used before, with another body."}
 
-USED = ("usage", "tokens")  # columns of what a status reports beside its body
+USED = ("usage", "tokens", "model_usage")  # columns of what a status reports beside its body
 WITH_AUTHENTICATION = ("humanInputWebhook", "webhooks")
 LONGEST_REASON = 300  # characters of a reason, which may repeat what the caller sent
 
@@ -82,7 +78,8 @@ class Dialect(ABC):
         """Return the status code and body for an unknown id."""
 
     @abstractmethod
-    def status(self, row: Row[Any], crew: Crew) -> dict[str, Any]: ...
+    def status(self, row: Row[Any], crew: Crew, used: Usage | None) -> dict[str, Any]:
+        """Return the body of a status; `used` stands in it where the dialect has a place for it."""
 
     @abstractmethod
     def word(self, state: State) -> str: ...

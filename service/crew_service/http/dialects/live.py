@@ -11,14 +11,8 @@ from sqlalchemy.engine import Row
 
 from crew_service.engine.approval import reads_like_approval
 from crew_service.engine.crew import Crew
-from crew_service.engine.decisions import (
-    AlreadyOver,
-    BadAnswer,
-    Decision,
-    NotWaiting,
-    UnknownExecution,
-    UnknownTask,
-)
+from crew_service.engine.decisions import AlreadyOver, BadAnswer, Decision, NotWaiting, UnknownExecution, UnknownTask
+from crew_service.engine.usage import Usage
 from crew_service.http.dialects import live_models, response_models
 from crew_service.http.dialects.base import ONCE, USED, Dialect, problems, task_now
 from crew_service.http.dialects.request_models import LiveResumeBody
@@ -90,7 +84,7 @@ class LiveDialect(Dialect):
     def word(self, state: State) -> str:
         return WORDS[state]
 
-    def status(self, row: Row[Any], crew: Crew) -> dict[str, Any]:
+    def status(self, row: Row[Any], crew: Crew, used: Usage | None) -> dict[str, Any]:
         match row.state:
             case State.RUNNING:
                 word = "RUNNING" if row.current_task is not None else "STARTED"
@@ -108,7 +102,7 @@ class LiveDialect(Dialect):
                     progress=_progress(row, crew),
                     last_executed_task=_last_task(row),
                     last_step=row.last_step,
-                    usage_metrics=row.usage,
+                    usage_metrics=used,
                 )
             case State.FAILED | State.STOPPED:
                 return _record(WORDS[row.state], status=row.error)

@@ -221,6 +221,112 @@ class Listing(BaseModel):
     executions: list[Listed]
 
 
+class TaskDetails(BaseModel):
+    task_id: str
+    name: str
+    agent: str
+    state: Literal["not_started", "running", "pending", "completed", "error"]
+    started_at: str | None
+    seconds: float | None = Field(description="Seconds of work of a finished task.")
+    output: str | None
+    usage: dict[str, Any] | None = Field(description="null where nobody has counted.")
+    cut: bool = Field(False, description="A text of this object is longer.")
+
+
+class RoundDetails(BaseModel):
+    """What a person was asked, and decided."""
+
+    number: int = Field(description="Counts from 1 in each execution.")
+    task_id: str
+    asked_at: str
+    question: str | None = Field(description="Of a Flow.")
+    outcomes: list[str] | None = Field(description="Of a Flow: what may be chosen.")
+    draft: str | None
+    output_sha256: str | None = Field(description="Hash of the whole draft.")
+    decided_at: str | None
+    is_approve: bool | None
+    outcome: str | None
+    human_feedback: str | None
+    edited: bool | None = Field(description="Whether the approval brought a text of its own, now the task's output.")
+    by: str | None = Field(description="`organization`, `user:<name>`, or the `source` of an answer to a Flow.")
+    cut: bool = Field(False, description="A text of this object is longer.")
+
+
+class Details(BaseModel):
+    """At most 1 MiB. Texts are cut, and what does not fit is left out, the oldest first."""
+
+    model_config = shown(
+        {
+            "execution_id": ID,
+            "kickoff_ids": [ID],
+            "crew": "report",
+            "dialect": "spec",
+            "state": "pending",
+            "inputs": {"topic": "AI"},
+            "meta": None,
+            "created_at": "2026-11-20T12:00:00+00:00",
+            "started_at": "2026-11-20T12:00:00.200000+00:00",
+            "ended_at": None,
+            "work_seconds": 2.1,
+            "usage": {"total_tokens": 500, "prompt_tokens": 400, "completion_tokens": 100},
+            "error": None,
+            "output": None,
+            "output_json": None,
+            "tasks": [
+                {
+                    "task_id": "draft_task",
+                    "name": "draft_task",
+                    "agent": "Writer",
+                    "state": "pending",
+                    "started_at": "2026-11-20T12:00:00.300000+00:00",
+                    "seconds": None,
+                    "output": None,
+                    "usage": {"total_tokens": 500, "prompt_tokens": 400, "completion_tokens": 100},
+                }
+            ],
+            "rounds": [
+                {
+                    "number": 1,
+                    "task_id": "draft_task",
+                    "asked_at": "2026-11-20T12:00:03+00:00",
+                    "question": None,
+                    "outcomes": None,
+                    "draft": "Draft 1 on AI",
+                    "output_sha256": "0" * 64,
+                    "decided_at": None,
+                    "is_approve": None,
+                    "outcome": None,
+                    "human_feedback": None,
+                    "edited": None,
+                    "by": None,
+                }
+            ],
+            "view": f"/view?id={ID}",
+            "left_out": [],
+        }
+    )
+    execution_id: str
+    kickoff_ids: list[str] = Field(description="Under which it was polled, the present one last.")
+    crew: str = Field(description="Empty where one crew is served, at the root.")
+    dialect: Literal["spec", "live"]
+    state: Literal["running", "pending", "completed", "error"]
+    inputs: dict[str, Any] | None
+    meta: dict[str, Any] | None
+    created_at: str = Field(description="ISO 8601, in UTC, as every time here.")
+    started_at: str | None
+    ended_at: str | None
+    work_seconds: float = Field(description="Of what has finished; the time waited for a person does not count.")
+    usage: dict[str, Any] | None
+    error: str | None
+    output: str | None
+    output_json: dict[str, Any] | None
+    tasks: list[TaskDetails]
+    rounds: list[RoundDetails]
+    view: str = Field(description="Path of its page, below the crew's base URL.")
+    left_out: list[str] = Field(description="Names of the fields that lack something.")
+    cut: bool = Field(False, description="`output` or `error` is longer.")
+
+
 class StatusOfMany(BaseModel):
     """What a request of its own would have been answered."""
 

@@ -19,6 +19,7 @@ from crew_service.engine.decisions import (
     UnknownTask,
 )
 from crew_service.engine.drafts import EditedOutput
+from crew_service.engine.usage import Usage
 from crew_service.http.dialects import response_models
 from crew_service.http.dialects.base import ONCE, USED, Dialect, problems, task_now
 from crew_service.http.dialects.request_models import FlowResumeBody, ResumeBody
@@ -85,7 +86,7 @@ class SpecDialect(Dialect):
     def word(self, state: State) -> str:
         return WORDS[state]
 
-    def status(self, row: Row[Any], crew: Crew) -> dict[str, Any]:
+    def status(self, row: Row[Any], crew: Crew, used: Usage | None) -> dict[str, Any]:
         word = WORDS[row.state]
         if word == "completed":
             result = {"output": row.output, "tasks": row.tasks}

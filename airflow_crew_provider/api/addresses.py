@@ -1,0 +1,75 @@
+"""Addresses of a connection: its base URL, and where an answer to a Flow may be sent."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
+
+# Parsers of URLs disagree about what is not here: user names, backslashes, control characters.
+_PLAIN_URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?(?:/[!-\[\]-~]*)?")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def base_url(host: str | None, port: int | None, schema: str | None) -> str:
+    """Return the base URL without a trailing slash; a missing scheme means https, a path is kept."""
+    if not host or not host.strip():
+        raise ValueError("Host is empty; it takes the base URL of the deployed crew")
+    host = host.strip()
+    if "://" not in host:
+        bare_ipv6 = host.count(":") > 1 and not host.startswith("[")
+        host = f"{schema or 'https'}://{f'[{host}]' if bare_ipv6 else host}"
+    parts = urlsplit(host)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("Host (with Schema) is not an http or https address")
+    if "@" in parts.netloc:
+        raise ValueError("Host carries a credential; put the token in Password")
+    if parts.query or parts.fragment:
+        raise ValueError("Host has a query or a fragment; it takes the base URL alone")
+    netloc = parts.netloc if _port(parts) or not port else f"{parts.netloc}:{port}"
+    return urlunsplit((parts.scheme, netloc, quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~"), "", ""))
+
+
+def _port(parts: SplitResult) -> int | None:
+    try:
+        return parts.port
+    except ValueError:  # whose text shows what stands there
+        problem = "Host has a port that is not a number up to 65535"
+    raise ValueError(problem)
+
+
+def hosts(given: Any) -> tuple[str, ...]:
+    """Read the Extra ``callback_hosts``: a list, or a string with commas, of hosts with or without a port."""
+    listed = given.split(",") if isinstance(given, str) else given or []
+    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+        raise ValueError("Extra 'callback_hosts' must be a list of hosts")
+    named = tuple(each.strip().lower() for each in listed if each.strip())
+    if any("/" in each or "@" in each for each in named):
+        raise ValueError("Extra 'callback_hosts' takes hosts, with or without a port, and no URLs")
+    return named
+
+
+def is_allowed(url: str, own: str, others: tuple[str, ...]) -> bool:
+    """Whether an answer may be sent to a URL: the same origin as the base URL, or another host that is allowed.
+
+    A host that is named without a port is allowed at the default one. Where the base URL is https, so is the URL.
+    """
+    parts = _plain(url)
+    base = urlsplit(own)
+    if parts is None or (base.scheme == "https" and parts.scheme != "https"):
+        return False
+    host, port = (parts.hostname or "").lower(), parts.port or _DEFAULT_PORTS[parts.scheme]
+    if (parts.scheme, host, port) == (base.scheme, base.hostname, base.port or _DEFAULT_PORTS[base.scheme]):
+        return True
+    return f"{host}:{port}" in others or (host in others and port == _DEFAULT_PORTS[parts.scheme])
+
+
+def _plain(url: str) -> SplitResult | None:
+    if not _PLAIN_URL.fullmatch(url):
+        return None
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts

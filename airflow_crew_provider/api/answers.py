@@ -1,0 +1,197 @@
+"""A person's answer: the text that is sent for it, the one rule of what reads as an approval, and its draft.
+
+Live deployments decide by the text alone, so the text must say what the flag says (observed dialect). The crew
+service decides by the same rule. An answer belongs to one draft: an execution, a task of the crew, and the hash of
+the text that was shown.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_crew_provider.api.endpoints import path_segment
+from airflow_crew_provider.exceptions import CrewInvalidInput
+from airflow_crew_provider.models import EditedOutput, Execution, ExecutionState, Json, output_sha256
+
+APPROVAL = "Approved."
+REVISION_PREFIX = "Please revise: "
+MOST_MARKS = 30  # as in Unicode's stream-safe text format
+# The whole texts that a service which decides by the text takes as an approval.
+APPROVING_WORDS = frozenset(
+    ("approved", "approve", "ok", "okay", "yes", "looks good", "looks good to me", "lgtm", "accept", "accepted")
+)
+
+
+def reads_like_approval(text: str) -> bool:
+    """Return whether the text alone is an approval: one of the words, whatever its case, form and decoration."""
+    if _heaps_marks(text):
+        return False
+    # Folding can bring up characters that are normalized in turn.
+    plain = _normal(_normal(text).casefold())
+    return " ".join(_trimmed(plain).split()) in APPROVING_WORDS
+
+
+def outcome_meant(is_approve: bool, outcomes: list[str]) -> str | None:
+    """Return the one outcome of a Flow that an approval or a rejection can mean; None where it is not clear."""
+    approving = [outcome for outcome in outcomes if reads_like_approval(outcome.replace("_", " "))]
+    others = [outcome for outcome in outcomes if outcome not in approving]
+    if len(approving) != 1 or (not is_approve and len(others) != 1):
+        return None
+    return approving[0] if is_approve else others[0]
+
+
+def approval_meant(outcome: str, outcomes: list[str]) -> bool | None:
+    """Return whether a chosen outcome approves; None unless the outcomes are an approving and a revising one."""
+    if len(outcomes) != 2 or outcome_meant(True, outcomes) is None:
+        return None
+    return outcome == outcome_meant(True, outcomes)
+
+
+def _normal(text: str) -> str:
+    return unicodedata.normalize("NFKC", text)
+
+
+def _heaps_marks(text: str) -> bool:
+    """Whether more combining marks follow each other than text of any language has; to sort them takes time squared."""
+    run = 0
+    for character in text:
+        # Some characters are no marks and are normalized to nothing else.
+        is_mark = not character.isascii() and unicodedata.combining(unicodedata.normalize("NFKD", character)[0])
+        run = run + 1 if is_mark else 0
+        if run > MOST_MARKS:
+            return True
+    return False
+
+
+def _trimmed(text: str) -> str:
+    """Remove everything but letters and digits from both ends, in linear time."""
+    places = range(len(text))
+    first = next((at for at in places if text[at].isalnum()), len(text))
+    last = next((at for at in reversed(places) if text[at].isalnum()), -1)
+    return text[first : last + 1]
+
+
+def feedback_to_send(is_approve: bool, feedback: str) -> str:
+    """Return the text to send; a rejection without one is refused."""
+    if is_approve:
+        return feedback if feedback.strip() else APPROVAL
+    if not feedback.strip():
+        raise CrewInvalidInput("A rejection needs human_feedback that says what to change; nothing was sent")
+    return REVISION_PREFIX + feedback if reads_like_approval(feedback) else feedback
+
+
+def strict_bool(value: Any) -> bool:
+    """Read a bool or the words true and false, as templates give them; anything else is refused."""
+    word = value.strip().lower() if isinstance(value, str) else value
+    if word is True or word == "true":
+        return True
+    if word is False or word == "false":
+        return False
+    raise CrewInvalidInput(f"is_approve is {value!r}, neither true nor false; nothing was sent")
+
+
+FIELDS = ("execution_id", "crew_task_id", "human_feedback", "is_approve", "outcome")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a person was shown. Without a hash all drafts of the task are the same."""
+
+    execution_id: str
+    crew_task_id: str
+    output_sha256: str | None = None
+
+    def waits_in(self, seen: Execution) -> bool:
+        """Whether an execution waits for an answer to this draft."""
+        if seen.state is not ExecutionState.PENDING or seen.crew_task_id not in (None, self.crew_task_id):
+            return False
+        return self.output_sha256 is None or is_hash_of(self.output_sha256, seen)
+
+
+def hash_of(seen: Execution) -> str:
+    """Hash the draft that an execution waits with, as its record does."""
+    return output_sha256(seen.output)
+
+
+def is_hash_of(named: str, seen: Execution) -> bool:
+    """Whether a hash is of the draft that an execution waits with; before 0.2 that of an object was of its one form."""
+    return named == hash_of(seen) or (isinstance(seen.handed_on, dict) and named == output_sha256(seen.handed_on))
+
+
+@dataclass(frozen=True)
+class ReviewAnswer:
+    """A person's answer as it is sent. With an ``outcome``, which is of a Flow, ``is_approve`` may be None."""
+
+    execution_id: str
+    crew_task_id: str
+    human_feedback: str
+    is_approve: bool | None
+    output_sha256: str | None = None
+    outcome: str | None = None
+    edited_output: str | None = None
+
+    @classmethod
+    def of(cls, source: Json) -> ReviewAnswer:
+        """Read a review or the four fields; what is not an answer is refused."""
+        outcome = _outcome(source.get("outcome"))
+        needed = ("execution_id", "crew_task_id", *(() if outcome else ("is_approve",)))
+        missing = [name for name in needed if source.get(name) is None]
+        if missing:
+            raise CrewInvalidInput(f"The answer lacks {', '.join(missing)}; nothing was sent")
+        given = source.get("is_approve")
+        is_approve = None if given is None else strict_bool(given)
+        text = _text_to_send(is_approve, outcome, _text(source.get("human_feedback")))
+        ids = source["execution_id"], source["crew_task_id"]
+        for each in ids:
+            path_segment(each)
+        return cls(*ids, text, is_approve, source.get("output_sha256"), outcome, _edited(source, is_approve))
+
+    @property
+    def request(self) -> Json:
+        """Return what names this answer; a crew's as release 0.1 named it."""
+        later = ("outcome", "edited_output")
+        return {name: value for name, value in vars(self).items() if name not in later or value is not None}
+
+    @property
+    def edit(self) -> EditedOutput | None:
+        """Return the text that is approved instead of the draft."""
+        if self.edited_output is None or self.output_sha256 is None:
+            return None
+        return EditedOutput(self.edited_output, self.output_sha256)
+
+    def draft(self, seen_before: str | None = None) -> Draft:
+        """Return the draft that was answered; ``seen_before`` is the hash to go by where the answer brings none."""
+        return Draft(self.execution_id, self.crew_task_id, self.output_sha256 or seen_before)
+
+
+def _outcome(given: Any) -> str | None:
+    if given is None or (isinstance(given, str) and given.strip()):
+        return given
+    raise CrewInvalidInput("outcome must be a string that is not empty; nothing was sent")
+
+
+def _edited(source: Json, is_approve: bool | None) -> str | None:
+    """Read an edited draft, which goes with an approval of the draft that was shown and nothing else."""
+    given = source.get("edited_output")
+    if given is None or (isinstance(given, str) and is_approve and source.get("output_sha256")):
+        return given
+    raise CrewInvalidInput("edited_output must be a string, and needs an approval of a draft; nothing was sent")
+
+
+def _text_to_send(is_approve: bool | None, outcome: str | None, feedback: str) -> str:
+    """Return the text beside an outcome, or instead of one: never an empty one, which a Flow may take as an approval.
+
+    An empty text takes the first outcome where the Flow has no default (observed Flows, answers).
+    """
+    if outcome is not None:
+        return feedback if feedback.strip() else outcome
+    assert is_approve is not None
+    return feedback_to_send(is_approve, feedback)
+
+
+def _text(given: Any) -> str:
+    if not isinstance(given or "", str):
+        raise CrewInvalidInput("human_feedback must be a string; nothing was sent")
+    return given or ""

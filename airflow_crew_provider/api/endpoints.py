@@ -1,0 +1,377 @@
+"""Each endpoint as a value: how to ask, and how to read what comes back.
+
+Requests fit both dialects, the specification's and that of live deployments; answers of both are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, TypeGuard, TypeVar
+from urllib.parse import quote, urlencode, urljoin, urlsplit
+
+from airflow_crew_provider import exceptions
+from airflow_crew_provider.api import responses
+from airflow_crew_provider.api.responses import HttpResponse, Mask
+from airflow_crew_provider.api.status import EDITS_FIELD, HASH_FIELD, USAGE_FIELD, WORDS, StatusReader, text_or_none
+from airflow_crew_provider.models import (
+    CrewInputs,
+    Execution,
+    ExecutionState,
+    HumanInputWebhook,
+    Json,
+    Kickoff,
+    Resume,
+    Resumed,
+    Webhooks,
+)
+
+LONGEST_ID = 2048
+# The first two are not path segments; the last is what a template makes of a value that is missing.
+NO_IDS = (".", "..", "None")
+
+
+def path_segment(identifier: str) -> str:
+    """Quote an id as one path segment; what cannot be one is refused."""
+    if not isinstance(identifier, str) or not identifier.strip() or identifier in NO_IDS:
+        raise exceptions.CrewInvalidInput(f"{identifier!r} is not an id of the crew service; nothing was sent")
+    try:
+        size = len(identifier.encode())
+    except UnicodeEncodeError:
+        raise exceptions.CrewInvalidInput("An id with half a surrogate pair cannot be sent; nothing was sent") from None
+    if size > LONGEST_ID:
+        raise exceptions.CrewInvalidInput(f"An id of {size} bytes is longer than {LONGEST_ID}; nothing was sent")
+    return quote(identifier, safe="")
+
+
+def webhook_fields(webhooks: Webhooks | str | None) -> Json:
+    """Return the body's fields for the webhooks that are set."""
+    assert not isinstance(webhooks, str), "the inbox has no addresses yet"
+    if webhooks is None:
+        return {}
+    fields: Json = {
+        "taskWebhookUrl": webhooks.task,
+        "stepWebhookUrl": webhooks.step,
+        "crewWebhookUrl": webhooks.crew,
+        **_human_input_field(webhooks.human_input),
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _human_input_field(webhook: HumanInputWebhook | None) -> Json:
+    if webhook is None:
+        return {}
+    if webhook.token:
+        credential = {"strategy": "bearer", "token": webhook.token}
+    elif webhook.username is not None:
+        credential = {"strategy": "basic", "username": webhook.username, "password": webhook.password or ""}
+    else:
+        return {"humanInputWebhookUrl": webhook.url}
+    return {"humanInputWebhook": {"url": webhook.url, "authentication": credential}}
+
+
+def idempotency(key: str | None) -> dict[str, str]:
+    """Return the header that lets a service recognize a repeated request."""
+    return {"Idempotency-Key": key} if key else {}
+
+
+# --- calls ---
+
+
+T = TypeVar("T")
+
+KEY_TEXT = re.compile("idempotency.?key", re.IGNORECASE)
+QUOTA_TEXT = "monthly execution limit reached"
+# A gateway that gives up does not say what the service behind it did.
+GATEWAY_ERRORS = (502, 503, 504)
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """One exchange: what to send, and how to read a 2xx answer."""
+
+    method: str
+    path: str
+    read: Callable[[HttpResponse, Mask], T]
+    body: Json | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    polled: str | None = None  # the id, of a status request
+    target: str = field(default="", repr=False)  # what is asked instead of `path`, where no error may show it
+    also: tuple[int, ...] = ()  # the refusals that `read` takes too
+
+    @property
+    def starts_something(self) -> bool:
+        """Whether sending it twice could do harm."""
+        return self.method == "POST"
+
+
+def inputs() -> Call[CrewInputs]:
+    """``GET /inputs`` (specification, section 4.1)."""
+    return Call("GET", "/inputs", _read_inputs)
+
+
+def kickoff(request: Kickoff) -> Call[str]:
+    """``POST /kickoff`` (specification, section 4.2)."""
+    body: Json = {"inputs": request.inputs}
+    if request.meta is not None:
+        body["meta"] = request.meta
+    if request.restore_from is not None:
+        body["restoreFromStateId"] = request.restore_from
+    body |= webhook_fields(request.webhooks)
+    return Call("POST", "/kickoff", _read_kickoff, body, idempotency(request.idempotency_key))
+
+
+def status(kickoff_id: str) -> Call[Execution]:
+    """``GET /status/{kickoff_id}`` (specification, section 4.3)."""
+    path = f"/status/{path_segment(kickoff_id)}"
+    return Call("GET", path, StatusReader(kickoff_id), polled=kickoff_id)
+
+
+def executions(state: str | None = None, limit: int = 20) -> Call[list[Execution]]:
+    """``GET /executions``: only this project's crew service has it."""
+    asked = {"state": str(state), "limit": str(limit)} if state else {"limit": str(limit)}
+    return Call("GET", f"/executions?{urlencode(asked)}", _read_executions)
+
+
+def resume(request: Resume) -> Call[Resumed]:
+    """``POST /resume`` (specification, section 4.4), every field in the spelling of both dialects."""
+    path_segment(request.execution_id)
+    path_segment(request.crew_task_id)
+    body = {
+        "execution_id": request.execution_id,
+        "executionId": request.execution_id,
+        "task_id": request.crew_task_id,
+        "taskId": request.crew_task_id,
+        "human_feedback": request.human_feedback,
+        "humanFeedback": request.human_feedback,
+        **({} if request.is_approve is None else {"is_approve": request.is_approve, "isApprove": request.is_approve}),
+        **({} if request.outcome is None else {"outcome": request.outcome}),
+        **({} if request.edited_output is None else {EDITS_FIELD: vars(request.edited_output)}),
+        **({} if request.output_sha256 is None else {HASH_FIELD: request.output_sha256}),
+        **webhook_fields(request.webhooks),
+    }
+    read = partial(_read_resume, request.execution_id)
+    return Call("POST", "/resume", read, body, idempotency(request.idempotency_key))
+
+
+def stop(kickoff_id: str) -> Call[bool]:
+    """``POST /stop/{kickoff_id}``: not in the specification (observed dialect, POST /stop)."""
+    return Call("POST", f"/stop/{path_segment(kickoff_id)}", _read_stop, body={})
+
+
+# --- reading answers ---
+
+
+def read(call: Call[T], answer: HttpResponse, mask: Mask = responses.unmasked) -> T:
+    """Return what the answer says, or raise the one error that names what happened."""
+    if 200 <= answer.status < 300 or answer.status in call.also:
+        return call.read(answer, mask)
+    raise refusal(call, answer, mask)
+
+
+def refusal(call: Call[Any], answer: HttpResponse, mask: Mask) -> exceptions.CrewError:
+    """Name an answer that is not a 2xx."""
+    detail = responses.detail(answer, mask) or _redirection(answer, mask)
+    where = (answer.status, call.method, mask(call.path), detail)
+    if QUOTA_TEXT in detail.lower():
+        return exceptions.CrewRateLimited(*where, responses.retry_after(answer))
+    if call.starts_something and answer.status in GATEWAY_ERRORS:
+        return exceptions.CrewOutcomeUnknown(
+            f"{call.method} {call.path} was answered {answer.status} ({detail}) after it was sent: "
+            "whether the service acted on it is unknown",
+            answer.status,
+        )
+    if answer.status == 422:
+        names = [mask(name) for name in responses.missing_names(answer)]
+        if not names and call.headers and KEY_TEXT.search(detail):
+            return exceptions.CrewKeyReused(*where)
+        if names and "missing inputs" not in detail.lower():
+            detail = f"Missing inputs: {', '.join(names)} ({detail})"
+        return exceptions.CrewMissingInputs(names, *where[:3], detail=detail)
+    if answer.status == 429:
+        return exceptions.CrewRateLimited(*where, responses.retry_after(answer))
+    if answer.status >= 500:
+        return exceptions.CrewServerError(*where, responses.retry_after(answer))
+    named = {
+        400: exceptions.CrewBadRequest,
+        401: exceptions.CrewUnauthorized,
+        403: exceptions.CrewUnauthorized,
+        404: exceptions.CrewNotFound,
+    }
+    return named.get(answer.status, exceptions.CrewApiError)(*where)
+
+
+def _redirection(answer: HttpResponse, mask: Mask) -> str:
+    location = mask(answer.headers.get("location", ""))
+    return f"a redirect to {location[:200]} that is not followed, so that the token stays here" if location else ""
+
+
+def redirect(call: Call[Any], url: str, answer: HttpResponse) -> str | None:
+    """Return where to ask again: only a GET, only at the same origin, since the token goes along."""
+    location = answer.headers.get("location")
+    if answer.status not in (301, 302, 303, 307, 308) or not location or call.method != "GET":
+        return None
+    target = urljoin(url, location)
+    return target if _origin(target) == _origin(url) else None
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None] | None:
+    try:
+        parts = urlsplit(url)
+        default = {"http": 80, "https": 443}.get(parts.scheme)
+        return parts.scheme, parts.hostname, parts.port or default
+    except ValueError:
+        return None
+
+
+def _read_inputs(answer: HttpResponse, mask: Mask) -> CrewInputs:
+    if responses.is_html(answer):
+        said = responses.words(answer, mask)[:200]
+        raise exceptions.CrewWebPage(
+            f"GET /inputs was answered with a web page: this is not a crew deployment ({said})"
+        )
+    body = responses.json_of(answer, "GET /inputs", mask)
+    names = _names(body, "inputs")
+    if names is None:
+        raise exceptions.CrewProtocolError("GET /inputs gave no list of names under 'inputs'")
+    # Not masked: they are compared, and an extra header's value may be part of a name.
+    return CrewInputs(names, _names(body, "required"))
+
+
+def _names(body: Any, field: str) -> list[str] | None:
+    names = body.get(field) if isinstance(body, dict) else None
+    return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
+
+
+def _read_executions(answer: HttpResponse, mask: Mask) -> list[Execution]:
+    body = responses.json_of(answer, "GET /executions", mask)
+    listed = body.get("executions") if isinstance(body, dict) else None
+    found = [_listed(each, mask) for each in listed] if isinstance(listed, list) else [None]
+    if None in found:
+        raise exceptions.CrewProtocolError("GET /executions gave no list of executions under 'executions'")
+    return [execution for execution in found if execution]
+
+
+def _listed(item: Any, mask: Mask) -> Execution | None:
+    try:
+        return Execution(
+            kickoff_id=item["kickoff_id"],
+            state=ExecutionState(item["status"]),
+            raw_state=item["status"],
+            error=item["error"] and mask(item["error"]),
+            crew_task_id=item["task_id"],
+            current_task=item["current_task"],
+            completed_tasks=item["progress"]["completed_tasks"],
+            total_tasks=item["progress"]["total_tasks"],
+            execution_time=item["execution_time"],
+            raw=item,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _read_kickoff(answer: HttpResponse, mask: Mask) -> str:
+    body = posted(answer, "POST /kickoff", mask)
+    kickoff_id = body.get("kickoff_id")
+    if kickoff_id is None and QUOTA_TEXT in responses.detail(answer).lower():
+        raise exceptions.CrewRateLimited(answer.status, "POST", "/kickoff", responses.detail(answer, mask))
+    if _can_be_polled(kickoff_id):
+        return kickoff_id
+    raise exceptions.CrewOutcomeUnknown(
+        f"POST /kickoff was answered {answer.status} without a kickoff_id that can be polled: "
+        "the crew may be running under an id that is not known",
+        answer.status,
+    )
+
+
+def _can_be_polled(kickoff_id: Any) -> TypeGuard[str]:
+    try:
+        return bool(path_segment(kickoff_id))
+    except exceptions.CrewInvalidInput:
+        return False
+
+
+def _read_resume(execution_id: str, answer: HttpResponse, mask: Mask) -> Resumed:
+    body = posted(answer, "POST /resume", mask)
+    status, message = (text_or_none(body.get(name)) for name in ("status", "message"))
+    kickoff_id = body.get("kickoff_id") or (execution_id if status else None)
+    if not _can_be_polled(kickoff_id):
+        raise exceptions.CrewOutcomeUnknown(
+            "POST /resume was answered with neither a status nor an id that can be polled: "
+            "whether the answer was accepted is unknown",
+            answer.status,
+        )
+    return Resumed(kickoff_id=kickoff_id, status=status, message=message and mask(message))
+
+
+def _read_stop(answer: HttpResponse, mask: Mask) -> bool:
+    """Trust a stop only where the service reports it with a word that the state table lists as final."""
+    try:
+        body = responses.json_of(answer, "POST /stop", mask)
+    except exceptions.CrewProtocolError:
+        return False
+    word = text_or_none(body.get("status") if isinstance(body, dict) else None) or ""
+    return WORDS.get(word.lower()) is ExecutionState.ERROR
+
+
+def posted(answer: HttpResponse, what: str, mask: Mask) -> Json:
+    """Read the object that a POST was answered with; without one, what the POST did is unknown."""
+    try:
+        body = responses.json_of(answer, what, mask)
+    except exceptions.CrewProtocolError as error:
+        body, problem = None, str(error)
+    else:
+        problem = f"{what} was answered with {type(body).__name__} instead of an object"
+    if isinstance(body, dict):
+        return body
+    raise exceptions.CrewOutcomeUnknown(
+        f"{problem}; whether the service acted on the request is unknown", answer.status
+    )
+
+
+# --- many polls in one request, of the project's own crew service only ---
+
+
+BATCH_OFFER = "Crew-Batch-Status"  # a header of the answer to a poll; its value is the path
+STATUSES = "/statuses"
+MOST_IDS = 200
+LONGEST_IDS = 7000  # characters of them all; proxies refuse a request line of more than 8 KiB
+
+
+def statuses(kickoff_ids: Collection[str]) -> Call[dict[str, HttpResponse]]:
+    """Ask for many; the answer has for each id what a poll of its own would have been answered, or nothing."""
+    ids = ",".join(path_segment(each) for each in kickoff_ids)
+    return Call("GET", f"{STATUSES}?ids={ids}", _read_statuses)
+
+
+def portions(kickoff_ids: Collection[str]) -> Iterator[list[str]]:
+    """Divide ids into as many as one request may carry."""
+    portion: list[str] = []
+    length = 0
+    for each in kickoff_ids:
+        size = len(path_segment(each)) + 1
+        if portion and (len(portion) == MOST_IDS or length + size > LONGEST_IDS):
+            yield portion
+            portion, length = [], 0
+        portion.append(each)
+        length += size
+    if portion:
+        yield portion
+
+
+def _read_statuses(answer: HttpResponse, mask: Mask) -> dict[str, HttpResponse]:
+    body = responses.json_of(answer, f"GET {STATUSES}", mask)
+    found = body.get("statuses") if isinstance(body, dict) else None
+    if not isinstance(found, dict):
+        raise exceptions.CrewProtocolError(f"GET {STATUSES} gave no object under 'statuses'")
+    return {
+        kickoff_id: HttpResponse(each["code"], {}, b"", each["body"], each.get(USAGE_FIELD))
+        for kickoff_id, each in found.items()
+        if _is_answer(each)
+    }
+
+
+def _is_answer(value: Any) -> bool:
+    return isinstance(value, dict) and type(value.get("code")) is int and isinstance(value.get("body"), dict)

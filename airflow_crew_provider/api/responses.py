@@ -1,0 +1,247 @@
+"""What an HTTP answer says, whatever its shape: JSON, the words of an error, a Retry-After."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from html import unescape
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+from airflow_crew_provider.api.values import FLOATS_BELOW, LARGEST
+from airflow_crew_provider.exceptions import CrewProtocolError
+from airflow_crew_provider.models import UNSTORABLE
+
+
+class BodyTooLarge(Exception):
+    """A body has more bytes than its reader takes."""
+
+
+class CappedBody:
+    """The pieces so far.
+
+    :param limit: the most bytes that are kept
+    :param drained: how many more are read and dropped; a peer that is still sending does not read an answer
+    """
+
+    def __init__(self, limit: int, drained: int = 0) -> None:
+        self._limit, self._drained = limit, drained
+        self._kept, self._size = bytearray(), 0
+
+    def add(self, piece: bytes) -> None:
+        """Take the next piece; raise as soon as reading on is useless."""
+        self._size += len(piece)
+        if self._size <= self._limit:
+            self._kept += piece
+        elif self._size > self._limit + self._drained:
+            raise BodyTooLarge
+
+    def content(self) -> bytes:
+        """Return the whole body; raise if it was too large."""
+        if self._size > self._limit:
+            raise BodyTooLarge
+        return bytes(self._kept)
+
+
+def collect(pieces: Iterable[bytes], limit: int) -> bytes:
+    """Read a body to its end."""
+    body = CappedBody(limit)
+    for piece in pieces:
+        body.add(piece)
+    return body.content()
+
+
+async def acollect(pieces: AsyncIterable[bytes], limit: int, drained: int = 0) -> bytes:
+    """Do what `collect` does with pieces that are awaited."""
+    body = CappedBody(limit, drained)
+    async for piece in pieces:
+        body.add(piece)
+    return body.content()
+
+
+Mask = Callable[[str], str]
+
+LONGEST_DETAIL = 500
+_MAY_BE_UNSTORABLE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
+
+
+@dataclass(frozen=True)
+class HttpResponse:
+    """An HTTP answer; ``headers`` are found by their names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    parsed: Any = None
+    """The JSON of the body, where it was read together with that of others."""
+    usage: Any = None
+    """What the header on usage would have had, there."""
+
+
+def unmasked(text: str) -> str:
+    """Show everything: for texts of which no secret can be part."""
+    return text
+
+
+def masker(secrets: list[str]) -> Mask:
+    """Return a function that replaces the secrets, also where they were quoted for a URL or for JSON."""
+    forms = {form for secret in secrets if secret for form in _forms(secret)}
+    longest_first = sorted(forms, key=len, reverse=True)
+
+    def mask(text: str) -> str:
+        for form in longest_first:
+            text = text.replace(form, "***")
+        return text
+
+    return mask
+
+
+def _forms(secret: str) -> list[str]:
+    quoted = [quote(secret), quote(secret, safe=""), quote_plus(secret)]
+    in_lower_case = [re.sub("%..", lambda found: found[0].lower(), form) for form in quoted]
+    return [secret, json.dumps(secret)[1:-1], *quoted, *in_lower_case]
+
+
+def json_of(answer: HttpResponse, what: str, mask: Mask = unmasked) -> Any:
+    """Read the body as JSON; what JSON has no word for (NaN, infinities) becomes None."""
+    if answer.parsed is not None:
+        return answer.parsed
+    if not answer.body.strip():
+        raise CrewProtocolError(f"{what} was answered {answer.status} with an empty body")
+    try:
+        text = answer.body.decode("utf-8-sig", "replace")
+        value = _decoder.decode(text)
+        return storable(value) if _MAY_BE_UNSTORABLE.search(text) else value
+    except (ValueError, RecursionError):
+        seen = words(answer, mask)[:200]
+    raise CrewProtocolError(f"{what} was answered {answer.status} with a body that is not JSON: {seen}")
+
+
+def finite(text: str) -> int | float | None:
+    """Read a number of JSON as databases return it: -0.0 as 0.0, a large whole one as an int.
+
+    One that is too large for a float becomes None.
+    """
+    number = float(text) + 0.0
+    if FLOATS_BELOW <= abs(number) <= LARGEST:
+        return int(number)
+    return number if math.isfinite(number) else None
+
+
+# Kept, since making one costs more than reading a status with it.
+_decoder = json.JSONDecoder(parse_constant=lambda name: None, parse_float=finite)
+
+
+def storable(value: Any) -> Any:
+    """Return a JSON value that every database and UTF-8 can hold."""
+    if isinstance(value, str):
+        return UNSTORABLE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [storable(item) for item in value]
+    if isinstance(value, dict):
+        return {storable(key): storable(item) for key, item in value.items()}
+    return value
+
+
+def detail(answer: HttpResponse, mask: Mask = unmasked) -> str:
+    """Return the reason of a refusal in one line, from any of the known shapes."""
+    body = _json_or_none(answer)
+    said = _said(body) if isinstance(body, dict) else ""
+    return _one_line(mask(said)) if said else words(answer, mask)
+
+
+def words(answer: HttpResponse, mask: Mask = unmasked) -> str:
+    """Return the body as one line of plain text; of HTML the words without the tags."""
+    # Masked before it is cut: a part of a secret cannot be found any more.
+    text = mask(answer.body[:40_000].decode("utf-8", "replace"))[:20_000]
+    if _looks_like_html(text):
+        text = mask(unescape(re.sub(r"<(style|script).*?</\1>|<[^<>]+>", " ", text, flags=re.DOTALL | re.IGNORECASE)))
+    return _one_line(text)
+
+
+def is_html(answer: HttpResponse) -> bool:
+    """Whether the answer is a web page."""
+    said = answer.headers.get("content-type", "").lower()
+    return "html" in said or _looks_like_html(answer.body[:1000].decode("utf-8", "replace"))
+
+
+def _looks_like_html(text: str) -> bool:
+    return "<html" in text.lower() or "<!doctype" in text.lower()
+
+
+def missing_names(answer: HttpResponse) -> list[str]:
+    """Return the names of missing inputs in a 422, in any of the known shapes."""
+    body = _json_or_none(answer)
+    if not isinstance(body, dict):
+        return []
+    more = body.get("details")
+    named = more.get("missing_inputs") if isinstance(more, dict) else None
+    if isinstance(named, list):
+        return [str(name) for name in named]
+    problem = body.get("detail")
+    if isinstance(problem, list):
+        return [str(place[-1]) for place in map(_missing_place, problem) if place]
+    text = problem if isinstance(problem, str) else ""
+    found = re.search(r"missing (?:required )?inputs?:\s*(.+)", text, re.IGNORECASE)
+    return [name.strip(" '\"[]") for name in found[1].split(",")] if found else []
+
+
+def _missing_place(item: Any) -> list[Any]:
+    """Return the place that a 422 reports as missing: a list of names, alone or as ``loc`` of an error."""
+    if isinstance(item, list):
+        return item
+    place = item.get("loc") if isinstance(item, dict) else None
+    if not isinstance(place, list):
+        return []
+    said = f"{item.get('type') or ''} {item.get('msg') or ''}".lower()
+    return place if not said.strip() or "missing" in said or "required" in said else []
+
+
+def retry_after(answer: HttpResponse, now: datetime | None = None) -> float | None:
+    """Return the seconds of a Retry-After header; None when absent, negative or garbage."""
+    value = answer.headers.get("retry-after", "").strip()
+    if re.fullmatch(r"\d{1,12}", value, re.ASCII):
+        return float(value)
+    try:
+        when = parsedate_to_datetime(value)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    return max(0.0, (when - (now or datetime.now(UTC))).total_seconds())
+
+
+def _json_or_none(answer: HttpResponse) -> Any:
+    try:
+        return json_of(answer, "")
+    except CrewProtocolError:
+        return None
+
+
+def _said(body: dict[str, Any]) -> str:
+    problem = body.get("detail")
+    if isinstance(problem, str):
+        return problem
+    if isinstance(problem, list):
+        return "; ".join(_complaint(item) for item in problem)
+    return ": ".join(str(body[key]) for key in ("error", "message") if isinstance(body.get(key), str))
+
+
+def _complaint(item: Any) -> str:
+    if isinstance(item, list):
+        return ".".join(map(str, item))
+    if not isinstance(item, dict):
+        return str(item)
+    loc = item.get("loc")
+    where = ".".join(str(part) for part in loc) if isinstance(loc, list) else ""
+    return f"{where}: {item.get('msg', '')}" if where else str(item.get("msg", ""))
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_DETAIL else f"{line[:LONGEST_DETAIL]}…"

@@ -1,0 +1,105 @@
+"""JSON as users give it, as an XCom keeps it, and as a template brings it back.
+
+What users give is made plain JSON before it is sent; what is not JSON is refused with its path.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from airflow_crew_provider.exceptions import CrewInvalidInput
+from airflow_crew_provider.models import Json
+
+DEEPEST_INPUT = 100
+
+
+def plain(value: Any, path: str, depth: int = 0) -> Any:
+    """Return the value as plain JSON; sequences and mappings of any kind become lists and dicts."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _refuse(path, f"{value} is not a number in JSON")
+    if depth > DEEPEST_INPUT:
+        return _refuse(path[:80] + "…", f"nested deeper than {DEEPEST_INPUT} levels")
+    if isinstance(value, Mapping):
+        return {_key(key, path): plain(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
+        return [plain(item, f"{path}[{position}]", depth + 1) for position, item in enumerate(value)]
+    return _refuse(path, f"{type(value).__name__} is not JSON; convert it first, e.g. to a string")
+
+
+def plain_object(value: Any, path: str) -> Json:
+    """Return a value that must be an object, as plain JSON."""
+    if not isinstance(value, Mapping):
+        _refuse(path, f"must be an object (a dict), not {type(value).__name__}")
+    made: Json = plain(value, path)
+    return made
+
+
+def _key(key: Any, path: str) -> str:
+    return key if isinstance(key, str) else _refuse(path, f"has the key {key!r}, which is not a string")
+
+
+def _refuse(path: str, problem: str) -> NoReturn:
+    raise CrewInvalidInput(f"{path}: {problem}. Nothing was sent")
+
+
+DEEPEST_XCOM = 64  # levels of objects and lists in each other; more depend on the room that the interpreter has left
+# Airflow refuses an object with one of these, and makes something else of one with both of the others.
+RESERVED = {"__classname__", "__id__"}
+OLD_FORM = {"__type", "__var"}
+# Airflow's processes exchange no larger whole numbers.
+SMALLEST, LARGEST = -(2**63), 2**64 - 1
+# From here on PostgreSQL returns a float as a whole number.
+FLOATS_BELOW = 1e16
+
+
+def handed_on(value: Any) -> Any:
+    """Return a JSON value as tasks hand it on: one that an XCom would not bring back becomes its text."""
+    return value if is_kept(value) else json.dumps(value, ensure_ascii=False)
+
+
+def is_kept(value: Any) -> bool:
+    """Return whether an XCom brings a JSON value back as it was."""
+    open_ones = [(value, 0)]
+    while open_ones:
+        each, depth = open_ones.pop()
+        if not _is_kept(each) or depth > DEEPEST_XCOM:
+            return False
+        inner = each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+        open_ones += [(part, depth + 1) for part in inner]
+    return True
+
+
+def _is_kept(value: Any) -> bool:
+    if isinstance(value, dict):
+        return RESERVED.isdisjoint(value) and not value.keys() >= OLD_FORM
+    if isinstance(value, float):
+        return abs(value) < FLOATS_BELOW
+    return not isinstance(value, int) or SMALLEST <= value <= LARGEST
+
+
+def record_of(value: Any, name: str) -> Json:
+    """Return a record that came as XCom, or as the text that a template made of it."""
+    if isinstance(value, str):
+        for read in (json.loads, ast.literal_eval):
+            try:
+                value = read(value)
+                break
+            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                continue
+    if not isinstance(value, dict):
+        raise CrewInvalidInput(f"{name} is not a record but {type(value).__name__}; nothing was sent")
+    return value
+
+
+def record_or_none(value: Any) -> Json | None:
+    """Return a record where there is one."""
+    try:
+        return record_of(value, "the record")
+    except CrewInvalidInput:
+        return None

@@ -1,0 +1,258 @@
+"""Awaited exchanges, on aiohttp, in a session that all waits of an event loop share.
+
+Polls of many waits that fall due within a moment of each other are sent as one request, if the service offers it.
+Invariant: only the answer to its own poll may end a wait, or count as a failure of it. Any trouble with the request of
+many means polling alone, and asking for many again later: a gateway may pass the documented paths only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import time
+import weakref
+from collections.abc import Awaitable, Callable
+from functools import lru_cache, partial
+from typing import Any
+
+import aiohttp
+from requests.utils import DEFAULT_CA_BUNDLE_PATH, get_environ_proxies, select_proxy
+from yarl import URL
+
+from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.endpoints import BATCH_OFFER, STATUSES, Call, portions, statuses
+from airflow_crew_provider.api.responses import BodyTooLarge, HttpResponse, acollect
+from airflow_crew_provider.client.deployment import LARGE_BODY, LARGEST_BODY, MOST_REDIRECTS, Deployment, too_large
+from airflow_crew_provider.exceptions import CrewError, CrewProtocolError
+
+MOMENT = 0.1  # seconds: less than a tenth of the shortest usual poll interval
+# How long waits poll alone after trouble, in seconds; doubled each time, up to the second.
+ALONE, LONGEST_ALONE = 30.0, 900.0
+
+# None: poll alone
+Answer = HttpResponse | None
+
+
+class BatchPolls:
+    """Collects the polls of one session.
+
+    :param send: performs a call
+    :param errors: what it raises when there is no answer
+    """
+
+    def __init__(
+        self, send: Callable[[Call[Any]], Awaitable[HttpResponse]], errors: tuple[type[Exception], ...]
+    ) -> None:
+        self._send = send
+        self._errors: tuple[type[Exception], ...] = (*errors, CrewError)
+        self._offered, self._troubles, self._not_before = False, 0, 0.0
+        self._due: list[tuple[str, asyncio.Future[Answer]]] = []
+        self._sending: set[asyncio.Task[None]] = set()
+
+    @property
+    def offered(self) -> bool:
+        """Whether the service offers it, and no trouble was met a short time ago."""
+        return self._offered and time.monotonic() >= self._not_before
+
+    def note(self, answer: HttpResponse) -> None:
+        """Read from the answer to a single poll whether the service offers it."""
+        self._offered = answer.headers.get(BATCH_OFFER) == STATUSES
+
+    def ask(self, kickoff_id: str) -> asyncio.Future[Answer]:
+        """Poll together with all others that poll within a moment."""
+        loop = asyncio.get_running_loop()
+        asked: asyncio.Future[Answer] = loop.create_future()
+        if not self._due:
+            loop.call_later(MOMENT, self._send_all)
+        self._due.append((kickoff_id, asked))
+        return asked
+
+    def _send_all(self) -> None:
+        due, self._due = [each for each in self._due if not each[1].done()], []
+        ids = list(dict.fromkeys(kickoff_id for kickoff_id, _ in due))
+        for portion in portions(ids):
+            chosen = set(portion)
+            task = asyncio.ensure_future(self._ask([each for each in due if each[0] in chosen], portion))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _ask(self, due: list[tuple[str, asyncio.Future[Answer]]], ids: list[str]) -> None:
+        answers: dict[str, HttpResponse] = {}
+        try:
+            if len(ids) > 1:
+                answers = await self._answers(ids)
+        finally:
+            for kickoff_id, asked in due:
+                if not asked.done():
+                    asked.set_result(answers.get(kickoff_id))
+
+    async def _answers(self, ids: list[str]) -> dict[str, HttpResponse]:
+        if self._troubles:
+            self._poll_alone()  # the others, while this one finds out
+        try:
+            answers = await self._read(statuses(ids))
+        except self._errors:
+            answers = {}
+        if answers:
+            self._troubles, self._not_before = 0, 0.0
+        else:
+            self._troubles += 1
+            self._poll_alone()
+        return answers
+
+    def _poll_alone(self) -> None:
+        self._not_before = time.monotonic() + min(ALONE * 2 ** min(self._troubles - 1, 10), LONGEST_ALONE)
+
+    async def _read(self, call: Call[dict[str, HttpResponse]]) -> dict[str, HttpResponse]:
+        answer = await self._send(call)
+        if len(answer.body) > LARGE_BODY:
+            return await asyncio.to_thread(endpoints.read, call, answer)
+        return endpoints.read(call, answer)
+
+
+# --- sessions ---
+
+
+NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError, ValueError, CrewProtocolError)
+MOST_SOCKETS = 100  # of one deployment, however many wait: a slow one cannot use up those of others
+KEPT_ALIVE = 75.0  # seconds; as servers and load balancers usually do, and longer than most poll intervals
+SMALL_BODY = 64 * 1024
+
+
+class SharedSession:
+    """A session of aiohttp for one deployment, shared by all waits of an event loop."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.users = 0
+        self._deployment = deployment
+        self._ca_file = deployment.ca_file
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=MOST_SOCKETS, ttl_dns_cache=60, keepalive_timeout=KEPT_ALIVE),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers=deployment.request_headers(),
+            # Once for a session: reading the environment costs more than all else that a poll does here.
+            proxy=deployment.proxy or select_proxy(deployment.base_url, get_environ_proxies(deployment.base_url)),
+        )
+        self._usual_timeout = self._timeout(deployment.timeout)
+        # Half of the time, so that the other half is left for a poll of its own.
+        self._batch = BatchPolls(partial(self._perform, total=deployment.timeout / 2), NETWORK_ERRORS)
+
+    async def exchange(self, call: Call[Any], total: float) -> HttpResponse:
+        """Perform a call within ``total`` seconds."""
+        answer = await self._perform(call, total)
+        if call.polled is not None:
+            self._batch.note(answer)
+        return answer
+
+    def polls_together(self, total: float) -> bool:
+        """Whether a poll of ``total`` seconds may go with those of other waits."""
+        return self._batch.offered and total >= self._deployment.timeout
+
+    async def poll_with_others(self, kickoff_id: str) -> HttpResponse | None:
+        """Poll together with other waits; None if it has to be polled alone."""
+        return await self._batch.ask(kickoff_id)
+
+    async def _perform(self, call: Call[Any], total: float) -> HttpResponse:
+        """Perform a call within ``total`` seconds, redirects included."""
+        url, ends = self._deployment.base_url + (call.target or call.path), time.monotonic() + total
+        for _ in range(MOST_REDIRECTS):
+            answer = await self._ask(call, url, total)
+            following = endpoints.redirect(call, url, answer)
+            if following is None:
+                break
+            url, total = following, max(0.001, ends - time.monotonic())
+        return answer
+
+    async def _ask(self, call: Call[Any], url: str, total: float) -> HttpResponse:
+        async with self._session.request(
+            call.method,
+            URL(url, encoded=True),
+            json=call.body,
+            headers=call.headers or None,
+            timeout=self._usual_timeout if total == self._deployment.timeout else self._timeout(total),
+            allow_redirects=False,
+            ssl=self._tls(),
+        ) as response:
+            return HttpResponse(response.status, response.headers, await _body(call, response))
+
+    def _tls(self) -> ssl.SSLContext | bool:
+        """Return the context of one request: a CA file that was replaced since the last one is read again."""
+        if self._deployment.verify is False or self._deployment.base_url.startswith("http:"):
+            return False
+        if self._ca_file is None:
+            return _tls_context(DEFAULT_CA_BUNDLE_PATH)
+        seen = os.stat(self._ca_file)
+        return _tls_context(self._ca_file, (seen.st_mtime_ns, seen.st_size, seen.st_ino))
+
+    def _timeout(self, total: float) -> aiohttp.ClientTimeout:
+        return aiohttp.ClientTimeout(total=total, sock_connect=min(total, self._deployment.timeout))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._session.close()
+
+
+async def _body(call: Call[Any], response: aiohttp.ClientResponse) -> bytes:
+    """Read a body up to its limit; a small one, whose length is known, without streaming."""
+    if (response.content_length or LARGEST_BODY) <= SMALL_BODY and "Content-Encoding" not in response.headers:
+        return await response.read()
+    try:
+        return await acollect(response.content.iter_chunked(65536), LARGEST_BODY)
+    except BodyTooLarge:
+        raise too_large(call) from None
+
+
+class SessionPool:
+    """Sessions, one for each event loop and deployment, closed when no longer used."""
+
+    def __init__(self) -> None:
+        self._by_loop: weakref.WeakKeyDictionary[Any, dict[Deployment, SharedSession]] = weakref.WeakKeyDictionary()
+
+    async def exchange(self, deployment: Deployment, call: Call[Any], total: float) -> HttpResponse:
+        """Perform a call in the session that this loop shares, which is opened if needed."""
+        shared = self.acquire(deployment)
+        try:
+            return await shared.exchange(call, total)
+        finally:
+            await self.release(deployment)
+
+    async def poll_with_others(self, deployment: Deployment, kickoff_id: str, total: float) -> HttpResponse | None:
+        """Poll in the session that this loop shares, together with its other waits; None to poll alone."""
+        shared = self._by_loop.get(asyncio.get_running_loop(), {}).get(deployment)
+        if shared is None or not shared.polls_together(total):
+            return None
+        self.acquire(deployment)
+        try:
+            return await shared.poll_with_others(kickoff_id)
+        finally:
+            await self.release(deployment)
+
+    def acquire(self, deployment: Deployment) -> SharedSession:
+        """Count one more user; there is no await between the look-up and the insert."""
+        here = self._by_loop.setdefault(asyncio.get_running_loop(), {})
+        shared = here.get(deployment)
+        if shared is None:
+            shared = here[deployment] = SharedSession(deployment)
+        shared.users += 1
+        return shared
+
+    async def release(self, deployment: Deployment) -> None:
+        here = self._by_loop.get(asyncio.get_running_loop(), {})
+        shared = here.get(deployment)
+        if shared is None:
+            return
+        shared.users -= 1
+        if shared.users == 0:
+            del here[deployment]
+            await shared.close()
+
+
+sessions = SessionPool()
+
+
+@lru_cache(maxsize=8)
+def _tls_context(ca_file: str, version: tuple[int, ...] = ()) -> ssl.SSLContext:
+    """Trust what requests trusts, so that worker and triggerer agree on a certificate."""
+    where = {"capath": ca_file} if os.path.isdir(ca_file) else {"cafile": ca_file}
+    return ssl.create_default_context(**where)  # type: ignore[arg-type]

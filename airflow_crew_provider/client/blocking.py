@@ -1,0 +1,144 @@
+"""One blocking exchange, on requests. Connecting is retried; what may have arrived is not sent again."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import requests
+from requests.adapters import HTTPAdapter
+from urllib3.util.retry import Retry
+
+from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.endpoints import Call
+from airflow_crew_provider.api.responses import BodyTooLarge, HttpResponse, collect
+from airflow_crew_provider.client.deployment import LARGEST_BODY, MOST_REDIRECTS, Deployment, lower_names, too_large
+
+
+class _Body(io.BytesIO):
+    """A request's body that knows whether it was read: before that, nothing that matters was sent."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        self.touched = self._withdrawn = False
+        self._lock = threading.Lock()
+
+    def read(self, size: int | None = -1) -> bytes:
+        with self._lock:
+            if self._withdrawn:
+                raise TimeoutError("it timed out before it was sent")
+            self.touched = True
+        return super().read(size)
+
+    def withdraw(self) -> None:
+        """Prevent it from being sent, unless that has begun."""
+        with self._lock:
+            self._withdrawn = not self.touched
+
+
+class Exchange:
+    """One blocking exchange in a session of its own: a POST must not meet a stale connection."""
+
+    def __init__(self, deployment: Deployment, call: Call[Any], total: float, added: Mapping[str, str]) -> None:
+        self._deployment, self._call, self._total, self._added = deployment, call, total, added
+        self._body = _Body(json.dumps(call.body).encode()) if call.starts_something else None
+        self._until = time.monotonic() + total
+        self._response: requests.Response | None = None
+        self._abandoned = False
+
+    @property
+    def sent(self) -> bool:
+        return self._body is not None and self._body.touched
+
+    def abandon(self) -> None:
+        """Send nothing from now on and stop reading; without effect on an exchange that is over."""
+        self._abandoned = True
+        if self._body is not None:
+            self._body.withdraw()
+        # Closing a socket does not wake the thread that reads from it; shutting it down does (urllib3 2.3).
+        shutdown = getattr(self._response and self._response.raw, "shutdown", None)
+        if shutdown is not None:
+            with suppress(OSError, ValueError, RuntimeError):
+                shutdown()
+
+    def perform(self) -> HttpResponse:
+        url = self._deployment.base_url + (self._call.target or self._call.path)
+        with requests.Session() as session:
+            for scheme in ("http://", "https://"):
+                session.mount(scheme, HTTPAdapter(max_retries=_connect_retries()))
+            for _ in range(MOST_REDIRECTS):
+                answer = self._ask(session, url)
+                following = endpoints.redirect(self._call, url, answer)
+                if following is None:
+                    break
+                url = following
+        return answer
+
+    def _ask(self, session: requests.Session, url: str) -> HttpResponse:
+        left = max(0.001, self._until - time.monotonic())
+        limit = min(left, self._deployment.timeout)
+        proxy = self._deployment.proxy
+        headers = {**self._call.headers, **self._added, **({"Content-Type": "application/json"} if self._body else {})}
+        response = session.request(
+            self._call.method,
+            url,
+            data=self._body,
+            headers=headers,
+            auth=_Headers(self._deployment),
+            proxies={"http": proxy, "https": proxy} if proxy else None,
+            verify=self._deployment.verify,
+            timeout=(limit, left),
+            allow_redirects=False,
+            stream=True,
+        )
+        self._response = response
+        if self._abandoned:
+            raise TimeoutError("it timed out")
+        try:
+            body = collect(response.iter_content(65536), LARGEST_BODY)
+        except BodyTooLarge:
+            raise too_large(self._call) from None
+        return HttpResponse(response.status_code, lower_names(response.headers), body)
+
+
+class _Headers(requests.auth.AuthBase):
+    """Sets the connection's headers last: as an auth object they win over ~/.netrc."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        for name, value in self._deployment.request_headers().items():
+            request.headers[name] = value
+        return request
+
+
+def _connect_retries() -> Retry:
+    return Retry(total=None, connect=2, read=False, redirect=False, status=0, other=0, backoff_factor=0.3)
+
+
+def within(seconds: float, exchange: Exchange) -> HttpResponse | Exception:
+    """Run in a thread and stop waiting after the timeout.
+
+    Socket timeouts limit each read, not their sum: a peer that sends a byte a second would never end.
+    """
+    done: list[HttpResponse | Exception] = []
+
+    def run() -> None:
+        try:
+            done.append(exchange.perform())
+        except Exception as error:
+            done.append(error)
+
+    thread = threading.Thread(target=run, daemon=True, name="crew-request")
+    try:
+        thread.start()
+        thread.join(seconds)
+    finally:
+        exchange.abandon()
+    return done[0] if done else TimeoutError(f"no complete answer within {seconds:g} s")

@@ -1,0 +1,180 @@
+"""A hook's connection and its client: looked up once, shared by all waits of an event loop, refreshed when needed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+import weakref
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook, mask_secret
+
+from airflow_crew_provider.client.deployment import CrewConnection, read_connection
+from airflow_crew_provider.compat import traces
+from airflow_crew_provider.compat.connections import aget_connection
+from airflow_crew_provider.exceptions import CrewConnectionError
+
+if TYPE_CHECKING:
+    from airflow_crew_provider.client.client import Client
+
+
+# How old a connection may be, in seconds, for a wait that was refused with another one. One that begins asks anew,
+# together with those that begin while it asks.
+FOR_A_REFRESH = 1.0
+
+LookUp = Callable[[], Coroutine[Any, Any, CrewConnection]]
+
+
+@dataclass
+class _Shared:
+    task: asyncio.Task[CrewConnection]
+    began: float
+
+    def found(self) -> CrewConnection | None:
+        done = self.task.done() and not self.task.cancelled() and self.task.exception() is None
+        return self.task.result() if done else None
+
+    def serves(self, max_age: float, refused: CrewConnection | None) -> bool:
+        if not self.task.done():
+            return True
+        found = self.found()
+        return found is not None and found is not refused and time.monotonic() - self.began < max_age
+
+
+_by_loop: weakref.WeakKeyDictionary[Any, dict[str, _Shared]] = weakref.WeakKeyDictionary()
+
+
+async def for_new_wait(conn_id: str, look_up: LookUp) -> CrewConnection:
+    """Look up a connection, together with the waits that look it up at this moment."""
+    return await _shared(conn_id, look_up, 0.0, None)
+
+
+async def for_refresh(conn_id: str, look_up: LookUp, refused: CrewConnection) -> CrewConnection:
+    """Return a connection that was looked up after the one that was refused, or with which nothing was found."""
+    return await _shared(conn_id, look_up, FOR_A_REFRESH, refused)
+
+
+async def _shared(conn_id: str, look_up: LookUp, max_age: float, refused: CrewConnection | None) -> CrewConnection:
+    here = _by_loop.setdefault(asyncio.get_running_loop(), {})
+    held = here.get(conn_id)
+    if held is None or not held.serves(max_age, refused):
+        held = here[conn_id] = _Shared(asyncio.ensure_future(look_up()), time.monotonic())
+    # Shielded: the wait that began the look-up may be cancelled while others wait for it too.
+    return await asyncio.shield(held.task)
+
+
+CLIENT = "airflow_crew_provider.client.client"
+
+
+class CachedConnection(BaseHook):
+    """A hook that keeps its connection and its client."""
+
+    def __init__(self, crew_conn_id: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.crew_conn_id = crew_conn_id
+        self._connection: CrewConnection | None = None
+        self._client: Client | None = None
+
+    @property
+    def connection(self) -> CrewConnection:
+        """The connection, looked up once."""
+        if self._connection is None:
+            self._use(read_connection(self.look_up(self.crew_conn_id)))
+        assert self._connection is not None
+        return self._connection
+
+    @property
+    def client(self) -> Client:
+        """The client of this connection."""
+        if self._client is None:
+            # Here and not above: parsing a DAG file must not load the HTTP libraries.
+            from airflow_crew_provider.client.client import Client
+
+            self._client = Client(self.connection.deployment, traces.of_call)
+        return self._client
+
+    def get_conn(self) -> Client:
+        """Return the client, as hooks do."""
+        return self.client
+
+    async def hold(self) -> None:
+        """Look up the connection and keep the session that this event loop shares open until `release`."""
+        await self._aconnect()
+        await self.client.hold()
+
+    async def release(self) -> None:
+        """Release what `hold` acquired."""
+        if self._client is not None:
+            await self._client.release()
+
+    async def _aconnect(self) -> None:
+        if self._connection is None:
+            self._use(await for_new_wait(self.crew_conn_id, self._aread))
+            await _load_client()
+
+    async def _aread(self) -> CrewConnection:
+        try:
+            found = await aget_connection(self.crew_conn_id)
+        except Exception as error:
+            problem = _named(error, self.crew_conn_id)
+        else:
+            return read_connection(found)
+        raise problem
+
+    def look_up(self, conn_id: str) -> Any:
+        """Return an Airflow connection.
+
+        :raises CrewConnectionError: it cannot be looked up at the moment, or does not exist
+        """
+        try:
+            return self.get_connection(conn_id)
+        except Exception as error:
+            problem = _named(error, conn_id)
+        raise problem
+
+    def refresh(self) -> bool:
+        """Look up the connection once more; return whether it has changed."""
+        return self._replaced_by(read_connection(self.look_up(self.crew_conn_id)))
+
+    async def arefresh(self) -> bool:
+        """Do what `refresh` does, and move the shared session to the new connection."""
+        before = self.client
+        fresh = await for_refresh(self.crew_conn_id, self._aread, self.connection)
+        replaced = self._replaced_by(fresh)
+        if replaced:
+            # In this order: a cancellation while the old session closes must not leave the new one unheld.
+            await self.client.hold()
+            await before.release()
+        return replaced
+
+    def _replaced_by(self, fresh: CrewConnection) -> bool:
+        changed = fresh.deployment != self.connection.deployment
+        self._use(fresh)
+        return changed
+
+    def _use(self, connection: CrewConnection) -> None:
+        if connection.flow_webhook_secret:
+            mask_secret(connection.flow_webhook_secret)
+        if self._connection is None or connection.deployment != self._connection.deployment:
+            self._client = None
+        self._connection = connection
+
+
+class ConnectionNotFound(CrewConnectionError, AirflowNotFoundException):
+    """Airflow knows no such connection. It reports the same while the secrets back end is unavailable."""
+
+
+def _named(error: Exception, conn_id: str) -> CrewConnectionError:
+    if isinstance(error, AirflowNotFoundException):
+        return ConnectionNotFound(str(error))
+    return CrewConnectionError(f"Connection {conn_id!r} could not be looked up ({type(error).__name__}: {error})")
+
+
+async def _load_client() -> None:
+    """Load the HTTP libraries in a thread: that takes longer than an event loop may block."""
+    if CLIENT not in sys.modules:
+        await asyncio.to_thread(import_module, CLIENT)

@@ -1,0 +1,69 @@
+"""Airflow's traces: a request of a task is a span below the task's own, and its headers tell the service so.
+
+Only where `[traces] otel_on` is set and Airflow has opened a span for the task, which 3.3 and newer do. The headers are
+added to the request last: no record and no fingerprint has them, and a retry, which is another span, is the same
+request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow.providers.common.compat.sdk import conf
+
+from airflow_crew_provider.api.endpoints import Call
+from airflow_crew_provider.exceptions import CrewError
+
+NAME = "airflow-crew-provider"
+SCHEMA = "https://opentelemetry.io/schemas/1.44.0"  # the semantic conventions that the names follow
+Traced = tuple[dict[str, str], Callable[[int], None]]
+
+
+@contextmanager
+def of_call(call: Call[Any], base_url: str) -> Iterator[Traced]:
+    """Yield the headers of the span, none where there is no trace, and what takes the code of the answer.
+
+    Polls have no span: a wait of days sends thousands.
+    """
+    if call.polled is not None or not conf.getboolean("traces", "otel_on", fallback=False):
+        yield {}, _ignored
+        return
+    from opentelemetry import trace
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    if not trace.get_current_span().get_span_context().is_valid:
+        yield {}, _ignored
+        return
+    tracer, name = trace.get_tracer(NAME, schema_url=SCHEMA), f"{call.method} {_route(call.path)}"
+    # An error's text may quote what the service said: neither it nor a description is recorded.
+    with tracer.start_as_current_span(
+        name, kind=trace.SpanKind.CLIENT, record_exception=False, set_status_on_exception=False
+    ) as span:
+        span.set_attributes(_about(call, base_url))
+        headers: dict[str, str] = {}
+        TraceContextTextMapPropagator().inject(headers)
+        try:
+            yield headers, lambda code: span.set_attribute("http.response.status_code", code)
+        except CrewError as error:
+            span.set_attribute("error.type", type(error).__name__)
+            span.set_status(trace.StatusCode.ERROR)
+            raise
+
+
+def _ignored(code: int) -> None:
+    """Nothing is traced."""
+
+
+def _route(path: str) -> str:
+    """Return the path's first part, which says what is asked; ids follow it."""
+    return "/" + urlsplit(path).path.strip("/").partition("/")[0]
+
+
+def _about(call: Call[Any], base_url: str) -> dict[str, str | int]:
+    place = urlsplit(base_url)
+    port = place.port or {"http": 80, "https": 443}[place.scheme]
+    about: dict[str, str | int] = {"http.request.method": call.method, "url.template": _route(call.path)}
+    return {**about, "server.address": place.hostname or "", "server.port": port}

@@ -1,0 +1,68 @@
+"""What a crew's own webhook does, whoever started the crew: one event of the asset that its connection stands for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from airflow.assets.manager import asset_manager
+from airflow.models.asset import AssetEvent, AssetModel
+from airflow.utils.session import create_session
+from fastapi import APIRouter, Depends, HTTPException, Path
+from sqlalchemy import select, update
+
+from airflow_crew_provider.client.deployment import webhook_secret
+from airflow_crew_provider.exceptions import CrewProtocolError
+from airflow_crew_provider.inbox.app import KNOWN, TAKEN, Answer, Body, answered, unknown
+from airflow_crew_provider.inbox.messages import completed_asset, completed_id, digest, matches
+from airflow_crew_provider.inbox.store import connection_of, mentions
+from airflow_crew_provider.models import Json
+
+
+def add_event(uri: str, kickoff_id: str, extra: Json) -> bool | None:
+    """Store the one event of an execution; False if it is known already, None if no DAG uses the asset."""
+    with create_session(scoped=False) as session:
+        mine = (AssetModel.uri == uri, AssetModel.active.has())
+        # A write comes first: it locks the asset on every database, and nothing that is read after it is stale.
+        lock = update(AssetModel).where(*mine).values(uri=uri).execution_options(synchronize_session=False)
+        session.execute(lock)
+        asset = session.scalars(select(AssetModel).where(*mine)).one_or_none()
+        if asset is None:
+            return None
+        if _is_known(session, asset.id, kickoff_id):
+            return False
+        asset_manager.register_asset_change(asset=asset, extra=extra, session=session, source_is_api=True)
+    return True
+
+
+def _is_known(session: Any, asset_id: int, kickoff_id: str) -> bool:
+    of_asset = (AssetEvent.asset_id == asset_id, mentions(AssetEvent.extra, kickoff_id))
+    found = session.scalars(select(AssetEvent.extra).where(*of_asset))
+    return any((extra or {}).get("kickoff_id") == kickoff_id for extra in found)
+
+
+NO_ASSET = Answer(404, "no DAG uses the asset of this connection, nothing is kept")
+ANSWERS = {True: TAKEN, False: KNOWN, None: NO_ASSET}
+
+router = APIRouter()
+
+
+def crew_sender(
+    connection: Annotated[str, Path(max_length=250)], capability: Annotated[str, Path(max_length=100)]
+) -> str:
+    """Return the connection whose crew reports, if the address holds its secret."""
+    found = connection_of(connection)
+    secret = webhook_secret(found[1]) if found else None
+    if not matches(capability, digest(secret) if secret else ""):
+        raise unknown()
+    return connection
+
+
+@router.post("/crew/{connection}/{capability}")
+def crew_completed(crew_conn_id: Annotated[str, Depends(crew_sender)], body: Body) -> dict[str, str]:
+    """A crew has succeeded, whoever started it: add the event, once."""
+    try:
+        kickoff_id = completed_id(body)
+    except CrewProtocolError as error:
+        raise HTTPException(422, str(error)) from None
+    extra = {"crew_conn_id": crew_conn_id, "kickoff_id": kickoff_id}
+    return answered(ANSWERS[add_event(completed_asset(crew_conn_id), kickoff_id, extra)])

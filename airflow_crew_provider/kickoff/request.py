@@ -1,0 +1,168 @@
+"""The kickoff as a user asks for it, checked before anything is started and money is spent.
+
+A literal credential of a webhook is refused: it would stand in rendered fields. The word ``inbox`` stands for addresses
+of this Airflow's own inbox, made anew for each POST. A Flow lists inputs that it does not require. So a missing name
+fails here only where it is known to be required; otherwise the service decides, and its refusal is worded in the same
+way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from airflow_crew_provider import exceptions
+from airflow_crew_provider.api.endpoints import path_segment
+from airflow_crew_provider.api.values import plain_object
+from airflow_crew_provider.client.deployment import CREW
+from airflow_crew_provider.hooks.crew import CrewHook, checked_inputs
+from airflow_crew_provider.inbox import registering
+from airflow_crew_provider.inbox.messages import WORD
+from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
+from airflow_crew_provider.models import CrewInputs, HumanInputWebhook, Json, Kickoff, Webhooks
+
+SECRET_FIELDS = ("token", "username", "password")
+# In the name of a request since release 0.1, whether given or not; later fields only where they are given.
+ALWAYS_NAMED = ("inputs", "webhooks", "meta")
+
+
+def request_of(task: Any) -> Kickoff:
+    """Return what an operator's arguments ask for; a new field of the request is read here.
+
+    :raises CrewInvalidInput: it cannot be sent
+    """
+    meta = {} if task.meta is None else plain_object(task.meta, "meta")
+    if "airflow" in meta:
+        raise exceptions.CrewInvalidInput("meta.airflow: is filled in by this operator. Nothing was sent")
+    if task.restore_from is not None:
+        path_segment(task.restore_from)
+    inputs, webhooks = checked_inputs(task.inputs), checked_webhooks(task.webhooks)
+    return Kickoff(inputs=inputs, webhooks=webhooks, meta=meta, restore_from=task.restore_from)
+
+
+def name_of(request: Kickoff, identity: Json, crew_conn_id: str) -> Json:
+    """Return what names a request: what the user asks for, as release 0.1 named it for this task instance.
+
+    What is added to a request never enters it: see `KickoffStart`.
+    """
+    asked = {name: value for name, value in vars(request).items() if name != "idempotency_key"}
+    given = {name: value for name, value in asked.items() if name in ALWAYS_NAMED or value is not None}
+    webhooks = request.webhooks.as_dict() if isinstance(request.webhooks, Webhooks) else request.webhooks
+    meta = {**(request.meta or {}), "airflow": identity}
+    return {**given, "meta": meta, "webhooks": webhooks, "connection": crew_conn_id}
+
+
+def refuse_literal_credentials(webhooks: Any) -> None:
+    """Refuse at parse time what must not reach the rendered fields, the serialized DAG or a log."""
+    human = webhooks.human_input if isinstance(webhooks, Webhooks) else None
+    if isinstance(webhooks, dict):
+        human = webhooks.get("human_input")
+    for name in SECRET_FIELDS:
+        value = getattr(human, name, None) if isinstance(human, HumanInputWebhook) else None
+        if isinstance(human, dict):
+            value = human.get(name)
+        if value is not None:
+            raise exceptions.CrewInvalidInput(
+                f"webhooks.human_input.{name} would be readable in the rendered fields; "
+                "put the credential into an Airflow connection and name it by conn_id"
+            )
+
+
+def checked_webhooks(webhooks: Any) -> Webhooks | str | None:
+    """Read the rendered webhooks; the word ``inbox`` stays as it is."""
+    if webhooks == WORD:
+        return WORD
+    refuse_literal_credentials(webhooks)
+    try:
+        return Webhooks.of(webhooks)
+    except (TypeError, ValueError) as error:
+        problem = str(error)
+    raise exceptions.CrewInvalidInput(f"{problem}. Nothing was sent")
+
+
+def with_credentials(checked: Webhooks | str | None, hook: CrewHook) -> Webhooks | str | None:
+    """Look credentials up before a POST is intended: one that is missing is not an unknown outcome."""
+    return checked if isinstance(checked, str) else hook.with_credentials(checked)
+
+
+def check_inbox(checked: Webhooks | str | None, hook: CrewHook) -> None:
+    """Refuse the word ``inbox`` before a POST is intended where there is none."""
+    if isinstance(checked, str):
+        registering.check(hook)
+
+
+def webhooks_to_send(
+    checked: Webhooks | str | None, context: Any, hook: CrewHook, ledger: PostRecord, execution_id: str | None = None
+) -> Webhooks | None:
+    """Return what the POST that the ledger intends carries; for the inbox, register first."""
+    if not isinstance(checked, str):
+        return checked
+    key, url = ledger.record["idempotency_key"], ledger.added.get("inbox_url")
+    registration, webhooks = registering.register(context, hook, key, execution_id, url)
+    ledger.note(inbox=registration.as_dict())
+    return webhooks
+
+
+def added_address(checked: Webhooks | str | None, hook: CrewHook) -> Json:
+    """Return the inbox's URL as a POST's record keeps it, so that sent again it names the same addresses."""
+    url = hook.connection.inbox_url if isinstance(checked, str) else None
+    # One with a user and a password in it is not stored: if it changes, the request is another one.
+    return {"inbox_url": url} if url and "@" not in url else {}
+
+
+def sender_of(checked: Webhooks | str | None, hook: CrewHook, ledger: PostRecord) -> Sender:
+    """Return the sender of a POST; of one that may be sent again, with the addresses that it had first."""
+    connection = hook.connection
+    before = ledger.added_before(keyed=connection.idempotency_keys)
+    return Sender.of(connection, checked, before.get("inbox_url"))
+
+
+def tell_inbox(context: Any, ledger: PostRecord, *, again: bool = False) -> None:
+    """Record the answer's id for the inbox, if the POST went with it; ``again`` when an earlier try sent it."""
+    if ledger.record.get("inbox") and ledger.kickoff_id:
+        registering.posted(context, ledger.record["inbox"], ledger.kickoff_id, again=again)
+
+
+def check_inputs(hook: CrewHook, inputs: Json, log: Any) -> CrewInputs | None:
+    """Request the crew's inputs and compare; return them, None if the service does not report them.
+
+    :raises CrewMissingInputs: a required input is missing
+    :raises CrewUnauthorized: the token is refused
+    :raises CrewWebPage: there is no crew at this address
+    """
+    try:
+        asked = hook.inputs()
+    except (exceptions.CrewUnauthorized, exceptions.CrewInvalidInput, exceptions.CrewWebPage):
+        raise
+    except exceptions.CrewError as error:
+        log.warning("The crew's inputs could not be checked (%s); starting it anyway", error)
+        return None
+    missing = [name for name in asked.names if name not in inputs]
+    required = asked.required if asked.required is not None else asked.names if hook.connection.kind == CREW else []
+    if lacking := [name for name in missing if name in required]:
+        detail = hook.mask(missing_inputs(lacking, asked, inputs))
+        raise exceptions.CrewMissingInputs([hook.mask(name) for name in lacking], status_code=None, detail=detail)
+    _warn(hook, asked, missing, inputs, log)
+    return asked
+
+
+def missing_inputs(names: Iterable[str], asked: CrewInputs, inputs: Json) -> str:
+    """Return the message about missing inputs."""
+    return f"Missing inputs: {_listed(names)} (the crew asks for {_listed(asked.names)}; given: {_listed(inputs)})"
+
+
+def _warn(hook: CrewHook, asked: CrewInputs, missing: list[str], inputs: Json, log: Any) -> None:
+    if missing and asked.required is None:
+        log.warning("%s. The service decides whether they are required", hook.mask(_lacking(missing)))
+    unasked = sorted(set(inputs) - set(asked.names))
+    if unasked:
+        warning = f"The crew did not ask for {_listed(unasked)}; it asks for {_listed(asked.names)}"
+        log.warning("%s", hook.mask(warning))
+
+
+def _lacking(missing: list[str]) -> str:
+    return f"The crew asks for {_listed(missing)} too"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"

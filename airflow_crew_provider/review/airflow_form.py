@@ -1,0 +1,221 @@
+"""How Airflow stores a question to a person. Needs Airflow 3.1.
+
+Before Airflow 3.4 one form follows the task through retries and clears: asking again removes its answer and leaves its
+text. From 3.4 on each attempt has a form of its own: asking again replaces it, and a retry or a clear begins without
+one. The answer to the form of an earlier attempt stays with that attempt, where a triggerer can read it.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NoReturn
+
+from airflow.providers.common.compat.sdk import ParamValidationError, TaskDeferred
+
+from airflow_crew_provider.compat import deferral, version
+from airflow_crew_provider.compat.supervisor import supervisor
+from airflow_crew_provider.models import Json
+from airflow_crew_provider.review.drafts import code, draft_in
+from airflow_crew_provider.stored_names import EDIT_FIELD, FEEDBACK_FIELD
+
+if not version.has_human_in_the_loop():
+    raise ImportError(
+        "A task that asks a person needs Airflow 3.1 or newer, which has human-in-the-loop tasks; "
+        "on older versions let a person answer elsewhere and pass the four fields to CrewResumeOperator"
+    )
+
+from airflow.providers.standard.operators.hitl import HITLOperator
+from airflow.sdk import Param
+from airflow.sdk.definitions.param import ParamsDict
+from airflow.sdk.execution_time.comms import CreateHITLDetailPayload
+
+from airflow_crew_provider.compat.answer_trigger import NO_ANSWER, NO_FORM, AnswerTrigger
+
+try:
+    from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
+except ImportError:  # before Airflow 3.2
+    from airflow.exceptions import TaskDeferralError, TaskDeferralTimeout  # type: ignore[no-redef]
+try:
+    from airflow.sdk.exceptions import TaskAwaitingInput  # Airflow 3.3
+except ImportError:
+    TaskAwaitingInput = None  # type: ignore[assignment, misc]
+
+__all__ = [
+    "NO_FORM",
+    "HITLOperator",
+    "Param",
+    "TaskDeferralError",
+    "TaskDeferralTimeout",
+    "asking_attempt",
+    "find_answer",
+    "form_params",
+    "found_nothing",
+    "name_of",
+    "no_params",
+    "park",
+    "problem_with_fields",
+    "shows_another_draft",
+    "timed_out",
+]
+
+# For how many seconds a triggerer may take to look for an answer; without one the task goes on after them too. Nothing
+# finds the answer to an earlier attempt's form later than that, so a lost triggerer may be replaced meanwhile.
+LOOKING, LOOKING_AT_EARLIER = 30.0, 120.0
+
+
+def form_params(operator: Any, hint: str, draft: str | None = None) -> ParamsDict:
+    """Return the params of the task's form: its own and the feedback, without those of its DAG.
+
+    Airflow merges the DAG's params into the task's.
+
+    :param hint: what stands under the field for feedback
+    :param draft: the text that the person may edit; None for no such field
+    """
+    fields = {FEEDBACK_FIELD: _text_field("", "Feedback", hint)}
+    if draft is not None:
+        fields[EDIT_FIELD] = _text_field(draft, "Draft", "Edit it where you want to")
+    return ParamsDict({**_own_params(operator), **fields})
+
+
+def no_params() -> ParamsDict:
+    """Return the params of a form without fields, which Airflow fills with those of the DAG otherwise."""
+    return ParamsDict()
+
+
+def _own_params(operator: Any) -> dict[str, Param]:
+    params = {name: operator.params.get_param(name) for name in operator.params}
+    if hasattr(ParamsDict, "filter_params_by_source"):
+        return {name: param for name, param in params.items() if param.source == "task"}
+    # Airflow 3.1 does not say where a param comes from; one that equals the DAG's is the DAG's.
+    of_dag = operator.dag.params if operator.has_dag() else ParamsDict()
+    return {name: param for name, param in params.items() if not _has(of_dag, name, param)}
+
+
+def _has(params: ParamsDict, name: str, param: Param) -> bool:
+    return name in params and params.get_param(name).serialize() == param.serialize()
+
+
+def _text_field(text: str, title: str, hint: str) -> Param:
+    field = Param(
+        text,
+        type=["string", "null"],
+        format="multiline",
+        title=title,
+        description=hint,
+    )
+    field.source = "task"  # Airflow 3.2 shows no others
+    return field
+
+
+def timed_out(event: Json) -> bool:
+    """Whether the deadline answered; the answer of a person always names the person."""
+    return "error" not in event and bool(event.get("timedout") or not event.get("responded_by_user"))
+
+
+def name_of(event: Json) -> str:
+    """Return the name of the reviewer, for the log."""
+    user = event.get("responded_by_user") or {}
+    return str(user.get("name") or user.get("id") or ("somebody" if "error" in event else "the deadline"))
+
+
+def problem_with_fields(operator: Any, context: Any, event: Json) -> str | None:
+    """Return why Airflow does not take the fields of an answer, as the end of a sentence; None if it does."""
+    fields = copy.deepcopy(operator.params)
+    try:
+        HITLOperator.execute_complete(operator, context, event)
+    except (ValueError, ParamValidationError) as error:
+        return f"it does not fit the form: {code(error)}"
+    finally:
+        operator.params = fields  # which Airflow fills with the answer; the next question must be the same
+    return None
+
+
+def shows_another_draft(operator: Any, context: Any, signs: Sequence[str]) -> bool:
+    """Ask, and return whether Airflow shows an earlier draft: it keeps the first form through retries and clears.
+
+    Asking again removes an answer that is there.
+
+    :param signs: texts that the form must hold
+    """
+    stored = _stored_form(operator, context)
+    if not isinstance(getattr(stored, "body", None), str):
+        return False
+    is_another = stored.options != operator.options or draft_in(stored.params) != draft_in(operator.serialized_params)
+    return is_another or not all(sign in stored.body for sign in signs)
+
+
+def _stored_form(operator: Any, context: Any) -> Any:
+    """Write the question and return the one that Airflow holds; None where no supervisor runs this task."""
+    line = supervisor()
+    if line is None:
+        return None
+    question = CreateHITLDetailPayload(
+        ti_id=context["ti"].id,
+        options=operator.options,
+        subject=operator.subject,
+        body=operator.body,
+        defaults=operator.defaults,
+        multiple=operator.multiple,
+        params=operator.serialized_params,
+        assigned_users=operator.assigned_users or [],
+    )
+    return line.send(msg=question)
+
+
+def asking_attempt(context: Any) -> str | None:
+    """Return the id of the attempt whose form it is when this task asks; None where the form is the task's."""
+    return str(context["ti"].id) if version.has_form_per_attempt() else None
+
+
+def find_answer(operator: Any, context: Any, until: str | None, kwargs: Json, attempt: str | None = None) -> NoReturn:
+    """Defer, and come back with the answer that is there, or with what `found_nothing` returns.
+
+    No worker can read an answer, and asking again removes it. A task that parks with an answer there is queued again at
+    once, for which Airflow fails it (see `deferral`); a trigger can let it leave its worker first.
+
+    :param attempt: the one whose form it is; None for the present one
+    """
+    is_earlier = attempt not in (None, str(context["ti"].id))
+    end = datetime.fromisoformat(until) if until else None
+    raise TaskDeferred(
+        trigger=_trigger(operator, attempt or context["ti"].id, end, once=True),
+        method_name="execute_complete",
+        kwargs=kwargs,
+        timeout=timedelta(seconds=deferral.NOTICED_AFTER + (LOOKING_AT_EARLIER if is_earlier else LOOKING)),
+    )
+
+
+def found_nothing(resumed_with: Json | None) -> str | None:
+    """Return what a look for an answer has not found, the answer or even the form; None for any other resume."""
+    event = (resumed_with or {}).get("event")
+    missing = event.get("error_type") if isinstance(event, dict) else None
+    return missing if missing in (NO_ANSWER, NO_FORM) else None
+
+
+def park(operator: Any, context: Any, timeout: timedelta | None, kwargs: Json) -> NoReturn:
+    """Free the worker slot until somebody answers; if an answer exists already, the task resumes.
+
+    :param kwargs: what `execute_complete` is called with, beside the event
+    """
+    until = datetime.now(UTC) + timeout if timeout else None
+    operator.hitl_summary_extra["timeout_datetime"] = until.isoformat() if until else None
+    if TaskAwaitingInput is not None:
+        raise TaskAwaitingInput(method_name="execute_complete", kwargs=kwargs, timeout=timeout)
+    trigger = _trigger(operator, context["ti"].id, until)
+    raise TaskDeferred(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
+
+
+def _trigger(operator: Any, attempt: Any, until: datetime | None, *, once: bool = False) -> AnswerTrigger:
+    return AnswerTrigger(
+        not_before=time.time() + deferral.NOTICED_AFTER,
+        once=once,
+        ti_id=attempt,
+        options=operator.options,
+        defaults=operator.defaults,
+        params=operator.serialized_params,
+        multiple=operator.multiple,
+        timeout_datetime=until,
+    )

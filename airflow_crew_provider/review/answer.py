@@ -1,0 +1,252 @@
+"""What a reviewer was shown and what the answer means; which answers are valid, and what a schema decides. Pure.
+
+What was shown is kept when the task is parked, and an answer belongs to it: a record that is rendered again when the
+answer comes may be another one.
+
+A draft that does not match a schema is sent back with its violations, before anybody is asked. At most once for an
+execution; never in the last round, never a draft that a person was asked about, one of a Flow, or one of a task that
+others follow. What is not sent back is shown to the person together with its violations.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow_crew_provider.api.answers import reads_like_approval
+from airflow_crew_provider.api.values import record_of, record_or_none
+from airflow_crew_provider.exceptions import CrewInvalidInput
+from airflow_crew_provider.flows.questions import asked_in, is_of_flow
+from airflow_crew_provider.models import Json, output_sha256
+from airflow_crew_provider.review.drafts import SHOWN_CHARACTERS, code, text_of
+from airflow_crew_provider.stored_names import BY_SCHEMA, EDIT_FIELD, FEEDBACK_FIELD, SCHEMA_REVISION, VALIDATION
+from airflow_crew_provider.wait.schema import matching, refuse_bad_schema, validator_of
+from airflow_crew_provider.wait.watch import COMPLETED, PENDING
+
+QUESTION = "**The question:**"  # how a form begins what a Flow asks
+TEXTS = (FEEDBACK_FIELD, EDIT_FIELD)
+
+
+def problem_with(event: Json, options: Sequence[str], fields: Collection[str], revise: str | None) -> str | None:
+    """Return why an event of Airflow is not an answer, as the end of a sentence; None if it is one.
+
+    :param options: the words to choose from
+    :param revise: the one that needs feedback, if any does
+    :param fields: the names of the form's fields
+    """
+    if event.get("error_type") == VALIDATION:
+        return f"it does not fit the form: {code(event.get('error'))}"
+    chosen, given = event.get("chosen_options") or [], event.get("params_input") or {}
+    if len(chosen) != 1 or chosen[0] not in options:
+        return f"it chose {_listed(chosen)} and the form has {_listed(options)}"
+    if given and set(given) != set(fields):
+        return f"its fields are {_listed(given)} and the form has {_listed(fields)}"
+    no_text = next((name for name in TEXTS if not isinstance(given.get(name), str | None)), None)
+    if no_text:
+        return f"its field {code(no_text)} must be a string"
+    feedback = given.get(FEEDBACK_FIELD)
+    if chosen[0] == revise and not (feedback or "").strip():
+        return "a revision was asked for without saying what to change"
+    return None
+
+
+def _listed(names: Collection[Any]) -> str:
+    return ", ".join(code(name) for name in list(names)[:10]) or "nothing"
+
+
+def notice(who: str, problem: str) -> str:
+    """Return the notice for the next question that an answer was not accepted."""
+    return f"The last answer by {code(who)} was not accepted because {problem}."
+
+
+# --- what was shown ---
+
+
+DRAFT = ("execution_id", "crew_task_id", "output_sha256")
+VIOLATIONS = "violations"
+
+
+def pending_record(given: Any) -> Json:
+    """Return the record of a draft to review, or a completed one.
+
+    :raises CrewInvalidInput: when it is neither
+    """
+    pending = {"state": PENDING, **record_of(given, "pending")}
+    missing = [name for name in ("execution_id", "crew_task_id", "output") if pending.get(name) is None]
+    if missing and pending["state"] != COMPLETED:
+        raise CrewInvalidInput(f"The pending record lacks {', '.join(missing)}; nobody was asked")
+    if not has_its_draft(pending):
+        raise CrewInvalidInput(
+            f"{_changed(pending)}. Nobody was asked, and execution {pending['execution_id']} stays paused at the "
+            "service. Clear the wait and this task to review what the crew wrote"
+        )
+    return pending
+
+
+def has_its_draft(pending: Json) -> bool:
+    """Whether the output of a record still has the hash that the wait gave it; a record of release 0.1 has none."""
+    named = pending.get("output_sha256")
+    return named is None or output_sha256(pending.get("output")) in (named, pending.get("object_sha256"))
+
+
+def refuse_changed(given: Any, shown: Json) -> None:
+    """Refuse an answer when the output in the record is no longer the one that its hash is of.
+
+    A record that is gone, or is about another draft by now, changes nothing: an answer is for the draft that was shown.
+    """
+    pending = record_or_none(given)
+    if pending is not None and not has_its_draft(pending):
+        raise CrewInvalidInput(
+            f"{_changed(pending)}. The answer was not sent, and execution {shown['execution_id']} stays paused at the "
+            "service. Clear the wait and this task to go on"
+        )
+
+
+def _changed(pending: Json) -> str:
+    return (
+        f"The output of the pending record was changed after the wait returned it: its hash is not output_sha256, "
+        f"{pending['output_sha256']}"
+    )
+
+
+def shown_draft(pending: Json) -> Json:
+    """Return what of a pending record a person is shown, and the hash of the whole draft."""
+    output, text = pending["output"], text_of(pending["output"])
+    shown = {
+        **{name: pending[name] for name in DRAFT[:2]},
+        "crew_task_name": pending.get("crew_task_name"),
+        "agent": author_of(pending),
+        "output_sha256": pending.get("output_sha256") or output_sha256(output),
+        "output": output if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS],
+        "characters": len(text),
+        **asked_in(pending),
+        **({"takes_edited_output": True} if pending.get("takes_edited_output") is True else {}),
+    }
+    return shown if isinstance(output, str) else {**shown, "language": "json"}
+
+
+def author_of(pending: Json) -> str | None:
+    """Return the agent that wrote the draft, where the service reports it."""
+    tasks = pending.get("tasks") or []
+    named: Json = next((each for each in tasks if each.get("task_id") == pending.get("crew_task_id")), {})
+    agent = pending.get("agent") or named.get("agent")
+    return str(agent) if agent else None
+
+
+def identity_of(shown: Json) -> list[Any]:
+    """Return what distinguishes one draft from another."""
+    return [shown[name] for name in DRAFT]
+
+
+def whole_draft(pending: Json | None, shown: Json) -> Any:
+    """Return the draft that was shown; only the part that was shown if the record is gone or about another draft."""
+    if pending is None or any(pending.get(name) is None for name in ("execution_id", "crew_task_id", "output")):
+        return shown["output"]
+    return pending["output"] if identity_of(shown_draft(pending)) == identity_of(shown) else shown["output"]
+
+
+# --- the review ---
+
+
+def review_of(shown: Json, answer: Json, *, choice: Json, feedback: str, reviewer: Json | None) -> Json:
+    """Return the review: an answer, bound to the draft that was shown."""
+    return {
+        "execution_id": shown["execution_id"],
+        "crew_task_id": shown["crew_task_id"],
+        **choice,
+        "human_feedback": feedback,
+        "reviewer": {"id": reviewer["id"], "name": reviewer["name"]} if reviewer else None,
+        "decided_at": answer["responded_at"].isoformat(),
+        "output_sha256": shown["output_sha256"],
+    }
+
+
+def decided_by(review: Json) -> str | None:
+    """Name the person who decided, or the schema; None for the deadline."""
+    if review.get(SCHEMA_REVISION) == BY_SCHEMA:
+        return "the schema"
+    return (review.get("reviewer") or {}).get("id")
+
+
+def in_one_line(decision: Json) -> str:
+    """Return a decision as one line of the log."""
+    said = decision["human_feedback"]
+    cut = said if len(said) <= 500 else f"{said[:500]} … ({len(said)} characters)"
+    return (
+        f"Review: {decision.get('outcome') or ('approved' if decision['is_approve'] else 'revision')} by "
+        f"{decided_by(decision) or 'the deadline'} at {decision['decided_at']}, "
+        f"execution {decision['execution_id']}, task {decision['crew_task_id']}, round {decision['round'] or '-'}, "
+        f"draft sha256 {decision['output_sha256']}, feedback {json.dumps(cut, ensure_ascii=False)}"
+    )
+
+
+def of_all_approvals(review: Json, approvals: list[Json]) -> Json:
+    """Return the review of the last of several people who have approved, with what each of them said.
+
+    A text that only approves is left out of the feedback: a live deployment would not read several of them as one.
+    """
+    texts = [each["human_feedback"] for each in approvals]
+    feedback = "\n\n".join(text for text in texts if text.strip() and not reads_like_approval(text))
+    return {**review, "human_feedback": feedback, "approvals": approvals}
+
+
+def no_answer(shown: Json, response_timeout: timedelta | None) -> str:
+    """Return what became of a question that nobody has answered in time."""
+    return (
+        f"Nobody answered within {response_timeout}. Nothing was sent: execution {shown['execution_id']} stays paused "
+        "at the service. Clear this task to ask again, or answer with CrewResumeOperator"
+    )
+
+
+def no_round_left(review: Json, max_rounds: int | None) -> str:
+    """Return what became of a revision that was asked for in the last round."""
+    return (
+        f"A revision was asked for in the last of {max_rounds} rounds. It was not sent: execution "
+        f"{review['execution_id']} stays paused at the service, at task {review['crew_task_id']}. Answer it with "
+        "CrewResumeOperator, or raise max_rounds and start a new run"
+    )
+
+
+# --- what a schema decides ---
+
+
+EARLIER = "earlier"
+FAIL, REVISE = "fail", "revise"
+
+
+def refuse_bad_policy(output_schema: Any, on_schema_mismatch: str) -> None:
+    """Refuse, when the DAG file is parsed, what cannot be compared or done."""
+    if output_schema is not None:
+        refuse_bad_schema(output_schema)
+    if on_schema_mismatch not in (FAIL, REVISE):
+        raise ValueError(f"on_schema_mismatch must be 'fail' or 'revise', not {on_schema_mismatch!r}")
+    if on_schema_mismatch == REVISE and output_schema is None:
+        raise ValueError("on_schema_mismatch='revise' needs output_schema")
+
+
+def violations_of(schema: Any, pending: Json) -> list[str]:
+    """List how a draft violates the schema that the output must match; none of a draft that is not the output.
+
+    Where the service does not report its progress, every draft of a crew counts as the output.
+    """
+    if schema is None or is_of_flow(pending) or _tasks_follow(pending):
+        return []
+    return matching(validator_of(schema), pending["output"])[1]
+
+
+def revision_by_schema(shown: Json) -> Json:
+    """Return the review that asks for a revision with the violations as feedback."""
+    feedback = (
+        "The output does not match the schema that it must match. Violations, each with its path: "
+        f"{shown[VIOLATIONS]}. Return the whole output again so that it matches"
+    )
+    now = {"responded_at": datetime.now(UTC)}
+    review = review_of(shown, now, choice={"is_approve": False}, feedback=feedback, reviewer=None)
+    return {**review, SCHEMA_REVISION: BY_SCHEMA}
+
+
+def _tasks_follow(pending: Json) -> bool:
+    done, total = pending.get("completed_tasks"), pending.get("total_tasks")
+    return isinstance(done, int) and isinstance(total, int) and total - done > 1

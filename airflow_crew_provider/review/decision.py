@@ -1,0 +1,339 @@
+"""What the review of a draft asks, and what an answer to it decides. Needs Airflow 3.1 or newer.
+
+An approval is deliberate, and belongs to what was shown:
+
+* There is no default approval. What is said at the deadline is what the DAG's author wrote, and never an approval of a
+  draft that somebody has rejected meanwhile.
+* An answer counts by the terms of the form that the person saw, though the DAG file was edited since.
+* An answer that cannot be one is not taken, and the person is asked again with the reason.
+* An answer of somebody who may not answer yet, or has approved already, does not count.
+* A decision is stored together with the draft that it was made on, before the task succeeds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from airflow_crew_provider.api.values import record_or_none
+from airflow_crew_provider.compat import metrics
+from airflow_crew_provider.compat.answer_trigger import unreadable
+from airflow_crew_provider.exceptions import CrewInvalidInput
+from airflow_crew_provider.flows import questions as flow
+from airflow_crew_provider.models import Json
+from airflow_crew_provider.review import airflow_form, answer, drafts
+from airflow_crew_provider.review.answer import EARLIER, REVISE, VIOLATIONS, identity_of, notice
+from airflow_crew_provider.review.drafts import code
+from airflow_crew_provider.review.form import ReviewForm
+from airflow_crew_provider.review.people import Escalation
+from airflow_crew_provider.review.question import Question
+from airflow_crew_provider.stored_names import FEEDBACK_FIELD, REFUSED_KEY, REVIEW_KEY, SCHEMA_REVISION
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, fail_task
+from airflow_crew_provider.wait.schema import listed
+
+TERMS = ("words", "on_timeout", "allow_edit", "approvals")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReviewRules:
+    """The arguments of `CrewReviewOperator` as they were rendered; those of `TERMS` as the person saw them.
+
+    :param whole: where the whole draft stands, for a form that shows a part of it
+    """
+
+    pending: Any
+    previous: Any
+    previous_task: str | None
+    round_number: int | None
+    max_rounds: int | None
+    words: list[str]
+    on_timeout: str | Json
+    allow_edit: bool
+    approvals: int
+    escalation: Escalation
+    output_schema: Any
+    on_schema_mismatch: str
+    crew_conn_id: str
+    whole: str
+
+    holds_another: ClassVar[str] = (
+        "Airflow still holds the draft of an earlier run of this task and cannot show the new one, so nobody was asked "
+        "and nothing was sent. The execution stays paused at the service; start a new DAG run instead of clearing this "
+        "one, or answer with CrewResumeOperator"
+    )
+
+    def terms(self) -> Json:
+        """Return the arguments that an answer is judged by."""
+        return {name: getattr(self, name) for name in TERMS}
+
+    def by(self, terms: Json) -> ReviewRules:
+        """Return the rules by the terms of a form that was shown."""
+        return replace(self, **{name: terms[name] for name in TERMS if name in terms})
+
+    def record(self) -> Json:
+        """Return the pending record, or the completed one."""
+        try:
+            return answer.pending_record(self.pending)
+        except CrewInvalidInput as error:
+            fail_task(error)
+
+    def shown(self, pending: Json) -> Json:
+        """Return what a person is shown of a pending record, with what is wrong with the draft."""
+        try:
+            found = answer.violations_of(self.output_schema, pending)
+        except CrewInvalidInput as error:
+            fail_task(error, "Nobody was asked, and the execution stays paused; correct the rule and clear this task")
+        return {**answer.shown_draft(pending), **({VIOLATIONS: listed(found)} if found else {})}
+
+    def shown_now(self) -> Json:
+        """Return what a person is shown now."""
+        return self.shown(self.record())
+
+    def at_deadline(self, shown: Json) -> list[str] | None:
+        """Return what is chosen when nobody answers in time; None if the task fails then."""
+        return flow.at_deadline(shown, self.words, self.on_timeout)
+
+    def offer(self, task: Any, shown: Json) -> None:
+        """Let the person choose from the Flow's outcomes, or approve and revise."""
+        task.options = flow.outcomes_of(shown) or self.words
+        draft = drafts.editable_text(shown) if self.allow_edit else None
+        task.params = airflow_form.form_params(task, flow.feedback_hint(shown), draft)
+        try:
+            chosen = self.at_deadline(shown)
+            flow.refuse_approvals_of(shown, self.approvals)
+        except CrewInvalidInput as error:
+            fail_task(error)
+        # With defaults Airflow would answer the question at the first step of escalation.
+        task.defaults = None if self.escalation.steps else chosen
+
+    def form(self, context: Any, shown: Json, until: str | None, refused: str, later: list[str]) -> ReviewForm:
+        """Return the form, with the round before."""
+        return replace(
+            self.page(shown),
+            previous=self._round_before(context),
+            refused=refused,
+            later=later,
+            until=(datetime.fromisoformat(until) if until else None),
+        )
+
+    def page(self, shown: Json) -> ReviewForm:
+        """Return the form of a draft, without what a visit adds."""
+        return ReviewForm(
+            pending=shown,
+            approve=self.words[0],
+            revise=self.words[1],
+            round_number=self.round_number,
+            max_rounds=self.max_rounds,
+            on_timeout=self.on_timeout,
+            allow_edit=self.allow_edit,
+            approvals=self.approvals,
+            whole=self.whole,
+        )
+
+    def _round_before(self, context: Any) -> Json | None:
+        """Return the review of the round before, with its draft where that review is a task of this DAG."""
+        review = record_or_none(self.previous)
+        if review is None or self.previous_task is None:
+            return review
+        ti = context["ti"]
+        index = -1 if ti.map_index is None else ti.map_index
+        decision = ti.xcom_pull(task_ids=self.previous_task, key=REVIEW_KEY, map_indexes=index) or {}
+        is_of_review = decision.get("output_sha256") == review.get("output_sha256")
+        return decision if is_of_review else review
+
+
+class Decision:
+    """What is decided about the draft that a question shows.
+
+    :param until: when the question ends, ISO 8601
+    """
+
+    def __init__(self, question: Question[ReviewRules], shown: Json, until: str | None = None) -> None:
+        self._question, self._shown, self._until = question, shown, until
+        self._task, self._context = question.task, question.context
+        self._rules, self._record = question.rules, question.record
+
+    def by_schema(self) -> Json | None:
+        """Return the review that sends a draft back; None if a person is to decide."""
+        wanted = self._rules.on_schema_mismatch == REVISE and self._shown.get(VIOLATIONS)
+        if not wanted or self._sent_back_before():
+            return None
+        if self._rules.page(self._shown).is_last or self._record.is_open_for(identity_of(self._shown)):
+            return None
+        review = answer.revision_by_schema(self._shown)
+        self._record.sent_back(identity_of(self._shown))
+        self._write_down(review)
+        return review
+
+    def at_deadline(self) -> Json:
+        """Return the event of a deadline that Airflow was not told, or fail."""
+        chosen = self._rules.at_deadline(self._shown)
+        if chosen is None or not self._rules.escalation.steps:
+            self._record.over()
+            raise CrewTaskFailed(answer.no_answer(self._shown, self._task.response_timeout))
+        decided = {"chosen_options": chosen, "params_input": {}, "responded_at": datetime.now(UTC)}
+        return {**decided, "responded_by_user": None, "timedout": True}
+
+    def of(self, event: Json) -> Json:
+        """Return the review; an answer that cannot be one is not taken, and the person is asked again."""
+        self._refuse_changed()
+        if self._rules.allow_edit:
+            event = drafts.read_edit(self._shown, event)
+        in_time = self._rules.on_timeout == "fail" or not airflow_form.timed_out(event)
+        approves_late = not in_time and self._rules.on_timeout == "approve"
+        if approves_late and self._record.was_rejected(identity_of(self._shown)):
+            self._refuse_late_approval()
+        problem = self._problem(event) if in_time else None
+        if problem:
+            self._refuse(event, problem)
+        review = {**self._review(event, in_time=in_time), **self._sent_back_before()}
+        if review["is_approve"] and in_time and self._rules.approvals > 1:
+            review = self._with_others(review)
+        asked = getattr(self._context["ti"], "start_date", None)
+        metrics.reviewed(self._rules.crew_conn_id, asked, event["responded_at"])
+        self._write_down(review)
+        self._record.over()
+        if review["is_approve"] is False and self._rules.page(self._shown).needs_another_round:
+            # The decision stays on record.
+            self._context["ti"].xcom_push(key="return_value", value=review)
+            raise CrewTaskFailed(answer.no_round_left(review, self._rules.max_rounds))
+        return review
+
+    # --- which answers are taken ---
+
+    def _refuse_changed(self) -> None:
+        try:
+            answer.refuse_changed(self._rules.pending, self._shown)
+        except CrewInvalidInput as error:
+            fail_task(error)
+
+    def _refuse_late_approval(self) -> None:
+        self._record.over()
+        raise CrewTaskFailed(
+            "Somebody has rejected this draft in an answer that was not accepted, so the deadline does not approve "
+            f"it. Nothing was sent: execution {self._shown['execution_id']} stays paused at the service. Clear this "
+            "task to ask again, or answer with CrewResumeOperator"
+        )
+
+    def _refuse(self, event: Json, problem: str) -> None:
+        """Ask again; that somebody has rejected the draft is kept where the deadline would approve it."""
+        who, kept = airflow_form.name_of(event), self._keep_refused(event)
+        at_deadline = self._rules.at_deadline(self._shown)
+        if self._rules.on_timeout == "approve" and event.get("chosen_options") not in (None, [], at_deadline):
+            self._record.rejected()
+        self._task.log.warning("The answer of %s is not accepted because %s.%s Asking again", who, problem, kept)
+        self._question.ask(self._shown, self._until, notice(who, problem))
+
+    def _keep_refused(self, event: Json) -> str:
+        """Keep what an answer said, since asking again removes it from Airflow; return what the log says about that."""
+        if not event.get("params_input") or unreadable(event["params_input"]):
+            return ""
+        self._context["ti"].xcom_push(key=REFUSED_KEY, value=event["params_input"])
+        return f" What it said is kept in XCom {REFUSED_KEY}."
+
+    def _problem(self, event: Json) -> str | None:
+        """Return why an event is not an answer; None if it is one."""
+        revise = None if flow.outcomes_of(self._shown) else self._rules.words[1]
+        return (
+            answer.problem_with(event, self._task.options, list(self._task.params), revise)
+            or self._too_early(event)
+            or self._approved_before(event)
+            or airflow_form.problem_with_fields(self._task, self._context, event)
+            or (self._problem_with_edit(event) if self._rules.allow_edit else None)
+        )
+
+    def _too_early(self, event: Json) -> str | None:
+        """Return that somebody has answered before the step of the escalation that names them."""
+        if not self._rules.escalation.steps:
+            return None
+        since = self._record.since(identity_of(self._shown))
+        may = self._rules.escalation.waits_for(event.get("responded_by_user"), since)
+        if may is None or event["responded_at"] >= may:
+            return None
+        return f"{code(airflow_form.name_of(event))} may answer from {may:%Y-%m-%d %H:%M:%S} UTC on only"
+
+    def _approved_before(self, event: Json) -> str | None:
+        """Return that the same person has approved twice, or nobody can tell who it was."""
+        if self._rules.approvals == 1 or not self._choice(event)["is_approve"]:
+            return None
+        who = (event.get("responded_by_user") or {}).get("id")
+        if not who:
+            return "Airflow does not say who has approved, and different people must"
+        approvals = self._record.approvals
+        # With enough approvals it is the last one, after which a try was lost.
+        if who not in _ids(approvals) or len(approvals) >= self._rules.approvals:
+            return None
+        return f"{code(airflow_form.name_of(event))} has approved already, and another person must"
+
+    def _problem_with_edit(self, event: Json) -> str | None:
+        """Return why an edited text is not accepted; one that is to be the output must match the schema."""
+        edited = drafts.edited_text(self._shown, event)
+        if edited is None:
+            return None
+        problem = drafts.edit_problem(drafts.text_of(self._shown["output"]), edited)
+        if problem:
+            return problem
+        review = {**self._choice(event), "human_feedback": ""}
+        if "edited_output" not in drafts.with_edit(review, self._shown, edited):
+            return None
+        try:
+            draft = {**(record_or_none(self._rules.pending) or {}), **self._shown, "output": edited}
+            found = answer.violations_of(self._rules.output_schema, draft)
+        except CrewInvalidInput as error:
+            return str(error)
+        return f"the edited text does not match the schema of the output: {code(listed(found))}" if found else None
+
+    # --- what an answer says ---
+
+    def _choice(self, event: Json) -> Json:
+        return flow.chosen(self._shown, event["chosen_options"][0], self._rules.words)
+
+    def _review(self, event: Json, *, in_time: bool) -> Json:
+        feedback = (event.get("params_input") or {}).get(FEEDBACK_FIELD) or ""
+        if not in_time and isinstance(self._rules.on_timeout, dict):
+            feedback = self._rules.on_timeout["revise"]
+        edited = drafts.edited_text(self._shown, event) if self._rules.allow_edit and in_time else None
+        reviewer = event.get("responded_by_user") if in_time else None
+        choice = self._choice(event)
+        review = answer.review_of(self._shown, event, choice=choice, feedback=feedback, reviewer=reviewer)
+        if edited is None:
+            return review
+        review = drafts.with_edit(review, self._shown, edited)
+        self._task.log.info(drafts.said_of(review, edited))
+        return review
+
+    def _with_others(self, review: Json) -> Json:
+        """Return the review once enough people have approved; ask the next one before."""
+        approval = {name: review[name] for name in ("reviewer", "decided_at", "human_feedback")}
+        given = self._record.approvals
+        approvals = given if len(given) >= self._rules.approvals else self._record.approved(approval)
+        missing = self._rules.approvals - len(approvals)
+        if missing <= 0:
+            return answer.of_all_approvals(review, approvals)
+        said = f"Approved by {', '.join(code(each) for each in _ids(approvals))}; {missing} more must approve"
+        self._task.log.info("%s. Asking again", said)
+        self._question.ask(self._shown, self._until, f"{said}.")
+
+    def _sent_back_before(self) -> Json:
+        """Return what a review says after one by the schema; empty if the execution has had none.
+
+        The round before says so, and from Airflow 3.3 on what this task did before it was cleared.
+        """
+        previous, earlier = record_or_none(self._rules.previous) or {}, self._record.draft_sent_back
+        execution_id = self._shown["execution_id"]
+        used = previous.get(SCHEMA_REVISION) and previous.get("execution_id") == execution_id
+        used = used or (earlier and earlier != identity_of(self._shown) and earlier[0] == execution_id)
+        return {SCHEMA_REVISION: EARLIER} if used else {}
+
+    def _write_down(self, review: Json) -> None:
+        """Store the decision with the draft that it was made on, and log it in one line."""
+        rounds = {"round": self._rules.round_number, "max_rounds": self._rules.max_rounds}
+        draft = answer.whole_draft(record_or_none(self._rules.pending), self._shown)
+        decision = {**review, **rounds, "output": draft}
+        self._context["ti"].xcom_push(key=REVIEW_KEY, value=decision)
+        self._task.log.info(answer.in_one_line(decision))
+
+
+def _ids(approvals: list[Json]) -> list[str]:
+    return [each["reviewer"]["id"] for each in approvals]

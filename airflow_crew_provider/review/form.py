@@ -1,0 +1,236 @@
+"""The page that a reviewer reads. Text of crews and people is never rendered as a template, run or loaded. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from airflow_crew_provider.api.answers import APPROVAL, outcome_meant
+from airflow_crew_provider.flows.questions import is_of_flow, outcomes_of
+from airflow_crew_provider.models import Json, output_sha256
+from airflow_crew_provider.review import drafts
+from airflow_crew_provider.review.answer import QUESTION, VIOLATIONS, author_of, decided_by
+
+SHOWN_FEEDBACK = 2_000
+MARK = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReviewForm:
+    """One round of review: the draft, and what the person should know about it.
+
+    ``pending`` is the record of the execution, or what `shown_draft` has kept of it; ``refused`` says why the last
+    answer was not taken.
+    """
+
+    pending: Json
+    approve: str = "approve"
+    revise: str = "revise"
+    round_number: int | None = None
+    max_rounds: int | None = None
+    previous: Json | None = None
+    until: datetime | None = None
+    on_timeout: str | Json = "fail"
+    whole: str = "the record that was given to this task"
+    refused: str = ""
+    allow_edit: bool = False
+    later: Sequence[str] = ()
+    approvals: int = 1
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no round is left for another question."""
+        return self.round_number is not None and self.round_number == self.max_rounds
+
+    @property
+    def needs_another_round(self) -> bool:
+        """Whether a revision, which makes a crew ask again, has no round left; a Flow may well end after any answer."""
+        return self.is_last and not is_of_flow(self.pending)
+
+    @property
+    def mark(self) -> str:
+        """The part of the draft's hash that is shown with it."""
+        return (self.pending.get("output_sha256") or output_sha256(self.pending.get("output")))[:MARK]
+
+    @property
+    def subject(self) -> str:
+        """The headline."""
+        task, agent = self._author()
+        what = " by ".join(each for each in (task or "what the crew wrote", agent) if each)
+        return _one_line(f"Review {what}" + (f" ({self._round()})" if self._round() else ""))
+
+    @property
+    def body(self) -> str:
+        """All that is shown, as Markdown; the draft comes last, where nothing in it can hide what is said before."""
+        said = [self.notice, self._opening(), self._asked(), self._mismatch(), self._before()]
+        parts = [*said, self._what_happens(), self._cut(), self._changes(), "---", self._draft()]
+        return "\n\n".join(part for part in parts if part)
+
+    @property
+    def notice(self) -> str:
+        """What became of the last answer, if it was not taken."""
+        return f"**{self.refused}**" if self.refused else ""
+
+    def _round(self) -> str:
+        if self.round_number is None:
+            return ""
+        return f"round {self.round_number}" + (f" of {self.max_rounds}" if self.max_rounds else "")
+
+    def _author(self) -> tuple[str | None, str | None]:
+        """Name the crew's task and its agent, where the service reports them; a bare UUID means nothing to a person."""
+        waiting = self.pending.get("crew_task_id")
+        task = self.pending.get("crew_task_name") or (None if _is_uuid(waiting) else waiting)
+        return task, author_of(self.pending)
+
+    def _opening(self) -> str:
+        task, agent = self._author()
+        place = f"**{self._round().capitalize()}.** " if self._round() else ""
+        if is_of_flow(self.pending):
+            who = f"The method {_code(task)} of the Flow" if task else "A method of the Flow"
+            name = f" {_code(agent)}" if agent else ""
+            return f"{place}{who}{name} has returned the draft below and asks for your answer."
+        who = f"The task {_code(task)}" if task else "A task of the crew"
+        by = f" of the agent {_code(agent)}" if agent else ""
+        return f"{place}{who}{by} has written the draft below and waits for your answer."
+
+    def _asked(self) -> str:
+        question = self.pending.get("question")
+        return f"{QUESTION}\n\n{_quoted(str(question))}" if question else ""
+
+    def _mismatch(self) -> str:
+        violations = self.pending.get(VIOLATIONS)
+        if not violations:
+            return ""
+        said = "**The draft does not match the schema of the output.** If it stays like this, the run fails at its end:"
+        return f"{said}\n\n{_quoted(violations)}"
+
+    def _before(self) -> str:
+        previous = self.previous
+        if not previous:
+            return ""
+        before = self._name_of_round_before()
+        who = (previous.get("reviewer") or {}).get("name") or decided_by(previous)
+        when = f"in {before}**{f', by {_code(who)}' if who else ', at the deadline'}"
+        if "outcome" in previous:
+            return _answer_to_flow(previous, when)
+        if previous.get("edited_output") and previous.get("crew_task_id") == self.pending.get("crew_task_id"):
+            said = f"**Edited {when}, and not applied: the draft had changed meanwhile. The edited text was:"
+            return f"{said}\n\n{_quoted(previous['edited_output'])}"
+        if previous.get("is_approve"):
+            return f"In {before} the draft of {_code(previous.get('crew_task_id'))} was approved."
+        return f"**Asked for {when}:\n\n{_quoted(previous.get('human_feedback') or '')}"
+
+    def _name_of_round_before(self) -> str:
+        return f"round {self.round_number - 1}" if self.round_number else "the round before"
+
+    def _changes(self) -> str:
+        """Show what has changed in the draft since the round before, if that was about the same task's."""
+        previous = self.previous
+        if not previous or previous.get("output") is None:
+            return ""
+        is_same_task = previous.get("crew_task_id") == self.pending.get("crew_task_id")
+        # A revised draft of a crew may come with a new id; a Flow goes on to another method as it likes.
+        if not is_same_task and (previous.get("is_approve") is not False or is_of_flow(self.pending)):
+            return ""
+        before, now = self._name_of_round_before(), self._round() or "now"
+        changed = drafts.difference(previous["output"], self.pending.get("output"), (before, now))
+        return f"**What has changed since {before}:**\n\n{changed}"
+
+    def _what_happens(self) -> str:
+        lines = self._choices()
+        if self.allow_edit:
+            lines.append(drafts.what_an_edit_does(self.pending, [self.approve, self.revise], is_last=self.is_last))
+        if self.until:
+            lines.append(f"* No answer by {self.until:%Y-%m-%d %H:%M} UTC: {self._at_deadline()}")
+        if self.approvals > 1:
+            lines.append(f"* **{self.approvals} different people** must approve; a revision by any of them counts.")
+        lines += [f"* {each}" for each in self.later]
+        lines.append(f"\nExecution {_code(self.pending.get('execution_id'))}, draft {_code(self.mark)}.")
+        return "\n".join(line for line in lines if line)
+
+    def _choices(self) -> list[str]:
+        if is_of_flow(self.pending):
+            return self._choices_of_flow()
+        lines = [f"* **{self.approve}**: the crew goes on with this draft."]
+        if self.is_last:
+            lines.append(
+                f"* **{self.revise}**: **this is the last round**, so a revision is not sent; this task fails and the "
+                "execution stays paused."
+            )
+        else:
+            lines.append(
+                f"* **{self.revise}**: the task runs again. Say under *Feedback* what to change; a revision "
+                "without feedback is not accepted, and you are asked again."
+            )
+        return lines
+
+    def _choices_of_flow(self) -> list[str]:
+        outcomes = [_code(outcome) for outcome in outcomes_of(self.pending)]
+        if outcomes:
+            words = " or ".join([", ".join(outcomes[:-1]), outcomes[-1]] if outcomes[1:] else outcomes)
+            lines = [f"* {words}: the Flow goes on as you choose. What you say under *Feedback* goes along."]
+        else:
+            said = "the Flow goes on with what you say under *Feedback*"
+            lines = [
+                f"* **{self.approve}**: {said}; if you say nothing, with {_code(APPROVAL)}",
+                f"* **{self.revise}**: {said}, and decides what follows. Without feedback it is not accepted.",
+            ]
+        if self.is_last:
+            lines.append(
+                "* **This is the last round**: if the Flow asks again, this run fails and the execution stays paused."
+            )
+        return lines
+
+    def _at_deadline(self) -> str:
+        outcome = outcome_meant(self.on_timeout == "approve", outcomes_of(self.pending))
+        if self.on_timeout == "approve":
+            return f"**{_code(outcome)} is chosen.**" if outcome else "**the draft is approved.**"
+        if isinstance(self.on_timeout, dict):
+            what = f"{_code(outcome)} is chosen" if outcome else "a revision is asked for"
+            return f"{what}, with this text:\n\n{_quoted(self.on_timeout['revise'])}"
+        return "this task fails and the execution stays paused."
+
+    def _cut(self) -> str:
+        size = self.pending.get("characters") or len(drafts.text_of(self.pending.get("output")))
+        if size <= drafts.SHOWN_CHARACTERS:
+            return ""
+        return (
+            f"**Only the first {drafts.SHOWN_CHARACTERS:,} of {size:,} characters are shown.** The whole draft stands "
+            f"in {self.whole}, field `output`. Your answer is for the whole of it."
+        )
+
+    def _draft(self) -> str:
+        output = self.pending.get("output")
+        text = drafts.text_of(output)[: drafts.SHOWN_CHARACTERS]
+        if not isinstance(output, str) or self.pending.get("language"):
+            return drafts.fenced(text, "json")
+        return drafts.inert(text) if text.strip() else "*The draft is empty.*"
+
+
+def _answer_to_flow(previous: Json, when: str) -> str:
+    """Tell what a Flow was answered: the outcome, the text, or both."""
+    outcome, said = previous["outcome"], previous.get("human_feedback") or ""
+    text = f"\n\n{_quoted(said)}" if said.strip() else ""
+    if outcome is not None:
+        return f"**Chosen {when}: {_code(outcome)}{text}"
+    return f"**Answered {when}:{text}" if text else f"**Approved {when}"
+
+
+def _quoted(text: str) -> str:
+    cut = text if len(text) <= SHOWN_FEEDBACK else text[:SHOWN_FEEDBACK] + " …"
+    return "\n".join(f"> {line}" for line in drafts.inert(cut).split("\n"))
+
+
+def _code(value: Any) -> str:
+    return "`" + _one_line(str(value)).replace("`", "'") + "`"
+
+
+def _one_line(text: str) -> str:
+    return drafts.parted(" ".join(text.split())[:200])
+
+
+def _is_uuid(value: Any) -> bool:
+    return bool(re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", str(value)))

@@ -1,0 +1,197 @@
+"""Who may answer a review, from when on and for how long, and who is told when nobody has. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow_crew_provider.models import Json
+
+LONGEST = timedelta(days=36_500)  # what is added to a date must be one
+
+
+def deadline_policy(on_timeout: Any, response_timeout: Any) -> Any:
+    """Check what happens when nobody answers; an approval is never the default."""
+    if isinstance(on_timeout, dict):
+        text = on_timeout.get("revise")
+        if set(on_timeout) != {"revise"} or not isinstance(text, str) or not text.strip():
+            raise ValueError('on_timeout as a dict must be {"revise": "what to change"}')
+    elif on_timeout not in ("fail", "approve"):
+        raise ValueError(f'on_timeout must be "fail", {{"revise": "what to change"}} or "approve", not {on_timeout!r}')
+    if on_timeout != "fail" and response_timeout is None:
+        raise ValueError("on_timeout needs a response_timeout: without one there is no deadline")
+    return on_timeout
+
+
+def response_time(value: Any, name: str = "response_timeout") -> timedelta | None:
+    """Read how long a person may take: a timedelta, or a number of seconds, also as a string."""
+    if value is None:
+        return None
+    try:
+        given = value if isinstance(value, timedelta) else timedelta(seconds=float(_no_bool(value)))
+    except (TypeError, ValueError, OverflowError):
+        given = timedelta(0)
+    if given <= timedelta(0):
+        raise ValueError(f"{name} must be a timedelta or a number of seconds above 0, not {value!r}")
+    if given > LONGEST:
+        raise ValueError(f"{name} must be at most {LONGEST.days:,} days, not {value!r}; leave it out for no end")
+    return given
+
+
+def deadline_after(response_timeout: timedelta | None) -> str | None:
+    """Return the point in time at which a question that is asked now ends, ISO 8601; None for no end."""
+    return (datetime.now(UTC) + response_timeout).isoformat() if response_timeout else None
+
+
+def needed_approvals(approvals: Any, users: Sequence[Json] | None, *, allow_edit: bool) -> int:
+    """Check how many people must approve."""
+    if type(approvals) is not int or approvals < 1:
+        raise ValueError(f"approvals must be an integer >= 1, not {approvals!r}")
+    if users is not None and len({user["id"] for user in users}) < approvals:
+        raise ValueError(f"{approvals} approvals need that many different users; name more in assigned_users")
+    if not isinstance(allow_edit, bool):
+        raise ValueError(f"allow_edit must be True or False, not {allow_edit!r}")
+    if approvals > 1 and allow_edit:
+        raise ValueError("allow_edit goes with one approval: a second person would not see the edited draft")
+    return approvals
+
+
+def counted(value: Any, name: str) -> int | None:
+    """Check a number of rounds; None where it is not given."""
+    if value is not None and (type(value) is not int or value < 1):
+        raise ValueError(f"{name} must be an integer >= 1, not {value!r}")
+    return value
+
+
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise TypeError("a bool is not a number of seconds")
+    return value
+
+
+def reviewers(given: Any) -> list[Json] | None:
+    """Read who may answer: one user or several, each an id or a dict with ``id`` and perhaps ``name``."""
+    if given is None:
+        return None
+    several = [given] if isinstance(given, str | Mapping) else given
+    try:
+        return [_reviewer(each) for each in several]
+    except TypeError:
+        raise ValueError(f"assigned_users must be ids of users, or dicts with id and name, not {given!r}") from None
+
+
+def _reviewer(given: Any) -> Json:
+    known = dict(given) if isinstance(given, Mapping) else {"id": given}
+    user = {"id": known.get("id"), "name": known.get("name") or known.get("id")}
+    texts = {name: each.strip() for name, each in user.items() if isinstance(each, str)}
+    if set(known) - set(user) or len(texts) < len(user) or not all(texts.values()):
+        raise TypeError(given)
+    return texts
+
+
+def refuse_foreign(options: Sequence[str], kwargs: Json) -> None:
+    """Refuse what would approve by accident."""
+    if len(options) != 2 or options[0] == options[1]:
+        raise ValueError("options must be two different words: to approve, and to revise")
+    for name in ("defaults", "multiple"):
+        if kwargs.pop(name, None):
+            raise ValueError(f"{name} cannot be given: say with on_timeout what happens at the deadline")
+
+
+@dataclass(frozen=True)
+class EscalationStep:
+    """What happens when nobody has answered for a while."""
+
+    after: timedelta
+    users: list[Json]
+    notifiers: list[Any]
+    number: int = 1  # among the steps of this time, these users and notifiers of these classes
+
+    @property
+    def name(self) -> str:
+        """What the step is known by while it waits: a DAG that is edited meanwhile may have another step before it."""
+        return self.kind if self.number == 1 else f"{self.kind} #{self.number}"
+
+    @property
+    def kind(self) -> str:
+        """The step's time, users and classes of notifiers, which another step may share."""
+        return " ".join([f"{self.after.total_seconds():g}", *sorted(_ids(self)), *(_kind(n) for n in self.notifiers)])
+
+
+@dataclass(frozen=True)
+class Escalation:
+    """The steps of one review, the first one first, and who may answer without any."""
+
+    steps: list[EscalationStep]
+    assigned: list[Json] | None
+
+    @classmethod
+    def of(cls, given: Any, assigned: list[Json] | None, response_timeout: timedelta | None) -> Escalation:
+        """Read pairs of a time and users or notifiers; refuse what could never happen."""
+        steps = sorted((_step(each) for each in given or ()), key=lambda step: step.after)
+        if assigned is None and any(step.users for step in steps):
+            raise ValueError("escalate names users, but everybody may answer: say in assigned_users who may at first")
+        if response_timeout and any(step.after >= response_timeout for step in steps):
+            raise ValueError("escalate has a step at or after response_timeout, when nobody is asked any more")
+        return cls(list(_numbered(steps)), assigned)
+
+    @property
+    def users(self) -> list[Json] | None:
+        """Everybody who may answer sooner or later, each once; None for anybody."""
+        if self.assigned is None:
+            return None
+        later = (user for step in self.steps for user in step.users)
+        return list({user["id"]: user for user in (*later, *self.assigned)}.values())
+
+    def due(self, since: datetime, now: datetime) -> Iterator[tuple[int, EscalationStep]]:
+        """Yield the steps whose time has come, with their numbers from 1."""
+        yield from ((number, step) for number, step in enumerate(self.steps, 1) if since + step.after <= now)
+
+    def next_after(self, since: datetime, now: datetime) -> datetime | None:
+        """Return when the next step comes."""
+        return min((since + step.after for step in self.steps if since + step.after > now), default=None)
+
+    def waits_for(self, user: Json | None, since: datetime) -> datetime | None:
+        """Return from when on somebody may answer; None for those who may from the start."""
+        at_first = {each["id"] for each in self.assigned or ()}
+        if user is None or user.get("id") in at_first:
+            return None
+        return next((since + step.after for step in self.steps if user.get("id") in _ids(step)), None)
+
+    def told(self, since: datetime) -> list[str]:
+        """Return the sentences of the form about those who may answer later."""
+        at = [(since + step.after, sorted(_ids(step))) for step in self.steps if step.users]
+        return [f"From {when:%Y-%m-%d %H:%M} UTC on, {', '.join(ids)} may answer too." for when, ids in at]
+
+
+def _ids(step: EscalationStep) -> set[str]:
+    return {user["id"] for user in step.users}
+
+
+def _numbered(steps: Iterable[EscalationStep]) -> Iterator[EscalationStep]:
+    """Give each step a name of its own; the first of its kind keeps the one that earlier releases have recorded."""
+    seen: Counter[str] = Counter()
+    for step in steps:
+        seen[step.kind] += 1
+        yield replace(step, number=seen[step.kind])
+
+
+def _kind(notifier: Any) -> str:
+    return getattr(notifier, "__name__", None) or type(notifier).__name__
+
+
+def _step(given: Any) -> EscalationStep:
+    if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != 2:
+        raise ValueError(f"escalate must be a list of pairs, a time and users or notifiers, not {given!r}")
+    after, who = given
+    several = [who] if isinstance(who, str | Mapping) or callable(who) else list(who)
+    notifiers = [each for each in several if callable(each)]
+    users = reviewers([each for each in several if not callable(each)]) or []
+    if not several:
+        raise ValueError("each escalate step needs a user or a notifier")
+    time = response_time(after or 0, "A time of escalate")
+    assert time
+    return EscalationStep(time, users, notifiers)

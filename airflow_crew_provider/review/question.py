@@ -1,0 +1,192 @@
+"""How a task puts a question to a person, and waits: retries and clears lose no answer. Needs Airflow 3.1 or newer.
+
+A task is visited by a worker several times: it asks and leaves, and comes back with an answer, at a step of the
+escalation, at the deadline, or because a try was lost. Each visit makes one `Question` of what is stored. It asks only
+if nobody was asked about this draft, or nobody can answer any more; else it looks for an answer first.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
+
+from airflow_crew_provider.models import Json
+from airflow_crew_provider.review import airflow_form
+from airflow_crew_provider.review.airflow_form import HITLOperator
+from airflow_crew_provider.review.answer import identity_of
+from airflow_crew_provider.review.people import Escalation, deadline_after
+from airflow_crew_provider.review.record import question_of
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+
+UNKNOWN = "unknown"  # what a look for an answer has found that did not come to its end
+TERMS = "terms"  # of a question: the arguments of the DAG by which its answer is judged
+
+
+class Form(Protocol):
+    """What a person reads; ``mark`` is a part of the body that no other question has."""
+
+    @property
+    def subject(self) -> str:
+        """The headline."""
+
+    @property
+    def body(self) -> str:
+        """Markdown."""
+
+    @property
+    def notice(self) -> str:
+        """Why the last answer was not accepted; it stands in the body too."""
+
+    @property
+    def mark(self) -> str:
+        """What distinguishes this question from an earlier one of the same task."""
+
+
+class Rules(Protocol):
+    """What a task asks, by its arguments; ``shown`` is what a person is shown, and kept while the task waits."""
+
+    @property
+    def escalation(self) -> Escalation:
+        """Who is told when nobody answers."""
+
+    @property
+    def holds_another(self) -> str:
+        """What is said when Airflow cannot show this question."""
+
+    def shown_now(self) -> Json:
+        """Return what a person is shown, as the task was rendered."""
+
+    def terms(self) -> Json:
+        """Return the arguments that an answer is judged by: those of the form that was shown, not of a later DAG."""
+
+    def by(self, terms: Json) -> Any:
+        """Return the rules by the terms of a form that was shown."""
+
+    def offer(self, task: Any, shown: Json) -> None:
+        """Set the options, fields and defaults of the task's form."""
+
+    def form(self, context: Any, shown: Json, until: str | None, refused: str, later: list[str]) -> Form:
+        """Return the form; ``later`` are sentences about the steps of the escalation."""
+
+
+AnyRules = TypeVar("AnyRules", bound=Rules)
+
+
+class Question(Generic[AnyRules]):
+    """The question of one visit of a worker.
+
+    :param task: the one that asks
+    :param rules: what it asks
+    """
+
+    def __init__(self, context: Any, task: HITLOperator, rules: AnyRules) -> None:
+        self.context, self.task, self.rules = context, task, rules
+        self.record = question_of(context, task)
+
+    def go_on(self, shown: Json, found: str = "") -> NoReturn:
+        """Ask, unless an earlier try has: then look for an answer that was given since, and wait for one after that.
+
+        :param found: what such a look has found: no answer, no form, or nothing is known; empty before it
+        """
+        if not found:
+            self.record.forget_deleted_run()
+        identity = identity_of(shown)
+        shown = {**shown, TERMS: self.record.terms(identity) or shown.get(TERMS) or self.rules.terms()}
+        self.hold_to(shown)
+        until = self.record.until(identity) or deadline_after(self.task.response_timeout)
+        is_open = self.record.is_open_for(identity)
+        if not is_open or self._must_ask_again(found):
+            if is_open and found == UNKNOWN and not self.record.is_looked_for_once_more:
+                self.task.log.warning("Airflow could not look for an answer; looking once more before asking anew")
+                self.look_again(shown, until, once_more=True)
+            self.ask(shown, until)
+        self.record.asked(identity, until, shown[TERMS], doubt=self.record.in_doubt and not found)
+        if found:
+            self._wait(shown, until)
+        self.task.log.info("An earlier try has shown this draft; an answer that was given since then counts")
+        self.look_again(shown, until)
+
+    def _must_ask_again(self, found: str) -> bool:
+        """Whether nobody was asked, or nobody can answer any more, as to the form of an earlier attempt."""
+        if not found:
+            return False
+        is_of_earlier = self.record.asked_by not in (None, airflow_form.asking_attempt(self.context))
+        return is_of_earlier or found == airflow_form.NO_FORM or (found == UNKNOWN and self.record.in_doubt)
+
+    def hold_to(self, shown: Json) -> None:
+        """Offer what the form offers, though the DAG file was edited since."""
+        self.rules = self.rules.by(shown.get(TERMS) or {})
+        self.rules.offer(self.task, shown)
+
+    def ask(self, shown: Json, until: str | None, refused: str = "") -> NoReturn:
+        """Put the question and give the worker slot back; ``refused`` says why the last answer was not taken."""
+        task, identity = self.task, identity_of(shown)
+        later = self.rules.escalation.told(self.record.since(identity))
+        form = self.rules.form(self.context, shown, until, refused, later)
+        task.subject = task.subject or form.subject
+        given = task.body
+        task.body = "\n\n".join(part for part in (form.notice, given) if part) if given else form.body
+        signs = [given] if given else [form.mark, shown["execution_id"]]
+        attempt = airflow_form.asking_attempt(self.context)
+        self.record.asking(identity, until, attempt)
+        if airflow_form.shows_another_draft(task, self.context, signs):
+            raise CrewTaskFailed(self.rules.holds_another)
+        self.record.asked(identity, until, shown.get(TERMS), again=bool(refused), by=attempt)
+        self._wait(shown, until)
+
+    def _wait(self, shown: Json, until: str | None) -> NoReturn:
+        self.record.notify(self.task.notifiers, self.context)
+        since = self.record.since(identity_of(shown))
+        now = self._escalate(since)
+        end = datetime.fromisoformat(until) if until else None
+        step = self.rules.escalation.next_after(since, now)
+        wakes = {"step": True} if step and (end is None or step < end) else {}
+        next_end = step if wakes else end
+        left = max(next_end - now, timedelta(seconds=1)) if next_end else None
+        airflow_form.park(self.task, self.context, left, {"until": until, "shown": shown, **wakes})
+
+    def _escalate(self, since: datetime) -> datetime:
+        """Tell those of each step whose time has come, and return that moment: a step that comes since is next."""
+        now = datetime.now(UTC)
+        for number, step in self.rules.escalation.due(since, now):
+            if self.record.tell(step.name, step.notifiers or self.task.notifiers, self.context):
+                who = ", ".join(user["id"] for user in step.users)
+                said = f"; {who} may answer too from now on" if who else ""
+                self.task.log.info("Nobody has answered for %s: step %d of the escalation%s", step.after, number, said)
+        return now
+
+    def look_again(self, shown: Json, until: str | None, *, once_more: bool = False) -> NoReturn:
+        """Go on with an answer that came as a step of the escalation began; escalate if there is none."""
+        self.record.looking(shown, once_more=once_more)
+        kept = {"until": until, "shown": shown}
+        airflow_form.find_answer(self.task, self.context, until, kept, self.record.asked_by)
+
+
+class AskingTask(HITLOperator):
+    """The base of operators that ask a person."""
+
+    def rules(self) -> Any:
+        """Return what this task asks, by its arguments as they were rendered."""
+        raise NotImplementedError
+
+    def _keep_timeouts_apart(self, given: timedelta | None) -> None:
+        """Undo that `HITLOperator` makes a task's ``execution_timeout`` the deadline of the person."""
+        if given is None and self.response_timeout is not None:
+            self.execution_timeout, self.response_timeout = self.response_timeout, None
+
+    def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
+        """Go on where a trigger has found no answer, or no question, or where Airflow could not bring the answer."""
+        found = airflow_form.found_nothing(next_kwargs)
+        if found:
+            question = Question(context, self, self.rules())
+            return question.go_on(question.record.shown or question.rules.shown_now(), found)
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except (airflow_form.TaskDeferralError, airflow_form.TaskDeferralTimeout) as error:
+            question = Question(context, self, self.rules())
+            if not question.record.in_doubt and isinstance(error, airflow_form.TaskDeferralError):
+                if question.record.shown:
+                    raise  # the look itself has failed; the next try looks again
+                self.log.warning("Airflow could not resume this task: %s. Looking for the answer", error)
+                return self.execute(context)
+        return question.go_on(question.record.shown or question.rules.shown_now(), UNKNOWN)

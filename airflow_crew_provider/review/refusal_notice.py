@@ -1,0 +1,72 @@
+"""Shows in a review form why the last answer was refused, before Airflow 3.4. Internal to Airflow.
+
+Up to 3.3 Airflow never changes the text of a question: a task that asks again only removes the answer. When the API
+server removes an answer that the review refused, the reason is put before the text in the same transaction. From 3.4 on
+the task that asks again brings the whole text.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from typing import Any
+
+from airflow_crew_provider.compat import version
+from airflow_crew_provider.review.answer import QUESTION, notice, problem_with
+from airflow_crew_provider.review.drafts import draft_in, edit_problem, is_edit, with_text_of_edit
+from airflow_crew_provider.stored_names import EDIT_FIELD, FEEDBACK_FIELD
+
+MODELS = "airflow.models.hitl"
+_NOTICE = re.compile(r"\A\*\*The last answer by [^\n]*\*\*\n\n")
+
+log = logging.getLogger(__name__)
+
+
+def explain_refusals() -> None:
+    """Listen in a process that has Airflow's models already, as an API server has; others never remove an answer."""
+    models = sys.modules.get(MODELS)
+    if models is None or version.has_form_per_attempt():
+        return
+    from sqlalchemy import event
+
+    try:
+        if not event.contains(models.HITLDetail, "before_update", _before_update):
+            event.listen(models.HITLDetail, "before_update", _before_update)
+    except Exception:
+        log.exception("Review forms will not show why the last answer was refused; the tasks' logs do")
+
+
+def _before_update(mapper: Any, connection: Any, detail: Any) -> None:
+    try:
+        if FEEDBACK_FIELD in (detail.params or {}) and detail.responded_at is None:
+            _explain(detail)
+    except Exception:
+        log.exception("The form could not show why the last answer was refused")
+
+
+def _explain(detail: Any) -> None:
+    """Put the reason before the text; an answer that was taken, and is asked for once more, needs none."""
+    from sqlalchemy import inspect
+
+    state = inspect(detail)
+    removed = {name: state.attrs[name].history.deleted for name in ("responded_at", "chosen_options", "params_input")}
+    if not removed["responded_at"] or removed["responded_at"][0] is None:
+        return
+    before = {name: values[0] if values else getattr(detail, name) for name, values in removed.items()}
+    before = with_text_of_edit(before, draft_in(detail.params))
+    text = _NOTICE.sub("", detail.body or "")
+    # Of the words of a Flow none needs feedback.
+    revise = None if QUESTION in text else detail.options[1]
+    problem = problem_with(before, detail.options, list(detail.params), revise) or _problem_with_edit(before, detail)
+    who = (state.attrs.responded_by.history.deleted or [None])[0] or {}
+    said = f"**{notice(str(who.get('name') or who.get('id') or 'somebody'), problem)}**\n\n" if problem else ""
+    detail.body = said + text
+
+
+def _problem_with_edit(answer: dict[str, Any], detail: Any) -> str | None:
+    """Return why an edited draft was refused; the reason of one that does not match a schema is in the task's log."""
+    draft, given = draft_in(detail.params), (answer["params_input"] or {}).get(EDIT_FIELD)
+    if not isinstance(draft, str) or not isinstance(given, str) or not is_edit(draft, given):
+        return None
+    return edit_problem(draft, given)

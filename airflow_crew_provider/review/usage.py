@@ -1,0 +1,144 @@
+"""The question whether the output of a costly execution may be used. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from airflow_crew_provider.api.budget import Budget, cost_usd
+from airflow_crew_provider.api.values import record_of
+from airflow_crew_provider.exceptions import CrewInvalidInput
+from airflow_crew_provider.models import Json, output_sha256, total_tokens
+from airflow_crew_provider.review.drafts import code
+from airflow_crew_provider.review.people import Escalation
+from airflow_crew_provider.wait.outcomes import fail_task
+from airflow_crew_provider.wait.watch import COMPLETED
+
+APPROVE, REJECT = "approve", "reject"
+
+
+@dataclass(frozen=True)
+class UsageForm:
+    """The question about one execution.
+
+    :param shown: what of the record is shown
+    :param allowed: what the DAG allows without a question
+    :param refused: why the last answer was not accepted
+    """
+
+    shown: Json
+    allowed: Budget
+    refused: str
+
+    @property
+    def subject(self) -> str:
+        """The headline."""
+        used = " and ".join(self._used)
+        if self.passed:
+            return f"A crew used {used}, {self._limits} are allowed"
+        return f"It is not known what a crew used, {self._limits} are allowed"
+
+    @property
+    def body(self) -> str:
+        """Markdown."""
+        facts = (
+            f"Execution {code(self.shown['execution_id'])} is completed, output {code(self.mark)}. {self._usage}, "
+            f"and this DAG allows {self._limits} without a question."
+        )
+        choices = (
+            f"* **{APPROVE}**: its output goes to the tasks that follow.\n"
+            f"* **{REJECT}**: it does not; the output stays at the crew service. What it used is spent either way."
+        )
+        return "\n\n".join(part for part in (self.notice, facts, choices) if part)
+
+    @property
+    def passed(self) -> bool:
+        """Whether a limit is known to be passed."""
+        return bool(self.allowed.passed_by(self.shown))
+
+    @property
+    def _usage(self) -> str:
+        used = [f"It used **{' and '.join(self._used)}**"] if self._used else []
+        unknown = self.allowed.unknown_in(self.shown)
+        return "; ".join(used + ([f"The service does not report {unknown}"] if unknown else []))
+
+    @property
+    def _used(self) -> list[str]:
+        return amounts(total_tokens(self.shown), cost_usd(self.shown) if self.allowed.max_cost is not None else None)
+
+    @property
+    def _limits(self) -> str:
+        limits = amounts(self.allowed.max_total_tokens, self.allowed.max_cost)
+        return limits[0].removesuffix(" tokens") if self.passed and len(limits) == 1 else " and ".join(limits)
+
+    @property
+    def notice(self) -> str:
+        """What became of the last answer."""
+        return f"**{self.refused}**" if self.refused else ""
+
+    @property
+    def mark(self) -> str:
+        """The part of the output's hash that is shown."""
+        return str(self.shown["output_sha256"])[:16]
+
+
+@dataclass(frozen=True)
+class UsageRules:
+    """The arguments of `CrewUsageApprovalOperator` as they were rendered."""
+
+    completed: Any
+    budget: Budget
+    escalation: Escalation
+
+    holds_another: ClassVar[str] = (
+        "Airflow still holds the question of an earlier run of this task, about another execution, and cannot show the "
+        "new one, so nobody was asked. Start a new DAG run instead of clearing this one"
+    )
+
+    def record(self) -> Json:
+        """Return the completed record."""
+        try:
+            record = record_of(self.completed, "completed")
+            if record.get("state") != COMPLETED:
+                raise CrewInvalidInput(f"completed is a record in state {record.get('state')!r}, not completed")
+        except CrewInvalidInput as error:
+            fail_task(error)
+        return record
+
+    def shown_now(self) -> Json:
+        """Return what a person is shown."""
+        return facts_of(self.record())
+
+    def terms(self) -> Json:
+        """Return nothing: an answer is an approval or a rejection, by whatever arguments it was asked for."""
+        return {}
+
+    def by(self, terms: Json) -> UsageRules:
+        """Return these rules."""
+        return self
+
+    def offer(self, task: Any, shown: Json) -> None:
+        """Offer what the task has offered since it was made."""
+
+    def form(self, context: Any, shown: Json, until: str | None, refused: str, later: list[str]) -> UsageForm:
+        """Return the form."""
+        return UsageForm(shown, self.budget, refused)
+
+
+def facts_of(record: Json) -> Json:
+    """Return what of a completed record a person is shown."""
+    ids = {name: str(record.get(name) or "") for name in ("kickoff_id", "execution_id")}
+    content = {name: record.get(name) for name in ("output", "output_path")}
+    return {
+        **ids,
+        "crew_task_id": "",
+        "output_sha256": output_sha256(content),
+        "total_tokens": total_tokens(record.get("usage")),
+        "cost_usd": cost_usd(record.get("usage")),
+    }
+
+
+def amounts(tokens: float | None, cost: float | None) -> list[str]:
+    """Write tokens and USD for a person; what is not known is left out."""
+    written = [f"{tokens:,} tokens"] if tokens is not None else []
+    return written + ([f"{cost:,} USD"] if cost is not None else [])

@@ -1,0 +1,44 @@
+"""Names under which Airflow's database holds something of this provider. Running DAGs depend on them: none changes."""
+
+from __future__ import annotations
+
+TRIGGER_CLASS_PATH = "airflow_crew_provider.triggers.crew.CrewStatusTrigger"
+ANSWER_TRIGGER_CLASS_PATH = "airflow_crew_provider.compat.answer_trigger.AnswerTrigger"
+
+# XCom keys that users may read.
+KICKOFF_ID_KEY = "kickoff_id"
+EXECUTION_ID_KEY = "execution_id"  # of the first kickoff
+REVIEW_KEY = "crew_decision"  # a review, with the draft that it is about and its round
+SCHEMA_REVISION, BY_SCHEMA = "schema_revision", "this"  # in the one review that a schema has decided
+REFUSED_KEY = "crew_refused_answer"  # the fields of the last answer that a review has not accepted
+RESUME_KEY = "crew_resume"  # an answer as it was sent, and what the service said to it
+NOT_SENT = "not sent"  # the status in there of an answer that nobody was given
+LINK_KEY = "crew_execution_url"
+
+# XCom keys of the inbox.
+POSTED_KEY = "crew_inbox"  # which registration went with which kickoff id
+REGISTRATION_KEY = "crew_inbox:"  # until 0.2, followed by the id of a registration
+MESSAGES_KEY = "crew_inbox_box"  # until 0.2: what arrived
+
+# Variables of the inbox, followed by a hash.
+INBOX_PREFIX = "crew_inbox_"
+INBOX_REGISTRATION_KEY = "crew_inbox_of_"
+INBOX_BOX_KEY = "crew_inbox_box_"  # what arrived
+INBOX_NEWEST_KEY = "crew_inbox_newest_"  # which resume of an execution registered last
+FLOW_PREFIX = "crew_flow_"
+FLOW_QUESTIONS_KEY = "crew_flow_questions_"
+FLOW_ANSWER_KEY = "crew_flow_secret_"  # Airflow hides what is named so
+FLOW_RUN_KEY = "crew_flow_run_"  # which DAG run started an execution, or waits for it
+
+# Task state: what a task must know in its next try.
+KICKOFF_STATE = "crew_kickoff"
+RESUME_STATE = "crew_resume"
+WATCH_STATE = "crew_watch"
+REVIEW_STATE = "crew_review"
+
+# The fields of the review form.
+FEEDBACK_FIELD = "human_feedback"
+EDIT_FIELD = "edited_draft"
+
+
+VALIDATION = "validation"  # the ``error_type`` of an event whose answer does not fit the form

@@ -1,0 +1,251 @@
+"""How a wait ends in a worker, the same for all tasks: an execution, an exception that Airflow understands, a stop.
+
+A wait is cancelled when a user ends its task, and when its process ends and the wait continues elsewhere; only the
+first stops an execution. A task that a webhook has resumed no longer waits either; its execution must not be stopped.
+The next try of a cleared task decides what becomes of its execution.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from threading import Thread
+from typing import Any, NoReturn
+
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from asgiref.sync import sync_to_async
+
+from airflow_crew_provider import exceptions
+from airflow_crew_provider.compat.supervisor import KILLS_CALL_ON_KILL, AirflowTaskTimeout, runs_in_worker, task_state
+from airflow_crew_provider.models import Execution, ExecutionState, Json
+from airflow_crew_provider.wait.poller import Poller
+from airflow_crew_provider.wait.watch import COMPLETED, FORGIVEN, PENDING, SEEN, Outcome, Watch
+
+RETRIES = 2
+
+
+def at_least(default_args: Mapping[str, Any] | None, delay: timedelta) -> Json:
+    """Return the arguments of a task: two retries, or what the ``default_args`` of its DAG say if they say more.
+
+    :param delay: between two tries, where ``default_args`` has none
+    """
+    given = default_args or {}
+    return {"retries": max(RETRIES, given.get("retries") or 0), "retry_delay": given.get("retry_delay", delay)}
+
+
+# By how many seconds Airflow's own timeouts come after the deadline of a watch.
+NET = 600.0
+
+
+class CrewTaskFailed(AirflowFailException):
+    """A task fails without further tries, since trying again cannot help; the message says what happened."""
+
+
+def is_final(error: exceptions.CrewError) -> bool:
+    """Whether the same request will be refused again."""
+    if isinstance(error, exceptions.CrewConnectionError):
+        return error.permanent
+    if isinstance(error, exceptions.CrewApiError):
+        return not isinstance(error, exceptions.CrewServerError | exceptions.CrewRateLimited)
+    return isinstance(error, exceptions.CrewInvalidInput | exceptions.CrewExecutionFailed | exceptions.CrewWebPage)
+
+
+def fail_task(error: exceptions.CrewError, what_now: str = "") -> NoReturn:
+    """Raise for Airflow: final errors end the task, others leave it to the task's retries."""
+    message = f"{error}. {what_now}".removesuffix(". ") if what_now else str(error)
+    raise CrewTaskFailed(message) if is_final(error) else AirflowException(message) from error
+
+
+# --- times ---
+
+
+def seconds(value: Any, name: str = "a time") -> float | None:
+    """Return a time that a user gave, in seconds: a number, a number as a string or a timedelta; None stays None.
+
+    :param name: of the argument, for the message
+    :raises CrewInvalidInput: it is none of these
+    """
+    if value is None:
+        return None
+    try:
+        given = value.total_seconds() if isinstance(value, timedelta) else float("nan" if value is True else value)
+    except (TypeError, ValueError):
+        given = float("nan")
+    if 0 <= given < float("inf"):
+        return given
+    raise exceptions.CrewInvalidInput(
+        f"{name} must be a number of seconds or a timedelta, not {value!r}. Nothing was sent"
+    )
+
+
+def deadline_of(context: Any, timeout: Any, execution_timeout: timedelta | None) -> float | None:
+    """Return the point in time (epoch seconds) at which a wait must end: its own timeout, or the task's.
+
+    Airflow 3 does not apply `execution_timeout` to a task while it is deferred, so the wait does.
+    """
+    now = time.time()
+    own = seconds(timeout, "timeout")
+    ends = [now + own] if own is not None else []
+    if execution_timeout is not None:
+        started = getattr(context["ti"], "start_date", None)
+        began = started.timestamp() if isinstance(started, datetime) else now
+        ends.append(began + execution_timeout.total_seconds())
+    return min(ends, default=None)
+
+
+def fallback_timeout(deadline: float | None) -> timedelta | None:
+    """Return Airflow's own timeout for a deferral, a fallback well after the deadline in case no triggerer runs."""
+    return None if deadline is None else timedelta(seconds=max(0.0, deadline - time.time()) + NET)
+
+
+# --- the end of an execution ---
+
+
+def fate_of_stop(kickoff_id: str, stopped: bool | exceptions.CrewError | None) -> str:
+    """Return what became of an execution: stopped or not, a failed stop, or (None) no stop was requested."""
+    if stopped is None:
+        return f"Execution {kickoff_id} is not stopped and may go on at the service"
+    if isinstance(stopped, exceptions.CrewError):
+        return f"Execution {kickoff_id} could not be stopped ({stopped}) and may go on at the service"
+    if stopped:
+        return f"Execution {kickoff_id} was stopped"
+    return f"Execution {kickoff_id} could not be stopped: the service does not do it, or it is over already"
+
+
+def ended(poller: Poller, watch: Watch, outcome: Outcome) -> Execution | None:
+    """Return the execution that an outcome is about; None if it went on meanwhile.
+
+    The execution of a trigger event is polled again here, where results may be large. The first terminal
+    answer counts: a service that takes `completed` back is asked until it says so again.
+    """
+    if watch.last is not None and str(watch.last.state) == outcome.kind:
+        return watch.last
+    again = Watch(
+        kickoff_id=watch.kickoff_id,
+        started=time.time(),
+        deadline=time.time() + FORGIVEN,
+        poll_interval=min(watch.poll_interval, 5.0),
+        wait_past_pending=outcome.kind == COMPLETED,
+        report_seen=outcome.kind == PENDING,
+        answered=watch.answered,
+    )
+    second = poller.wait(again)
+    if second.kind == SEEN:
+        return None
+    if second.kind in (COMPLETED, PENDING):
+        return again.last
+    raise exceptions.CrewProtocolError(
+        f"Execution {watch.kickoff_id} was seen {outcome.kind}, but its result could not be fetched: {second.message}"
+    )
+
+
+OVER = (ExecutionState.COMPLETED, ExecutionState.ERROR)
+
+
+def is_over(reply: Execution | exceptions.CrewError) -> bool:
+    """Whether an execution can do nothing any more; a live deployment's "not found" may wait for a person."""
+    return isinstance(reply, Execution) and reply.state in OVER
+
+
+# --- an execution over its budget: recorded first, then stopped by a worker ---
+
+
+OVER_BUDGET_RECORD = "over_budget"
+WHAT_NOW = "A retry would fail alike; raise the limit, or make the crew use less, and clear the kickoff to start again"
+
+
+def fail_over_budget(poller: Poller, kickoff_id: str, passed: str, log: Any) -> NoReturn:
+    """Stop an execution that has passed its budget, and fail for good.
+
+    :param passed: which limits it has passed, with the figures
+    """
+    raise CrewTaskFailed(f"Execution {kickoff_id} {passed}. {_stop(poller, kickoff_id, log)}. {WHAT_NOW}")
+
+
+def _stop(poller: Poller, kickoff_id: str, log: Any) -> str:
+    """Stop it, as patiently as a wait polls, since no other try will; return a sentence on its fate."""
+    watch = Watch(kickoff_id=kickoff_id, started=time.time(), poll_interval=1.0)
+    while True:
+        try:
+            if poller.hook.stop(kickoff_id):
+                return fate_of_stop(kickoff_id, True)
+            return _not_stopped(poller.poll(kickoff_id), kickoff_id)
+        except exceptions.CrewError as error:
+            problem = error
+        if watch.failed(problem, now=time.time()) is not None:
+            return fate_of_stop(kickoff_id, problem)
+        log.warning("Execution %s could not be stopped yet: %s", kickoff_id, problem)
+        time.sleep(watch.pause(now=time.time()))
+
+
+def _not_stopped(reply: Execution | exceptions.CrewError, kickoff_id: str) -> str:
+    if is_over(reply):
+        return f"Execution {kickoff_id} has ended"
+    if isinstance(reply, Execution):
+        return f"Execution {kickoff_id} could not be stopped: the service does not do it, so it runs on there"
+    return fate_of_stop(kickoff_id, False)
+
+
+# --- why a wait is cancelled ---
+
+
+# The states of a task that still wants its execution: waiting, about to take its result, or (None) cleared. A task
+# that is cleared while it runs is "restarting" instead, and its next try cannot be distinguished from a retry.
+GOES_ON = ("deferred", "scheduled", "queued", "running", "up_for_retry", "up_for_reschedule", None)
+STOPPING = 20.0
+LOOKUP_SECONDS = 3.0
+
+
+def must_be_distinguished() -> bool:
+    """Whether this Airflow cancels triggers without saying why; 3.3 calls `on_kill` for a user's action only."""
+    return not KILLS_CALL_ON_KILL
+
+
+async def to_its_end(work: Coroutine[Any, Any, None], seconds: float = STOPPING) -> None:
+    """Finish what a kill requires, although Airflow 3.3 cancels the trigger again about once a second."""
+    clock = asyncio.get_running_loop().time
+    task, ends = asyncio.ensure_future(work), clock() + seconds
+    while not task.done() and clock() < ends:
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({task}, timeout=ends - clock())
+
+
+async def is_by_user(trigger: Any, *, without_task: bool) -> bool:
+    """Whether the trigger's task has left the states in which it goes on.
+
+    :param without_task: the answer for a trigger that runs outside of a triggerer, of no task
+    """
+    ti = trigger.task_instance
+    if ti is None:
+        return without_task
+    try:
+        state = await sync_to_async(task_state)(ti)
+    except Exception:
+        trigger.log.warning("The task's state could not be looked up; the execution is not stopped", exc_info=True)
+        return False
+    return state not in GOES_ON
+
+
+def is_for_good(ti: Any) -> bool:
+    """Whether a user or a timeout ends a task that a worker runs.
+
+    A worker that shuts down, or whose task could not reach Airflow for a while, kills it in the same way: then the
+    next try goes on with the execution. A task that runs outside of a worker has no next try.
+    """
+    if isinstance(sys.exc_info()[1], AirflowTaskTimeout) or ti is None or not runs_in_worker(ti):
+        return True
+    seen: list[str | None] = []
+
+    def look_up() -> None:
+        with suppress(Exception):
+            seen.append(task_state(ti))
+
+    # In a thread: this is a signal handler, and the interrupted code may hold the connection to Airflow.
+    thread = Thread(target=look_up, daemon=True)
+    thread.start()
+    thread.join(LOOKUP_SECONDS)
+    return bool(seen) and seen[0] not in GOES_ON

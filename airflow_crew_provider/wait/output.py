@@ -1,0 +1,240 @@
+"""What a DAG demands of a completed execution before anything downstream runs, and where its output goes."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from airflow.providers.common.compat.sdk import AirflowException, XComArg
+
+from airflow_crew_provider import stored_names
+from airflow_crew_provider.api.budget import FAIL, IGNORE, NO_BUDGET, Budget, refuse_bad_choice
+from airflow_crew_provider.api.values import handed_on
+from airflow_crew_provider.compat import supervisor
+from airflow_crew_provider.exceptions import CrewInvalidInput
+from airflow_crew_provider.models import Execution, Json
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, fail_task
+from airflow_crew_provider.wait.schema import NAME, listed, matching, refuse_bad_schema, validator_of
+
+OUTPUT_TO = "output_to"
+
+
+def given_path(path: Any) -> Any:
+    """Return a path as a DAG gives it, as a string; a template and an XCom are rendered later.
+
+    :raises CrewInvalidInput: it can be none
+    """
+    if path is None or isinstance(path, XComArg):
+        return path
+    is_path = isinstance(path, str) or hasattr(path, "__fspath__") or hasattr(path, "protocol")
+    if is_path and str(path).strip():
+        return str(path)
+    raise CrewInvalidInput(f"{OUTPUT_TO} must be the path of a file or an object, not {path!r}")
+
+
+def refuse_unusable_path(path: Any) -> None:
+    """Fail before a crew is started or waited for where no storage can be opened at that path.
+
+    :raises CrewInvalidInput: what was rendered is not the path of a file
+    """
+    if not isinstance(path, str) or not path.strip() or path.endswith("/"):
+        raise CrewInvalidInput(f"{OUTPUT_TO} was rendered to {path!r}, which is not the path of a file or an object")
+    try:
+        _opened(path)
+    except Exception as error:
+        raise AirflowException(f"{OUTPUT_TO} {path!r} cannot be opened: {type(error).__name__}: {error}") from error
+
+
+def stored(path: str, execution: Execution, output: Any) -> Json:
+    """Write the output, a string as it is and all else as JSON; return the fields of the record that this changes.
+
+    The outputs of the crew's tasks leave the record too: the last of them is mostly the same text once more.
+    """
+    try:
+        _write(_opened(path), output if isinstance(output, str) else json.dumps(output, ensure_ascii=False))
+    except Exception as error:  # each storage raises errors of its own
+        raise AirflowException(
+            f"The output of execution {execution.kickoff_id} could not be written to {path}: {type(error).__name__}: "
+            f"{error}. The execution is completed and its output stays at the service; a retry of this task fetches "
+            "and writes it again"
+        ) from error
+    tasks = [asdict(replace(task, output=None)) for task in execution.tasks]
+    return {"output": None, "output_path": path, "tasks": tasks}
+
+
+def _opened(path: str) -> Any:
+    from airflow.providers.common.compat.sdk import ObjectStoragePath
+
+    found = ObjectStoragePath(path)
+    found.fs  # noqa: B018  looks the connection and the provider of the storage up
+    return found
+
+
+def _write(path: Any, text: str) -> None:
+    if path.protocol in ("file", "local", ""):
+        path.parent.mkdir(parents=True, exist_ok=True)  # of object stores it would create the bucket
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+
+
+# --- rules ---
+
+
+REPORT_USAGE = (
+    "Let the service report its usage, and for max_cost a price of each model; or set on_unknown_usage='ignore' to use "
+    "such an output unchecked"
+)
+
+
+@dataclass(frozen=True)
+class OutputRules:
+    """The rules as a task was given them.
+
+    :param schema: a JSON Schema, a pydantic model or its import path; None takes any output
+    :param budget: what the execution may have used
+    :param on_unknown_usage: ``fail``, or ``ignore`` that the service does not report what the budget is compared with
+    :param output_to: the path to write the output to; None leaves it in the record
+    :param multiple_outputs: whether each key of the output becomes an XCom too
+    """
+
+    schema: Any = None
+    budget: Budget = NO_BUDGET
+    on_unknown_usage: str = FAIL
+    output_to: str | None = None
+    multiple_outputs: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse, when the DAG file is parsed, what is known to be wrong then."""
+        if self.schema is not None:
+            refuse_bad_schema(self.schema)
+        refuse_bad_choice(self.on_unknown_usage, (FAIL, IGNORE))
+        if self.multiple_outputs and self.output_to is not None:
+            raise CrewInvalidInput("multiple_outputs puts into XCom what output_to keeps out of it; give one of them")
+
+    @property
+    def names(self) -> list[str]:
+        """Return the parameters that were given."""
+        given = {NAME: self.schema, **self.budget.limits, OUTPUT_TO: self.output_to}
+        several = ["multiple_outputs"] if self.multiple_outputs else []
+        return [name for name, value in given.items() if value is not None] + several
+
+    def refuse_unusable(self) -> None:
+        """Fail before a crew is started or waited for if a rule could not be applied to its output.
+
+        :raises CrewInvalidInput: the model cannot be imported, or what was rendered is not a path
+        """
+        if self.schema is not None:
+            validator_of(self.schema)
+        if self.output_to is not None:
+            refuse_unusable_path(self.output_to)
+
+    def applied(self, execution: Execution, log: Any) -> Json:
+        """Return the fields of the record that the rules change.
+
+        :param log: where it is said that a rule could not be applied
+        :raises CrewTaskFailed: the execution breaks a rule; another try would find the same
+        """
+        self._refuse_over_budget(execution, log)
+        output = execution.output if execution.output_json is None else execution.output_json
+        if self.schema is not None:
+            output = self._matching(execution.kickoff_id, output)
+        if self.output_to is None:
+            return {"output": handed_on(output)}
+        return stored(self.output_to, execution, output)
+
+    def _refuse_over_budget(self, execution: Execution, log: Any) -> None:
+        passed = self.budget.passed_by(execution.usage)
+        if passed:
+            raise CrewTaskFailed(f"Execution {execution.kickoff_id} {passed}. {still_there()}")
+        unknown = self.budget.unknown_in(execution.usage)
+        if not unknown:
+            return
+        said = f"The service does not report of execution {execution.kickoff_id} {unknown}"
+        if self.on_unknown_usage == FAIL:
+            raise CrewTaskFailed(f"{said}. {REPORT_USAGE}. {still_there()}")
+        log.warning("%s; the output is used all the same, as on_unknown_usage says", said)
+
+    def _matching(self, kickoff_id: str, output: Any) -> Any:
+        try:
+            value, violations = matching(validator_of(self.schema), output)
+        except CrewInvalidInput as error:
+            fail_task(error, f"Nothing is known to be wrong with the output of execution {kickoff_id}. {still_there()}")
+        if not violations:
+            return value
+        raise CrewTaskFailed(
+            f"The output of execution {kickoff_id} does not match {NAME}, {len(violations)} violations: "
+            f"{listed(violations)}. Only a draft that waits can be revised. {still_there()}"
+        )
+
+
+def still_there() -> str:
+    """Return what became of an execution whose output was not accepted, and what helps."""
+    return (
+        "The execution is completed and its output stays at the service; a retry would find the same. To run the crew "
+        "again, clear its kickoff; after a change of the rule alone, clear the task that waits for it"
+    )
+
+
+# --- each key as an XCom ---
+
+
+log = logging.getLogger(__name__)
+
+# Under these the task pushes values of its own, or they are looked for in every task: the audit trail reads answers.
+OWN = (
+    stored_names.KICKOFF_ID_KEY,
+    stored_names.EXECUTION_ID_KEY,
+    stored_names.LINK_KEY,
+    stored_names.REVIEW_KEY,
+    stored_names.REFUSED_KEY,
+    stored_names.RESUME_KEY,
+)
+# Airflow's schedulers obey the second: before 3.0 of any task, and some values of it end them.
+TAKEN = ("return_value", "skipmixin_key", *OWN)
+# Links of Airflow's pages; the inbox looks a registration up by its key alone.
+TAKEN_BEGINNINGS = ("_link_", stored_names.POSTED_KEY)
+# Airflow writes the key into a URL as it is: the value would be stored under another key, or as another task's.
+UNFIT = set("?#/%\\\x7f").union(map(chr, range(32)))
+SHOWN = 60
+LONGEST_KEY = 512  # what Airflow's database holds
+
+
+def push_keys(context: Any, kickoff_id: str, output: Any) -> None:
+    """Push each key of a completed output; nothing if one of them cannot be pushed.
+
+    `airflow dags test` cannot push keys outside ASCII, which a worker pushes: the log names them.
+
+    :raises CrewTaskFailed: the output is not an object, or has such a key; another try would find the same
+    """
+    left_out = []
+    for key, value in _checked_keys(kickoff_id, output).items():
+        try:
+            context["ti"].xcom_push(key=key, value=value)
+        except UnicodeError:
+            if key.isascii() or not supervisor.is_in_process():
+                raise
+            left_out.append(repr(key[:SHOWN]))
+    if left_out:
+        log.warning("`airflow dags test` cannot push the keys %s of the output; a worker pushes them", listed(left_out))
+
+
+def _checked_keys(kickoff_id: str, output: Any) -> Json:
+    if not isinstance(output, dict):
+        problem = f"is not an object but {type(output).__name__}"
+    else:
+        problems = [f"{key[:SHOWN]!r} {why}" for key in output if (why := _problem_with(key))]
+        if not problems:
+            return output
+        problem = f"has keys that cannot be XComs: {listed(problems)}"
+    raise CrewTaskFailed(f"multiple_outputs: the output of execution {kickoff_id} {problem}. {still_there()}")
+
+
+def _problem_with(key: str) -> str:
+    if key in TAKEN or key.startswith(TAKEN_BEGINNINGS):
+        return "is a name of XComs that Airflow or this provider writes"
+    if not 0 < len(key) <= LONGEST_KEY:
+        return f"does not have 1 to {LONGEST_KEY} characters"
+    if key in (".", ".."):
+        return "is a part of a path"
+    return "contains ?, #, /, %, a backslash or a control character" if set(key) & UNFIT else ""

@@ -1,0 +1,190 @@
+"""What a crew's output must be: a JSON Schema or a pydantic model. A library loads where a schema needs it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from importlib import import_module
+from itertools import islice
+from typing import Any
+
+from airflow_crew_provider.api.status import json_in
+from airflow_crew_provider.exceptions import CrewInvalidInput
+from airflow_crew_provider.models import Json
+
+NAME = "output_schema"
+IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*")
+REFERENCES = ("$ref", "$dynamicRef")
+# So much of a mismatch is shown; an output of megabytes must not become a message of megabytes.
+MOST_VIOLATIONS, LONGEST_VIOLATION = 20, 300
+MOST_FOUND = 1_000  # are looked for
+# Without a type these allow any text, which nobody means.
+STRUCTURE = {"properties", "required", "additionalProperties", "patternProperties", "items", "prefixItems", "contains"}
+SAY_TYPE = {"type", "enum", "const", "anyOf", "oneOf", "allOf", *REFERENCES}
+
+
+def refuse_bad_schema(schema: Any) -> None:
+    """Refuse what cannot be a schema, when the DAG file is parsed; a model named by its path is imported later.
+
+    :raises CrewInvalidInput: it is none, or refers to what it does not contain
+    """
+    if isinstance(schema, dict):
+        _refuse_bad_json_schema(schema)
+    elif isinstance(schema, str):
+        if not IMPORT_PATH.fullmatch(schema):
+            raise CrewInvalidInput(f"{NAME} must be like 'package.module:Model', not {schema!r}")
+    elif not _is_model(schema):
+        kinds = "a JSON Schema (a dict), a pydantic model or its import path"
+        raise CrewInvalidInput(f"{NAME} must be {kinds}, not {type(schema).__name__}")
+
+
+def validator_of(schema: Any) -> Callable[[Any], list[str]]:
+    """Return a function that lists how a value violates the schema, each violation with its path.
+
+    :raises CrewInvalidInput: the model cannot be imported
+    """
+    if isinstance(schema, dict):
+        return lambda value: _json_schema_violations(schema, value)
+    model = _imported(schema) if isinstance(schema, str) else schema
+    return lambda value: _model_violations(model, value)
+
+
+def matching(validator: Callable[[Any], list[str]], output: Any) -> tuple[Any, list[str]]:
+    """Return the output as the schema accepts it, and the violations if it does not.
+
+    A string counts as it is where the schema accepts that, else as the JSON that it is as a whole. A schema that
+    describes an object or a list accepts no string, though it gives no ``type``.
+
+    :raises CrewInvalidInput: the schema cannot be applied
+    """
+    violations = validator(output)
+    if not violations or not isinstance(output, str):
+        return output, violations
+    try:
+        value = json_in(output)
+    except (ValueError, RecursionError):
+        return output, [*violations, "$: the output is a string and not JSON"]
+    return value, validator(value)
+
+
+def listed(violations: list[str]) -> str:
+    """Write violations in one message, not too many and none too long."""
+    shown = [_capped(each) for each in violations[:MOST_VIOLATIONS]]
+    more = len(violations) - len(shown)
+    return "; ".join([*shown, f"and {more} more"] if more else shown)
+
+
+def _capped(text: str) -> str:
+    return text if len(text) <= LONGEST_VIOLATION else f"{text[:LONGEST_VIOLATION]}…"
+
+
+def _path(parts: Any) -> str:
+    return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
+
+
+# --- JSON Schema ---
+
+
+def _refuse_bad_json_schema(schema: Json) -> None:
+    from jsonschema import SchemaError
+    from jsonschema.validators import validator_for
+    from referencing.exceptions import Unresolvable
+
+    try:
+        validator_for(schema).check_schema(schema)
+        _resolve_references(schema)
+        _found_by_json_schema(schema, None)  # an endless reference shows with any value
+    except SchemaError as error:
+        problem = f"{_path(error.absolute_path)}: {_capped(error.message)}"
+        raise CrewInvalidInput(f"{NAME} is not a JSON Schema: {problem}") from None
+    except Unresolvable as error:
+        raise CrewInvalidInput(
+            f"{NAME} refers to {error.ref!r}, which it does not contain; nothing is fetched"
+        ) from None
+    except Exception as error:
+        raise CrewInvalidInput(_cannot_be_applied(error)) from None
+
+
+def _resolve_references(schema: Json) -> None:
+    """Look every reference up within the schema; one of another document would be found missing after the crew ran.
+
+    What is referred to is a schema too, wherever it stands.
+    """
+    from jsonschema.validators import validator_for
+    from referencing import Registry, Resource
+    from referencing.jsonschema import DRAFT202012
+
+    resource = Resource.from_contents(schema, default_specification=DRAFT202012)
+    resolver = Registry().with_resource("", resource).resolver("")
+    open_ones, seen = [(resource, resolver)], set()
+    while open_ones:
+        part, resolver = open_ones.pop()
+        resolver = resolver.in_subresource(part)
+        for name in REFERENCES if isinstance(part.contents, dict) else ():
+            if isinstance(part.contents.get(name), str):
+                found = resolver.lookup(part.contents[name])
+                if id(found.contents) not in seen:
+                    seen.add(id(found.contents))
+                    validator_for(schema).check_schema(found.contents)
+                    target = Resource.from_contents(found.contents, default_specification=DRAFT202012)
+                    open_ones.append((target, found.resolver))
+        open_ones += [(each, resolver) for each in part.subresources()]
+
+
+def _json_schema_violations(schema: Json, value: Any) -> list[str]:
+    if isinstance(value, str) and STRUCTURE & set(schema) and not SAY_TYPE & set(schema):
+        return ["$: the output is a string, and the schema describes an object or a list"]
+    try:
+        return _found_by_json_schema(schema, value)
+    except Exception as error:
+        raise CrewInvalidInput(_cannot_be_applied(error)) from None
+
+
+def _cannot_be_applied(error: Exception) -> str:
+    """Say why, of whatever the library raises for a schema that it cannot follow."""
+    endless = isinstance(error, RecursionError)
+    why = "it refers to itself without end, or is nested too deeply" if endless else f"{type(error).__name__}: {error}"
+    return f"{NAME} cannot be applied: {_capped(why)}"
+
+
+def _found_by_json_schema(schema: Json, value: Any) -> list[str]:
+    from jsonschema.validators import validator_for
+    from referencing import Registry
+
+    # An empty registry: the default one fetches schemas from the network.
+    validator = validator_for(schema)(schema, registry=Registry())
+    found = islice(validator.iter_errors(value), MOST_FOUND)
+    errors = sorted(found, key=lambda error: _path(error.absolute_path))
+    return [f"{_path(error.absolute_path)}: {error.message}" for error in errors]
+
+
+# --- pydantic ---
+
+
+def _is_model(schema: Any) -> bool:
+    return isinstance(schema, type) and callable(getattr(schema, "model_validate_json", None))
+
+
+def _imported(path: str) -> Any:
+    module, _, name = path.replace(":", ".").rpartition(".")
+    try:
+        model = getattr(import_module(module), name)
+    except Exception as error:
+        raise CrewInvalidInput(f"{NAME} {path!r} cannot be imported: {type(error).__name__}: {error}") from None
+    if not _is_model(model):
+        raise CrewInvalidInput(f"{NAME} {path!r} is not a pydantic model")
+    return model
+
+
+def _model_violations(model: Any, value: Any) -> list[str]:
+    """Validate as JSON, so that a strict model takes what JSON has for its types, such as a string for a date."""
+    try:
+        model.model_validate_json(json.dumps(value))
+    except Exception as error:  # a model's own validators may raise anything
+        found = getattr(error, "errors", None)
+        if not callable(found):
+            return [f"$: {model.__name__} raised {type(error).__name__}: {error}"]
+        details = found(include_url=False, include_context=False, include_input=False)
+        return [f"{_path(each['loc'])}: {each['msg']}" for each in details]
+    return []

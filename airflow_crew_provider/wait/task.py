@@ -1,0 +1,328 @@
+"""The worker's part of a wait: begin, defer to the triggerer, and resume with an outcome."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+from airflow.providers.common.compat.sdk import AirflowException, Asset, BaseOperator, TaskDeferred
+
+from airflow_crew_provider.api.budget import FAIL, NO_BUDGET, Budget
+from airflow_crew_provider.compat import metrics
+from airflow_crew_provider.exceptions import CrewConnectionError, CrewError
+from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.models import Execution, ExecutionState, Json
+from airflow_crew_provider.stored_names import LINK_KEY
+from airflow_crew_provider.wait import outcomes, output
+from airflow_crew_provider.wait.output import OutputRules, push_keys
+from airflow_crew_provider.wait.poller import Poller
+from airflow_crew_provider.wait.watch import (
+    COMPLETED,
+    FAILED,
+    GAVE_UP,
+    OVER_BUDGET,
+    PENDING,
+    SEEN,
+    TIMEOUT,
+    Outcome,
+    Watch,
+)
+
+UNKNOWN = "unknown"
+
+
+class CrewTask(BaseOperator):
+    """The base of all tasks: the hook of their connection, and what people and tools see of their execution."""
+
+    crew_conn_id: str
+
+    @property
+    def hook(self) -> CrewHook:
+        """The hook of the connection, made when it is first used, after the connection id was rendered."""
+        made: CrewHook | None = self.__dict__.get("_hook")
+        if made is None:
+            made = self.__dict__["_hook"] = CrewHook(self.crew_conn_id)
+        return made
+
+    def report(
+        self,
+        context: Any,
+        state: ExecutionState,
+        kickoff_id: str,
+        *,
+        execution_id: str | None = None,
+        usage: Json | None = None,
+    ) -> None:
+        """Note how the execution stands, and let the events of the task's outlets say it."""
+        root = execution_id or getattr(self, "execution_id", None) or kickoff_id
+        seen = {"crew_conn_id": self.crew_conn_id, "kickoff_id": kickoff_id, "execution_id": root, "state": str(state)}
+        self.__dict__["_report"] = {**seen, "usage": usage}
+        for outlet in self.outlets or ():
+            if isinstance(outlet, Asset):
+                context["outlet_events"][outlet].extra.update(self._report)
+
+    def report_unknown(self, request: str) -> None:
+        """Note that a POST may have arrived; ``request`` is ``kickoff`` or ``resume``."""
+        metrics.outcome_unknown(self.crew_conn_id, request)
+        self.__dict__["_report"] = {**self._report, "state": UNKNOWN}
+
+    def get_openlineage_facets_on_start(self) -> Any:
+        """Return what OpenLineage is told; it calls this and the two below, so its package is there."""
+        from airflow_crew_provider.wait.lineage import lineage_of
+
+        inputs = getattr(self, "inputs", None)
+        return lineage_of(self.crew_conn_id, sorted(map(str, inputs)) if isinstance(inputs, dict) else [], self._report)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return what OpenLineage is told of a task that succeeded."""
+        return self.get_openlineage_facets_on_start()
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
+        """Return what OpenLineage is told of a task that failed."""
+        return self.get_openlineage_facets_on_start()
+
+    @property
+    def _report(self) -> Json:
+        return self.__dict__.get("_report") or {}
+
+
+def push_link(context: Any, console_url: str | None, kickoff_id: str, execution_id: str | None = None) -> None:
+    """Push the link's URL before the task waits, so that it shows meanwhile.
+
+    Without a console it is pushed empty: Airflow logs an error for a link whose XCom is missing.
+    """
+    named = {"{kickoff_id}": kickoff_id, "{execution_id}": execution_id or kickoff_id}
+    url = console_url or ""
+    for placeholder, identifier in named.items():
+        url = url.replace(placeholder, quote(identifier, safe=""))
+    context["ti"].xcom_push(key=LINK_KEY, value=url)
+
+
+def link_to_console(context: Any, crew_conn_id: str, pending: Json, log: Any) -> None:
+    """Push the link to the console; without one if the connection is missing or cannot be read."""
+    try:
+        console = CrewHook(crew_conn_id).connection.console_url
+    except Exception as error:  # each version of Airflow has its own for a connection that is not there
+        log.info("No link to the execution: %s", error)
+        return
+    push_link(context, console, pending.get("kickoff_id") or pending["execution_id"], pending["execution_id"])
+
+
+class WaitingTask(CrewTask):
+    """The base of operators and sensors that wait. They say what to poll, and what an execution's end means to them.
+
+    :param output_schema: what a completed output must match: a JSON Schema (a dict), or a pydantic model or its import
+        path, ``package.module:Model``
+    :param max_total_tokens: fail the task if the execution uses more tokens; None for any number
+    :param max_cost: fail the task if the execution costs more, in USD; None for any cost
+    :param on_unknown_usage: when a limit is given and the service does not report the figure of a completed execution:
+        ``fail``, or ``ignore`` it
+    :param stop_over_budget: stop an execution that is seen over a limit while it runs or waits for a person; False lets
+        it end first
+    :param output_to: a path of Airflow's object storage to write the completed output to, instead of the XCom; the
+        record then has ``output: null`` and ``output_path`` (templated)
+    :param multiple_outputs: push each key of a completed output, which must be an object, as an XCom of its own; the
+        record is still ``return_value``
+    """
+
+    cancel_on_kill: bool
+    inbox: Json | None = None  # where webhooks of the execution are kept, once that was looked up
+    _ti: Any = None
+
+    def __init__(
+        self,
+        *,
+        output_schema: Json | str | type | None = None,
+        max_total_tokens: int | None = None,
+        max_cost: float | None = None,
+        on_unknown_usage: str = FAIL,
+        stop_over_budget: bool = True,
+        output_to: str | None = None,
+        multiple_outputs: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.output_schema = output_schema
+        self.max_total_tokens = max_total_tokens
+        self.max_cost = max_cost
+        self.on_unknown_usage = on_unknown_usage
+        self.stop_over_budget = stop_over_budget
+        self.output_to = output.given_path(output_to)
+        self._pushes_keys = self.multiple_outputs = multiple_outputs
+        self.output_rules  # noqa: B018  refuses a bad rule when the DAG file is parsed
+
+    @property
+    def output_rules(self) -> OutputRules:
+        """What this task demands of a completed execution."""
+        return OutputRules(self.output_schema, self.budget, self.on_unknown_usage, self.output_to, self._pushes_keys)
+
+    @property
+    def budget(self) -> Budget:
+        """What an execution may use."""
+        return Budget(self.max_total_tokens, self.max_cost)
+
+    @property
+    def watched_budget(self) -> Budget:
+        """What an execution may use before it is stopped."""
+        return self.budget if self.stop_over_budget else NO_BUDGET
+
+    def record_over_budget(self, context: Any, passed: str) -> None:
+        """Record, before the execution is stopped, what a retry must know so that it starts nothing."""
+
+    @property
+    def poller(self) -> Poller:
+        """What polls for this task; without further sources of questions until `open_sources` has found them."""
+        made: Poller | None = self.__dict__.get("_poller")
+        if made is None or made.hook is not self.hook:
+            made = self.__dict__["_poller"] = Poller(self.hook)
+        return made
+
+    def open_sources(self, context: Any, kickoff_id: str) -> None:
+        """Let all polls look for questions where this execution may ask them, beside its status."""
+
+    def trigger_of(self, watch: Watch) -> Any:
+        """Return the trigger that goes on with a watch."""
+        raise NotImplementedError
+
+    def note_run(self, context: Any, execution_id: str) -> None:
+        """Note that this DAG run waits for an execution, whose questions are removed with the run."""
+        raise NotImplementedError
+
+    def push_link(self, context: Any, kickoff_id: str, execution_id: str | None = None) -> None:
+        """Push the link to the console; a connection that cannot be looked up at the moment costs the link only."""
+        try:
+            console_url = self.hook.connection.console_url
+        except CrewConnectionError as error:
+            self.log.warning("No link to the console: %s", error)
+            console_url = None
+        push_link(context, console_url, kickoff_id, execution_id)
+
+    def watch_again(self, context: Any) -> Watch:
+        """Return the watch of this task as its arguments describe it; the deadline counts from now."""
+        raise NotImplementedError
+
+    def completed(self, context: Any, execution: Execution) -> Json:
+        """Return the record."""
+        raise NotImplementedError
+
+    def failed(self, watch: Watch, error: str) -> NoReturn:
+        """Raise for an execution that failed."""
+        raise NotImplementedError
+
+    def timed_out(self, watch: Watch, message: str) -> NoReturn:
+        """Raise for a wait that reached its deadline."""
+        raise NotImplementedError
+
+    def begin_in_triggerer(self, context: Any, watch: Watch) -> Any:
+        """Poll once, and leave the rest to the triggerer unless the execution has ended."""
+        outcome = self.poller.poll_once(watch)
+        if outcome is None:
+            self.go_on(watch)
+        return self.end(context, watch, outcome)
+
+    def go_on(self, watch: Watch) -> NoReturn:
+        """Free the worker slot."""
+        raise TaskDeferred(
+            trigger=self.trigger_of(watch),
+            method_name="execute_complete",
+            kwargs={"waiting": self._waiting(watch)},
+            timeout=outcomes.fallback_timeout(watch.deadline),
+        )
+
+    def _waiting(self, watch: Watch) -> Json:
+        """Return what the task needs when it comes back, and by what the inbox finds it meanwhile."""
+        found_by = {"kickoff_id": watch.kickoff_id, "inbox": (self.inbox or {}).get("registration")}
+        return {"started": watch.started, "deadline": watch.deadline, **found_by}
+
+    def execute_complete(self, context: Any, event: Any = None, waiting: Json | None = None) -> Any:
+        """Handle the trigger's event in a worker; the result is fetched here."""
+        try:
+            outcome = Outcome.from_event(event)
+        except CrewError as error:
+            outcomes.fail_task(error, "What became of the execution is not known; a retry of this task polls again")
+        self.__dict__.update(_ti=context["ti"], _kickoff_id=outcome.kickoff_id)
+        self.report(context, ExecutionState.RUNNING, outcome.kickoff_id)
+        watch = self.watch_again(context)
+        watch.kickoff_id = outcome.kickoff_id
+        if waiting:
+            watch.started, watch.deadline = waiting["started"], waiting["deadline"]
+        self.open_sources(context, watch.kickoff_id)
+        if outcome.kind == SEEN and outcome.message:
+            # A webhook resumed this task: the service may report more by now.
+            self.log.info("Execution %s: %s", watch.kickoff_id, outcome.message)
+            watch.known = True
+            return self.begin_in_triggerer(context, watch)
+        return self.end(context, watch, outcome)
+
+    def end(self, context: Any, watch: Watch, outcome: Outcome) -> Any:
+        """Turn an outcome into the task's end, or into a further wait."""
+        # The worker judges by the limits that the DAG has now.
+        limits = {FAILED: self.budget, OVER_BUDGET: self.watched_budget}.get(outcome.kind, NO_BUDGET)
+        if passed := limits.passed_by(outcome.usage):
+            self._over_budget(context, watch, passed)
+        if outcome.kind in (SEEN, OVER_BUDGET):
+            watch.known = True
+            self.go_on(watch)
+        if outcome.kind == FAILED:
+            metrics.failed(self.crew_conn_id)
+            self.report(context, ExecutionState.ERROR, watch.kickoff_id)
+            self.failed(watch, outcome.message)
+        if outcome.kind == TIMEOUT:
+            self.timed_out(watch, outcome.message)
+        if outcome.kind == GAVE_UP:
+            raise AirflowException(f"{outcome.message}. A retry of this task polls again")
+        assert outcome.kind in (COMPLETED, PENDING)
+        try:
+            execution = outcomes.ended(self.poller, watch, outcome)
+        except CrewError as error:
+            outcomes.fail_task(error)
+        if execution is None:
+            self.log.info(
+                "Execution %s goes on, somebody else answered it, or the pause was an old one; the wait continues",
+                watch.kickoff_id,
+            )
+            watch.known = True
+            self.go_on(watch)
+        if execution.state is ExecutionState.PENDING and (passed := self.watched_budget.passed_by(execution.usage)):
+            self._over_budget(context, watch, passed)
+        if execution.flow_id and execution.flow_id != execution.kickoff_id:
+            self.note_run(context, execution.flow_id)
+        self.report(context, execution.state, execution.kickoff_id, usage=execution.usage)
+        self.multiple_outputs = False  # for Airflow, which would push the keys of the record, also of a pending one
+        if execution.state is ExecutionState.COMPLETED:
+            metrics.completed(self.crew_conn_id, execution)
+        self.check(context, execution)
+        if execution.state is not ExecutionState.COMPLETED:
+            return self.completed(context, execution)
+        # Before the task notes its end, so that a retry finds the execution again.
+        changed = self._accepted(context, execution)
+        return {**self.completed(context, execution), **changed}
+
+    def _over_budget(self, context: Any, watch: Watch, passed: str) -> NoReturn:
+        self.record_over_budget(context, passed)
+        metrics.failed(self.crew_conn_id)
+        self.report(context, ExecutionState.ERROR, watch.kickoff_id)
+        outcomes.fail_over_budget(self.poller, watch.kickoff_id, passed, self.log)
+
+    def check(self, context: Any, execution: Execution) -> None:
+        """Fail where the execution must not go on to the tasks that follow."""
+
+    def _accepted(self, context: Any, execution: Execution) -> Json:
+        """Return the fields of a completed record that the rules change."""
+        changed = self.output_rules.applied(execution, self.log)
+        if self._pushes_keys:
+            push_keys(context, execution.kickoff_id, changed["output"])
+        return changed
+
+    def stop_execution(self, kickoff_id: str) -> str:
+        """Stop an execution, best effort; return a sentence on its fate."""
+        try:
+            return outcomes.fate_of_stop(kickoff_id, self.hook.stop(kickoff_id))
+        except CrewError as error:
+            return outcomes.fate_of_stop(kickoff_id, error)
+
+    def stop_if_asked(self, kickoff_id: str) -> None:
+        """Stop the execution of a task that is ended for good, if `cancel_on_kill` says so; log its fate anyway."""
+        asked = self.cancel_on_kill and outcomes.is_for_good(self._ti)
+        fate = self.stop_execution(kickoff_id) if asked else outcomes.fate_of_stop(kickoff_id, None)
+        self.log.info("The task was killed. %s", fate)

@@ -1,0 +1,382 @@
+"""What a poll means: wait on, or an outcome. Pure: `now` is an argument, in epoch seconds.
+
+A wait moves through these states::
+
+    not known ──a status──> known ──a question to a person──> pending
+        │                     │└────a result────────────────> completed
+        │                     │└────a failure───────────────> failed
+        │                     │└────its usage───────────────> over_budget
+        └──the grace is over──┴────failures, the deadline───> gave_up, timeout
+
+* A failed poll is not a failed crew: a transient failure is forgiven for `FORGIVEN` seconds, a permanent one ends the
+  wait at once.
+* A deadline is a point in time, so a restart of the triggerer neither shortens nor extends a wait.
+* The draft that a resume has just answered is no new question, as long as its status may lag behind.
+* The same steps run in a worker and in a triggerer (`steps`), so the two cannot disagree about an end.
+* What crosses to another process is small: ids, states and figures. The result is fetched where it is used.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_crew_provider import exceptions
+from airflow_crew_provider.api.answers import Draft
+from airflow_crew_provider.api.budget import NO_BUDGET, Budget, figures
+from airflow_crew_provider.models import Execution, ExecutionState, Json
+
+COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN = "completed", "pending", "failed", "gave_up", "timeout", "seen"
+OVER_BUDGET = "over_budget"
+# What travels in an event, and is stored with it; an error may be of megabytes.
+LONGEST_MESSAGE = 2000
+KINDS = (COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN, OVER_BUDGET)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a wait ended. Small, so that it can cross from the triggerer to a worker; the result is fetched there.
+
+    ``kind`` is one of `KINDS`: the execution completed, is pending or failed; the wait gave up polling or
+    reached its deadline; (``seen``) the id is known now, which a wait that goes on must remember; or (``over_budget``)
+    it used more than it may. ``usage`` has the figures of one that failed or is over its budget, where they are known.
+    """
+
+    kind: str
+    kickoff_id: str
+    message: str = ""
+    crew_task_id: str | None = None
+    usage: Json | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", shortened(self.message))
+
+    def to_event(self) -> Json:
+        """Return the trigger event's payload."""
+        return asdict(self)
+
+    @classmethod
+    def from_event(cls, event: Any) -> Outcome:
+        """Read a trigger event; one that is missing or malformed is an error, never a success."""
+        fields = event if isinstance(event, dict) else {}
+        kind, kickoff_id, task_id = fields.get("kind"), fields.get("kickoff_id"), fields.get("crew_task_id")
+        if kind not in KINDS or not isinstance(kickoff_id, str) or not isinstance(task_id, str | None):
+            raise exceptions.CrewProtocolError(f"The trigger's event cannot be read: {str(event)[:200]}")
+        used = fields.get("usage")
+        usage = used if isinstance(used, dict) else None
+        return cls(kind, kickoff_id, str(fields.get("message") or ""), task_id, usage)
+
+
+def shortened(text: str) -> str:
+    """Cut off a string that is too long for a message."""
+    if len(text) <= LONGEST_MESSAGE:
+        return text
+    end = f"… ({len(text)} characters)"
+    return text[: LONGEST_MESSAGE - len(end)] + end
+
+
+# --- the watch ---
+
+
+def is_transient(error: exceptions.CrewError) -> bool:
+    """Return whether a later request may succeed."""
+    if isinstance(error, exceptions.CrewConnectionError):
+        return not error.permanent
+    if isinstance(error, exceptions.CrewApiError) and error.status_code in (408, 425):
+        return True
+    return isinstance(
+        error,
+        exceptions.CrewServerError
+        | exceptions.CrewRateLimited
+        | exceptions.CrewProtocolError
+        | exceptions.CrewOutcomeUnknown,
+    )
+
+
+@dataclass(frozen=True)
+class AnsweredDraft:
+    """A draft that was answered: for a while the service may still show it as waiting.
+
+    :param until: how long, in epoch seconds
+    """
+
+    draft: Draft
+    until: float
+
+    def is_shown_by(self, seen: Execution, *, now: float) -> bool:
+        """Whether this is the old pause and no new question."""
+        return now < self.until and self.draft.waits_in(seen)
+
+
+FORGIVEN = 300.0
+LEAST_FAILURES = 5
+GRACE_FOR_UNKNOWN_ID = 300.0
+LONGEST_RETRY_AFTER = 300.0
+HEARTBEAT = 300.0
+SHORTEST = 0.05
+SHORTEST_POLL = 1.0
+SHARE_OF_TIME_WAITED = 0.02
+SLOWEST = 6
+JITTER = 0.2
+LEARNED = ("started", "deadline", "known", "failing_since", "failures", "polls")
+EARLIER_NAMES = {"looks": "polls"}  # as release 0.1 stored them
+
+
+@dataclass(kw_only=True)
+class Watch:
+    """A wait for one execution, and what was learned while it lasted.
+
+    :param started: when the wait began, in epoch seconds; kept over restarts
+    :param deadline: when it ends, in epoch seconds; None for no end
+    :param poll_interval: the shortest pause between two polls, in seconds
+    :param wait_past_pending: whether an execution that waits for a person counts as in progress
+    :param known: whether the service has shown this id in a state other than not found
+    :param report_seen: whether to end the wait also when the id becomes known, which a restart must remember
+    :param answered: the draft that a resume has just answered, which is no new question
+    :param exponential_backoff: double the pause after each poll instead of adapting it
+    :param max_wait: the longest such pause, in seconds
+    :param budget: what the execution may use before the wait ends
+    """
+
+    kickoff_id: str
+    started: float
+    deadline: float | None = None
+    poll_interval: float = 10.0
+    wait_past_pending: bool = False
+    known: bool = False
+    report_seen: bool = False
+    answered: AnsweredDraft | None = None
+    exponential_backoff: bool = False
+    max_wait: float | None = None
+    budget: Budget = NO_BUDGET
+    last: Execution | None = field(default=None, repr=False)
+    failing_since: float | None = None
+    failures: int = 0
+    polls: int = 0
+    _retry_after: float | None = None
+    _ca_forgiven: bool = False
+    _told: str = ""
+    _told_at: float = float("-inf")
+    _told_of: Execution | None = None
+
+    def __post_init__(self) -> None:
+        # Not max(): NaN would win.
+        self.poll_interval = self.poll_interval if self.poll_interval >= SHORTEST else SHORTEST
+
+    def learned(self) -> Json:
+        """Return what a wait that goes on in another process must know, plain JSON."""
+        return {name: getattr(self, name) for name in LEARNED}
+
+    def recall(self, kept: Json) -> None:
+        """Restore what `learned` returned, in this release or an earlier one."""
+        for name, value in kept.items():
+            name = EARLIER_NAMES.get(name, name)
+            if name in LEARNED:
+                setattr(self, name, value)
+
+    def saw(self, execution: Execution, *, now: float) -> Outcome | None:
+        """Record a poll that was answered."""
+        self._forgive()
+        self.polls += 1
+        if execution.state is ExecutionState.NOT_FOUND:
+            return self._unknown(now)
+        self.known, self.last = True, execution
+        if execution.state is ExecutionState.COMPLETED:
+            return self._outcome(COMPLETED)
+        if execution.state is ExecutionState.ERROR:
+            return self._outcome(FAILED, execution.error or "", figures(execution.usage))
+        if self.budget.passed_by(execution.usage):
+            return self._outcome(OVER_BUDGET, usage=figures(execution.usage))
+        if execution.crew_task_id and self._asks(execution, now):
+            return Outcome(PENDING, self.kickoff_id, crew_task_id=execution.crew_task_id)
+        return self._past_deadline(now)
+
+    def _asks(self, execution: Execution, now: float) -> bool:
+        """Whether an execution waits for a person who has not answered yet."""
+        if execution.state is not ExecutionState.PENDING or self.wait_past_pending:
+            return False
+        return self.answered is None or not self.answered.is_shown_by(execution, now=now)
+
+    def failed(self, error: exceptions.CrewError, *, now: float) -> Outcome | None:
+        """Record a poll that failed."""
+        self.polls += 1
+        if isinstance(error, exceptions.CrewNotFound):
+            self._forgive()
+            return self._unknown(now)
+        if not is_transient(error) and not self._may_be_renewed(error):
+            return self._outcome(GAVE_UP, f"{error}. {self.fate}")
+        self.failures += 1
+        self.failing_since = now if self.failing_since is None else self.failing_since
+        self._retry_after = getattr(error, "retry_after", None)
+        if now - self.failing_since > FORGIVEN and self.failures >= LEAST_FAILURES:
+            return self._outcome(GAVE_UP, f"{self._failing(now)}, the last time: {error}. {self.fate}")
+        return self._past_deadline(now)
+
+    def pause(self, *, now: float, draw: float | None = None) -> float:
+        """Return the seconds until the next poll, never past the deadline; ``draw`` is a random number in [0, 1)."""
+        draw = random.random() if draw is None else draw  # noqa: S311 - jitter, not a secret
+        slowest = SLOWEST * self.poll_interval
+        if self._retry_after is not None:
+            wanted = min(self._retry_after, LONGEST_RETRY_AFTER)
+            slowest = max(slowest, LONGEST_RETRY_AFTER)
+        elif self.failures:
+            wanted = self.poll_interval * 2 ** min(self.failures - 1, 10)
+        elif self.exponential_backoff:
+            wanted = self.poll_interval * 2 ** min(max(self.polls - 1, 0), 20)
+            slowest = self.max_wait if self.max_wait is not None else float(2**20)
+        else:
+            wanted = SHARE_OF_TIME_WAITED * (now - self.started)
+        slowest = max(slowest, self.poll_interval)
+        wanted = min(max(wanted, self.poll_interval), slowest)
+        if self._retry_after is None:
+            # Drawn between the limits, not clipped to them: waits that began together must drift apart.
+            least, most = max(wanted * (1 - JITTER), self.poll_interval), min(wanted * (1 + JITTER), slowest)
+            wanted = least + (most - least) * draw
+        return wanted if self.deadline is None else max(0.0, min(wanted, self.deadline - now))
+
+    def left(self, *, now: float) -> float | None:
+        """Return the seconds that a poll may take: until the deadline, with a minimum for the last one."""
+        return None if self.deadline is None else max(SHORTEST_POLL, self.deadline - now)
+
+    def news(self, *, now: float) -> str | None:
+        """Return a line for the log when something changed, and now and then when nothing did."""
+        quiet = now - self._told_at < HEARTBEAT
+        troubled = self.failures or self._not_found_now
+        if quiet and not troubled and self.last is not None and self.last is self._told_of:
+            return None
+        line = self._line(now)
+        self._told_of = None if troubled else self.last
+        if line == self._told and quiet:
+            return None
+        if self.failures > 1 and now - self._told_at < self.poll_interval * SLOWEST:
+            return None
+        self._told, self._told_at = line, now
+        return line if self.failures else f"{line}, {_duration(now - self.started)} so far"
+
+    @property
+    def fate(self) -> str:
+        """Return what is known of the execution at this moment."""
+        if self.last is None and self.known:
+            return f"Execution {self.kickoff_id} is not affected and may go on at the service"
+        if self.last is None:
+            return f"Execution {self.kickoff_id} was not seen at the service; if it exists, it goes on"
+        progress = f" ({self.last.progress})" if self.last.progress else ""
+        return f"Execution {self.kickoff_id} was last seen {self.last.state}{progress} and may go on at the service"
+
+    def _line(self, now: float) -> str:
+        if self.failures:
+            return f"{self._failing(now)}; execution {self.kickoff_id} is not affected; polling continues"
+        last = self.last
+        if self._not_found_now and self.known:
+            return (
+                f"The service no longer shows execution {self.kickoff_id}: it may wait for a person, "
+                "whose task id only the human-input webhook carries; the wait continues"
+            )
+        if last is None:
+            return f"The service does not know execution {self.kickoff_id} yet"
+        if last.state is ExecutionState.PENDING:
+            where = (
+                f" at task {last.crew_task_id or last.current_task}" if last.crew_task_id or last.current_task else ""
+            )
+            return f"Execution {self.kickoff_id} waits for a person{where}"
+        return f"Execution {self.kickoff_id} is {last.state}" + (f": {last.progress}" if last.progress else "")
+
+    _not_found_now: bool = False
+
+    def _unknown(self, now: float) -> Outcome | None:
+        self._not_found_now = True
+        if not self.known and now - self.started > GRACE_FOR_UNKNOWN_ID:
+            message = (
+                f"The service does not know this id: {self.kickoff_id}, {GRACE_FOR_UNKNOWN_ID:.0f} s after the wait "
+                "began. Check the id, and that the connection is the one that the crew was started with"
+            )
+            return self._outcome(GAVE_UP, message)
+        return self._past_deadline(now)
+
+    def _may_be_renewed(self, error: exceptions.CrewError) -> bool:
+        """Forgive one failure of a CA file: whoever replaces it does so just before or after the service's own."""
+        forgiven = isinstance(error, exceptions.CrewConnectionError) and error.renewable and not self._ca_forgiven
+        self._ca_forgiven = self._ca_forgiven or forgiven
+        return forgiven
+
+    def _forgive(self) -> None:
+        self.failures, self.failing_since, self._retry_after, self._not_found_now = 0, None, None, False
+        self._ca_forgiven = False
+
+    def _failing(self, now: float) -> str:
+        since = datetime.fromtimestamp(self.failing_since or now, UTC).isoformat(timespec="seconds")
+        return f"The status request has failed {self.failures} times since {since}"
+
+    def _past_deadline(self, now: float) -> Outcome | None:
+        if self.deadline is None or now < self.deadline:
+            return None
+        waited = _duration(now - self.started)
+        return self._outcome(TIMEOUT, f"The wait timed out after {waited}. {self.fate}")
+
+    def _outcome(self, kind: str, message: str = "", usage: Json | None = None) -> Outcome:
+        return Outcome(kind, self.kickoff_id, message, usage=usage)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [(hours, "h"), (minutes, "min"), (rest, "s")]
+    return " ".join(f"{count} {unit}" for count, unit in parts if count) or "0 s"
+
+
+# --- the loop ---
+
+
+@dataclass(frozen=True)
+class Poll:
+    """One status request with a timeout in seconds; the reply is an `Execution` or a `CrewError`."""
+
+    timeout: float | None
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A pause in seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """A new look-up of the connection; the reply is whether it has changed, or a `CrewError`."""
+
+
+Step = Poll | Pause | Refresh
+
+
+def steps(watch: Watch, clock: Callable[[], float], say: Callable[[str], None]) -> Generator[Step, Any, Outcome]:
+    """Yield each step of a wait, receive its result, and return how the wait ended."""
+    while True:
+        was_known = watch.known
+        reply = yield Poll(watch.left(now=clock()))
+        if isinstance(reply, exceptions.CrewUnauthorized) or _is_not_found(reply):
+            # The connection may have another token, or point to another service, by now.
+            fresh = yield Refresh()
+            if fresh is True:
+                reply = yield Poll(watch.left(now=clock()))
+            elif isinstance(fresh, exceptions.CrewError) and not _is_not_found(reply):
+                reply = fresh
+        now = clock()
+        outcome = watch.saw(reply, now=now) if isinstance(reply, Execution) else watch.failed(reply, now=now)
+        if outcome is not None:
+            return outcome
+        line = watch.news(now=now)
+        if line:
+            say(line)
+        if watch.report_seen and watch.known and not was_known:
+            return Outcome(SEEN, watch.kickoff_id)
+        yield Pause(watch.pause(now=now))
+
+
+def _is_not_found(reply: Execution | exceptions.CrewError) -> bool:
+    if isinstance(reply, Execution):
+        return reply.state is ExecutionState.NOT_FOUND
+    return isinstance(reply, exceptions.CrewNotFound)

@@ -1,0 +1,117 @@
+"""What the tokens of models cost, by a table of prices that the operator of the service gives.
+
+A model that is not in the table has no price, and its cost is unknown rather than nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+log = logging.getLogger(__name__)
+
+CACHED = "cached_prompt_tokens"  # of the prompt's, where there are any
+MILLION = 1_000_000
+MOST_WARNINGS = 250  # of models without a price
+
+
+class BadPrices(ValueError):
+    """The file of prices cannot be used; the text says why, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """USD for a million tokens."""
+
+    input: float
+    cached: float  # of input tokens that the provider had cached
+    output: float
+
+    def of(self, figures: Mapping[str, int]) -> float | None:
+        """Return the cost of a model's tokens; None where not all of them are input or output."""
+        prompt, completion = figures["prompt_tokens"], figures["completion_tokens"]
+        if prompt + completion < figures["total_tokens"]:
+            return None
+        cached = min(figures.get(CACHED, 0), prompt)
+        return ((prompt - cached) * self.input + cached * self.cached + completion * self.output) / MILLION
+
+
+class Prices:
+    """The prices of models by name; without any, nothing is said of costs."""
+
+    def __init__(self, prices: Mapping[str, Price] | None = None) -> None:
+        self._prices = dict(prices or {})
+        self._missed: set[str] = set()
+
+    @classmethod
+    def read(cls, path: str) -> Prices:
+        """Read a TOML or JSON file of a table for each model, with `input`, `output` and perhaps `cached`."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+            content = json.loads(text) if path.lower().endswith(".json") else tomllib.loads(text)
+        except OSError as error:
+            raise BadPrices(f"The prices in {path!r} cannot be read: {error.strerror}.") from None
+        except (ValueError, RecursionError) as error:
+            reason = " ".join(str(error).split()).rstrip(".") or "it is nested too deeply"
+            raise BadPrices(f"The prices in {path!r} cannot be read: {reason}.") from None
+        if not isinstance(content, dict) or not content:
+            raise BadPrices(f"The prices in {path!r} name no model.")
+        return cls({model: _price(path, model, given) for model, given in content.items()})
+
+    def __bool__(self) -> bool:
+        return bool(self._prices)
+
+    def __repr__(self) -> str:
+        return f"Prices({self._prices!r})"  # by which two tables are told apart
+
+    def cost(self, model: str, figures: Mapping[str, int]) -> float | None:
+        """Return the USD of a model's tokens; a model without a price is logged once."""
+        if not figures["total_tokens"]:
+            return 0.0
+        price = self._prices.get(model) or self._prices.get(model.partition("/")[2])
+        if price is not None:
+            return price.of(figures)
+        if model not in self._missed and len(self._missed) <= MOST_WARNINGS:
+            self._missed.add(model)
+            log.warning("%s has no price; its cost is unknown", repr(model) if model else "a model without a name")
+        return None
+
+    def priced(self, used: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Add what it cost, in all and by model: None where a model has no price, or tokens have no model."""
+        if used is None or not self:
+            return used
+        by_model = {
+            model: figures | {"cost_usd": self._rounded(model, figures)}
+            for model, figures in used.get("by_model", {}).items()
+        }
+        costs = [figures["cost_usd"] for figures in by_model.values()]
+        is_whole = sum(figures["total_tokens"] for figures in by_model.values()) >= used["total_tokens"]
+        known = is_whole and None not in costs
+        told = {**used, "cost_usd": round(sum(costs), 10) if known else None}
+        told.pop("by_model", None)
+        return {**told, "by_model": by_model} if by_model else told
+
+    def _rounded(self, model: str, figures: Mapping[str, int]) -> float | None:
+        cost = self.cost(model, figures)
+        return None if cost is None else round(cost, 10)
+
+
+def _price(path: str, model: str, given: Any) -> Price:
+    named = f"The prices in {path!r} cannot be used: {model!r}"
+    if not isinstance(given, dict) or not {"input", "output"} <= given.keys() <= {"input", "cached", "output"}:
+        raise BadPrices(f"{named} must have input and output, and perhaps cached, in USD for a million tokens.")
+    for name, value in given.items():
+        if type(value) not in (int, float) or not 0 <= value < math.inf:
+            raise BadPrices(f"{named} has a price for {name} that is no number of at least 0.")
+    return Price(**{"cached": given["input"], **given})

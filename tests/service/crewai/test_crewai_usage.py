@@ -1,0 +1,125 @@
+"""Tokens by task and model, of real crews and Flows: they equal what the models' server has reported."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crew_client import Client, Command, eventually
+from engine_stub import CREWS, EngineStub
+from openai_server import USAGE, OpenAI
+
+from crew_service.engine.crew import TokensUsed
+
+Start = Callable[..., Command]
+TOKEN = "a-token-of-20-letters"
+CALL = USAGE["total_tokens"]
+
+
+@pytest.fixture
+def server() -> Iterator[OpenAI]:
+    server = OpenAI()
+    yield server
+    server.close()
+
+
+def serve(command: Start, server: OpenAI, target: str) -> Command:
+    environment = {
+        **server.environment,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(CREWS), os.environ.get("PYTHONPATH")])),
+    }
+    return command("--token", TOKEN, "--crew", f"{CREWS / 'costly.py'}:{target}", environment=environment)
+
+
+def details(client: Client, some_id: str) -> dict[str, Any]:
+    return client.get(f"/executions/{some_id}").json()
+
+
+def reached(client: Client, some_id: str, state: str) -> dict[str, Any]:
+    return eventually(lambda: (found := details(client, some_id))["state"] == state and found, state)
+
+
+def by_task(found: dict[str, Any]) -> dict[str, dict[str, int]]:
+    return {
+        task["task_id"]: {name: used["total_tokens"] for name, used in task["usage"].get("by_model", {}).items()}
+        for task in found["tasks"]
+        if task["usage"]
+    }
+
+
+def asked(server: OpenAI) -> dict[str, int]:
+    """What the server has reported of each model."""
+    models = [request["model"] for request in server.asked]
+    return {model: models.count(model) * CALL for model in set(models)}
+
+
+def counted(found: dict[str, Any]) -> dict[str, int]:
+    return {name: used["total_tokens"] for name, used in found["usage"]["by_model"].items()}
+
+
+def test_tasks_and_models_of_a_crew_over_a_revision_and_tools(command: Start, server: OpenAI) -> None:
+    server.tools = {"add": {"a": 3, "b": 4}}
+    client = serve(command, server, "costly").client(TOKEN)
+    kickoff_id = client.kickoff()
+    reached(client, kickoff_id, "pending")
+    client.resume(kickoff_id, approve=False, feedback="shorter", task_id="draft")
+    eventually(lambda: len(details(client, kickoff_id)["rounds"]) == 2, "the second round")
+    client.resume(kickoff_id, task_id="draft")
+    found = reached(client, kickoff_id, "completed")
+    assert counted(found) == asked(server)
+    assert found["usage"]["total_tokens"] == len(server.asked) * CALL
+    tasks = by_task(found)
+    assert list(tasks) == ["left", "right", "draft", "last"]
+    assert tasks["left"] == tasks["right"] == tasks["last"] == {"gpt-4o-mini": 2 * CALL}
+    assert tasks["draft"] == {"gpt-4o": asked(server)["gpt-4o"]}
+    assert json.loads(client.get(f"/status/{kickoff_id}").headers["Crew-Usage"]) == found["usage"]
+
+
+def test_nothing_is_counted_twice_or_lost_over_a_kill_9(command: Start, server: OpenAI, tmp_path: Path) -> None:
+    running = serve(command, server, "interrupted")
+    kickoff_id = running.client(TOKEN).kickoff()
+    eventually(
+        lambda: (
+            by_task(details(running.client(TOKEN), kickoff_id))
+            == {"first": {"gpt-4o": CALL}, "second": {"gpt-4o": CALL}}
+        ),
+        "the answer of the second task",
+    )
+    running.kill()
+    (tmp_path / "go").touch()
+    client = serve(command, server, "interrupted").client(TOKEN)
+    found = reached(client, kickoff_id, "completed")
+    assert counted(found) == asked(server) == {"gpt-4o": 3 * CALL}
+    assert by_task(found) == {"first": {"gpt-4o": CALL}, "second": {"gpt-4o": 2 * CALL}}
+
+
+def test_methods_and_models_of_a_flow_with_a_crew_inside(command: Start, server: OpenAI) -> None:
+    client = serve(command, server, "CostlyFlow").client(TOKEN)
+    kickoff_id = client.kickoff()
+    reached(client, kickoff_id, "pending")
+    answer = client.post("/resume", {"execution_id": kickoff_id, "task_id": "check", "outcome": "yes"})
+    assert answer.status_code == 200, answer.text
+    found = reached(client, kickoff_id, "completed")
+    assert counted(found) == asked(server) == {"gpt-4o-mini": 2 * CALL, "gpt-4o": CALL}
+    assert by_task(found) == {"research": {"gpt-4o-mini": 2 * CALL}, "check": {}, "write": {"gpt-4o": CALL}}
+    assert (found["rounds"][0]["outcome"], found["rounds"][0]["is_approve"]) == ("yes", None)
+    assert found["rounds"][0]["outcomes"] == ["yes", "no"]
+    assert found["rounds"][0]["question"] == "Go on?"
+
+
+def test_a_model_that_only_counts_itself_is_counted(play: Callable[..., EngineStub]) -> None:
+    crew = play("two_gates")
+    crew.segment()
+    crew.revise("shorter")
+    crew.approve()
+    crew.approve()
+    used: dict[str, int] = {}
+    for progress in crew.seen:
+        for name, models in progress.by_task.items() if isinstance(progress, TokensUsed) else ():
+            assert list(models) == ["scribe"]
+            used[name] = used.get(name, 0) + models["scribe"]["total_tokens"]
+    assert used == {"outline": 22, "draft": 11, "final": 11}

@@ -1,0 +1,189 @@
+"""Reviews on real Airflow when a task is lost, a notifier fails, a record is edited or a kickoff is cleared."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+import pytest
+
+from airflow_crew_provider.compat import version
+from airflow_crew_provider.models import output_sha256
+from airflow_crew_provider.review import airflow_form
+from scripts.stack import AirflowStack, CrewService, DagRun, ProcessGroup, wait_until
+from tests.system.reviews.test_reviews import answer, decide, decisions, review_in
+
+ASKING = {
+    "inputs": ["topic"],
+    "tasks": [
+        {
+            "id": "draft_task",
+            "agent": "Writer",
+            "seconds": 0.2,
+            "human_input": "review",
+            "output": "Draft {revision} on {topic}",
+            "revised": "Draft {revision} on {topic}, {feedback}",
+        }
+    ],
+}
+
+PARKED = "deferred" if airflow_form.TaskAwaitingInput is None else "awaiting_input"
+LOST = ("review_lost", "review_lost_while_asking")
+WITH_ANSWER = "review_lost_with_answer"
+
+
+@pytest.fixture(scope="module")
+def stack(airflow: AirflowStack, group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) -> AirflowStack:
+    file = tmp_path_factory.mktemp("crews") / "asking.json"
+    file.write_text(json.dumps(ASKING))
+    service = CrewService(str(file), name="crew_asking", group=group).start()
+    airflow.api.add_connection("crew_asking", **service.connection)
+    return airflow
+
+
+@pytest.fixture(scope="module")
+def runs(stack: AirflowStack) -> dict[str, DagRun]:
+    names = (
+        "review_notifier",
+        *LOST,
+        WITH_ANSWER,
+        "review_edited",
+        "review_cleared",
+        "review_not_needed",
+        "review_one",
+    )
+    return {"never_asked": stack.api.trigger(LOST[1]), **{name: stack.api.trigger(name) for name in names}}
+
+
+@pytest.mark.row("A13")
+def test_a13_an_answer_that_is_given_between_two_tries_is_taken_by_the_next_one(
+    stack: AirflowStack, runs: dict[str, DagRun]
+) -> None:
+    given = {}
+    for name in LOST:
+        runs[name].wait_for_task("review", {"up_for_retry"})
+        given[name] = answer(stack.api, runs[name], "review", "revise", "Shorter.")
+    if version.has_form_per_attempt():
+        # Between two tries nobody can answer: the form belongs to the attempt that was lost, and the next one asks.
+        assert {each.status_code for each in given.values()} == {404}
+        for name in LOST:
+            decide(runs[name], review_in(runs[name], "review"), "revise", "Shorter.")
+    for name in LOST:
+        runs[name].wait_for("success")
+        review = runs[name].xcom("review")
+        assert (review["is_approve"], review["human_feedback"]) == (False, "Shorter.")
+        assert review["reviewer"]["id"] == stack.api.user
+        if given[name].ok:
+            answered_at = datetime.fromisoformat(given[name].json()["responded_at"])
+            assert datetime.fromisoformat(review["decided_at"]) == answered_at
+        assert runs[name].task("review")["try_number"] == 2
+
+
+@pytest.mark.row("A13", "A26")
+def test_a13_a26_an_answer_whose_task_was_killed_is_used_by_the_next_try_and_nobody_is_asked_again(
+    stack: AirflowStack, runs: dict[str, DagRun]
+) -> None:
+    run = runs[WITH_ANSWER]
+    asked = review_in(run, "review")
+    stack.wait_until_put_away(run, "review")
+    run.answer(asked, "revise", human_feedback="Shorter.")
+    run.wait_for("success")
+    review = run.xcom("review")
+    assert (review["is_approve"], review["human_feedback"]) == (False, "Shorter.")
+    assert review["reviewer"]["id"] == stack.api.user
+    assert run.task("review")["try_number"] == 2
+    assert run.log("review", 2).count("Pausing task as AWAITING_INPUT") == 0
+
+
+@pytest.mark.row("A26")
+def test_a26_a_review_that_is_cleared_after_its_answer_asks_anew_and_ends_by_the_new_one(
+    stack: AirflowStack, runs: dict[str, DagRun]
+) -> None:
+    run = runs[WITH_ANSWER]
+    run.wait_for("success")
+    run.clear("review")
+    decide(run, review_in(run, "review"), "approve")
+    run.wait_for("success")
+    assert run.xcom("review")["is_approve"] is True
+    [decision] = decisions(stack, WITH_ANSWER)
+    assert (decision["is_approve"], decision["taken"], decision["task_state"]) == (True, True, "success")
+
+
+@pytest.mark.row("A13")
+def test_a13_a_question_that_may_not_stand_is_asked_when_nobody_has_answered(runs: dict[str, DagRun]) -> None:
+    run = runs["never_asked"]
+    run.wait_for_task("review", {PARKED})  # the first try dies, and the second parks when it has looked
+    decide(run, review_in(run, "review"), "approve")
+    run.wait_for("success")
+    assert run.xcom("review")["is_approve"] is True
+
+
+@pytest.mark.row("A13")
+def test_a13_a_notifier_that_raises_fails_nothing(runs: dict[str, DagRun]) -> None:
+    run = runs["review_notifier"]
+    decide(run, review_in(run, "review"), "approve")
+    run.wait_for("success")
+    assert run.xcom("review")["is_approve"] is True
+    assert "A notifier failed" in run.log("review", try_number=1)
+
+
+@pytest.mark.row("A13")
+def test_a13_the_next_form_says_whose_answer_was_not_taken_and_why(
+    stack: AirflowStack, runs: dict[str, DagRun]
+) -> None:
+    run = runs["review_one"]
+    asked = run.wait_for_review()
+    path = run.answer_path(asked)
+    wrong = {"chosen_options": ["revise"], "params_input": {"feedback": "Shorter."}}
+    assert stack.api.call("PATCH", path, json=wrong).ok
+
+    def next_body() -> str | None:
+        detail = stack.api.json("GET", path)
+        return detail["body"] if not detail["response_received"] else None
+
+    body = wait_until(next_body, "the next question")
+    said = f"The last answer by `{stack.api.user}` was not accepted because its fields are `feedback` and the form has"
+    assert body.startswith(f"**{said} `human_feedback`.**\n\n")
+    assert body.endswith(asked["body"])
+    decide(run, asked, "revise", "Shorter.")
+    run.wait_for("success")
+    assert run.xcom("review")["human_feedback"] == "Shorter."
+
+
+@pytest.mark.row("A11")
+def test_a11_an_answer_is_for_the_draft_of_the_form_although_the_record_was_edited_meanwhile(
+    stack: AirflowStack, runs: dict[str, DagRun]
+) -> None:
+    run = runs["review_edited"]
+    asked = review_in(run, "review")
+    other = {**run.xcom("wait"), "execution_id": "execution-2", "output": "Another draft."}
+    stack.api.json("PATCH", f"{run.path}/taskInstances/wait/xcomEntries/return_value", json={"value": other})
+    decide(run, asked, "approve")
+    run.wait_for("success")
+    review = run.xcom("review")
+    assert (review["execution_id"], review["output_sha256"]) == ("execution-1", output_sha256("A draft."))
+    assert run.xcom("review", key="crew_decision")["output"] == "A draft."
+
+
+@pytest.mark.row("A12", "A18")
+def test_a12_after_a_clear_the_result_is_of_the_new_execution_which_needs_no_review(runs: dict[str, DagRun]) -> None:
+    run = runs["review_cleared"]
+    decide(run, review_in(run, "crew.round_1.review"), "approve")
+    run.wait_for("success")
+    first = run.xcom("crew.result")
+    assert first["output"] == "Draft 1 on try 1"
+    run.clear("crew.kickoff", downstream=True)
+    wait_until(lambda: run.state not in ("success", "failed"), "the cleared run to go on", pause=0.2)
+    run.wait_for("success")
+    second = run.xcom("crew.result")
+    assert second["output"] == "Draft 1 on try 2"
+    assert second["execution_id"] == run.xcom("crew.kickoff") != first["execution_id"]
+    assert run.states()["crew.round_1.review"] == "skipped"
+
+
+@pytest.mark.row("A18")
+def test_a18_with_a_crew_that_does_not_ask_the_data_task_gets_its_output(runs: dict[str, DagRun]) -> None:
+    run = runs["review_not_needed"]
+    run.wait_for("success")
+    assert set(run.states().values()) == {"success"}
+    assert run.xcom("data") == "Draft 1 on tea"
