@@ -139,6 +139,11 @@ def total_tokens(usage: Json | None) -> int | float | None:
     return reported(usage, "total_tokens")
 
 
+def cost_usd(usage: Json | None) -> int | float | None:
+    """Read what an execution cost; None where the service does not say, or a model has no price."""
+    return reported(usage, "cost_usd")
+
+
 def reported(usage: Json | None, name: str) -> int | float | None:
     """Read a figure that can be compared with a limit, which NaN cannot; None where there is none."""
     value: Any = usage.get(name) if isinstance(usage, dict) else None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import Json, reported, total_tokens
+from airflow_crew_provider.models import Json, cost_usd, reported, total_tokens
 
 FAIL, IGNORE, ASK = "fail", "ignore", "ask"
+MOST_NAMED, LONGEST_NAME = 5, 100  # models in a message, and characters of each
 
 
 @dataclass(frozen=True)
@@ -39,21 +40,24 @@ class Budget:
 
     def passed_by(self, usage: Json | None) -> str:
         """Return which limits are known to be passed, with the figures; empty if none is."""
-        tokens, cost = total_tokens(usage), cost_usd(usage)
+        tokens, cost = total_tokens(usage), known_cost(usage)
         said = []
         if self.max_total_tokens is not None and tokens is not None and tokens > self.max_total_tokens:
             said.append(f"used {tokens} tokens, more than max_total_tokens of {self.max_total_tokens}")
         if self.max_cost is not None and cost is not None and cost > self.max_cost:
-            said.append(f"cost {cost} USD, more than max_cost of {self.max_cost}")
+            said.append(f"cost {at_least(usage)}{cost} USD, more than max_cost of {self.max_cost}")
         return " and ".join(said)
 
-    def unknown_in(self, usage: Json | None) -> str:
-        """Return which figures are missing that a limit is compared with; empty if none is."""
+    def unknown_in(self, usage: Json | None, quoted: Callable[[str], str] = repr) -> str:
+        """Return which figures are missing that a limit is compared with; empty if none is.
+
+        :param quoted: how the name of a model is written, which is text of the service
+        """
         missing = []
         if self.max_total_tokens is not None and total_tokens(usage) is None:
             missing.append(f"how many tokens it used (max_total_tokens is {self.max_total_tokens})")
         if self.max_cost is not None and cost_usd(usage) is None:
-            missing.append(f"what it cost (max_cost is {self.max_cost})")
+            missing.append(f"what it cost (max_cost is {self.max_cost}{_without_cost(usage, quoted)})")
         return " and ".join(missing)
 
 
@@ -62,13 +66,35 @@ NO_BUDGET = Budget()
 
 def figures(usage: Json | None) -> Json | None:
     """Return what of a usage a limit is compared with; None where nothing is known."""
-    known = {"total_tokens": total_tokens(usage), "cost_usd": cost_usd(usage)}
+    known: Json = {"total_tokens": total_tokens(usage), "cost_usd": cost_usd(usage)}
+    if known["cost_usd"] is None and (costs := _costs(usage)):
+        known["by_model"] = {model: {"cost_usd": cost} for model, cost in costs.items()}
     return {name: value for name, value in known.items() if value is not None} or None
 
 
-def cost_usd(usage: Json | None) -> int | float | None:
-    """Read what an execution cost; None where the service does not say, or a model has no price."""
-    return reported(usage, "cost_usd")
+def known_cost(usage: Json | None) -> float | None:
+    """Read what an execution cost; where a model has no price, what the others did, which is the least that it cost."""
+    whole = cost_usd(usage)
+    parts = [cost for cost in _costs(usage).values() if cost is not None]
+    return whole if whole is not None or not parts else round(sum(parts), 10)
+
+
+def at_least(usage: Json | None) -> str:
+    """Return the words before a known cost that is not all."""
+    return "at least " if cost_usd(usage) is None else ""
+
+
+def _costs(usage: Json | None) -> dict[str, int | float | None]:
+    """Read the costs by model, of those that the service names; None for a model without a price."""
+    models = usage.get("by_model") if isinstance(usage, dict) else None
+    given = models.items() if isinstance(models, dict) else ()
+    return {model: reported(used, "cost_usd") for model, used in given if isinstance(used, dict) and "cost_usd" in used}
+
+
+def _without_cost(usage: Json | None, quoted: Callable[[str], str]) -> str:
+    unknown = [quoted(model[:LONGEST_NAME]) for model, cost in _costs(usage).items() if cost is None]
+    more = [f"{len(unknown) - MOST_NAMED} more"] if len(unknown) > MOST_NAMED else []
+    return f"; not known is the cost of {', '.join(unknown[:MOST_NAMED] + more)}" if unknown else ""
 
 
 def refuse_bad_limit(most: Any) -> None:

@@ -51,8 +51,9 @@ class StatusReader:
         if self._running is not None and self._running.raw == body and self._used == used:
             return self._running
         self._used, read = used, execution(self._kickoff_id, body, mask)
-        if read.usage is None:
-            read = replace(read, usage=_usage_beside(used))
+        usage = _usage_beside(used) if read.usage is None else read.usage
+        if usage is not None:
+            read = replace(read, usage=_with_masked_names(usage, mask))
         if read.state is S.PENDING:
             offers = [bool(answer.headers.get(each.lower())) for each in (EDITS_OFFER, HASH_OFFER)]
             read = replace(read, takes_edited_output=offers[0], checks_draft=offers[1])
@@ -79,6 +80,14 @@ def _usage_beside(given: Any) -> Json | None:
     """Read the usage that came beside a body: the text of a header, or an object; None where it is neither."""
     found = json_object_in(given) if isinstance(given, str) else given
     return found if isinstance(found, dict) and is_kept(found) else None
+
+
+def _with_masked_names(usage: Json, mask: Mask) -> Json:
+    """Mask the names of models, which messages quote."""
+    models = usage.get("by_model")
+    if not isinstance(models, dict):
+        return usage
+    return {**usage, "by_model": {mask(name): used for name, used in models.items()}}
 
 
 def _word(body: Json) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import Stats
 
-from airflow_crew_provider.models import Execution, total_tokens
+from airflow_crew_provider.models import Execution, Json, cost_usd, total_tokens
 
 
 def started(conn_id: str) -> None:
@@ -26,9 +26,10 @@ def outcome_unknown(conn_id: str, request: str) -> None:
     _count("execution.unknown", conn_id=conn_id, request=request)
 
 
-def failed(conn_id: str) -> None:
-    """Count a wait that ended with a failed execution."""
+def failed(conn_id: str, usage: Json | None) -> None:
+    """Count a wait that ended with a failed execution, and what that has used."""
     _count("execution.failed", conn_id=conn_id)
+    _used(conn_id, usage)
 
 
 def completed(conn_id: str, execution: Execution) -> None:
@@ -36,9 +37,7 @@ def completed(conn_id: str, execution: Execution) -> None:
     _count("execution.completed", conn_id=conn_id)
     if execution.execution_time is not None:
         _time("execution.duration", execution.execution_time, conn_id=conn_id)
-    tokens = total_tokens(execution.usage)
-    if tokens is not None:
-        _count("execution.tokens", int(tokens), conn_id=conn_id)
+    _used(conn_id, execution.usage)
 
 
 def polled(conn_id: str, *, in_triggerer: bool) -> None:
@@ -50,6 +49,14 @@ def reviewed(conn_id: str, asked: datetime | None, decided: datetime) -> None:
     """Record how long a person was waited for."""
     if asked is not None:
         _time("review.duration", (decided - asked).total_seconds(), conn_id=conn_id)
+
+
+def _used(conn_id: str, usage: Json | None) -> None:
+    tokens, cost = total_tokens(usage), cost_usd(usage)
+    if tokens is not None:
+        _count("execution.tokens", int(tokens), conn_id=conn_id)
+    if cost is not None:  # as a whole number: several receivers of counters drop what stands behind the point
+        _count("execution.cost_usd_micros", round(cost * 1_000_000), conn_id=conn_id)
 
 
 def _count(name: str, number: int = 1, *, in_triggerer: bool = False, **tags: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from airflow_crew_provider.api.budget import Budget, cost_usd
+from airflow_crew_provider.api.budget import Budget, at_least, figures, known_cost
 from airflow_crew_provider.api.values import record_of
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Json, output_sha256, total_tokens
@@ -59,12 +59,12 @@ class UsageForm:
     @property
     def _usage(self) -> str:
         used = [f"It used **{' and '.join(self._used)}**"] if self._used else []
-        unknown = self.allowed.unknown_in(self.shown)
+        unknown = self.allowed.unknown_in(self.shown, code)
         return "; ".join(used + ([f"The service does not report {unknown}"] if unknown else []))
 
     @property
     def _used(self) -> list[str]:
-        return amounts(total_tokens(self.shown), cost_usd(self.shown) if self.allowed.max_cost is not None else None)
+        return used_in(self.shown, with_cost=self.allowed.max_cost is not None)
 
     @property
     def _limits(self) -> str:
@@ -133,12 +133,19 @@ def facts_of(record: Json) -> Json:
         **ids,
         "crew_task_id": "",
         "output_sha256": output_sha256(content),
-        "total_tokens": total_tokens(record.get("usage")),
-        "cost_usd": cost_usd(record.get("usage")),
+        "total_tokens": None,
+        "cost_usd": None,
+        **(figures(record.get("usage")) or {}),
     }
 
 
-def amounts(tokens: float | None, cost: float | None) -> list[str]:
-    """Write tokens and USD for a person; what is not known is left out."""
+def used_in(usage: Json | None, *, with_cost: bool = True) -> list[str]:
+    """Write what an execution used for a person; what is not known is left out."""
+    cost = known_cost(usage) if with_cost else None
+    return amounts(total_tokens(usage), cost, at_least(usage))
+
+
+def amounts(tokens: float | None, cost: float | None, before_cost: str = "") -> list[str]:
+    """Write tokens and USD for a person."""
     written = [f"{tokens:,} tokens"] if tokens is not None else []
-    return written + ([f"{cost:,} USD"] if cost is not None else [])
+    return written + ([f"{before_cost}{cost:,} USD"] if cost is not None else [])

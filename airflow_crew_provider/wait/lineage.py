@@ -11,7 +11,7 @@ from typing import Any
 from attrs import define
 from openlineage.client.facet_v2 import RunFacet
 
-from airflow_crew_provider.models import Json, total_tokens
+from airflow_crew_provider.models import Json, cost_usd, total_tokens
 
 SCHEMA = "urn:airflow-crew-provider:crew-run-facet:1"
 
@@ -26,6 +26,7 @@ class CrewRunFacet(RunFacet):
     executionId: str | None = None
     state: str | None = None
     totalTokens: float | None = None
+    costUsd: float | None = None
 
     @staticmethod
     def _get_schema() -> str:
@@ -54,5 +55,6 @@ def lineage_of(conn_id: str, input_names: list[str], report: Json) -> Lineage:
         executionId=report.get("execution_id"),
         state=report.get("state"),
         totalTokens=total_tokens(report.get("usage")),
+        costUsd=cost_usd(report.get("usage")),
     )
     return Lineage({"crew": facet})

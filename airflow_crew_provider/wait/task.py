@@ -259,13 +259,13 @@ class WaitingTask(CrewTask):
         # The worker judges by the limits that the DAG has now.
         limits = {FAILED: self.budget, OVER_BUDGET: self.watched_budget}.get(outcome.kind, NO_BUDGET)
         if passed := limits.passed_by(outcome.usage):
-            self._over_budget(context, watch, passed)
+            self._over_budget(context, watch, passed, outcome.usage)
         if outcome.kind in (SEEN, OVER_BUDGET):
             watch.known = True
             self.go_on(watch)
         if outcome.kind == FAILED:
-            metrics.failed(self.crew_conn_id)
-            self.report(context, ExecutionState.ERROR, watch.kickoff_id)
+            metrics.failed(self.crew_conn_id, outcome.usage)
+            self.report(context, ExecutionState.ERROR, watch.kickoff_id, usage=outcome.usage)
             self.failed(watch, outcome.message)
         if outcome.kind == TIMEOUT:
             self.timed_out(watch, outcome.message)
@@ -284,7 +284,7 @@ class WaitingTask(CrewTask):
             watch.known = True
             self.go_on(watch)
         if execution.state is ExecutionState.PENDING and (passed := self.watched_budget.passed_by(execution.usage)):
-            self._over_budget(context, watch, passed)
+            self._over_budget(context, watch, passed, execution.usage)
         if execution.flow_id and execution.flow_id != execution.kickoff_id:
             self.note_run(context, execution.flow_id)
         self.report(context, execution.state, execution.kickoff_id, usage=execution.usage)
@@ -298,10 +298,10 @@ class WaitingTask(CrewTask):
         changed = self._accepted(context, execution)
         return {**self.completed(context, execution), **changed}
 
-    def _over_budget(self, context: Any, watch: Watch, passed: str) -> NoReturn:
+    def _over_budget(self, context: Any, watch: Watch, passed: str, usage: Json | None) -> NoReturn:
         self.record_over_budget(context, passed)
-        metrics.failed(self.crew_conn_id)
-        self.report(context, ExecutionState.ERROR, watch.kickoff_id)
+        metrics.failed(self.crew_conn_id, usage)
+        self.report(context, ExecutionState.ERROR, watch.kickoff_id, usage=usage)
         outcomes.fail_over_budget(self.poller, watch.kickoff_id, passed, self.log)
 
     def check(self, context: Any, execution: Execution) -> None:

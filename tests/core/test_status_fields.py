@@ -296,6 +296,17 @@ def test_usage_that_cannot_be_read_is_unknown(text: str) -> None:
     assert endpoints.read(endpoints.status("k-1"), given).usage is None
 
 
+def test_a_secret_as_the_name_of_a_model_is_masked() -> None:
+    used = {"by_model": {"s3cret": {"cost_usd": None}}}
+    beside = {"crew-usage": json.dumps(used)}
+    for given in (
+        HttpResponse(200, beside, b'{"status": "running"}'),
+        HttpResponse(200, {}, b"", {"state": "SUCCESS", "result": "x", "usage_metrics": used}),
+    ):
+        seen = endpoints.read(endpoints.status("k-1"), given, lambda text: text.replace("s3cret", "***"))
+        assert seen.usage == {"by_model": {"***": {"cost_usd": None}}}
+
+
 def test_the_usage_of_the_body_comes_first() -> None:
     body = {"state": "SUCCESS", "result": "x", "usage_metrics": {"total_tokens": 1}}
     given = HttpResponse(200, {"crew-usage": '{"total_tokens": 2}'}, json.dumps(body).encode())

@@ -11,9 +11,10 @@ from airflow.providers.common.compat.sdk import DAG, AirflowException, TaskInsta
 from faults.dialects import PENDING_SPEC, SPEC
 from faults.openlineage import crew_facet_of
 from faults.server import FaultServer
-from faults.wire import CLOSE, NoReply
+from faults.wire import CLOSE, NoReply, Reply
 from simulated_airflow import TaskRun
 
+from airflow_crew_provider.api.status import USAGE
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 
@@ -91,11 +92,11 @@ def test_before_its_start_a_kickoff_tells_the_names_of_its_inputs_and_no_value(e
 
 
 def test_a_completed_crew_is_told_with_its_ids_and_tokens(server: FaultServer, event_of: EventOf) -> None:
-    server.on(POLL, SPEC.running, {**SPEC.completed, "usage_metrics": {"total_tokens": 1250}})
+    server.on(POLL, SPEC.running, {**SPEC.completed, "usage_metrics": {"total_tokens": 1250, "cost_usd": 0.5}})
     task = kickoff(wait_for_completion=True)
     execute(task)
     event = event_of(task, COMPLETE)
-    assert crew_facet_of(event) == facet(**OF_KICKOFF, state="completed", totalTokens=1250)
+    assert crew_facet_of(event) == facet(**OF_KICKOFF, state="completed", totalTokens=1250, costUsd=0.5)
     assert TOPIC not in event
     assert SPEC.completed["result"]["output"] not in event
 
@@ -107,11 +108,12 @@ def test_a_kickoff_that_does_not_wait_leaves_the_crew_running(event_of: EventOf)
 
 
 def test_a_failed_crew_is_told_by_the_failed_task(server: FaultServer, event_of: EventOf) -> None:
-    server.on("GET /status/k-2", SPEC.failed)
+    server.on("GET /status/k-2", Reply(body=SPEC.failed, headers={USAGE: '{"total_tokens": 900, "cost_usd": 0.25}'}))
     task = sensor(kickoff_id="k-2", execution_id="k-1")
     with pytest.raises(AirflowException):
         execute(task)
-    assert crew_facet_of(event_of(task, FAIL)) == facet(kickoffId="k-2", executionId="k-1", state="error")
+    ended = facet(kickoffId="k-2", executionId="k-1", state="error", totalTokens=900, costUsd=0.25)
+    assert crew_facet_of(event_of(task, FAIL)) == ended
 
 
 def test_a_lost_answer_leaves_an_unknown_state(server: FaultServer, event_of: EventOf) -> None:

@@ -9,9 +9,10 @@ from airflow.providers.common.compat.sdk import AirflowException
 from faults.dialects import PENDING_SPEC, SPEC
 from faults.server import FaultServer
 from faults.statsd import Metric, StatsdServer, receive
-from faults.wire import CLOSE, NoReply
+from faults.wire import CLOSE, NoReply, Reply
 from simulated_airflow import run
 
+from airflow_crew_provider.api.status import USAGE
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
@@ -20,10 +21,10 @@ from scripts.stack.waiting import wait_until
 pytestmark = pytest.mark.since_airflow("3.3")  # older ones configure their metrics in other ways
 
 POLL = "GET /status/k-1"
-USED = {**SPEC.completed, "usage_metrics": {"total_tokens": 1250}}
+USED = {**SPEC.completed, "usage_metrics": {"total_tokens": 1250, "cost_usd": 0.1 + 0.2}}
 OF_CREW = {"conn_id": "crew_default"}
 ANSWER = {"execution_id": "k-1", "crew_task_id": "draft_task", "human_feedback": "", "is_approve": True}
-ENDED = {f"execution.{each}" for each in ("started", "polls", "completed", "duration", "tokens")}
+ENDED = {f"execution.{each}" for each in ("started", "polls", "completed", "duration", "tokens", "cost_usd_micros")}
 
 
 @pytest.fixture
@@ -58,12 +59,13 @@ def received(server: StatsdServer, number: int) -> set[tuple[str, float, str]]:
 def test_a_task_that_waits_in_its_worker_sends_all_of_an_execution(server: FaultServer, of_tasks: StatsdServer) -> None:
     server.on(POLL, SPEC.running, USED)
     run(kickoff(wait_for_completion=True, deferrable=False))
-    assert received(of_tasks, 6) == {
+    assert received(of_tasks, 7) == {
         ("execution.started", 1, "c"),
         ("execution.polls", 1, "c"),
         ("execution.completed", 1, "c"),
         ("execution.duration", 3250, "ms"),
         ("execution.tokens", 1250, "c"),
+        ("execution.cost_usd_micros", 300_000, "c"),
     }
     assert of_tasks.total("execution.polls") == 2
 
@@ -83,6 +85,18 @@ def test_a_failed_execution_is_counted_once(server: FaultServer, of_tasks: Stats
     with pytest.raises(CrewTaskFailed):
         run(CrewStatusSensor(task_id="wait", kickoff_id="k-1", poke_interval=0.05, deferrable=False))
     assert received(of_tasks, 2) == {("execution.polls", 1, "c"), ("execution.failed", 1, "c")}
+
+
+@pytest.mark.parametrize("status", [SPEC.failed, SPEC.running], ids=["failed", "over its budget"])
+def test_what_an_execution_has_used_is_counted_too_where_it_failed_or_was_stopped(
+    server: FaultServer, of_tasks: StatsdServer, status: object
+) -> None:
+    server.on(POLL, Reply(body=status, headers={USAGE: '{"total_tokens": 900, "cost_usd": 0.25}'}))
+    server.on("POST /stop/k-1", {"status": "stopped", "kickoffId": "k-1"})
+    with pytest.raises(CrewTaskFailed):
+        run(CrewStatusSensor(task_id="wait", kickoff_id="k-1", poke_interval=0.05, deferrable=False, max_cost=0.125))
+    used = {("execution.tokens", 900, "c"), ("execution.cost_usd_micros", 250_000, "c")}
+    assert received(of_tasks, 4) == {("execution.polls", 1, "c"), ("execution.failed", 1, "c"), *used}
 
 
 def test_a_draft_ends_a_wait_and_no_execution(server: FaultServer, of_tasks: StatsdServer) -> None:
@@ -111,4 +125,4 @@ def test_a_kickoff_that_was_refused_is_neither_started_nor_unknown(server: Fault
     with pytest.raises(CrewTaskFailed):
         run(kickoff())
     run(CrewStatusSensor(task_id="wait", kickoff_id="k-1", poke_interval=0.05, deferrable=False))  # sends the next ones
-    assert {name for name, _, _ in received(of_tasks, 4)} == ENDED - {"execution.started"}
+    assert {name for name, _, _ in received(of_tasks, 5)} == ENDED - {"execution.started"}

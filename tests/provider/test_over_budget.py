@@ -76,6 +76,15 @@ def test_n33_a_cost_is_a_budget_too(server: FaultServer) -> None:
     assert failure(sensor(max_cost=0.5)).startswith("Execution k-1 cost 0.75 USD, more than max_cost of 0.5. ")
 
 
+@in_both_places
+def test_n33_what_is_known_of_a_cost_may_be_over_already(server: FaultServer, deferrable: bool) -> None:
+    """One model has no price, so the cost of the execution is not known; that of the others alone is over."""
+    models = '{"dear": {"cost_usd": 0.75}, "without-a-price": {"cost_usd": null}}'
+    server.on(POLL, Reply(body=SPEC.running, headers={USAGE: f'{{"cost_usd": null, "by_model": {models}}}'}))
+    said = failure(sensor(max_cost=0.5, deferrable=deferrable))
+    assert said.startswith("Execution k-1 cost at least 0.75 USD, more than max_cost of 0.5. Execution k-1 was stopped")
+
+
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_n33_what_is_not_known_to_be_over_is_not_stopped(server: FaultServer, deferrable: bool) -> None:
     server.on(POLL, SPEC.running, used(1000), used(1000, completed("done")))

@@ -69,18 +69,31 @@ def test_n30_usage_that_is_not_reported_fails_or_is_ignored_where_the_dag_says_s
 
 @pytest.mark.row("N30")
 @pytest.mark.parametrize(
-    ("cost", "subject"),
+    ("used", "subject", "said"),
     [
-        (0.75, "A crew used 500 tokens and 0.75 USD, 0.5 USD are allowed"),
-        (None, "It is not known what a crew used, 0.5 USD are allowed"),
+        ({"cost_usd": 0.75}, "A crew used 500 tokens and 0.75 USD, 0.5 USD are allowed", "and 0.75 USD**"),
+        ({"cost_usd": None}, "It is not known what a crew used, 0.5 USD are allowed", "cost (max_cost is 0.5)"),
+        (
+            {"cost_usd": None, "by_model": {"new`s": {"cost_usd": None}, "old": {"cost_usd": 0.25}}},
+            "It is not known what a crew used, 0.5 USD are allowed",
+            "It used **500 tokens and at least 0.25 USD**; The service does not report what it cost (max_cost is 0.5; "
+            "not known is the cost of `new's`)",
+        ),
+        (
+            {"by_model": {"new": {"cost_usd": None}, "old": {"cost_usd": 0.75}}},
+            "A crew used 500 tokens and at least 0.75 USD, 0.5 USD are allowed",
+            "the cost of `new`",
+        ),
     ],
 )
 def test_n30_a_cost_that_is_higher_or_not_known_is_a_question(
-    context: Json, supervisor: Supervisor, cost: Any, subject: str
+    context: Json, supervisor: Supervisor, used: Json, subject: str, said: str
 ) -> None:
-    usage = {"total_tokens": 500, "cost_usd": cost}
+    usage = {"total_tokens": 500, **used}
     parked(lambda: approval(record(usage=usage), max_total_tokens=None, max_cost=0.5).execute(context))
-    assert [question.subject for question in supervisor.asked] == [subject]
+    [question] = supervisor.asked
+    assert question.subject == subject
+    assert said in question.body
 
 
 @pytest.mark.row("N30")

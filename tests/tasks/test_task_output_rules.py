@@ -162,6 +162,21 @@ def test_n30_without_a_limit_nothing_needs_to_be_known(log: WarningLog, usage: A
         (Budget(5, 0.5), {"total_tokens": 5, "cost_usd": None}, "what it cost (max_cost is 0.5). Let the service"),
         (Budget(max_cost=0.5), {"cost_usd": 0.75}, "cost 0.75 USD, more than max_cost of 0.5. The execution"),
         (Budget(5, 0.5), None, "how many tokens it used (max_total_tokens is 5) and what it cost (max_cost is 0.5)"),
+        (
+            Budget(max_cost=0.5),
+            {"cost_usd": None, "by_model": {"a": {"cost_usd": None}, "b": {"cost_usd": 0.25}, "c": {}, "d": 7}},
+            "what it cost (max_cost is 0.5; not known is the cost of 'a')",
+        ),
+        (
+            Budget(max_cost=0.5),
+            {"by_model": {str(number): {"cost_usd": None} for number in range(7)}},
+            "cost of '0', '1', '2', '3', '4', 2 more)",
+        ),
+        (
+            Budget(max_cost=0.5),
+            {"by_model": {"a": {"cost_usd": None}, "b": {"cost_usd": 0.5}, "c": {"cost_usd": 0.25}}},
+            "k-1 cost at least 0.75 USD, more than max_cost of 0.5. The",
+        ),
     ],
 )
 def test_n30_tokens_and_costs_are_limits_of_their_own(log: WarningLog, budget: Budget, usage: Any, said: str) -> None:

@@ -26,7 +26,7 @@ def facet(task: Task) -> dict[str, Any]:
     """Return the fields of the facet that are known."""
     facets = [task.get_openlineage_facets_on_complete(SimpleNamespace()), task.get_openlineage_facets_on_failure(None)]
     assert facets[0] == facets[1] == task.get_openlineage_facets_on_start()
-    names = ("connId", "inputNames", "kickoffId", "executionId", "state", "totalTokens")
+    names = ("connId", "inputNames", "kickoffId", "executionId", "state", "totalTokens", "costUsd")
     crew = facets[0].run_facets["crew"]
     return {name: getattr(crew, name) for name in names if getattr(crew, name) is not None}
 
@@ -41,9 +41,9 @@ def test_names_of_inputs_are_sorted_and_nothing_else_is_told_of_them(inputs: Any
 def test_the_newest_report_counts() -> None:
     task = Task()
     task.report({}, ExecutionState.RUNNING, "k-1")
-    task.report({}, ExecutionState.COMPLETED, "k-2", execution_id="k-1", usage={"total_tokens": 5})
+    task.report({}, ExecutionState.COMPLETED, "k-2", execution_id="k-1", usage={"total_tokens": 5, "cost_usd": 0.5})
     known = {"connId": "crew_a", "inputNames": []}
-    ended = {"kickoffId": "k-2", "executionId": "k-1", "state": "completed", "totalTokens": 5}
+    ended = {"kickoffId": "k-2", "executionId": "k-1", "state": "completed", "totalTokens": 5, "costUsd": 0.5}
     assert facet(task) == {**known, **ended}
 
 
