@@ -181,18 +181,22 @@ class Watch:
         """Record a poll that was answered."""
         self._forgive()
         self.polls += 1
-        if execution.state is ExecutionState.NOT_FOUND:
-            return self._unknown(now)
+        if execution.state is ExecutionState.NOT_FOUND:  # of live deployments, also while a person is waited for
+            return self._over_budget(execution) or self._unknown(now)
         self.known, self.last = True, execution
         if execution.state is ExecutionState.COMPLETED:
             return self._outcome(COMPLETED)
         if execution.state is ExecutionState.ERROR:
             return self._outcome(FAILED, execution.error or "", figures(execution.usage))
-        if self.budget.passed_by(execution.usage):
-            return self._outcome(OVER_BUDGET, usage=figures(execution.usage))
+        if over := self._over_budget(execution):
+            return over
         if execution.crew_task_id and self._asks(execution, now):
             return Outcome(PENDING, self.kickoff_id, crew_task_id=execution.crew_task_id)
         return self._past_deadline(now)
+
+    def _over_budget(self, execution: Execution) -> Outcome | None:
+        passed = self.budget.passed_by(execution.usage)
+        return self._outcome(OVER_BUDGET, usage=figures(execution.usage)) if passed else None
 
     def _asks(self, execution: Execution, now: float) -> bool:
         """Whether an execution waits for a person who has not answered yet."""

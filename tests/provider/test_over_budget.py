@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferr
 from faults.dialects import PENDING_SPEC, SPEC
 from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
-from simulated_airflow import Connect, StateStore, TaskRun, die_after_recording, run
+from simulated_airflow import StateStore, TaskRun, die_after_recording, run
 from waiting_tasks import POLL, completed, in_both_places, kickoff_that_waits, sensor_that_waits
 
 from airflow_crew_provider.api.status import USAGE
@@ -180,16 +180,6 @@ def test_n33_a_budget_that_was_raised_meanwhile_counts(server: FaultServer) -> N
     with pytest.raises(TaskDeferred):
         operator.execute_complete(TaskRun().context(), event=event, waiting={"started": 1.0, "deadline": None})
     assert server.requests == []
-
-
-def test_n33_of_ten_tasks_the_crew_is_stopped_at_the_one_that_passes_the_budget(connect: Connect) -> None:
-    local = pytest.importorskip("crew_service.local", reason="needs the crew service")
-    tasks = [{"id": f"task_{number}", "seconds": 0.5, "tokens": 100, "output": "x"} for number in range(10)]
-    with local.running_service(scenario={"tasks": tasks}) as service:
-        connect(service.url, token=service.token)
-        said = failure(kickoff(max_total_tokens=250, deferrable=True))
-    assert "used 300 tokens, more than max_total_tokens of 250" in said
-    assert "was stopped" in said
 
 
 def test_n33_a_retry_polls_its_earlier_execution_once_before_it_waits(server: FaultServer) -> None:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from random import Random
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, TaskDeferred
 from airflow_stand_ins import Supervisor, TaskParked, parked, time_left
+from faults.proxy import POLL, Fault, FaultProxy, Forward
+from faults.wire import Reply
 
+from airflow_crew_provider.api.status import USAGE
 from airflow_crew_provider.exceptions import CrewInvalidInput
+from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.operators.usage_approval import CrewUsageApprovalOperator
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from crew_service.local import running_service
+from crew_service.prices import Price, Prices
+from scripts.stack.waiting import wait_until
 
 Json = dict[str, Any]
 
@@ -210,3 +221,71 @@ def test_a_wrong_time_or_user_is_refused_when_the_dag_is_parsed(wrong: Json) -> 
 def test_several_choices_at_once_are_refused_when_the_dag_is_parsed() -> None:
     with pytest.raises(ValueError, match="multiple cannot be given"):
         approval(multiple=True)
+
+
+# --- records of the real crew service ---
+
+
+def _without_usage(forward: Forward, random: Random) -> Reply:
+    whole = forward()
+    kept = {name: text for name, text in whole.headers.items() if name.lower() != USAGE.lower()}
+    return Reply(status=whole.status, body=whole.body, headers=kept)
+
+
+@pytest.fixture
+def completed_by(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Json]]:
+    """Return the record of an execution whose tasks used these models, 500,000 tokens each."""
+    prices = Prices({"cheap": Price(input=1, cached=1, output=2)})
+    with ExitStack() as stack:
+
+        def completed_by(*models: str, faults: tuple[Fault, ...] = ()) -> Json:
+            tasks = [{"id": f"task_{model}", "tokens": 500_000, "model": model, "output": "x"} for model in models]
+            service = stack.enter_context(running_service(scenario={"tasks": tasks}, prices=prices))
+            proxy = stack.enter_context(FaultProxy(service.url, seed=1, rate=1.0, faults=faults))
+            connection = {"conn_type": "crew", "host": proxy.url, "password": service.token}
+            monkeypatch.setenv("AIRFLOW_CONN_CREW_DEFAULT", json.dumps(connection))
+            hook = CrewHook()
+            kickoff_id = hook.kickoff({})
+            wait_until(lambda: hook.get_status(kickoff_id).state == "completed", "the execution to be completed")
+            return hook.get_status(kickoff_id).record()
+
+        yield completed_by
+
+
+@pytest.mark.waits
+@pytest.mark.row("N30")
+def test_n30_a_costly_execution_of_the_service_is_a_question(
+    context: Json, supervisor: Supervisor, completed_by: Callable[..., Json]
+) -> None:
+    record = completed_by("cheap")
+    parked(lambda: approval(record, max_total_tokens=10, max_cost=0.5).execute(context))
+    [question] = supervisor.asked
+    assert question.subject == "A crew used 500,000 tokens and 1.0 USD, 10 tokens and 0.5 USD are allowed"
+    assert approval(record, max_total_tokens=500_000, max_cost=1).execute(context) == record
+
+
+@pytest.mark.waits
+@pytest.mark.row("N30")
+def test_n30_behind_a_proxy_that_removes_the_header_the_person_is_asked_or_the_task_fails(
+    context: Json, supervisor: Supervisor, completed_by: Callable[..., Json]
+) -> None:
+    record = completed_by("cheap", faults=(Fault("N30", "usage removed", POLL, _without_usage),))
+    for limit in ({"max_total_tokens": 10}, {"max_total_tokens": None, "max_cost": 0.5}):
+        with pytest.raises(CrewTaskFailed, match=r"The service does not report of execution .* Let the service"):
+            approval(record, on_unknown_usage="fail", **limit).execute(context)
+    parked(lambda: approval(record, max_total_tokens=10).execute(context))
+    assert [each.subject for each in supervisor.asked] == ["It is not known what a crew used, 10 tokens are allowed"]
+
+
+@pytest.mark.waits
+@pytest.mark.row("N30")
+def test_n30_the_person_is_told_which_model_has_no_price(
+    context: Json, supervisor: Supervisor, completed_by: Callable[..., Json]
+) -> None:
+    record = completed_by("cheap", "new")
+    with pytest.raises(CrewTaskFailed, match="not known is the cost of 'new'"):
+        approval(record, on_unknown_usage="fail", max_total_tokens=None, max_cost=5).execute(context)
+    parked(lambda: approval(record, max_total_tokens=None, max_cost=5).execute(context))
+    [question] = supervisor.asked
+    assert "It used **1,000,000 tokens and at least 1.0 USD**" in question.body
+    assert "not known is the cost of `new`" in question.body

@@ -32,8 +32,11 @@ REVIEWED_CREW = {
 }
 METERED_CREW = {
     "inputs": ["topic"],
-    "tasks": [{"id": "write", "agent": "Writer", "seconds": 6.0, "tokens": 1250, "output": "A text on {topic}."}],
+    "tasks": [
+        {"id": "write", "agent": "Writer", "seconds": 6.0, "tokens": 1250, "model": "dear", "output": "On {topic}."}
+    ],
 }
+PRICES = {"dear": {"input": 1, "output": 400}}
 
 
 def crew(scenario: dict[str, Any], dialect: str, airflow: AirflowStack, group: ProcessGroup, folder: Path) -> str:
@@ -41,7 +44,10 @@ def crew(scenario: dict[str, Any], dialect: str, airflow: AirflowStack, group: P
     name = folder.name.rstrip("0123456789")
     file = folder / "crew.json"
     file.write_text(json.dumps(scenario))
-    service = CrewService(str(file), dialect=dialect, name=f"crew-service-{name}", group=group).start()
+    prices = folder / "prices.json"
+    prices.write_text(json.dumps(PRICES))
+    options: dict[str, Any] = {"dialect": dialect, "name": f"crew-service-{name}", "group": group}
+    service = CrewService(str(file), options=["--prices", str(prices)], **options).start()
     airflow.api.add_connection(name, **service.connection)
     return name
 
@@ -58,11 +64,14 @@ def reviewed(airflow: AirflowStack, group: ProcessGroup, tmp_path_factory: pytes
 
 @pytest.fixture(scope="module")
 def metered(airflow: AirflowStack, group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) -> DagRun:
-    """A run whose service reports tokens, as the live dialect does."""
+    """A run whose service reports tokens, as the live dialect does, and what they cost."""
     crew(METERED_CREW, "live", airflow, group, tmp_path_factory.mktemp("crew_metered"))
     run = airflow.api.trigger("operations_metered")
     question = run.wait_for_review()
-    assert "It used **1,250 tokens**, and this DAG allows 1,000" in question["body"]
+    assert (
+        "It used **1,250 tokens and 0.5 USD**, and this DAG allows 1,000 tokens and 0.25 USD without"
+        in question["body"]
+    )
     run.answer(question, "approve")
     run.wait_for("success")
     return run
@@ -95,6 +104,7 @@ def test_a_statsd_client_sees_what_the_crew_and_the_reviewer_took(statsd: Statsd
         "execution.completed",
         "execution.duration",
         "execution.tokens",
+        "execution.cost_usd_micros",
         "review.duration",
     }
     assert (found["execution.started"], found["execution.completed"]) == (1, 1)
@@ -106,17 +116,20 @@ def test_a_statsd_client_sees_what_the_crew_and_the_reviewer_took(statsd: Statsd
     assert polled_by - of_tasks, "no triggerer has counted its polls"
 
 
-def test_tokens_are_in_the_metrics_the_lineage_and_the_event_of_the_outlet(
+def test_tokens_and_their_cost_are_in_the_metrics_the_lineage_and_the_event_of_the_outlet(
     airflow: AirflowStack, metered: DagRun, statsd: StatsdServer, lineage: Path
 ) -> None:
     kickoff_id = metered.xcom("crew", key="kickoff_id")
     wait_until(lambda: statsd.total("execution.tokens", conn_id="crew_metered") == 1250, "the tokens")
+    wait_until(lambda: statsd.total("execution.cost_usd_micros", conn_id="crew_metered") == 500_000, "the cost")
     wait_until(lambda: ("operations_metered.crew", "COMPLETE") in map(job_and_type, lines(lineage)), "the event")
     ended = [each for each in lines(lineage) if job_and_type(each) == ("operations_metered.crew", "COMPLETE")]
     ids = {"connId": "crew_metered", "kickoffId": kickoff_id, "executionId": kickoff_id}
-    known = {**ids, "inputNames": ["topic"], "state": "completed", "totalTokens": 1250}
+    known = {**ids, "inputNames": ["topic"], "state": "completed", "totalTokens": 1250, "costUsd": 0.5}
     assert [crew_facet_of(each) for each in ended] == [known]
-    assert extra_of(airflow, metered)["usage"]["total_tokens"] == 1250
+    used = extra_of(airflow, metered)["usage"]
+    assert (used["total_tokens"], used["cost_usd"]) == (1250, 0.5)
+    assert metered.xcom("crew")["usage"] == used
 
 
 def test_the_record_of_a_costly_execution_goes_on_once_a_person_has_approved(metered: DagRun) -> None:
@@ -148,9 +161,9 @@ def test_openlineage_sends_valid_events_of_all_tasks_of_the_crew(reviewed: DagRu
     ids = {"connId": "crew_reviewed", "kickoffId": record["kickoff_id"], "executionId": record["execution_id"]}
     wait_until(lambda: sent("result", "COMPLETE"), "the last event")
     assert sent("kickoff", "COMPLETE") == [{**ids, "inputNames": ["topic"], "state": "running"}]
-    assert sent("wait", "COMPLETE") == [{**ids, "inputNames": [], "state": "pending", "totalTokens": 0}]
+    assert sent("wait", "COMPLETE") == [{**ids, "inputNames": [], "state": "pending", "totalTokens": 0, "costUsd": 0}]
     assert sent("round_1.resume", "COMPLETE") == [{**ids, "inputNames": [], "state": "running"}]
-    completed = {**ids, "inputNames": [], "state": "completed", "totalTokens": 0}
+    completed = {**ids, "inputNames": [], "state": "completed", "totalTokens": 0, "costUsd": 0}
     assert sent("round_1.wait", "COMPLETE") == sent("result", "COMPLETE") == [completed]
 
 

@@ -1,4 +1,4 @@
-"""A crew that works until the test lets it go, behind a proxy that counts and can hold an answer back."""
+"""A crew that has used some tokens and works until the test lets it go, behind a proxy that can hold an answer back."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ import requests
 from faults.proxy import KICKOFF, POLL, Fault, FaultProxy, Forward, call_of
 from faults.wire import Reply
 
-from crew_service.engine.crew import Completed, Job, Report, TaskDone, TaskInfo, TaskOutput, TaskStarted
+from crew_service.engine.crew import Completed, Job, Report, TaskDone, TaskInfo, TaskOutput, TaskStarted, TokensUsed
 from crew_service.local import running_service
 from scripts.stack import AirflowStack, DagRun, wait_until
 from scripts.stack.waiting import PATIENCE
 
 AT_ONCE = 160
+TOKENS = 1250
 
 
 class HeldCrew:
@@ -42,6 +43,7 @@ class HeldCrew:
     def run(self, job: Job, report: Report) -> Completed:
         topic = job.inputs["topic"]
         report(TaskStarted("write", "Writer"))
+        report(TokensUsed(TOKENS, {"completion_tokens": TOKENS}))
         while topic not in self._let_go:
             job.cancelled.wait(0.1)
             job.cancelled.raise_if_set()
@@ -51,7 +53,7 @@ class HeldCrew:
 
 
 class HeldAnswer:
-    """Lets the service take a kickoff, and keeps its answer until the test says so."""
+    """Lets the service take a request, and keeps its answer until the test says so."""
 
     def __init__(self) -> None:
         self.taken = threading.Event()
@@ -136,8 +138,8 @@ def wait_until_deferred(run: DagRun, proxy: FaultProxy) -> None:
     wait_until(looks_again, f"the trigger of {run.dag_id}")
 
 
-def holding(held: HeldAnswer) -> list[Fault]:
-    return [Fault("A1", "answer held back", KICKOFF, held)]
+def holding(held: HeldAnswer, call: str = KICKOFF) -> list[Fault]:
+    return [Fault("A1", "answer held back", call, held)]
 
 
 def kill_worker(airflow: AirflowStack, run: DagRun) -> None:

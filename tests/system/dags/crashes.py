@@ -27,6 +27,8 @@ KICKOFFS: dict[str, dict[str, Any]] = {
     "in_worker": {"wait_for_completion": True},
     "in_worker_kept": {"wait_for_completion": True, "cancel_on_kill": False},
     "deferred": {"wait_for_completion": True, "deferrable": True},
+    "over_budget": {"wait_for_completion": True, "max_total_tokens": 1000},
+    "over_budget_deferred": {"wait_for_completion": True, "deferrable": True, "max_total_tokens": 1000},
     "deferred_kept": {"wait_for_completion": True, "deferrable": True, "cancel_on_kill": False},
     "execution_timeout": {"wait_for_completion": True, "execution_timeout": SOON},
     "execution_timeout_kept": {"wait_for_completion": True, "execution_timeout": SOON, "cancel_on_kill": False},

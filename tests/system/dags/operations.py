@@ -32,7 +32,7 @@ with DAG("operations_metered", schedule=None, **COMMON) as metered:
         poll_interval=1,
         outlets=[TEXT],
     )
-    CrewUsageApprovalOperator(task_id="allowed", completed=crew.output, max_total_tokens=1000)
+    CrewUsageApprovalOperator(task_id="allowed", completed=crew.output, max_total_tokens=1000, max_cost=0.25)
 enable_lineage(metered)
 
 with DAG(
