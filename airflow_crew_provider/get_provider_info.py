@@ -58,6 +58,7 @@ def connection_fields() -> dict[str, Any]:
             "Honours idempotency keys", "boolean", "The service honours the Idempotency-Key header", False
         ),
         "console_url": _field("Console URL", "string", "For links; {kickoff_id} and {execution_id} are filled in"),
+        "browser_url": _field("Browser URL", "string", "The base URL for browsers, if not the one above; for links"),
         "inbox_url": _field("Inbox URL", "string", "The inbox of this Airflow, as the service sees it"),
         "kind": _field("Kind", "string", "crew or flow; leave it empty if unknown"),
         "flow_webhook_secret": _secret("Flow webhook secret", "By which the console signs the webhooks of a Flow"),

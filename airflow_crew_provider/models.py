@@ -44,6 +44,7 @@ class Execution:
     Of a pending Flow, ``question`` is what its author asks and ``outcomes`` are the answers that it routes on, none
     where it takes any text. ``takes_edited_output`` says whether an approval may bring a text instead of the draft,
     ``checks_draft`` whether the service takes an answer with the hash of its draft for that draft only.
+    ``view`` is the path of its page below the crew's base URL, where the service names one.
     With ``object_is_kept`` False an XCom would not bring ``output_json`` back as it is: tasks hand on its text.
     With ``state_is_known`` False the service gave a word of its own: it counts as in progress and decides nothing.
     """
@@ -65,6 +66,7 @@ class Execution:
     question: str | None = None
     outcomes: list[str] = field(default_factory=list)
     flow_id: str | None = None
+    view: str | None = None
     takes_edited_output: bool = False
     checks_draft: bool = False
     state_is_known: bool = True
@@ -114,6 +116,7 @@ class Execution:
             "usage": self.usage,
             **self._draft_hashes,
             **self._asked,
+            **({"view": self.view} if self.view else {}),
             **({} if completed else self._progress),
             **({"takes_edited_output": True} if self.takes_edited_output and not completed else {}),
         }
@@ -262,6 +265,17 @@ class Resume:
     idempotency_key: str | None = None
     edited_output: EditedOutput | None = None
     output_sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Started:
+    """The answer to a kickoff.
+
+    :param view: the path of the execution's page below the crew's base URL, where the service names one
+    """
+
+    kickoff_id: str
+    view: str | None = None
 
 
 @dataclass(frozen=True)

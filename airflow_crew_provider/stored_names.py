@@ -14,6 +14,7 @@ REFUSED_KEY = "crew_refused_answer"  # the fields of the last answer that a revi
 RESUME_KEY = "crew_resume"  # an answer as it was sent, and what the service said to it
 NOT_SENT = "not sent"  # the status in there of an answer that nobody was given
 LINK_KEY = "crew_execution_url"
+EXECUTION_KEY = "crew_execution"  # which execution the task is about, at which connection
 
 # XCom keys of the inbox.
 POSTED_KEY = "crew_inbox"  # which registration went with which kickoff id

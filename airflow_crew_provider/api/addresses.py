@@ -1,4 +1,4 @@
-"""Addresses of a connection: its base URL, and where an answer to a Flow may be sent."""
+"""Addresses: the base URLs of a connection, the page of an execution, and where an answer to a Flow may be sent."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
 
 # Parsers of URLs disagree about what is not here: user names, backslashes, control characters.
 _PLAIN_URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?(?:/[!-\[\]-~]*)?")
+HOST = "Host"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -15,27 +16,46 @@ def base_url(host: str | None, port: int | None, schema: str | None) -> str:
     """Return the base URL without a trailing slash; a missing scheme means https, a path is kept."""
     if not host or not host.strip():
         raise ValueError("Host is empty; it takes the base URL of the deployed crew")
-    host = host.strip()
+    return _base_url(host.strip(), port, schema, HOST)
+
+
+def browser_url(given: str | None) -> str | None:
+    """Read the Extra ``browser_url``, a base URL as Host is one."""
+    return _base_url(given, None, None, "Extra 'browser_url'") if given else None
+
+
+def _base_url(host: str, port: int | None, schema: str | None, name: str) -> str:
     if "://" not in host:
         bare_ipv6 = host.count(":") > 1 and not host.startswith("[")
         host = f"{schema or 'https'}://{f'[{host}]' if bare_ipv6 else host}"
     parts = urlsplit(host)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("Host (with Schema) is not an http or https address")
+        raise ValueError(f"{name}{' (with Schema)' if name == HOST else ''} is not an http or https address")
     if "@" in parts.netloc:
-        raise ValueError("Host carries a credential; put the token in Password")
+        raise ValueError(f"{name} carries a credential; put the token in Password")
     if parts.query or parts.fragment:
-        raise ValueError("Host has a query or a fragment; it takes the base URL alone")
-    netloc = parts.netloc if _port(parts) or not port else f"{parts.netloc}:{port}"
+        raise ValueError(f"{name} has a query or a fragment; it takes the base URL alone")
+    netloc = parts.netloc if _port(parts, name) or not port else f"{parts.netloc}:{port}"
     return urlunsplit((parts.scheme, netloc, quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~"), "", ""))
 
 
-def _port(parts: SplitResult) -> int | None:
+def _port(parts: SplitResult, name: str) -> int | None:
     try:
         return parts.port
     except ValueError:  # whose text shows what stands there
-        problem = "Host has a port that is not a number up to 65535"
+        problem = f"{name} has a port that is not a number up to 65535"
     raise ValueError(problem)
+
+
+LONGEST_VIEW = 2048
+
+
+def view_path(given: Any) -> str | None:
+    """Return the path of an execution's page if it leads to a place below a base URL and nowhere else."""
+    if not isinstance(given, str) or not given.startswith("/") or len(given) > LONGEST_VIEW:
+        return None
+    elsewhere = given.startswith("//") or "\\" in given or " " in given or not given.isprintable()
+    return None if elsewhere else given
 
 
 def hosts(given: Any) -> tuple[str, ...]:

@@ -14,8 +14,17 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 from airflow_crew_provider import exceptions
 from airflow_crew_provider.api import responses
+from airflow_crew_provider.api.addresses import view_path
 from airflow_crew_provider.api.responses import HttpResponse, Mask
-from airflow_crew_provider.api.status import EDITS_FIELD, HASH_FIELD, USAGE_FIELD, WORDS, StatusReader, text_or_none
+from airflow_crew_provider.api.status import (
+    EDITS_FIELD,
+    HASH_FIELD,
+    USAGE_FIELD,
+    VIEW,
+    WORDS,
+    StatusReader,
+    text_or_none,
+)
 from airflow_crew_provider.models import (
     CrewInputs,
     Execution,
@@ -25,6 +34,7 @@ from airflow_crew_provider.models import (
     Kickoff,
     Resume,
     Resumed,
+    Started,
     Webhooks,
 )
 
@@ -112,7 +122,7 @@ def inputs() -> Call[CrewInputs]:
     return Call("GET", "/inputs", _read_inputs)
 
 
-def kickoff(request: Kickoff) -> Call[str]:
+def kickoff(request: Kickoff) -> Call[Started]:
     """``POST /kickoff`` (specification, section 4.2)."""
     body: Json = {"inputs": request.inputs}
     if request.meta is not None:
@@ -272,13 +282,13 @@ def _listed(item: Any, mask: Mask) -> Execution | None:
         return None
 
 
-def _read_kickoff(answer: HttpResponse, mask: Mask) -> str:
+def _read_kickoff(answer: HttpResponse, mask: Mask) -> Started:
     body = posted(answer, "POST /kickoff", mask)
     kickoff_id = body.get("kickoff_id")
     if kickoff_id is None and QUOTA_TEXT in responses.detail(answer).lower():
         raise exceptions.CrewRateLimited(answer.status, "POST", "/kickoff", responses.detail(answer, mask))
     if _can_be_polled(kickoff_id):
-        return kickoff_id
+        return Started(kickoff_id, view_path(answer.headers.get(VIEW.lower())))
     raise exceptions.CrewOutcomeUnknown(
         f"POST /kickoff was answered {answer.status} without a kickoff_id that can be polled: "
         "the crew may be running under an id that is not known",

@@ -12,6 +12,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from airflow_crew_provider.api.addresses import view_path
 from airflow_crew_provider.api.responses import HttpResponse, Mask, finite, json_of, storable, unmasked
 from airflow_crew_provider.api.values import is_kept
 from airflow_crew_provider.exceptions import CrewProtocolError
@@ -31,6 +32,7 @@ WORDS: dict[str, ExecutionState] = {
 # Headers of our own crew service; the value of each is the field of a resume.
 EDITS_OFFER, EDITS_FIELD = "Crew-Edited-Output", "edited_output"
 HASH_OFFER, HASH_FIELD = "Crew-Draft-Hash", "output_sha256"
+VIEW = "Crew-View"  # the path of the execution's page
 USAGE, USAGE_FIELD = "Crew-Usage", "usage"  # what it used so far, in JSON: a header, and a field where many are polled
 _FENCE = "```"
 _FENCE_BEGINS = re.compile(r"```[\w-]*[ \t]*\n")
@@ -51,9 +53,10 @@ class StatusReader:
         if self._running is not None and self._running.raw == body and self._used == used:
             return self._running
         self._used, read = used, execution(self._kickoff_id, body, mask)
+        view = view_path(answer.headers.get(VIEW.lower()))
         usage = _usage_beside(used) if read.usage is None else read.usage
-        if usage is not None:
-            read = replace(read, usage=_with_masked_names(usage, mask))
+        if view is not None or usage is not None:
+            read = replace(read, usage=usage and _with_masked_names(usage, mask), view=view)
         if read.state is S.PENDING:
             offers = [bool(answer.headers.get(each.lower())) for each in (EDITS_OFFER, HASH_OFFER)]
             read = replace(read, takes_edited_output=offers[0], checks_draft=offers[1])

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from airflow_crew_provider import __version__
-from airflow_crew_provider.api.addresses import base_url, hosts
+from airflow_crew_provider.api.addresses import base_url, browser_url, hosts, view_path
 from airflow_crew_provider.api.endpoints import Call
 from airflow_crew_provider.api.responses import Mask, masker
 from airflow_crew_provider.exceptions import CrewError, CrewInvalidInput, CrewOutcomeUnknown, CrewProtocolError
@@ -102,6 +102,7 @@ CREW, FLOW = "crew", "flow"
 class CrewConnection:
     """The content of a connection: where the crew is deployed, and what else is known of it.
 
+    :param browser_url: the base URL by which browsers reach the deployment, if not by that of `deployment`
     :param kind: `CREW` or `FLOW`; None if unknown
     :param flow_webhook_secret: by which the console signs the webhooks of a Flow
     :param callback_hosts: to which, beside the Host, answers to a Flow may be sent
@@ -110,10 +111,22 @@ class CrewConnection:
     deployment: Deployment
     idempotency_keys: bool = False
     console_url: str | None = None
+    browser_url: str | None = None
     inbox_url: str | None = None
     kind: str | None = None
     flow_webhook_secret: str | None = field(default=None, repr=False)
     callback_hosts: tuple[str, ...] = ()
+
+    def link(self, kickoff_id: str, execution_id: str | None = None, view: str | None = None) -> str:
+        """Return the URL of an execution's page: in the console, or at the path that the service names; else empty."""
+        if not self.console_url:
+            path = view_path(view)
+            return f"{self.browser_url or self.deployment.base_url}{path}" if path else ""
+        ids = {"{kickoff_id}": kickoff_id, "{execution_id}": execution_id or kickoff_id}
+        url = self.console_url
+        for placeholder, identifier in ids.items():
+            url = url.replace(placeholder, quote(identifier, safe=""))
+        return url
 
 
 def read_connection(connection: Any) -> CrewConnection:
@@ -148,6 +161,7 @@ def _read(connection: Any) -> CrewConnection:
         deployment,
         idempotency_keys=_boolean("idempotency_keys", extra.get("idempotency_keys", False)),
         console_url=_text(extra, "console_url"),
+        browser_url=browser_url(_text(extra, "browser_url")),
         inbox_url=_text(extra, "inbox_url"),
         kind=_kind(extra),
         flow_webhook_secret=_text(extra, "flow_webhook_secret"),

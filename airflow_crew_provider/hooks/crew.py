@@ -18,6 +18,7 @@ from airflow_crew_provider.models import (
     Kickoff,
     Resume,
     Resumed,
+    Started,
     Webhooks,
 )
 
@@ -86,9 +87,9 @@ class CrewHook(CachedConnection):
                 restore_from=restore_from,
                 idempotency_key=idempotency_key,
             )
-        )
+        ).kickoff_id
 
-    def send_kickoff(self, request: Kickoff) -> str:
+    def send_kickoff(self, request: Kickoff) -> Started:
         """Start an execution as `kickoff` does; the credentials of the request's webhooks are looked up already."""
         meta = None if request.meta is None else plain_object(request.meta, "meta")
         sent = replace(request, inputs=checked_inputs(request.inputs), meta=meta)

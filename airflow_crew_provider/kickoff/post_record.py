@@ -135,8 +135,9 @@ class PostRecord:
 
     Keys of `record`: ``fingerprint`` of the request, ``base_url``, ``principal`` and ``credentials`` of the `Sender`
     (fingerprints, no secrets), ``idempotency_key``, ``try_number`` and ``intended_at`` (epoch seconds) of the try that
-    sent it last, ``first_at`` of the first, ``kickoff_id`` once it is known, ``cleared`` if the task was cleared
-    since, ``over`` once the task has ended, ``added`` what the operator has added by itself.
+    sent it last, ``first_at`` of the first, ``kickoff_id`` once it is known, with the ``view`` that the answer named,
+    ``cleared`` if the task was cleared since, ``over`` once the task has ended, ``added`` what the operator has added
+    by itself.
 
     :param memory: where the record is kept between tries
     :param attempt: the try that runs
@@ -244,9 +245,9 @@ class PostRecord:
         self.record = {**self.record, **more}
         self.memory.keep(self.record)
 
-    def done(self, kickoff_id: str) -> None:
-        """Record the id that the POST was answered with."""
-        self.note(kickoff_id=kickoff_id)
+    def done(self, kickoff_id: str, view: str | None = None) -> None:
+        """Record the id that the POST was answered with, and the path of the execution's page."""
+        self.note(kickoff_id=kickoff_id, **({"view": view} if view else {}))
 
     def failed(self, error: exceptions.CrewError) -> bool:
         """Take the intent back if the POST did nothing, now or when it was sent before; return whether that is so.

@@ -24,7 +24,7 @@ from airflow_crew_provider.kickoff.request import (
     webhooks_to_send,
     with_credentials,
 )
-from airflow_crew_provider.models import CrewInputs, Execution, ExecutionState, Json, Kickoff
+from airflow_crew_provider.models import CrewInputs, Execution, ExecutionState, Json, Kickoff, Started
 from airflow_crew_provider.stored_names import KICKOFF_STATE
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.poller import Poller
@@ -64,6 +64,11 @@ class KickoffStart:
         """The record of this task's POSTs, once it is open."""
         assert self._record is not None
         return self._record
+
+    @property
+    def view(self) -> str | None:
+        """The path of the execution's page, where the service has named it."""
+        return self.record.record.get("view") or (self._seen.view if isinstance(self._seen, Execution) else None)
 
     def open(self) -> None:
         """Read the record; refuse a retry whose earlier execution went over its budget, or could have."""
@@ -117,24 +122,24 @@ class KickoffStart:
         try:
             sent = replace(self._with_added(request), idempotency_key=key if keyed else None)
             self.kickoff_id, self.sent_at = None, _utc(time.time())
-            kickoff_id = self._hook.send_kickoff(sent)
+            started = self._hook.send_kickoff(sent)
         except CrewError as error:
             self._not_started(self._worded(error, request.inputs))
-        self.kickoff_id = kickoff_id
+        self.kickoff_id = kickoff_id = started.kickoff_id
         metrics.started(self._hook.crew_conn_id)
         self._log.info("Started execution %s of the crew at connection %s", kickoff_id, self._hook.crew_conn_id)
-        self._write_down(kickoff_id)
+        self._write_down(started)
         tell_inbox(self._context, self.record)
         return kickoff_id
 
-    def _write_down(self, kickoff_id: str) -> None:
+    def _write_down(self, started: Started) -> None:
         try:
-            self.record.done(kickoff_id)
+            self.record.done(started.kickoff_id, started.view)
         except Exception as error:  # whatever it is: the execution runs, and its id must not get lost
             self._log.error(
                 "Execution %s was started, but its id could not be recorded: %s. If this try fails, the next one finds "
                 "a kickoff of unknown outcome",
-                kickoff_id,
+                started.kickoff_id,
                 error,
             )
 

@@ -1,4 +1,4 @@
-"""Links from a task in Airflow's UI to the execution in the service's console."""
+"""Links from a task in Airflow's UI to the page of its execution."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_crew_provider.stored_names import LINK_KEY
 
 
 class CrewExecutionLink(BaseOperatorLink):
-    """Leads to the execution's page; empty where the connection names no console."""
+    """Leads to the execution's page; empty where neither the service nor the connection names one."""
 
     name = "Crew execution"
 

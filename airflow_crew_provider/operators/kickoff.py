@@ -22,7 +22,7 @@ from airflow_crew_provider.stored_names import KICKOFF_ID_KEY, KICKOFF_STATE
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.output import OutputRules
-from airflow_crew_provider.wait.task import WaitingTask
+from airflow_crew_provider.wait.task import WaitingTask, push_execution
 from airflow_crew_provider.wait.watch import Watch
 
 
@@ -132,7 +132,8 @@ class CrewKickoffOperator(WaitingTask):
             kickoff_id = self._kickoff_id = start.execution(request_of(self))
             self.report(context, ExecutionState.RUNNING, kickoff_id)
             context["ti"].xcom_push(key=KICKOFF_ID_KEY, value=kickoff_id)
-            self.push_link(context, kickoff_id)
+            self.__dict__["_view"] = start.view
+            push_execution(context, self.hook, kickoff_id, view=start.view)
             self.note_run(context, kickoff_id)
             return kickoff_id
         except CrewError as error:

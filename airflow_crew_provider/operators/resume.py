@@ -18,7 +18,7 @@ from airflow_crew_provider.models import ExecutionState, Json, Webhooks
 from airflow_crew_provider.resume.sending import Resuming
 from airflow_crew_provider.stored_names import EXECUTION_ID_KEY, RESUME_KEY
 from airflow_crew_provider.wait.outcomes import fail_task
-from airflow_crew_provider.wait.task import CrewTask, push_link
+from airflow_crew_provider.wait.task import CrewTask, push_execution
 from airflow_crew_provider.wait.watch import COMPLETED
 
 
@@ -85,7 +85,7 @@ class CrewResumeOperator(CrewTask):
             self.report(context, ExecutionState.RUNNING, kickoff_id, execution_id=answer.execution_id)
             context["ti"].xcom_push(key=RESUME_KEY, value=said)
             context["ti"].xcom_push(key=EXECUTION_ID_KEY, value=answer.execution_id)
-            push_link(context, self.hook.connection.console_url, kickoff_id, answer.execution_id)
+            push_execution(context, self.hook, kickoff_id, answer.execution_id, self._view)
         except CrewError as error:
             fail_task(error)
         return kickoff_id
@@ -103,8 +103,13 @@ class CrewResumeOperator(CrewTask):
             path_segment(each)
         self.log.info("Execution %s is completed; there is nothing to answer and nothing is sent", execution_id)
         context["ti"].xcom_push(key=EXECUTION_ID_KEY, value=execution_id)
-        push_link(context, self.hook.connection.console_url, kickoff_id, execution_id)
+        push_execution(context, self.hook, kickoff_id, execution_id, completed.get("view"))
         return kickoff_id
+
+    @property
+    def _view(self) -> str | None:
+        """The path of the execution's page, where the review names it."""
+        return record_of(self.review, "review").get("view") if self.review is not None else None
 
     def _answer(self) -> ReviewAnswer:
         given = [name for name in FIELDS if getattr(self, name) is not None]

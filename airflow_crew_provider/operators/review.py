@@ -18,7 +18,7 @@ from airflow_crew_provider.review.airflow_form import form_params
 from airflow_crew_provider.review.decision import Decision, ReviewRules
 from airflow_crew_provider.review.question import AskingTask, Question
 from airflow_crew_provider.wait.outcomes import at_least
-from airflow_crew_provider.wait.task import link_to_console
+from airflow_crew_provider.wait.task import push_execution_of
 from airflow_crew_provider.wait.watch import COMPLETED
 
 APPROVE, REVISE = "approve", "revise"
@@ -145,7 +145,7 @@ class CrewReviewOperator(AskingTask):
         pending = rules.record()
         if pending["state"] == COMPLETED:
             return self._pass_on(pending)
-        link_to_console(context, self.crew_conn_id, pending, self.log)
+        push_execution_of(context, self.crew_conn_id, pending, self.log)
         question, shown = Question(context, self, rules), rules.shown(pending)
         return Decision(question, shown).by_schema() or question.go_on(shown)
 

@@ -122,6 +122,7 @@ def shown_draft(pending: Json) -> Json:
         "output": output if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS],
         "characters": len(text),
         **asked_in(pending),
+        **({"view": pending["view"]} if pending.get("view") else {}),
         **({"takes_edited_output": True} if pending.get("takes_edited_output") is True else {}),
     }
     return shown if isinstance(output, str) else {**shown, "language": "json"}
@@ -160,6 +161,7 @@ def review_of(shown: Json, answer: Json, *, choice: Json, feedback: str, reviewe
         "reviewer": {"id": reviewer["id"], "name": reviewer["name"]} if reviewer else None,
         "decided_at": answer["responded_at"].isoformat(),
         "output_sha256": shown["output_sha256"],
+        **({"view": shown["view"]} if shown.get("view") else {}),
     }
 
 

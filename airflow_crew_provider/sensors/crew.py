@@ -23,7 +23,7 @@ from airflow_crew_provider.stored_names import WATCH_STATE
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger, sources
 from airflow_crew_provider.wait.outcomes import NET, CrewTaskFailed, deadline_of, fail_task, seconds
 from airflow_crew_provider.wait.poller import Poller
-from airflow_crew_provider.wait.task import WaitingTask
+from airflow_crew_provider.wait.task import WaitingTask, push_execution
 from airflow_crew_provider.wait.watch import Watch
 
 
@@ -81,7 +81,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
             fail_task(error, f"Execution {self.kickoff_id} is not affected; correct the rule and clear this task")
         self.open_sources(context, self.kickoff_id)
         try:
-            self.push_link(context, self.kickoff_id, self.execution_id)
+            push_execution(context, self.hook, self.kickoff_id, self.execution_id)
         except CrewError as error:
             fail_task(error)
         self.note_run(context, self.kickoff_id)
@@ -105,6 +105,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         if self._watch is None:
             self._watch = self._recalled(context)
         outcome = self.poller.poll_once(self._watch)
+        self.push_view(context, self._watch)
         if outcome is None:
             self._remember(context)
             return False

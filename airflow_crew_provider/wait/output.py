@@ -186,6 +186,7 @@ OWN = (
     stored_names.KICKOFF_ID_KEY,
     stored_names.EXECUTION_ID_KEY,
     stored_names.LINK_KEY,
+    stored_names.EXECUTION_KEY,
     stored_names.REVIEW_KEY,
     stored_names.REFUSED_KEY,
     stored_names.RESUME_KEY,

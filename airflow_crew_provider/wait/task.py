@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any, NoReturn
-from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import AirflowException, Asset, BaseOperator, TaskDeferred
 
@@ -12,7 +11,7 @@ from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import Execution, ExecutionState, Json
-from airflow_crew_provider.stored_names import LINK_KEY
+from airflow_crew_provider.stored_names import EXECUTION_KEY, LINK_KEY
 from airflow_crew_provider.wait import outcomes, output
 from airflow_crew_provider.wait.output import OutputRules, push_keys
 from airflow_crew_provider.wait.poller import Poller
@@ -86,26 +85,32 @@ class CrewTask(BaseOperator):
         return self.__dict__.get("_report") or {}
 
 
-def push_link(context: Any, console_url: str | None, kickoff_id: str, execution_id: str | None = None) -> None:
-    """Push the link's URL before the task waits, so that it shows meanwhile.
+def push_execution(
+    context: Any, hook: CrewHook, kickoff_id: str, execution_id: str | None = None, view: str | None = None
+) -> None:
+    """Push which execution the task is about, and the URL of its link, before the task waits.
 
-    Without a console it is pushed empty: Airflow logs an error for a link whose XCom is missing.
+    A link without a page is pushed empty: Airflow logs an error for a link whose XCom is missing. A connection that
+    cannot be looked up at the moment costs the link only.
     """
-    named = {"{kickoff_id}": kickoff_id, "{execution_id}": execution_id or kickoff_id}
-    url = console_url or ""
-    for placeholder, identifier in named.items():
-        url = url.replace(placeholder, quote(identifier, safe=""))
+    try:
+        url = hook.connection.link(kickoff_id, execution_id, view)
+    except CrewConnectionError as error:
+        hook.log.warning("No link to the execution: %s", error)
+        url = ""
+    ids = {"kickoff_id": kickoff_id, "execution_id": execution_id or kickoff_id}
+    about = {**ids, "crew_conn_id": hook.crew_conn_id, "view": view}
+    context["ti"].xcom_push(key=EXECUTION_KEY, value=about)
     context["ti"].xcom_push(key=LINK_KEY, value=url)
 
 
-def link_to_console(context: Any, crew_conn_id: str, pending: Json, log: Any) -> None:
-    """Push the link to the console; without one if the connection is missing or cannot be read."""
+def push_execution_of(context: Any, crew_conn_id: str, record: Json, log: Any) -> None:
+    """Push which execution a record is of; without a link if the connection cannot be read."""
+    ids = record.get("kickoff_id") or record["execution_id"], record["execution_id"]
     try:
-        console = CrewHook(crew_conn_id).connection.console_url
-    except Exception as error:  # each version of Airflow has its own for a connection that is not there
+        push_execution(context, CrewHook(crew_conn_id), *ids, record.get("view"))
+    except CrewError as error:
         log.info("No link to the execution: %s", error)
-        return
-    push_link(context, console, pending.get("kickoff_id") or pending["execution_id"], pending["execution_id"])
 
 
 class WaitingTask(CrewTask):
@@ -188,15 +193,6 @@ class WaitingTask(CrewTask):
         """Note that this DAG run waits for an execution, whose questions are removed with the run."""
         raise NotImplementedError
 
-    def push_link(self, context: Any, kickoff_id: str, execution_id: str | None = None) -> None:
-        """Push the link to the console; a connection that cannot be looked up at the moment costs the link only."""
-        try:
-            console_url = self.hook.connection.console_url
-        except CrewConnectionError as error:
-            self.log.warning("No link to the console: %s", error)
-            console_url = None
-        push_link(context, console_url, kickoff_id, execution_id)
-
     def watch_again(self, context: Any) -> Watch:
         """Return the watch of this task as its arguments describe it; the deadline counts from now."""
         raise NotImplementedError
@@ -216,9 +212,17 @@ class WaitingTask(CrewTask):
     def begin_in_triggerer(self, context: Any, watch: Watch) -> Any:
         """Poll once, and leave the rest to the triggerer unless the execution has ended."""
         outcome = self.poller.poll_once(watch)
+        self.push_view(context, watch)
         if outcome is None:
             self.go_on(watch)
         return self.end(context, watch, outcome)
+
+    def push_view(self, context: Any, watch: Watch) -> None:
+        """Push the link once more where the first status names the page that it leads to."""
+        view = watch.last.view if watch.last else None
+        if view and self.__dict__.get("_view") != view:
+            self.__dict__["_view"] = view
+            push_execution(context, self.hook, watch.kickoff_id, getattr(self, "execution_id", None), view)
 
     def go_on(self, watch: Watch) -> NoReturn:
         """Free the worker slot."""

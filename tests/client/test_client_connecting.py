@@ -103,7 +103,7 @@ async def _listen_later(late: FaultServer, seconds: float) -> None:
     sending = asyncio.create_task(asyncio.to_thread(send, late, KICKOFF))
     await asyncio.sleep(seconds)
     late.listen()
-    assert await sending == "k-1"
+    assert (await sending).kickoff_id == "k-1"
 
 
 @pytest.mark.row("N10")

@@ -9,11 +9,12 @@ from faults.server import FaultServer
 from faults.wire import Reply
 
 from airflow_crew_provider.exceptions import CrewOutcomeUnknown, CrewServerError
+from airflow_crew_provider.models import Started
 
 
 def test_a_kickoff_sends_what_both_dialects_take(ask: Ask, server: FaultServer) -> None:
     server.on("POST /kickoff", {"kickoff_id": "k-1"})
-    assert ask(KICKOFF) == "k-1"
+    assert ask(KICKOFF) == Started("k-1")
     (request,) = server.requests
     assert request.json == {"inputs": {"topic": "AI"}}
     assert request.headers["content-type"] == "application/json"

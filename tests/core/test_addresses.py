@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
-from airflow_crew_provider.api.addresses import base_url, hosts, is_allowed
+from airflow_crew_provider.api.addresses import base_url, browser_url, hosts, is_allowed, view_path
 
 
 @pytest.mark.parametrize(
@@ -159,3 +160,27 @@ def test_an_answer_goes_nowhere_else(url: str, own: str) -> None:
 )
 def test_what_parsers_may_read_differently_is_not_allowed(url: str) -> None:
     assert is_allowed(url, "https://x.example", OTHERS) is False
+
+
+@pytest.mark.parametrize("view", ["/view?id=a-1", "/", "/view/a%2Fb?x=1&y=2#z", "/über", "/@evil.example", "/:8080/"])
+def test_the_path_of_a_page_leads_below_the_base_url(view: str) -> None:
+    assert view_path(view) == view
+    assert urlsplit(f"https://x.example:8443{view}").netloc == "x.example:8443"
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        *(None, 1, "", "view", "//evil.example", "/\\evil.example", "\\evil", "https://evil.example", "javascript:0"),
+        *("/a b", "/a\tb", "/a\nb", "/a\x7f", "/a\x85", "/a\u00a0b", "/a\\b", " /a", "/a\u202e", "/" + "a" * 2048),
+    ],
+)
+def test_any_other_path_of_a_page_is_ignored(view: Any) -> None:
+    assert view_path(view) is None
+
+
+def test_the_url_for_browsers_is_a_base_url_too() -> None:
+    assert browser_url(None) is None
+    assert browser_url("http://localhost:8300/crew/") == "http://localhost:8300/crew"
+    with pytest.raises(ValueError, match=r"^Extra 'browser_url' carries a credential"):
+        browser_url("https://user:secret@x.example")

@@ -24,7 +24,7 @@ from airflow_crew_provider.exceptions import (
     CrewUnauthorized,
     CrewWebPage,
 )
-from airflow_crew_provider.models import CrewInputs, Execution, ExecutionState, Kickoff, Resume, Resumed
+from airflow_crew_provider.models import CrewInputs, Execution, ExecutionState, Kickoff, Resume, Resumed, Started
 
 Ask = Callable[[], endpoints.Call[Any]]
 GET: Ask = endpoints.inputs
@@ -68,7 +68,7 @@ def test_a_refusal_has_the_error_of_its_status(ask: Ask, status: int, kind: type
 
 @pytest.mark.parametrize("status", [200, 204, 299])
 def test_a_2xx_is_read(status: int) -> None:
-    assert read(KICKOFF, answer({"kickoff_id": "k"}, status)) == "k"
+    assert read(KICKOFF, answer({"kickoff_id": "k"}, status)) == Started("k")
 
 
 @pytest.mark.parametrize("status", [199, 300])
@@ -235,7 +235,7 @@ def test_a_kickoff_without_an_id_is_unknown(body: Any) -> None:
 
 def test_a_kickoff_with_an_id_is_started_whatever_else_is_said() -> None:
     said = {"kickoff_id": "k", "detail": "monthly execution limit reached"}
-    assert read(KICKOFF, answer(said)) == "k"
+    assert read(KICKOFF, answer(said)) == Started("k")
 
 
 @pytest.mark.parametrize(("ask", "what"), [(KICKOFF, "POST /kickoff"), (RESUME, "POST /resume")])

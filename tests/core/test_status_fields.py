@@ -11,7 +11,7 @@ import pytest
 from airflow_crew_provider.api import endpoints, status
 from airflow_crew_provider.api.responses import HttpResponse, masker
 from airflow_crew_provider.exceptions import CrewProtocolError
-from airflow_crew_provider.models import Execution, ExecutionState, TaskResult
+from airflow_crew_provider.models import Execution, ExecutionState, Kickoff, Started, TaskResult
 
 S = ExecutionState
 HIDE = masker(["secret"])
@@ -311,3 +311,11 @@ def test_the_usage_of_the_body_comes_first() -> None:
     body = {"state": "SUCCESS", "result": "x", "usage_metrics": {"total_tokens": 1}}
     given = HttpResponse(200, {"crew-usage": '{"total_tokens": 2}'}, json.dumps(body).encode())
     assert endpoints.read(endpoints.status("k-1"), given).usage == {"total_tokens": 1}
+
+
+@pytest.mark.parametrize(("named", "view"), [("/view?id=k-1", "/view?id=k-1"), ("//evil.example", None), (None, None)])
+def test_the_path_of_the_page_is_read_from_its_header(named: str | None, view: str | None) -> None:
+    headers = {"crew-view": named} if named else {}
+    assert endpoints.read(endpoints.status("k-1"), HttpResponse(200, headers, b'{"status": "running"}')).view == view
+    started = HttpResponse(200, headers, b'{"kickoff_id": "k-1"}')
+    assert endpoints.read(endpoints.kickoff(Kickoff(inputs={})), started) == Started("k-1", view)

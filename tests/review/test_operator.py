@@ -137,13 +137,18 @@ def test_the_question_has_no_default_answer_and_a_field_for_feedback(context: Js
     asked = supervisor.asked[0]
     assert (asked.options, asked.defaults, asked.multiple) == (["approve", "revise"], None, False)
     assert asked.params["human_feedback"]["schema"]["format"] == "multiline"
-    assert context["ti"].pushed == {"crew_execution_url": "https://console.example.com/execution-1"}
+    about = {"kickoff_id": "execution-1", "execution_id": "execution-1", "crew_conn_id": "crew_default", "view": None}
+    assert context["ti"].pushed == {
+        "crew_execution": about,
+        "crew_execution_url": "https://console.example.com/execution-1",
+    }
 
 
 def test_a_connection_that_is_missing_costs_the_link_only(context: Json, supervisor: Supervisor) -> None:
     with pytest.raises(TaskParked):
         review_of(crew_conn_id="not_there").execute(context)
-    assert context["ti"].pushed == {}
+    assert context["ti"].pushed["crew_execution_url"] == ""
+    assert context["ti"].pushed["crew_execution"]["execution_id"] == "execution-1"
 
 
 def test_params_of_the_dag_neither_appear_on_the_form_nor_push_the_feedback_out(

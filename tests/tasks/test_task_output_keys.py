@@ -51,7 +51,15 @@ def test_every_key_that_cannot_be_an_xcom_is_named() -> None:
 
 
 OF_AIRFLOW = ["skipmixin_key", "_link_CrewExecutionLink"]
-PUSHED = ["return_value", "execution_id", "crew_refused_answer", "crew_execution_url", "crew_inbox", "crew_inbox_box"]
+PUSHED = [
+    "return_value",
+    "execution_id",
+    "crew_refused_answer",
+    "crew_execution_url",
+    "crew_execution",
+    "crew_inbox",
+    "crew_inbox_box",
+]
 FOUND_IN_ANY_TASK = ["crew_inbox:" + "x" * 24, "crew_inbox_more", "crew_decision", "crew_resume"]
 
 
