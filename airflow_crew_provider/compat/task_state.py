@@ -6,8 +6,9 @@ so it proves nothing by itself: it and a task that has ended only count where `r
 what a clear of this very task would have made it. In doubt it is a retry, since a retry starts nothing twice. So is a
 clear of a task that runs, which leaves `max_tries` alone on every version.
 
-Airflow 3.3 has a task state store; before, a Variable named after the task instance serves. XCom does not: it is
-emptied at each try. A record that cannot be read or written is an error, never an empty record. XComs by which tasks
+Airflow 3.3 has a task state store. Before, a Variable named after the task instance serves, and from 3.4 on again:
+there a clear empties the store, and the next try would not know what to stop, or what was sent. XCom does not serve: it
+is emptied at each try. A record that cannot be read or written is an error, never an empty record. XComs by which tasks
 tell each other where webhooks are kept stand in Airflow's database whole, also where an XCom backend is configured that
 keeps values elsewhere, as did those of earlier releases, which are still read.
 """
@@ -28,6 +29,7 @@ from airflow.providers.common.compat.sdk import Variable, XCom
 from asgiref.sync import sync_to_async
 
 from airflow_crew_provider.compat.supervisor import is_awaitable
+from airflow_crew_provider.compat.version import clears_discard_task_state
 from airflow_crew_provider.exceptions import CrewConnectionError
 from airflow_crew_provider.models import Json
 
@@ -132,7 +134,10 @@ def task_state_of(context: Any, name: str) -> TaskState:
     if NEVER_EXPIRE is None:
         return VariableTaskState(task_identity(context), name)
     store = context.get("task_state_store")
-    return NoTaskState() if store is None else StoredTaskState(store, name)
+    if store is None:
+        return NoTaskState()
+    stored = StoredTaskState(store, name)
+    return VariableTaskState(task_identity(context), name, stored) if clears_discard_task_state() else stored
 
 
 def task_identity(context: Any) -> Json:
@@ -148,7 +153,7 @@ def task_identity(context: Any) -> Json:
 
 
 class StoredTaskState:
-    """Airflow 3.3: removed together with the DAG run."""
+    """Airflow 3.3: removed together with the DAG run. From 3.4 on also with each clear."""
 
     outlives_run = False
 
@@ -187,37 +192,48 @@ class NoTaskState:
 
 
 class VariableTaskState:
-    """Airflow 2.11 to 3.2: a Variable, removed at the end by `over`.
+    """A Variable: up to Airflow 3.2 removed at the end by `over`, from 3.4 on by the inbox (`inbox.store.sweep`).
 
     Airflow answers "not found" also when it fails to read a Variable, and only logs that it failed to store one. So
     a Variable counts as missing only where another one can be read at the same time, and what is stored is read back.
+
+    :param stored: from Airflow 3.4 on, where the record of a task may stand that ran before an upgrade
     """
 
     outlives_run = True
 
-    def __init__(self, identity: Json, name: str) -> None:
+    def __init__(self, identity: Json, name: str, stored: StoredTaskState | None = None) -> None:
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
-        self._key = f"{name}__{identity['task_id'][:100]}__{digest}"
+        self.key = f"{name}__{identity['task_id'][:100]}__{digest}"
+        self._run = {"dag_id": identity["dag_id"], "run_id": identity["run_id"]}
+        self._stored = stored
 
     def recall(self) -> Json:
-        found = self._get(self._key)
+        found = self._get(self.key)
         if found is None:
             self._prove_readable()
-            found = self._get(self._key)
-        return _record(found)
+            found = self._get(self.key)
+        if found is None and self._stored:
+            return self._stored.recall()
+        return {name: value for name, value in _record(found).items() if name not in self._run}
 
     def keep(self, record: Json) -> None:
-        self._set(self._key, record)
+        self._set(self.key, {**record, **self._run})
 
     def forget(self) -> None:
-        _checked("removed", lambda: found_or_none(lambda: Variable.delete(self._key)))
+        _checked("removed", lambda: found_or_none(lambda: Variable.delete(self.key)))
+        if self._stored:
+            self._stored.forget()
 
     def over(self, record: Json) -> None:
-        """Remove the record: nothing else would."""
-        self.forget()
+        """Keep the record where it is removed some day, which a cleared task needs; nothing else would remove it."""
+        if record and self._stored:
+            self.keep(record)
+        else:
+            self.forget()
 
     def _prove_readable(self) -> None:
-        proof = f"{self._key}__readable"
+        proof = f"{self.key}__readable"
         try:
             self._set(proof, {"proof": uuid4().hex})
         finally:
@@ -228,7 +244,8 @@ class VariableTaskState:
         return _checked("read", lambda: found_or_none(lambda: Variable.get(key, deserialize_json=True)))
 
     def _set(self, key: str, value: Json) -> None:
-        _checked("stored", lambda: Variable.set(key, value, serialize_json=True))
+        said = "What a task of {dag_id} keeps between its tries, in {run_id}".format_map(self._run)
+        _checked("stored", lambda: Variable.set(key, value, description=said, serialize_json=True))
         if self._get(key) != json.loads(json.dumps(value)):
             raise TaskStateUnavailable(f"Airflow's Variable {key} does not read as it was stored")
 

@@ -23,3 +23,8 @@ def has_form_per_attempt() -> bool:
     Before, one form follows the task through retries and clears, and keeps its first text.
     """
     return RELEASE >= (3, 4)
+
+
+def clears_discard_task_state() -> bool:
+    """Whether clearing a task empties its task state store, as since Airflow 3.4 where nobody asks to keep it."""
+    return RELEASE >= (3, 4)

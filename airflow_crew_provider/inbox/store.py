@@ -13,7 +13,7 @@ indexed key on every version; workers and triggerers reach it by the Execution A
 * Variables have other readers than XComs and forms: of credentials only hashes are stored, and what arrived, with its
   draft, is encrypted with Airflow's Fernet key before Airflow stores it.
 * A retry or a clear takes nothing away. What belongs to a DAG run that is gone, or has been over for a day, is removed
-  by `sweep`, which the API server calls every hour; its cost grows with the inbox's own rows only.
+  by `sweep`, which the API server calls every hour.
 * What was stored as XComs before an upgrade, of the provider or of Airflow to 3.4, is read where it stands. The first
   message for such a registration moves it here.
 """
@@ -54,15 +54,18 @@ KEPT_AFTER_RUN = timedelta(hours=20)  # with an hour between two sweeps, less th
 Run = tuple[str, str]  # DAG id, run id
 
 
-def alive(session: Any, runs: Iterable[Run], now: datetime) -> set[Run]:
-    """Return those of some DAG runs for which something is still kept: neither gone nor over for long."""
+def alive(session: Any, runs: Iterable[Run], now: datetime, over: tuple[str, ...] = OVER) -> set[Run]:
+    """Return those of some DAG runs for which something is still kept: neither gone nor over for long.
+
+    :param over: the states that count as over
+    """
     columns = (DagRun.dag_id, DagRun.run_id)
     found = session.execute(select(*columns, DagRun.state, DagRun.end_date).where(tuple_(*columns).in_(set(runs))))
-    return {(row.dag_id, row.run_id) for row in found if not _is_over(row, now)}
+    return {(row.dag_id, row.run_id) for row in found if not (row.state in over and _has_ended(row, now))}
 
 
-def _is_over(run: Any, now: datetime) -> bool:
-    return run.state in OVER and run.end_date is not None and run.end_date < now - KEPT_AFTER_RUN
+def _has_ended(run: Any, now: datetime) -> bool:
+    return run.end_date is not None and run.end_date < now - KEPT_AFTER_RUN
 
 
 def mentions(column: Any, text: str) -> Any:
@@ -92,7 +95,6 @@ except ImportError:  # before Airflow 3.4
 
 
 AT_ONCE = 200  # rows of a sweep
-LAST_NAME = stored_names.INBOX_PREFIX + "zzz"
 
 
 @dataclass(frozen=True)
@@ -214,39 +216,45 @@ def _with_kickoff_id(task: RegisteredTask, posted: Any) -> RegisteredTask:
 
 
 def sweep(now: datetime) -> int:
-    """Remove what belongs to DAG runs that are gone or have been over for a day; return how many rows."""
-    removed, after = 0, stored_names.INBOX_PREFIX
+    """Remove what belongs to DAG runs that are gone or have been over for a day; return how many rows.
+
+    What tasks keep (`compat.task_state`) stays as long as a DAG run that failed, since its tasks may be cleared later;
+    and that of a resume as long as any run, since a clear must not send its answer again.
+    """
+    ends = {name: () if name == stored_names.RESUME_STATE else ("success",) for name in stored_names.TASK_STATES}
+    states = (_sweep(f"{name}__", now, over) for name, over in ends.items())
+    return _sweep(stored_names.INBOX_PREFIX, now, OVER) + sum(states)
+
+
+def _sweep(prefix: str, now: datetime, over: tuple[str, ...]) -> int:
+    removed, after = 0, prefix
     while True:
         with create_session(scoped=False) as session:
-            rows = session.scalars(_next(after)).all()
-            over = _over(session, rows, now)
-            if over:
-                gone = delete(Variable).where(Variable.key.in_(over))
+            rows = session.scalars(_next(prefix, after)).all()
+            names = _of_ended_runs(session, rows, now, over)
+            if names:
+                gone = delete(Variable).where(Variable.key.in_(names))
                 session.execute(gone.execution_options(synchronize_session=False))
-        removed += len(over)
+        removed += len(names)
         if len(rows) < AT_ONCE:
             return removed
         after = rows[-1].key
 
 
-def _next(after: str) -> Any:
-    """Return the query for registrations by their order, which the unique index has."""
-    mine = (Variable.key > after, Variable.key < LAST_NAME, ~Variable.key.startswith(stored_names.INBOX_BOX_KEY))
-    return select(Variable).where(*mine).order_by(Variable.key).limit(AT_ONCE)
+def _next(prefix: str, after: str) -> Any:
+    """Return the query for rows by their order, which the unique index has; what arrived goes with its registration."""
+    mine, arrived = (Variable.key.startswith(each, autoescape=True) for each in (prefix, stored_names.INBOX_BOX_KEY))
+    return select(Variable).where(Variable.key > after, mine, ~arrived).order_by(Variable.key).limit(AT_ONCE)
 
 
-def _over(session: Any, rows: Any, now: datetime) -> list[str]:
+def _of_ended_runs(session: Any, rows: Any, now: datetime, over: tuple[str, ...]) -> list[str]:
     """Return the names of those rows whose DAG run is over, and of what arrived for them."""
-    found = {
-        row.key: value
-        for row in rows
-        if row.key.startswith(stored_names.INBOX_PREFIX) and _names_a_run(value := _read(row))
-    }
+    found = {row.key: value for row in rows if _names_a_run(value := _read(row))}
     runs = {(value["dag_id"], value["run_id"]) for value in found.values()}
-    kept = alive(session, runs, now)
-    over = [key for key, value in found.items() if (value["dag_id"], value["run_id"]) not in kept]
-    tasks = [task for task in (RegisteredTask.of(found[key]) for key in over) if task]
-    return [*over, *(task.messages_key for task in tasks)]
+    kept = alive(session, runs, now, over)
+    ended = [key for key, value in found.items() if (value["dag_id"], value["run_id"]) not in kept]
+    tasks = [task for task in (RegisteredTask.of(found[key]) for key in ended) if task]
+    return [*ended, *(task.messages_key for task in tasks)]
 
 
 def _names_a_run(value: Any) -> bool:

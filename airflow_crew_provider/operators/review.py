@@ -146,7 +146,7 @@ class CrewReviewOperator(AskingTask):
         if pending["state"] == COMPLETED:
             return self._pass_on(pending)
         push_execution_of(context, self.crew_conn_id, pending, self.log)
-        question, shown = Question(context, self, rules), rules.shown(pending)
+        question, shown = Question(context, self, rules, begins=True), rules.shown(pending)
         return Decision(question, shown).by_schema() or question.go_on(shown)
 
     def execute_complete(

@@ -92,7 +92,7 @@ class CrewUsageApprovalOperator(AskingTask):
         rules = self.rules()
         record = rules.record()
         if self._needs_a_person(record):
-            Question(context, self, rules).go_on(facts_of(record))
+            Question(context, self, rules, begins=True).go_on(facts_of(record))
         used = " and ".join(used_in(record.get("usage")))
         said = f"used {used}" if used else "reports no usage"
         self.log.info("Execution %s %s; nobody is asked", record.get("execution_id"), said)

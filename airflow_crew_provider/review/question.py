@@ -77,19 +77,20 @@ class Question(Generic[AnyRules]):
 
     :param task: the one that asks
     :param rules: what it asks
+    :param begins: whether a try begins with this visit
     """
 
-    def __init__(self, context: Any, task: HITLOperator, rules: AnyRules) -> None:
+    def __init__(self, context: Any, task: HITLOperator, rules: AnyRules, *, begins: bool = False) -> None:
         self.context, self.task, self.rules = context, task, rules
         self.record = question_of(context, task)
+        if begins:
+            self.record.forget_deleted_run()
 
     def go_on(self, shown: Json, found: str = "") -> NoReturn:
         """Ask, unless an earlier try has: then look for an answer that was given since, and wait for one after that.
 
         :param found: what such a look has found: no answer, no form, or nothing is known; empty before it
         """
-        if not found:
-            self.record.forget_deleted_run()
         identity = identity_of(shown)
         shown = {**shown, TERMS: self.record.terms(identity) or shown.get(TERMS) or self.rules.terms()}
         self.hold_to(shown)
@@ -188,5 +189,5 @@ class AskingTask(HITLOperator):
                 if question.record.shown:
                     raise  # the look itself has failed; the next try looks again
                 self.log.warning("Airflow could not resume this task: %s. Looking for the answer", error)
-                return self.execute(context)
+                return question.go_on(question.rules.shown_now())
         return question.go_on(question.record.shown or question.rules.shown_now(), UNKNOWN)

@@ -37,7 +37,7 @@ DIFFERS = {
     "3.2": "a review waits in the triggerer; records in Variables",
     "3.3": "a review waits without a triggerer; records in the task state store",
     "3.4": "as 3.3; a retry or a clear of a review opens a new form, and between two tries nobody can answer; "
-    "a clear discards what a task has kept, unless it says `keep_task_state`",
+    "tasks keep their records in Variables, since a clear empties the task state store",
     LOWEST: "as 2.11",
 }
 COLUMNS = ("tests", "dag", "processes", "service", "tried")

@@ -1,4 +1,4 @@
-"""Where tasks keep their records before Airflow 3.3: Airflow's Variables, with the faults that they have."""
+"""Where tasks keep their records before Airflow 3.3 and from 3.4 on: its Variables, with the faults that they have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_crew_provider.compat import task_state
 
 
 class Variables:
-    """`Variable` of Airflow before 3.3, kept by the test."""
+    """`Variable` of Airflow, kept by the test."""
 
     def __init__(self) -> None:
         self.kept: dict[str, str] = {}
@@ -24,7 +24,7 @@ class Variables:
             raise KeyError(f"Variable {key} does not exist")
         return json.loads(self.kept[key])
 
-    def set(self, key: str, value: Any, serialize_json: bool = False) -> None:
+    def set(self, key: str, value: Any, description: str | None = None, serialize_json: bool = False) -> None:
         if self.writable:
             self.kept[key] = json.dumps(value)
 
@@ -32,9 +32,20 @@ class Variables:
         self.kept.pop(key, None)
 
 
-def keep_in_variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
-    """Let tasks keep their records as before Airflow 3.3."""
+def stand_in_for_variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
+    """Give tasks Variables without a database; whether they keep anything there depends on the Airflow installed."""
     kept = Variables()
-    monkeypatch.setattr(task_state, "NEVER_EXPIRE", None)
     monkeypatch.setattr(task_state, "Variable", kept)
     return kept
+
+
+def keep_in_state_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tasks keep their records in the store of their context, as on Airflow 3.3."""
+    monkeypatch.setattr(task_state, "NEVER_EXPIRE", object())
+    monkeypatch.setattr(task_state, "clears_discard_task_state", lambda: False)
+
+
+def keep_in_variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
+    """Let tasks keep their records as before Airflow 3.3."""
+    monkeypatch.setattr(task_state, "NEVER_EXPIRE", None)
+    return stand_in_for_variables(monkeypatch)

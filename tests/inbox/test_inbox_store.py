@@ -16,13 +16,21 @@ from airflow.models import xcom
 from airflow.models.dagrun import DagRun
 from airflow.models.variable import Variable
 from airflow.utils.session import create_session
-from registered_run import Given, RegisteredRun
+from registered_run import Given, RegisteredRun, store_variables
 from sqlalchemy import delete, event, func, insert, select, update
 
+from airflow_crew_provider.compat.task_state import VariableTaskState
 from airflow_crew_provider.inbox import plugin, store
 from airflow_crew_provider.inbox.messages import HumanInputRequest, InboxMessages, registered
 from airflow_crew_provider.models import Json
-from airflow_crew_provider.stored_names import INBOX_PREFIX, MESSAGES_KEY, POSTED_KEY, REGISTRATION_KEY
+from airflow_crew_provider.stored_names import (
+    INBOX_PREFIX,
+    MESSAGES_KEY,
+    POSTED_KEY,
+    REGISTRATION_KEY,
+    RESUME_STATE,
+    TASK_STATES,
+)
 from scripts.stack import wait_until
 from scripts.stack.waiting import PATIENCE
 
@@ -109,6 +117,38 @@ def test_a24_what_is_stored_goes_with_its_run_and_nothing_else_does(dag_run: Reg
     plugin.sweep(datetime.now(UTC))
     assert stored({*kept, mine}) == {mine}
     assert dag_run.send_question().status_code == 401
+
+
+def kept_by_a_task(dag_run: RegisteredRun, name: str) -> set[str]:
+    """Return the Variable of a task that has kept something."""
+    identity = {"dag_id": dag_run.dag_id, "run_id": dag_run.run_id, "task_id": "zzzz_é", "map_index": -1}
+    state = VariableTaskState(identity, name)
+    state.keep({"kickoff_id": "k-1"})
+    assert state.recall() == {"kickoff_id": "k-1"}
+    return {state.key}
+
+
+@pytest.mark.row("A24")
+@pytest.mark.parametrize("name", TASK_STATES)
+@pytest.mark.parametrize("ended", ["success", "failed"])
+def test_a24_what_a_task_keeps_goes_within_a_day_of_a_run_that_succeeded(
+    dag_run: RegisteredRun, name: str, ended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_variables(monkeypatch)
+    kept, now = kept_by_a_task(dag_run, name), datetime.now(UTC)
+    plugin.sweep(now + 30 * DAY)
+    assert stored(kept) == kept, "the run goes on"
+    with create_session(scoped=False) as session:
+        session.execute(update(DagRun).where(DagRun.dag_id == dag_run.dag_id).values(state=ended, end_date=now))
+    plugin.sweep(now + timedelta(hours=1))
+    assert stored(kept) == kept
+    plugin.sweep(now + DAY - timedelta(hours=1))
+    goes = ended == "success" and name != RESUME_STATE
+    assert stored(kept) == (set() if goes else kept), "a task that is cleared later needs it"
+    with create_session(scoped=False) as session:
+        session.execute(delete(DagRun).where(DagRun.dag_id == dag_run.dag_id))
+    plugin.sweep(now)
+    assert stored(kept) == set()
 
 
 def test_more_rows_than_one_page_of_a_sweep_go(dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch) -> None:

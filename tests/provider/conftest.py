@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from faults.dialects import DIALECTS, Dialect
 from faults.server import FaultServer
-from faults.variables import Variables, keep_in_variables
+from faults.variables import Variables, keep_in_state_store, keep_in_variables, stand_in_for_variables
 from simulated_airflow import TOKEN, Connect, TaskRun
 
-from airflow_crew_provider.compat import deferral, task_state
+from airflow_crew_provider.compat import deferral, task_state, version
 from airflow_crew_provider.kickoff import post_record
 from scripts.stack.waiting import PATIENCE
 
@@ -62,18 +62,22 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
 
 
 @pytest.fixture
-def store_of(request: pytest.FixtureRequest) -> Callable[[TaskRun], Any]:
+def a_state_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_in_state_store(monkeypatch)
+
+
+@pytest.fixture
+def store_of(a_memory: Variables) -> Callable[[TaskRun], Any]:
     """Return what a task keeps its record in on this Airflow."""
-    if task_state.NEVER_EXPIRE is None:
-        return lambda task_run: request.getfixturevalue("variables")
+    if task_state.NEVER_EXPIRE is None or version.clears_discard_task_state():
+        return lambda task_run: a_memory
     return lambda task_run: task_run.store
 
 
 @pytest.fixture(autouse=True)
-def a_memory(request: pytest.FixtureRequest) -> None:
-    """On versions without a state store the Variables serve in every test."""
-    if task_state.NEVER_EXPIRE is None:
-        request.getfixturevalue("variables")
+def a_memory(monkeypatch: pytest.MonkeyPatch) -> Variables:
+    """On versions without a state store, and where a clear empties it, Variables serve in every test."""
+    return stand_in_for_variables(monkeypatch)
 
 
 @pytest.fixture

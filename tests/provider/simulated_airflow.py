@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
 
+from airflow_crew_provider.compat.version import clears_discard_task_state
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
@@ -74,6 +75,8 @@ class TaskRun:
         """Clear the task; ``counted`` is False for Airflow before 3.2 while the DAG run goes on."""
         self.max_tries = self.try_number + self.retries
         self.clears += counted
+        if clears_discard_task_state():
+            self.store.kept.clear()
         return self.retry()
 
     def context(self) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def test_n32_a_record_of_an_earlier_release_is_of_the_same_request(
     task_run = left({**sample["record"], "kickoff_id": "k-1"}, sample["arguments"])
     assert run(kickoff(**sample["arguments"]), task_run) == "k-1"
     assert not server.sent(POST)
-    assert VariableTaskState(IDENTITY, "crew_kickoff")._key == sample["variable"]
+    assert VariableTaskState(IDENTITY, "crew_kickoff").key == sample["variable"]
 
 
 @pytest.mark.row("N32", "A8")

@@ -11,7 +11,8 @@ from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
 from simulated_airflow import Connect, TaskRun, die_after_recording, run
 
-from airflow_crew_provider.compat.task_state import Attempt
+from airflow_crew_provider.compat import version
+from airflow_crew_provider.compat.task_state import NEVER_EXPIRE, Attempt
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
@@ -141,6 +142,47 @@ def test_a22_a_deleted_run_is_forgotten_by_a_try_that_starts_nothing(
     assert run(kickoff(), left_by_a_deleted_run.retry()) == "k-2"
 
 
+# --- a clear that empties the task state store, as since Airflow 3.4 ---------------------------------------
+
+
+@pytest.fixture
+def emptied_by_clears(monkeypatch: pytest.MonkeyPatch) -> None:
+    if NEVER_EXPIRE is None:
+        pytest.skip("this Airflow has no task state store")
+    monkeypatch.setattr(version, "RELEASE", (3, 4))
+
+
+@pytest.mark.row("A5")
+def test_a5_a_cleared_kickoff_stops_the_execution_of_before(server: FaultServer, emptied_by_clears: None) -> None:
+    task_run = TaskRun()
+    die_after_recording(task_run, kickoff())
+    assert run(kickoff(), task_run.clear()) == "k-2"
+    assert len(server.sent("POST /stop/k-1")) == 1
+
+
+@pytest.mark.row("A7")
+def test_a7_a_kickoff_that_is_cleared_after_its_end_names_the_execution_of_before(
+    server: FaultServer, emptied_by_clears: None, log_text: Callable[[], str]
+) -> None:
+    task_run = TaskRun()
+    assert run(kickoff(), task_run) == "k-1"
+    assert run(kickoff(), task_run.clear()) == "k-2"
+    assert "The task was cleared. Execution k-1 was stopped. Starting a new execution" in log_text()
+
+
+@pytest.mark.row("A7")
+def test_a7_what_was_kept_before_an_upgrade_is_found(
+    server: FaultServer, emptied_by_clears: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_run = TaskRun()
+    with monkeypatch.context() as before:
+        before.setattr(version, "RELEASE", (3, 3))
+        die_after_recording(task_run, kickoff())
+        assert task_run.store.kept
+    assert run(kickoff(), task_run.retry()) == "k-1"
+    assert len(server.sent(POST)) == 1
+
+
 # --- a record that cannot be read or written ----------------------------------------------------------------
 
 
@@ -189,6 +231,7 @@ def test_a14_a_state_store_that_fails_stops_the_kickoff(server: FaultServer, con
 
 
 @pytest.mark.since_airflow("3.3")
+@pytest.mark.usefixtures("a_state_store")
 def test_a_kickoff_whose_intent_could_not_be_stored_was_not_sent(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ class DiesOnceItIsRecorded(StateStore):
             raise KeyboardInterrupt
 
 
+@pytest.mark.usefixtures("a_state_store")
 def test_n33_a_worker_that_dies_before_the_stop_leaves_it_to_the_retry(server: FaultServer) -> None:
     server.on(POLL, used(1250))
     task_run = TaskRun(store=DiesOnceItIsRecorded())

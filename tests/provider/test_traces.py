@@ -79,6 +79,7 @@ def test_n31_a_retry_in_another_span_finds_its_execution(server: FaultServer, co
 
 
 @pytest.mark.row("N31")
+@pytest.mark.usefixtures("a_state_store")
 def test_n31_no_record_holds_a_trace(server: FaultServer) -> None:
     task_run = TaskRun()
     with a_try(1):

@@ -73,6 +73,7 @@ def test_the_form_does_not_speak_of_editing_where_the_dag_does_not_allow_it(
     assert "edit" not in form.body
 
 
+@pytest.mark.usefixtures("a_form_for_the_task")
 def test_a_form_with_the_draft_of_an_earlier_run_is_not_taken_for_the_new_one(
     context: Json, supervisor: Supervisor
 ) -> None:

@@ -92,7 +92,7 @@ def test_each_step_is_told_once_and_the_question_stays_the_same(context: Json, s
     assert datetime.fromisoformat(waits.kwargs["until"]) < datetime.fromisoformat(until)
 
 
-@pytest.mark.since_airflow("3.3")  # before, a record in a Variable is overwritten by the task that tells
+@pytest.mark.usefixtures("a_state_store")  # a record in a Variable is overwritten by the task that tells
 def test_a_step_that_comes_due_while_an_earlier_one_is_told_is_next(
     context: Json, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

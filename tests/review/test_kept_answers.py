@@ -14,7 +14,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
 from airflow_stand_ins import PENDING, Supervisor, TaskAwaitingInput, TaskParked
 
-from airflow_crew_provider.compat import deferral, task_state, version
+from airflow_crew_provider.compat import deferral, version
 from airflow_crew_provider.compat.answer_trigger import NO_ANSWER, NO_FORM, AnswerTrigger
 from airflow_crew_provider.models import output_sha256
 from airflow_crew_provider.operators.review import CrewReviewOperator
@@ -52,12 +52,6 @@ def retry(context: Json) -> Json:
 def clear(context: Json) -> Json:
     context["ti"].max_tries = context["ti"].try_number
     return retry(context)
-
-
-@pytest.fixture
-def a_state_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the store of the context serve, on older versions of Airflow too."""
-    monkeypatch.setattr(task_state, "NEVER_EXPIRE", object())
 
 
 # --- an answer belongs to what was shown --------------------------------------------------------------------
