@@ -33,6 +33,15 @@ from airflow_crew_provider.compat.version import clears_discard_task_state
 from airflow_crew_provider.exceptions import CrewConnectionError
 from airflow_crew_provider.models import Json
 
+try:
+    from airflow.sdk.execution_time.context import NEVER_EXPIRE
+except ImportError:  # before Airflow 3.3
+    NEVER_EXPIRE = None  # type: ignore[assignment]
+
+log = logging.getLogger(__name__)
+
+_MISSING = re.compile(r"VARIABLE_NOT_FOUND|variable\b.*(not found|does not exist)", re.IGNORECASE | re.DOTALL)
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -90,18 +99,7 @@ class Attempt:
         return fits and (bool(kept.get("over")) or cleared_some)
 
 
-try:
-    from airflow.sdk.execution_time.context import NEVER_EXPIRE
-except ImportError:  # before Airflow 3.3
-    NEVER_EXPIRE = None  # type: ignore[assignment]
-
-
 # --- what a task keeps ---
-
-
-log = logging.getLogger(__name__)
-
-_MISSING = re.compile(r"VARIABLE_NOT_FOUND|variable\b.*(not found|does not exist)", re.IGNORECASE | re.DOTALL)
 
 
 class TaskStateUnavailable(CrewConnectionError):

@@ -48,6 +48,11 @@ from airflow_crew_provider.inbox.messages import (
 )
 from airflow_crew_provider.models import Json
 
+try:
+    from airflow.models.xcom import XComModelV1 as EarlierXCom
+except ImportError:  # before Airflow 3.4
+    from airflow.models.xcom import XComModel as EarlierXCom
+
 OVER = ("success", "failed")
 KEPT_AFTER_RUN = timedelta(hours=20)  # with an hour between two sweeps, less than a day
 
@@ -83,12 +88,6 @@ def connection_of(crew_conn_id: str) -> tuple[Any, Json] | None:
     except Exception:  # whatever is wrong with it is not disclosed to the sender
         return None
     return (found, extra) if found.conn_type == "crew" and isinstance(extra, dict) else None
-
-
-try:
-    from airflow.models.xcom import XComModelV1 as EarlierXCom
-except ImportError:  # before Airflow 3.4
-    from airflow.models.xcom import XComModel as EarlierXCom
 
 
 # --- registrations, and what arrived ---

@@ -43,6 +43,8 @@ from airflow_crew_provider.compat.task_state import Attempt, TaskState, TaskStat
 from airflow_crew_provider.inbox.messages import WORD
 from airflow_crew_provider.models import Json, Webhooks, canonical_json
 
+log = logging.getLogger(__name__)
+
 ROUNDS = 50_000
 NAMES = {
     "base_url": "the base URL",
@@ -100,8 +102,6 @@ def _slow_hash(secrets: object, salt: str) -> str:
     text = canonical_json(secrets).encode("utf-8", "surrogatepass")
     return hashlib.pbkdf2_hmac("sha256", text, salt.encode(), ROUNDS, 16).hex()
 
-
-log = logging.getLogger(__name__)
 
 # After these it is certain that the service started nothing.
 REFUSED = (

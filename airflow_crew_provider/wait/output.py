@@ -18,6 +18,8 @@ from airflow_crew_provider.models import Execution, Json
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, fail_task
 from airflow_crew_provider.wait.schema import NAME, listed, matching, refuse_bad_schema, validator_of
 
+log = logging.getLogger(__name__)
+
 OUTPUT_TO = "output_to"
 
 
@@ -178,8 +180,6 @@ def still_there() -> str:
 
 # --- each key as an XCom ---
 
-
-log = logging.getLogger(__name__)
 
 # Under these the task pushes values of its own, or they are looked for in every task: the audit trail reads answers.
 OWN = (
