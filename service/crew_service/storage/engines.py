@@ -48,7 +48,8 @@ def sqlite(file: Path) -> Engines:
         location.sqlite_url(file),
         future=True,
         poolclass=QueuePool,
-        connect_args={"check_same_thread": False},
+        # A statement that is kept for later keeps what it was given last: 10 MB of an output, on each connection.
+        connect_args={"check_same_thread": False, "cached_statements": 0},
         pool_size=20,
         max_overflow=40,
         hide_parameters=True,
