@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 import requests
 
 from scripts.stack import AirflowStack, CrewService, ProcessGroup, wait_until
 from scripts.stack.waiting import PATIENCE
+from tests.system.conftest import EXAMPLES
 
 FEEDBACK = "Shorter, and name the sources."
 CREW = {
@@ -93,3 +95,44 @@ def test_a_question_that_came_before_the_wait_is_found_at_its_first_poll(
     run.wait_for("success")
     assert "deferred" not in run.log("wait").lower()
     assert run.xcom("wait")["output"] == "Draft 1 on tea."
+
+
+@pytest.fixture
+def flow_service(airflow: AirflowStack, group: ProcessGroup) -> CrewService:
+    """A Flow whose questions come by a signed webhook alone."""
+    pytest.importorskip("crewai", reason="a Flow needs CrewAI")
+    webhook, secret = f"{airflow.url}/crew-inbox/flow/crew_inbox_flow", "s" * 40
+    service = CrewService(
+        f"{EXAMPLES / 'crews' / 'briefing_flow.py'}:BriefingFlow",
+        dialect="live",
+        name="crew-service-inbox-flow",
+        options=("--flow-webhook", webhook, "--flow-webhook-secret", secret),
+        group=group,
+    ).start()
+    extra = {"kind": "flow", "flow_webhook_secret": secret}
+    airflow.api.add_connection("crew_inbox_flow", **service.connection, extra=json.dumps(extra))
+    return service
+
+
+@pytest.mark.row("F2", "F4")
+def test_f4_a_flows_signed_webhook_is_answered_from_airflow(airflow: AirflowStack, flow_service: CrewService) -> None:
+    forged = {"X-CrewAI-Signature": "sha256=" + "0" * 64, "X-CrewAI-Timestamp": str(int(time.time()))}
+    inbox = f"{airflow.url}/crew-inbox/flow/crew_inbox_flow"
+    assert requests.post(inbox, json={"id": "r-1"}, headers=forged, timeout=PATIENCE).status_code == 401
+
+    run = airflow.api.trigger("inbox_flow")
+    asked = run.wait_for_review()
+    assert "Are the facts right?" in asked["body"]
+    assert asked["options"] == ["approved", "rework"]
+    airflow.wait_until_put_away(run, asked["task_instance"]["task_id"])
+    run.answer(asked, "rework", human_feedback="Name the sources.")
+    run.wait_for("success")
+
+    flow, wanted = run.xcom("kickoff"), "Revised, as the reviewer asked: Name the sources."
+    headers = {"Authorization": f"Bearer {flow_service.token}"}
+
+    def drafts() -> str:
+        address = f"{flow_service.url}/executions/{flow}"
+        return requests.get(address, headers=headers, timeout=PATIENCE).text
+
+    wait_until(lambda: wanted in drafts(), "the Flow to go on with what the person said")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pendulum
 from airflow.providers.common.compat.sdk import DAG, Variable, task
 
-from airflow_crew_provider.operators.crew import CrewKickoffOperator
+from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
+from airflow_crew_provider.operators.review import CrewReviewOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.task_groups.crew import crew_with_review
 
@@ -38,3 +39,12 @@ with DAG("inbox_after_the_fact", **COMMON):
     kickoff = CrewKickoffOperator(task_id="kickoff", **LIVE)
     wait = CrewStatusSensor(task_id="wait", kickoff_id=kickoff.output, crew_conn_id="crew_inbox", deferrable=True)
     kickoff >> pause() >> wait
+
+FLOW = "crew_inbox_flow"
+with DAG("inbox_flow", **COMMON):
+    kickoff = CrewKickoffOperator(task_id="kickoff", crew_conn_id=FLOW, inputs={"topic": "tea"})
+    wait = CrewStatusSensor(
+        task_id="wait", kickoff_id=kickoff.output, crew_conn_id=FLOW, deferrable=True, poke_interval=SLOW
+    )
+    review = CrewReviewOperator(task_id="review", pending=wait.output, crew_conn_id=FLOW)
+    CrewResumeOperator(task_id="resume", review=review.output, crew_conn_id=FLOW)
