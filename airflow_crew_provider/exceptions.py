@@ -147,6 +147,19 @@ class CrewWebPage(CrewProtocolError):
     """A web page where the crew's API is expected: this is not a crew deployment."""
 
 
+# After these it is certain that a POST has started nothing.
+REFUSED = (
+    CrewInvalidInput,
+    CrewConnectionError,
+    CrewBadRequest,
+    CrewUnauthorized,
+    CrewNotFound,
+    CrewMissingInputs,
+    CrewKeyReused,  # of a key of its own; of one that was sent before it settles nothing
+    CrewRateLimited,
+)
+
+
 class CrewExecutionFailed(CrewError):
     """The execution ended as failed.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.values import plain_object
 from airflow_crew_provider.client.lookups import CachedConnection
 from airflow_crew_provider.exceptions import CrewApiError, CrewError, CrewInvalidInput
+from airflow_crew_provider.hooks import agent as agents
 from airflow_crew_provider.models import (
     CrewInputs,
     EditedOutput,
@@ -22,20 +23,33 @@ from airflow_crew_provider.models import (
     Webhooks,
 )
 
+if TYPE_CHECKING:
+    from airflow.providers.common.ai.managed_agents.base import (
+        ManagedAgentCapabilities,
+        ManagedAgentRef,
+        ManagedAgentRequest,
+        ManagedAgentResponse,
+    )
 
-class CrewHook(CachedConnection):
+
+class CrewHook(CachedConnection, agents.BaseManagedAgentHook):  # type: ignore[misc,name-defined]
     """Start, watch, resume and stop executions of a deployed crew.
 
+    With the extra ``common-ai``, ``CrewHook(...).agent("newsroom")`` is the crew as an agent of common-ai.
+
     :param crew_conn_id: the connection of type ``crew``: base URL as Host, bearer token as Password
+    :param prompt_input: the crew's input that takes an agent's prompt; None for the only one that it requires
     """
 
     conn_name_attr = "crew_conn_id"
     default_conn_name = "crew_default"
     conn_type = "crew"
     hook_name = "Crew"
+    agent_platform = agents.PLATFORM
 
-    def __init__(self, crew_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+    def __init__(self, crew_conn_id: str = default_conn_name, prompt_input: str | None = None, **kwargs: Any) -> None:
         super().__init__(crew_conn_id, **kwargs)
+        self.prompt_input = prompt_input
 
     @classmethod
     def get_ui_field_behaviour(cls) -> Json:
@@ -89,11 +103,14 @@ class CrewHook(CachedConnection):
             )
         ).kickoff_id
 
-    def send_kickoff(self, request: Kickoff) -> Started:
-        """Start an execution as `kickoff` does; the credentials of the request's webhooks are looked up already."""
+    def send_kickoff(self, request: Kickoff, *, timeout: float | None = None) -> Started:
+        """Start an execution as `kickoff` does; the credentials of the request's webhooks are looked up already.
+
+        :param timeout: seconds that the request may take, if less than the connection says
+        """
         meta = None if request.meta is None else plain_object(request.meta, "meta")
         sent = replace(request, inputs=checked_inputs(request.inputs), meta=meta)
-        return self.client.send(endpoints.kickoff(sent), secrets=_credentials(sent.webhooks))
+        return self.client.send(endpoints.kickoff(sent), timeout=timeout, secrets=_credentials(sent.webhooks))
 
     def get_status(self, kickoff_id: str) -> Execution:
         """Poll an execution (specification, section 4.3)."""
@@ -172,6 +189,25 @@ class CrewHook(CachedConnection):
             return await self.client.asend(endpoints.stop(kickoff_id))
         except CrewApiError as error:
             return _cannot_stop(error)
+
+    def resolve_agent(self, agent: str) -> ManagedAgentRef:
+        """Return how logs and metrics call the crew as an agent; a connection leads to one crew, whatever the name."""
+        return agents.ref(self.crew_conn_id, agent)
+
+    def get_agent_capabilities(self, agent: str) -> ManagedAgentCapabilities:
+        """Return what the crew can do as an agent."""
+        return agents.capabilities()
+
+    def invoke_agent(self, agent: str, request: ManagedAgentRequest) -> ManagedAgentResponse:
+        """Start the crew with the prompt, wait for its end, and return its output.
+
+        :raises ManagedAgentRejected: the service refused the prompt
+        :raises ManagedAgentInvocationError: nothing was started, and asking again cannot help
+        :raises CrewAgentFailed: the crew was started, or may have been; it was stopped if it had not ended
+        :raises CrewError: nothing was started, and asking again may help
+        """
+        prompt = agents.prompt_of(request)
+        return agents.response(agents.Consultation(self, self.prompt_input, request.timeout).answer(prompt))
 
     def test_connection(self) -> tuple[bool, str]:
         """Ask for the crew's inputs, as the Test button of the connection form does."""

@@ -103,17 +103,6 @@ def _slow_hash(secrets: object, salt: str) -> str:
     return hashlib.pbkdf2_hmac("sha256", text, salt.encode(), ROUNDS, 16).hex()
 
 
-# After these it is certain that the service started nothing.
-REFUSED = (
-    exceptions.CrewInvalidInput,
-    exceptions.CrewConnectionError,
-    exceptions.CrewBadRequest,
-    exceptions.CrewUnauthorized,
-    exceptions.CrewNotFound,
-    exceptions.CrewMissingInputs,
-    exceptions.CrewKeyReused,  # of a key of its own; of one that was sent before it settles nothing
-    exceptions.CrewRateLimited,
-)
 # A service that honours the key answers these only to a request that it has not seen before; otherwise it repeats its
 # first answer. Other refusals come before it checks the key.
 SETTLES = (exceptions.CrewBadRequest, exceptions.CrewMissingInputs)
@@ -254,7 +243,7 @@ class PostRecord:
 
         What other POSTs did is not settled by it: see `posts`.
         """
-        if not isinstance(error, SETTLES if self._resent else REFUSED):
+        if not isinstance(error, SETTLES if self._resent else exceptions.REFUSED):
             return False
         newest, *rest = self.record.get("earlier") or [{}]
         self.record = {**newest, "earlier": rest} if newest else {}

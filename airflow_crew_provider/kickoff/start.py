@@ -28,7 +28,7 @@ from airflow_crew_provider.models import CrewInputs, Execution, ExecutionState, 
 from airflow_crew_provider.stored_names import KICKOFF_STATE
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.poller import Poller
-from airflow_crew_provider.wait.watch import GRACE_FOR_UNKNOWN_ID, shortened
+from airflow_crew_provider.wait.watch import GRACE_FOR_UNKNOWN_ID, fate_of_stop, shortened
 
 WHAT_TO_CHECK = (
     "A second kickoff could run the crew twice, so none is sent. Check at the service whether an execution of this "
@@ -232,8 +232,8 @@ class KickoffStart:
         try:
             stopped = self._hook.stop(kickoff_id)
         except CrewError as error:
-            return False, outcomes.fate_of_stop(kickoff_id, error)
-        return stopped or outcomes.is_over(self._poller.poll(kickoff_id)), outcomes.fate_of_stop(kickoff_id, stopped)
+            return False, fate_of_stop(kickoff_id, error)
+        return stopped or outcomes.is_over(self._poller.poll(kickoff_id)), fate_of_stop(kickoff_id, stopped)
 
     def _is_forgotten(self, kickoff_id: str, reply: Execution | CrewError) -> bool:
         """Whether the service says twice that it does not know an id that is old enough to be known."""

@@ -25,7 +25,7 @@ from airflow_crew_provider.models import Json
 from airflow_crew_provider.stored_names import TRIGGER_CLASS_PATH
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.poller import Poller, Source
-from airflow_crew_provider.wait.watch import GAVE_UP, Outcome, Watch
+from airflow_crew_provider.wait.watch import GAVE_UP, Outcome, Watch, fate_of_stop
 
 
 def sources(hook: CrewHook, inbox: Json | None) -> list[Source]:
@@ -181,7 +181,7 @@ class CrewStatusTrigger(BaseTrigger):
 
     async def _stop_if_killed(self, *, without_task: bool) -> None:
         if await outcomes.is_by_user(self, without_task=without_task) and not await self._was_woken():
-            fate = outcomes.fate_of_stop(self.kickoff_id, await self._stop() if self.cancel_on_kill else None)
+            fate = fate_of_stop(self.kickoff_id, await self._stop() if self.cancel_on_kill else None)
             self.log.info("The task was ended by a user. %s", fate)
 
     async def _was_woken(self) -> bool:

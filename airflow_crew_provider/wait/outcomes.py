@@ -23,7 +23,7 @@ from airflow_crew_provider import exceptions
 from airflow_crew_provider.compat.supervisor import KILLS_CALL_ON_KILL, AirflowTaskTimeout, runs_in_worker, task_state
 from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.wait.poller import Poller
-from airflow_crew_provider.wait.watch import COMPLETED, FORGIVEN, PENDING, SEEN, Outcome, Watch
+from airflow_crew_provider.wait.watch import COMPLETED, FORGIVEN, PENDING, SEEN, Outcome, Watch, fate_of_stop
 
 RETRIES = 2
 
@@ -103,17 +103,6 @@ def fallback_timeout(deadline: float | None) -> timedelta | None:
 
 
 # --- the end of an execution ---
-
-
-def fate_of_stop(kickoff_id: str, stopped: bool | exceptions.CrewError | None) -> str:
-    """Return what became of an execution: stopped or not, a failed stop, or (None) no stop was requested."""
-    if stopped is None:
-        return f"Execution {kickoff_id} is not stopped and may go on at the service"
-    if isinstance(stopped, exceptions.CrewError):
-        return f"Execution {kickoff_id} could not be stopped ({stopped}) and may go on at the service"
-    if stopped:
-        return f"Execution {kickoff_id} was stopped"
-    return f"Execution {kickoff_id} could not be stopped: the service does not do it, or it is over already"
 
 
 def ended(poller: Poller, watch: Watch, outcome: Outcome) -> Execution | None:

@@ -25,6 +25,7 @@ from airflow_crew_provider.wait.watch import (
     TIMEOUT,
     Outcome,
     Watch,
+    fate_of_stop,
 )
 
 UNKNOWN = "unknown"
@@ -321,12 +322,12 @@ class WaitingTask(CrewTask):
     def stop_execution(self, kickoff_id: str) -> str:
         """Stop an execution, best effort; return a sentence on its fate."""
         try:
-            return outcomes.fate_of_stop(kickoff_id, self.hook.stop(kickoff_id))
+            return fate_of_stop(kickoff_id, self.hook.stop(kickoff_id))
         except CrewError as error:
-            return outcomes.fate_of_stop(kickoff_id, error)
+            return fate_of_stop(kickoff_id, error)
 
     def stop_if_asked(self, kickoff_id: str) -> None:
         """Stop the execution of a task that is ended for good, if `cancel_on_kill` says so; log its fate anyway."""
         asked = self.cancel_on_kill and outcomes.is_for_good(self._ti)
-        fate = self.stop_execution(kickoff_id) if asked else outcomes.fate_of_stop(kickoff_id, None)
+        fate = self.stop_execution(kickoff_id) if asked else fate_of_stop(kickoff_id, None)
         self.log.info("The task was killed. %s", fate)

@@ -78,6 +78,17 @@ def shortened(text: str) -> str:
     return text[: LONGEST_MESSAGE - len(end)] + end
 
 
+def fate_of_stop(kickoff_id: str, stopped: bool | exceptions.CrewError | None) -> str:
+    """Return what became of an execution: stopped or not, a failed stop, or (None) no stop was requested."""
+    if stopped is None:
+        return f"Execution {kickoff_id} is not stopped and may go on at the service"
+    if isinstance(stopped, exceptions.CrewError):
+        return f"Execution {kickoff_id} could not be stopped ({stopped}) and may go on at the service"
+    if stopped:
+        return f"Execution {kickoff_id} was stopped"
+    return f"Execution {kickoff_id} could not be stopped: the service does not do it, or it is over already"
+
+
 # --- the watch ---
 
 

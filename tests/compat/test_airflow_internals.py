@@ -20,7 +20,12 @@ import airflow_crew_provider
 PACKAGE = Path(airflow_crew_provider.__file__).parent
 INSTALLED = Version(Version(airflow.__version__).base_version)
 # Names that Airflow and its compat provider promise; all else stands in `compat/` and the files of `OWN`.
-PUBLIC = ("airflow.providers.common.compat.sdk", "airflow.triggers.base")
+PUBLIC = (
+    "airflow.providers.common.compat.sdk",
+    "airflow.triggers.base",
+    "airflow.providers.common.ai.exceptions",
+    "airflow.providers.common.ai.managed_agents.base",
+)
 
 
 @dataclass(frozen=True)

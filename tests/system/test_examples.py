@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.stack import AirflowStack, DagRun
+from scripts.stack import AirflowStack, CrewService, DagRun, ProcessGroup
+from tests.system.conftest import EXAMPLES as FOLDER
 
 EXAMPLES = ("crew_schedule", "crew_to_table", "crew_taskflow", "crew_per_row")  # crew_review: test_demo_path.py
 
@@ -31,3 +32,14 @@ def test_a_later_task_finds_the_output_in_the_table(runs: dict[str, DagRun]) -> 
 def test_the_outputs_of_mapped_crews_come_in_the_order_of_the_rows(runs: dict[str, DagRun]) -> None:
     runs["crew_per_row"].wait_for("success")
     assert runs["crew_per_row"].xcom("collect") == [f"Draft 1 on {topic}." for topic in ("tea", "rice", "salt")]
+
+
+def test_an_agent_of_common_ai_consults_a_crew(airflow: AirflowStack, group: ProcessGroup) -> None:
+    pytest.importorskip("airflow.providers.common.ai")
+    newsroom = str(FOLDER / "crews" / "newsroom.json")
+    service = CrewService(newsroom, name="crew-service-newsroom-agent", group=group).start()
+    airflow.api.add_connection("crew_newsroom_agent", **service.connection)
+    airflow.api.add_connection("pydanticai_test", conn_type="pydanticai")
+    run = airflow.api.trigger("crew_agent")
+    run.wait_for("success")
+    assert "What we wrote about a: ..." in run.xcom("ask")

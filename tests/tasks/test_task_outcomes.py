@@ -27,7 +27,17 @@ from airflow_crew_provider.exceptions import (
 from airflow_crew_provider.models import Execution, ExecutionState
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.outcomes import NET, CrewTaskFailed, fail_task, is_final, seconds
-from airflow_crew_provider.wait.watch import COMPLETED, FORGIVEN, GAVE_UP, PENDING, SEEN, AnsweredDraft, Outcome, Watch
+from airflow_crew_provider.wait.watch import (
+    COMPLETED,
+    FORGIVEN,
+    GAVE_UP,
+    PENDING,
+    SEEN,
+    AnsweredDraft,
+    Outcome,
+    Watch,
+    fate_of_stop,
+)
 
 WHERE = ("POST", "/kickoff", "no")
 FINAL = [
@@ -143,7 +153,7 @@ def test_airflows_own_timeout_comes_well_after_the_deadline(noon: float) -> None
     ],
 )
 def test_the_fate_of_an_execution_is_reported(stopped: Any, fate: str) -> None:
-    assert outcomes.fate_of_stop("k-1", stopped) == fate
+    assert fate_of_stop("k-1", stopped) == fate
 
 
 class Hook:

@@ -1,0 +1,240 @@
+"""A crew as an agent of common-ai: one prompt, one execution, one answer.
+
+The contract is `BaseManagedAgentHook` of ``apache-airflow-providers-common-ai``, which the extra ``common-ai``
+installs. Airflow tries a task again whatever failed in it, so an error also says whether a crew may have been started::
+
+    ManagedAgentRejected         nothing was started: the service refused the prompt, the model may write another
+    our own error, unchanged     nothing was started, and a later try may succeed
+    ManagedAgentInvocationError  nothing was started, and a later try would fail alike
+    CrewAgentFailed              a crew may have been started: the task fails without further tries
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowOptionalProviderFeatureException,
+    get_current_context,
+)
+
+from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.client.deployment import FLOW
+from airflow_crew_provider.compat import metrics
+from airflow_crew_provider.compat.task_state import task_identity
+from airflow_crew_provider.exceptions import REFUSED, CrewBadRequest, CrewError, CrewExecutionFailed
+from airflow_crew_provider.models import Execution, Json, Kickoff, reported
+from airflow_crew_provider.wait.watch import (
+    COMPLETED,
+    FAILED,
+    PENDING,
+    Outcome,
+    Pause,
+    Poll,
+    Step,
+    Watch,
+    fate_of_stop,
+    is_transient,
+    steps,
+)
+
+try:
+    from airflow.providers.common.ai.exceptions import ManagedAgentInvocationError, ManagedAgentRejected
+    from airflow.providers.common.ai.managed_agents.base import (
+        BaseManagedAgentHook,
+        ManagedAgentCapabilities,
+        ManagedAgentRef,
+        ManagedAgentRequest,
+        ManagedAgentResponse,
+        ManagedAgentUsage,
+    )
+except ImportError:
+
+    class BaseManagedAgentHook:  # type: ignore[no-redef]
+        """Stands for that of common-ai, which is not installed."""
+
+        def agent(self, agent: str) -> NoReturn:
+            """Say what to install."""
+            raise AirflowOptionalProviderFeatureException(
+                f"{agent!r} can be consulted as an agent with airflow-crew-provider[common-ai], which is not installed"
+            )
+
+    class ManagedAgentInvocationError(RuntimeError):  # type: ignore[no-redef]
+        """Stands for that of common-ai."""
+
+
+PLATFORM = "crewai.crew"
+LONGEST = 3600.0  # seconds, for a request without a limit of its own
+POLL_INTERVAL = 2.0
+WHAT_NOW = (
+    "The task is not tried again, since a second kickoff could run the crew twice; clear it to ask again. Check at the "
+    "service first whether an execution of this task runs (its meta.airflow names DAG, run, task and map index)"
+)
+
+
+class CrewAgentFailed(ManagedAgentInvocationError, AirflowFailException):
+    """A crew that was started, or may have been, gave no answer; another try would start a second one."""
+
+
+def ref(crew_conn_id: str, agent: str) -> ManagedAgentRef:
+    """Return how logs and metrics call a crew."""
+    return ManagedAgentRef(PLATFORM, f"{crew_conn_id}:{agent}")
+
+
+def capabilities() -> ManagedAgentCapabilities:
+    """Return what the answer of a crew has. It keeps no conversation."""
+    return ManagedAgentCapabilities(sessions=False, structured_output=True, usage=True, trace=True)
+
+
+def response(execution: Execution) -> ManagedAgentResponse:
+    """Return the answer of a completed execution."""
+    tokens = [reported(execution.usage, f"{each}_tokens") for each in ("prompt", "completion")]
+    sent, received = (None if each is None else int(each) for each in tokens)
+    return ManagedAgentResponse(
+        text=execution.output or "",
+        raw=execution.raw,
+        structured=execution.output_json,
+        usage=None if sent is received is None else ManagedAgentUsage(sent, received),
+        trace_ref=execution.kickoff_id,
+    )
+
+
+def prompt_of(request: ManagedAgentRequest) -> str:
+    """Return the prompt of a request that asks for nothing which a crew cannot do."""
+    asked = {"messages": request.messages, "session_id": request.session_id, "vendor_options": request.vendor_options}
+    refused = [name for name, value in asked.items() if value]
+    if refused or request.prompt is None:
+        raise ManagedAgentInvocationError(f"A crew takes a prompt alone, not {', '.join(refused)}. Nothing was started")
+    return request.prompt
+
+
+class Consultation:
+    """One question to a crew.
+
+    :param crew: the `CrewHook`, whose module knows this one
+    :param prompt_input: the input that takes the prompt; None for the only one that the crew requires
+    :param seconds: how long it may take
+    """
+
+    def __init__(self, crew: Any, prompt_input: str | None, seconds: float | None) -> None:
+        self._crew, self._prompt_input = crew, prompt_input
+        self._deadline = time.time() + (LONGEST if seconds is None else seconds)
+
+    def answer(self, prompt: str) -> Execution:
+        """Start the crew with a prompt, and return its completed execution."""
+        with _nothing_started():
+            name = self._input()
+            kickoff_id = self._kickoff({name: prompt})
+        metrics.started(self._crew.crew_conn_id)
+        self._crew.log.info("Started execution %s of the crew at connection %s", kickoff_id, self._crew.crew_conn_id)
+        try:
+            return self._completed(kickoff_id)
+        except CrewAgentFailed:
+            raise
+        except Exception as error:
+            raise CrewAgentFailed(f"{self._stopped(kickoff_id)}: {type(error).__name__}: {error}") from error
+        except BaseException:  # such as Airflow's own timeout of the task
+            self._crew.log.warning("%s", self._stopped(kickoff_id))
+            raise
+
+    # --- the kickoff ---
+
+    def _input(self) -> str:
+        """Return the input that takes the prompt.
+
+        :raises ManagedAgentInvocationError: the crew has no such input, or requires others too
+        """
+        asked = self._crew.inputs()
+        unless_flow = [] if self._crew.connection.kind == FLOW else asked.names
+        required = unless_flow if asked.required is None else asked.required
+        candidates = [self._prompt_input] if self._prompt_input else required or asked.names
+        others = [each for each in required if each not in candidates[:1]]
+        if len(candidates) == 1 and candidates[0] in asked.names and not others:
+            return candidates[0]
+        wanted = f"{self._prompt_input!r} with" if self._prompt_input else "one input for"
+        asks = f"it asks for {', '.join(asked.names) or 'none'}, and requires {', '.join(required) or 'none'}"
+        said = f"An agent gives a crew {wanted} its prompt and nothing else, which does not fit: {asks}"
+        advice = "Name the input by CrewHook(prompt_input=...), and let the crew require no other. Nothing was started"
+        raise ManagedAgentInvocationError(f"{self._crew.mask(said)}. {advice}")
+
+    def _kickoff(self, inputs: Json) -> str:
+        """Send the kickoff, once."""
+        left = max(0.0, self._deadline - time.time())
+        try:
+            kickoff_id: str = self._crew.send_kickoff(Kickoff(inputs=inputs, meta=_meta()), timeout=left).kickoff_id
+            return kickoff_id
+        except REFUSED:
+            raise
+        except Exception as error:
+            metrics.outcome_unknown(self._crew.crew_conn_id, "kickoff")
+            raise CrewAgentFailed(f"{error}. {WHAT_NOW}") from error
+
+    # --- the wait ---
+
+    def _completed(self, kickoff_id: str) -> Execution:
+        watch = Watch(kickoff_id=kickoff_id, started=time.time(), deadline=self._deadline, poll_interval=POLL_INTERVAL)
+        outcome = self._outcome(watch)
+        if outcome.kind == COMPLETED:
+            assert watch.last
+            metrics.completed(self._crew.crew_conn_id, watch.last)
+            return watch.last
+        if outcome.kind == FAILED:
+            metrics.failed(self._crew.crew_conn_id, outcome.usage)
+            raise CrewAgentFailed(f"{CrewExecutionFailed(kickoff_id, outcome.message)}. Clear the task to ask again")
+        said = outcome.message
+        if outcome.kind == PENDING:
+            said = f"The crew asks a person, at task {outcome.crew_task_id}, which an agent cannot wait for"
+        raise CrewAgentFailed(f"{said}. {self._stopped(kickoff_id)}. Clear the task to ask again")
+
+    def _outcome(self, watch: Watch) -> Outcome:
+        walk = steps(watch, time.time, self._crew.log.info)
+        step = next(walk)
+        while True:
+            try:
+                step = walk.send(self._do(step, watch.kickoff_id))
+            except StopIteration as end:
+                outcome: Outcome = end.value
+                return outcome
+
+    def _do(self, step: Step, kickoff_id: str) -> Any:
+        if isinstance(step, Pause):
+            return time.sleep(step.seconds)
+        try:
+            if not isinstance(step, Poll):
+                return self._crew.refresh()
+            metrics.polled(self._crew.crew_conn_id, in_triggerer=False)
+            return self._crew.client.send(endpoints.status(kickoff_id), timeout=step.timeout)
+        except CrewError as error:
+            return error
+
+    def _stopped(self, kickoff_id: str) -> str:
+        """Stop it, since nobody goes on with it; return a sentence on its fate."""
+        try:
+            return fate_of_stop(kickoff_id, self._crew.stop(kickoff_id))
+        except CrewError as error:
+            return fate_of_stop(kickoff_id, error)
+
+
+@contextmanager
+def _nothing_started() -> Iterator[None]:
+    """Sort what fails before a crew is started."""
+    try:
+        yield
+    except CrewBadRequest as error:
+        raise ManagedAgentRejected(str(error)) from error
+    except CrewError as error:
+        if is_transient(error):
+            raise
+        raise ManagedAgentInvocationError(f"{error}. Nothing was started") from error
+
+
+def _meta() -> Json | None:
+    """Return which task asks, so that its executions can be found; None outside of a task."""
+    try:
+        return {"airflow": task_identity(get_current_context())}
+    except Exception:
+        return None
