@@ -13,6 +13,7 @@ from airflow_crew_provider.api.status import execution
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import ExecutionState
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
+from airflow_crew_provider.resume import sending
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.testing import scenario
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
@@ -94,7 +95,8 @@ def test_the_inputs_annotation_of_a_decorated_function_splits_no_record():
     assert of_crews().get_task("write").multiple_outputs is False
 
 
-def test_four_fields_are_left_to_the_service_to_judge(scripted_crew, context):
+def test_four_fields_are_left_to_the_service_to_judge(scripted_crew, context, monkeypatch):
+    monkeypatch.setattr(sending, "SETTLING", 0.3)
     scripted_crew(SLOW)
     kickoff_id = CrewHook().kickoff({})
     resume = CrewResumeOperator(
