@@ -76,6 +76,7 @@ ROWS = {
     "A21": ("a draft rejected in a form not accepted, then the deadline", "the deadline does not approve it"),
     "A26": ("Airflow 3.4: a review is retried or cleared around its answer", "the answer counts, or it is asked anew"),
     "A27": ("SQLite: forty answers by REST while tasks and webhooks write", "each request is answered within 5 s"),
+    "A29": ("the tab: a viewer without XComs or forms; the execution of another DAG", "403 or 404 at every address"),
     "A22": ("a DAG run deleted and created again under its id", "a new execution; nothing of the deleted run counts"),
     "A23": ("escalation steps at one time; an answer after a lost look", "all are told; the answer counts"),
     "A24": ("Airflow 3.4, and an upgrade to it with open registrations", "what the inbox stores is found as before"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeGuard, TypeVar
 from urllib.parse import quote, urlencode, urljoin, urlsplit
@@ -145,6 +145,20 @@ def executions(state: str | None = None, limit: int = 20) -> Call[list[Execution
     return Call("GET", f"/executions?{urlencode(asked)}", _read_executions)
 
 
+@dataclass(frozen=True)
+class Details:
+    """What `details` was answered: the object, None where it is as it was, and the mark of this state of it."""
+
+    found: Json | None
+    etag: str | None
+
+
+def details(execution_id: str, etag: str | None = None) -> Call[Details]:
+    """``GET /executions/{id}``: only this project's crew service has it. What has not changed is not sent again."""
+    headers = {"If-None-Match": etag} if etag else {}
+    return Call("GET", f"/executions/{path_segment(execution_id)}", _read_details, headers=headers, also=(304,))
+
+
 def resume(request: Resume) -> Call[Resumed]:
     """``POST /resume`` (specification, section 4.4), every field in the spelling of both dialects."""
     path_segment(request.execution_id)
@@ -262,6 +276,18 @@ def _read_executions(answer: HttpResponse, mask: Mask) -> list[Execution]:
     if None in found:
         raise exceptions.CrewProtocolError("GET /executions gave no list of executions under 'executions'")
     return [execution for execution in found if execution]
+
+
+def _read_details(answer: HttpResponse, mask: Mask) -> Details:
+    etag = answer.headers.get("etag")
+    if answer.status == 304:
+        return Details(None, etag)
+    # Masked as a whole: it goes to browsers.
+    masked = replace(answer, body=mask(answer.body.decode("utf-8", "replace")).encode())
+    found = responses.json_of(masked, "GET /executions", mask)
+    if not isinstance(found, dict) or text_or_none(found.get("state")) is None:
+        raise exceptions.CrewProtocolError("GET /executions/{id} gave no object with a state")
+    return Details(found, etag)
 
 
 def _listed(item: Any, mask: Mask) -> Execution | None:

@@ -28,3 +28,8 @@ def has_form_per_attempt() -> bool:
 def clears_discard_task_state() -> bool:
     """Whether clearing a task empties its task state store, as since Airflow 3.4 where nobody asks to keep it."""
     return RELEASE >= (3, 4)
+
+
+def has_views_by_operator() -> bool:
+    """Whether a plugin's view may name the operators on whose tasks it shows, as it may since Airflow 3.4."""
+    return RELEASE >= (3, 4)

@@ -148,6 +148,30 @@ INTERNALS = [
         Internal(f"airflow.models.hitl:HITLDetail.{name}", "review/refusal_notice.py", "a question's row", since="3.1")
         for name in ("body", "options", "params", "responded_at", "responded_by", "chosen_options", "params_input")
     ),
+    *(
+        Internal(f"airflow.models.hitl:HITLDetail.{name}", "compat/task_records.py", "an open form", since="3.1")
+        for name in ("ti_id", "responded_at")
+    ),
+    *(
+        Internal(f"{TASK}.{name}", "compat/task_records.py", "the tasks of a run, and how Airflow labels them")
+        for name in ("id", "state", "map_index", "rendered_map_index")
+        if name != "id" or Version("3.0") <= INSTALLED
+    ),
+    Internal("airflow.models.dagrun:DagRun.id", "compat/task_records.py", "whether there is such a run"),
+    Internal("airflow.models.xcom:XComModel.get_many", "compat/task_records.py", "what tasks have pushed", since="3.0"),
+    Internal(
+        "airflow.api_fastapi.core_api.security:requires_access_dag", "compat/access.py", "who may see", since="3.0"
+    ),
+    *(
+        Internal(
+            f"airflow.api_fastapi.auth.managers.models.resource_details:DagAccessEntity.{name}",
+            "compat/access.py",
+            "what a role may see of a DAG",
+            since="3.1",
+        )
+        for name in ("XCOM", "HITL_DETAIL")
+    ),
+    Internal("airflow.providers.common.compat.sdk:AirflowPlugin", "view/plugin.py", "base class of the plugin"),
     Internal(
         "airflow.providers.standard.triggers.hitl:HITLTrigger",
         "compat/answer_trigger.py",

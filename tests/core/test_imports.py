@@ -35,6 +35,9 @@ PURE = (
     "review.answer",
     "review.drafts",
     "review.form",
+    "view.execution",
+    "view.markdown",
+    "view.page",
 )
 WITHOUT_AIRFLOW = (*PURE, "client.client", "client.blocking", "client.asynchronous", "audit")
 BELOW = (*VALUES, "api", "client", "compat", "hooks")  # what every room may know
@@ -66,6 +69,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "decorators": (*ROOMS, "operators"),
     "task_groups": (*ROOMS, "operators", "sensors"),
     "audit": VALUES,
+    "view": (*BELOW, "review"),
 }
 # The kit for users' tests is the one place that may know all wings, and the service.
 KNOWS_ALL = ("testing",)

@@ -1,0 +1,128 @@
+"""What Airflow has stored about the executions of one DAG run, read in the API server. Needs Airflow 3.1 or newer.
+
+XComs stand in another table from Airflow 3.4 on, and belong to one attempt there; `XComModel.get_many` reads either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from airflow.models.dagrun import DagRun
+from airflow.models.hitl import HITLDetail
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.xcom import XComModel
+from airflow.utils.session import create_session
+from sqlalchemy import select
+
+from airflow_crew_provider.compat.version import has_form_per_attempt
+from airflow_crew_provider.models import Json
+from airflow_crew_provider.stored_names import EXECUTION_KEY, REVIEW_KEY
+
+MOST_TASKS = 5_000
+MOST_DECISIONS = 50
+WAITS_FOR_A_PERSON = ("awaiting_input", "deferred")
+
+Place = tuple[str, int]  # task id, map index
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """One task instance, and which execution it has said it is about.
+
+    :param label: of a mapped task, what Airflow shows for its index
+    :param has_open_form: whether a person can answer it now
+    """
+
+    task_id: str
+    map_index: int
+    state: str | None
+    label: str | None
+    about: Json
+    pushed_at: datetime
+    has_open_form: bool = False
+
+    @property
+    def place(self) -> Place:
+        """Where it stands in its DAG run."""
+        return self.task_id, self.map_index
+
+
+def exists(dag_id: str, run_id: str, task_id: str | None = None, map_index: int = -1) -> bool:
+    """Whether there is such a task instance, or such a DAG run if no task is named."""
+    model: Any = DagRun if task_id is None else TaskInstance
+    where = [model.dag_id == dag_id, model.run_id == run_id]
+    if task_id is not None:
+        where += [model.task_id == task_id, model.map_index == map_index]
+    with create_session(scoped=False) as session:
+        return session.execute(select(model.id).where(*where).limit(1)).first() is not None
+
+
+def of_run(dag_id: str, run_id: str) -> list[TaskRecord]:
+    """Return the task instances of a DAG run that are about an execution, the latest last."""
+    with create_session(scoped=False) as session:
+        pushed = [row for row in _xcoms(session, dag_id, run_id, EXECUTION_KEY, MOST_TASKS) if _is_object(row)]
+        instances = _instances(session, dag_id, run_id, {row.task_id for row in pushed})
+        forms = _open_forms(session, [ti.id for ti in instances.values() if ti.state in WAITS_FOR_A_PERSON])
+        found = [_record(row, instances.get((row.task_id, row.map_index)), forms) for row in pushed]
+    return sorted(found, key=lambda each: each.pushed_at)
+
+
+def decisions(dag_id: str, run_id: str, places: Collection[Place]) -> list[Json]:
+    """Return what was decided in these reviews, the earliest first."""
+    names = {task_id for task_id, _ in places}
+    with create_session(scoped=False) as session:
+        rows = _xcoms(session, dag_id, run_id, REVIEW_KEY, MOST_DECISIONS, names, {index for _, index in places})
+        found = [row for row in rows if (row.task_id, row.map_index) in places and _is_object(row)]
+        return [row.value for row in sorted(found, key=lambda row: row.timestamp)]
+
+
+def _xcoms(
+    session: Any,
+    dag_id: str,
+    run_id: str,
+    key: str,
+    most: int,
+    task_ids: Collection[str] | None = None,
+    map_indexes: Collection[int] | None = None,
+) -> list[Any]:
+    everywhere: Json = {"region_id": None} if has_form_per_attempt() else {}
+    query = XComModel.get_many(
+        run_id=run_id,
+        key=key,
+        dag_ids=dag_id,
+        task_ids=list(task_ids) if task_ids is not None else None,
+        map_indexes=list(map_indexes) if map_indexes is not None else None,
+        limit=most,
+        **everywhere,
+    )
+    return list(session.scalars(query))
+
+
+def _is_object(row: Any) -> bool:
+    return isinstance(row.value, dict)
+
+
+def _instances(session: Any, dag_id: str, run_id: str, names: Collection[str]) -> dict[Place, Any]:
+    columns = (TaskInstance.id, TaskInstance.task_id, TaskInstance.map_index, TaskInstance.state)
+    label: Any = TaskInstance.rendered_map_index
+    of_run = (TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id)
+    rows = session.execute(select(*columns, label.label("label")).where(*of_run, TaskInstance.task_id.in_(names)))
+    return {(ti.task_id, ti.map_index): ti for ti in rows}
+
+
+def _open_forms(session: Any, waiting: Collection[Any]) -> set[Any]:
+    if not waiting:
+        return set()
+    unanswered = (HITLDetail.ti_id.in_(waiting), HITLDetail.responded_at.is_(None))
+    return set(session.scalars(select(HITLDetail.ti_id).where(*unanswered)))
+
+
+def _record(row: Any, instance: Any, forms: set[Any]) -> TaskRecord:
+    about = (row.value, row.timestamp)
+    if instance is None:
+        return TaskRecord(row.task_id, row.map_index, None, None, *about)
+    label = instance.label if row.map_index >= 0 else None
+    return TaskRecord(row.task_id, row.map_index, instance.state, label, *about, instance.id in forms)

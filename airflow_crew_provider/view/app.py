@@ -1,0 +1,272 @@
+"""The tab as HTTP: a page, its fragment that is fetched again while the execution runs, and the overview of a DAG run.
+
+An address names a task instance, and Airflow's auth manager is asked about its DAG on each of them. Which execution is
+shown follows from what the server finds under that name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.responses import HTMLResponse, Response
+
+from airflow_crew_provider.compat import task_records
+from airflow_crew_provider.compat.access import MAY_SEE
+from airflow_crew_provider.compat.task_records import Place, TaskRecord
+from airflow_crew_provider.models import Json
+from airflow_crew_provider.view import deployment, page
+from airflow_crew_provider.view.execution import Seen, Target, progress
+from airflow_crew_provider.view.lookups import Shared
+from airflow_crew_provider.view.page import Facts, address
+
+PAUSE = 2.0  # seconds between two look-ups of the same, however many people look
+MOST_SHOWN = 500  # executions in the overview of a run
+SAID = {
+    401: ("Not signed in", "Sign in to Airflow and open this page again."),
+    403: ("No access", "You may not see the XComs and the questions of this DAG, so its executions are not shown."),
+    404: ("Nothing here", "There is no such task or DAG run."),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What Airflow's database has on the executions of a DAG run."""
+
+    tasks: Sequence[TaskRecord]
+    is_final: bool = False
+
+    def of(self, place: Place) -> TaskRecord | None:
+        """Return what a task instance has said."""
+        return next((task for task in self.tasks if task.place == place), None)
+
+    def about(self, target: Target) -> list[TaskRecord]:
+        """Return all tasks that are about an execution, the latest last."""
+        return [task for task in self.tasks if target_of(task) == target]
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What the reviews of an execution have decided."""
+
+    decisions: Sequence[Json]
+    is_final: bool = False
+
+
+def target_of(task: TaskRecord) -> Target:
+    """Return the execution that a task instance is about."""
+    told = task.about
+    ids = str(told.get("execution_id") or ""), str(told.get("kickoff_id") or told.get("execution_id") or "")
+    return Target(str(told.get("crew_conn_id") or ""), *ids, told.get("view"))
+
+
+class Knowledge:
+    """What this API server knows, and shares among all who look."""
+
+    def __init__(self, look_up: Any = deployment.look_up, pause: float = PAUSE) -> None:
+        self.runs: Shared[tuple[str, str], Run] = Shared(_run, pause=pause, threads=2, most=64)
+        self.decided: Shared[tuple[str, str, frozenset[Place]], Decided] = Shared(
+            _decided, pause=pause, threads=2, most=64
+        )
+        self.executions: Shared[Target, Seen] = Shared(look_up, pause=pause, threads=8, most=32)
+
+    async def run(self, dag_id: str, run_id: str, now: float) -> Run:
+        """Return the records of a DAG run."""
+        return await self.runs.latest((dag_id, run_id), now) or Run(())
+
+    async def facts(self, run: Run, task: TaskRecord, dag_id: str, run_id: str, now: float) -> Facts:
+        """Return what the page of a task shows."""
+        same = run.about(target_of(task))
+        # What was polled last, since a resume may give a new id; and the page that any of these tasks was told of.
+        view = next((each.about["view"] for each in reversed(same) if each.about.get("view")), None)
+        target = replace(target_of(same[-1]), view=view)
+        seen = await self.executions.latest(target, now)
+        key = (dag_id, run_id, frozenset(each.place for each in same))
+        decided = await self.decided.latest(key, now)
+        asked = next((each for each in same if each.has_open_form), None)
+        return Facts(
+            kickoff_id=target.kickoff_id,
+            execution_id=target.execution_id,
+            crew_conn_id=target.crew_conn_id,
+            seen=seen,
+            decisions=decided.decisions if decided else (),
+            form=_form(dag_id, run_id, asked) if asked else "",
+        )
+
+
+def _run(key: tuple[str, str], before: Run | None) -> Run:
+    return Run(task_records.of_run(*key))
+
+
+def _decided(key: tuple[str, str, frozenset[Place]], before: Decided | None) -> Decided:
+    return Decided(task_records.decisions(*key))
+
+
+def _form(dag_id: str, run_id: str, task: TaskRecord) -> str:
+    mapped = f"/mapped/{task.map_index}" if task.map_index >= 0 else ""
+    return f"{address('dags', dag_id, 'runs', run_id, 'tasks', task.task_id)}{mapped}/required_actions"
+
+
+# --- addresses ---
+
+router = APIRouter(dependencies=[Depends(each) for each in MAY_SEE])
+Index = str  # Airflow's page leaves the placeholder of a task that is not mapped
+
+
+def knowledge(request: Request) -> Knowledge:
+    """Return what the application knows."""
+    known: Knowledge = request.app.state.knowledge
+    return known
+
+
+@router.get("/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}")
+async def task_page(request: Request, dag_id: str, run_id: str, task_id: str, map_index: Index) -> Response:
+    """Show the execution of a task."""
+    return await _task(request, dag_id, run_id, task_id, map_index, whole=True)
+
+
+@router.get("/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}/fragment")
+async def task_fragment(request: Request, dag_id: str, run_id: str, task_id: str, map_index: Index) -> Response:
+    """Return the part of the page that changes, or 304 where it has not."""
+    return await _task(request, dag_id, run_id, task_id, map_index, whole=False)
+
+
+async def _task(request: Request, dag_id: str, run_id: str, task_id: str, map_index: str, *, whole: bool) -> Response:
+    index, now = _index(map_index), time.monotonic()
+    known = knowledge(request)
+    run = await known.run(dag_id, run_id, now)
+    task = run.of((task_id, index))
+    overview = f"{request.scope.get('root_path', '')}/{address('dags', dag_id, 'runs', run_id)}"
+    if task is None:
+        return await _without_execution(dag_id, run_id, task_id, index, overview)
+    facts = await known.facts(run, task, dag_id, run_id, now)
+    form = f"{_airflow(request)}/{facts.form}" if facts.form else ""
+    body = await run_in_threadpool(_rendered, facts, form, overview)
+    if not whole:
+        return _fragment(request, body, is_live=facts.is_live)
+    place = f"{request.scope.get('root_path', '')}/{address('dags', dag_id, 'runs', run_id, 'tasks', task_id, index)}"
+    return _html(page.task_page(task_id, body, address=f"{place}/fragment", is_live=facts.is_live, run=overview))
+
+
+async def _without_execution(dag_id: str, run_id: str, task_id: str, index: int, overview: str) -> Response:
+    if not await run_in_threadpool(task_records.exists, dag_id, run_id, task_id, index):
+        raise HTTPException(404)
+    text = "It shows here as soon as this task has started one or waits for one."
+    return _html(page.message_page("No execution yet", text, overview))
+
+
+@router.get("/dags/{dag_id}/runs/{run_id}")
+async def run_page(request: Request, dag_id: str, run_id: str) -> Response:
+    """Show all executions of a DAG run, by what Airflow knows; nothing is asked of a deployment."""
+    known = knowledge(request)
+    run = await known.run(dag_id, run_id, time.monotonic())
+    if not run.tasks and not await run_in_threadpool(task_records.exists, dag_id, run_id):
+        raise HTTPException(404)
+    latest = {target_of(task): task for task in run.tasks}
+    prefix = f"{request.scope.get('root_path', '')}/{address('dags', dag_id, 'runs', run_id, 'tasks')}"
+    shown = [_line(known.executions.peek(target), task, prefix) for target, task in list(latest.items())[:MOST_SHOWN]]
+    return _fragment(
+        request,
+        page.run_page(dag_id, run_id, shown, left_out=max(0, len(latest) - MOST_SHOWN)),
+        is_live=True,
+    )
+
+
+def _line(seen: Seen | None, task: TaskRecord, prefix: str) -> Json:
+    found = seen.found if seen else None
+    state = str(found["state"]) if found else _state(task)
+    return {
+        "href": f"{prefix}/{address(task.task_id, task.map_index)}",
+        "label": task.label or (f"#{task.map_index}" if task.map_index >= 0 else target_of(task).execution_id),
+        "task_id": task.task_id,
+        "state": state,
+        "word": page.STATES.get(state, state),
+        "progress": progress(found) if found else None,
+    }
+
+
+def _state(task: TaskRecord) -> str:
+    """Return what Airflow's own states say of an execution."""
+    if task.has_open_form:
+        return "pending"
+    return {"failed": "error", "upstream_failed": "error", "success": "completed"}.get(task.state or "", "running")
+
+
+# --- answers ---
+
+
+def _rendered(facts: Facts, form: str, overview: str) -> str:
+    return page.fragment(facts, form=form, run=overview)
+
+
+def _airflow(request: Request) -> str:
+    """Return the path of Airflow itself, below which plugins are mounted."""
+    root: str = request.scope.get("app_root_path") or ""
+    return root
+
+
+def _index(text: str) -> int:
+    """Read a map index; a task that is not mapped has -1, or what Airflow's page leaves in its place."""
+    if text == "{MAP_INDEX}":
+        return -1
+    try:
+        return int(text)
+    except ValueError:
+        raise HTTPException(404) from None
+
+
+def _fragment(request: Request, body: str, *, is_live: bool) -> Response:
+    etag = page.etag_of(body)
+    headers = {"ETag": etag, "Crew-Live": "yes" if is_live else "no"}
+    if request.headers.get("if-none-match") == etag:
+        return Response(None, 304, {**_headers(), **headers})
+    return _html(body, headers=headers)
+
+
+def _html(text: str, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return HTMLResponse(text, status, {**_headers(), **(headers or {})})
+
+
+def _headers() -> dict[str, str]:
+    return {
+        "Content-Security-Policy": page.policy(),
+        "Cache-Control": "private, no-store",
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+    }
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, StarletteHTTPException)
+    title, text = SAID.get(error.status_code, ("Not shown", "This page cannot be shown."))
+    return _html(page.message_page(title, text), error.status_code)
+
+
+icons = APIRouter()
+
+
+@icons.get("/icon.svg")
+def icon() -> Response:
+    """Return the tab's icon for a light page."""
+    return Response(page.icon(dark=False), media_type="image/svg+xml", headers={"Cache-Control": "max-age=86400"})
+
+
+@icons.get("/icon-dark.svg")
+def icon_dark() -> Response:
+    """Return the tab's icon for a dark page."""
+    return Response(page.icon(dark=True), media_type="image/svg+xml", headers={"Cache-Control": "max-age=86400"})
+
+
+def view_app(known: Knowledge | None = None) -> FastAPI:
+    """Return the application."""
+    app = FastAPI(title="Crew view", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.knowledge = known or Knowledge()
+    app.add_exception_handler(StarletteHTTPException, _refused)
+    app.include_router(icons)
+    app.include_router(router)
+    return app

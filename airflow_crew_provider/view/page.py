@@ -1,0 +1,165 @@
+"""Makes the pages of the tab from what is known. Pure: no clock, so that the same facts are the same page."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+
+from airflow_crew_provider.models import Json, reported
+from airflow_crew_provider.view import execution, markdown
+from airflow_crew_provider.view.execution import Seen
+
+STATES = {
+    "running": "Running",
+    "pending": "Waits for a person",
+    "completed": "Completed",
+    "error": "Failed",
+    "not_found": "Not found",
+    "not_started": "Not started",
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that the fragment of a task shows.
+
+    :param seen: what the deployment has told; None while nobody knows
+    :param decisions: of the reviews of this execution in Airflow
+    :param form: where the question that is open now can be answered, below Airflow's own address
+    """
+
+    kickoff_id: str
+    execution_id: str
+    crew_conn_id: str
+    seen: Seen | None
+    decisions: Sequence[Json] = ()
+    form: str = ""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the page can still change."""
+        return self.seen is None or not self.seen.is_final
+
+
+def fragment(facts: Facts, *, form: str = "", run: str = "") -> str:
+    """Return the part of the page that is replaced while the execution runs.
+
+    :param form: the address of the open question
+    :param run: the address of the overview of the DAG run
+    """
+    seen = facts.seen
+    found = execution.with_decisions(seen.found, facts.decisions) if seen and seen.found else None
+    progress = execution.progress(found) if found else None
+    return _rendered("fragment.html", facts=facts, seen=seen, found=found, progress=progress, form=form, run=run)
+
+
+def task_page(title: str, body: str, *, address: str, is_live: bool, run: str) -> str:
+    """Return the page of a task, around its fragment."""
+    shown = Markup(body)  # noqa: S704 - rendered by a template above
+    return _rendered("task.html", title=title, body=shown, address=address, is_live=is_live, run=run)
+
+
+def run_page(dag_id: str, run_id: str, executions: Sequence[Json], *, left_out: int) -> str:
+    """Return the overview of a DAG run."""
+    return _rendered("run.html", dag_id=dag_id, run_id=run_id, executions=executions, left_out=left_out)
+
+
+def message_page(title: str, text: str, run: str = "") -> str:
+    """Return a page that says why there is nothing to see."""
+    return _rendered("message.html", title=title, text=text, run=run)
+
+
+def etag_of(text: str) -> str:
+    """Return what changes with a text."""
+    return f'"{hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]}"'
+
+
+def policy() -> str:
+    """Return the policy of each page: it loads nothing, and runs its own script alone."""
+    script, style = (f"'sha256-{_digest(_file(name))}'" for name in ("page.js", "page.css"))
+    own = f"script-src {script}; style-src {style}; connect-src 'self'"
+    return f"default-src 'none'; {own}; form-action 'none'; base-uri 'none'; frame-ancestors 'self'"
+
+
+def icon(*, dark: bool) -> str:
+    """Return the tab's icon."""
+    return _file("icon.svg").replace("currentColor", "#e4e4e7" if dark else "#27272a")
+
+
+def address(*parts: str | int) -> str:
+    """Return a path of quoted parts."""
+    return "/".join(quote(str(part), safe="") for part in parts)
+
+
+# --- what the templates say ---
+
+
+def _duration(seconds: Any) -> str:
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        return ""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def _tokens(usage: Any) -> str:
+    count = reported(usage, "total_tokens")
+    return f"{count:,} tokens" if count else ""
+
+
+def _cost(usage: Any) -> str:
+    cost = reported(usage, "cost_usd")
+    return "" if not cost else f"${cost:,.2f}" if cost >= 1 else f"${cost:.4f}"
+
+
+def _moment(text: Any) -> Markup | str:
+    """Return a time, which the page's script writes in the reader's own zone."""
+    try:
+        moment = datetime.fromisoformat(text).astimezone(UTC)
+    except (TypeError, ValueError):
+        return ""
+    return Markup('<time datetime="{}">{}</time>').format(moment.isoformat(), f"{moment:%Y-%m-%d %H:%M:%S} UTC")
+
+
+def _person(decision: Json) -> str:
+    reviewer = decision.get("reviewer")
+    return str(reviewer.get("name") or reviewer.get("id") or "") if isinstance(reviewer, dict) else ""
+
+
+def _rendered(template: str, **values: Any) -> str:
+    return _environment().get_template(template).render(**values)
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(loader=PackageLoader(__package__), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    filters = {"duration": _duration, "tokens": _tokens, "cost": _cost, "moment": _moment, "person": _person}
+    made.filters |= {
+        **filters,
+        "markdown": markdown.rendered,
+        "json": markdown.json_text,
+    }
+    own = {"script": Markup(_file("page.js")), "style": Markup(_file("page.css"))}  # noqa: S704 - files of ours
+    made.globals |= {"states": STATES, "difference": markdown.difference, **own}
+    return made
+
+
+@cache
+def _file(name: str) -> str:
+    return files(__package__).joinpath("templates", name).read_text("utf-8")
+
+
+def _digest(text: str) -> str:
+    return b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,60 @@
+"""The plugin that puts the Crew tab on the pages of tasks. Every Airflow process loads it, and it imports very little.
+
+Airflow 3.4 shows a view for the operators that it names. Before, it would show it for every task of every DAG, so there
+the tab is off until a setting turns it on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.providers.common.compat.sdk import AirflowPlugin, conf
+
+from airflow_crew_provider.compat.version import has_human_in_the_loop, has_views_by_operator
+
+URL_PREFIX = "/crew-view"
+SECTION, TASK_TAB, RUN_TAB = "crew", "task_tab", "run_tab"
+# Relative, so that an Airflow below a path finds it too.
+RUN_PAGE = f"{URL_PREFIX[1:]}/dags/{{DAG_ID}}/runs/{{RUN_ID}}"
+ICONS = {"icon": f"{URL_PREFIX[1:]}/icon.svg", "icon_dark_mode": f"{URL_PREFIX[1:]}/icon-dark.svg"}
+OPERATORS = ["CrewKickoffOperator", "@task.crew", "CrewStatusSensor", "CrewReviewOperator", "CrewResumeOperator"]
+
+
+class View:
+    """An ASGI application that builds the real one when it is first called."""
+
+    _app: Any = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass a request on."""
+        if self._app is None:
+            from airflow_crew_provider.view import app
+
+            self._app = app.view_app()
+        await self._app(scope, receive, send)
+
+
+def external_views() -> list[dict[str, Any]]:
+    """Return the tabs that this Airflow is to show."""
+    if not has_human_in_the_loop():
+        return []
+    task = {
+        "name": "Crew",
+        "href": f"{RUN_PAGE}/tasks/{{TASK_ID}}/{{MAP_INDEX}}",
+        "destination": "task_instance",
+        "url_route": "crew",
+        "applies_to": {"operator_name": OPERATORS},
+        **ICONS,
+    }
+    run = {"name": "Crews", "href": RUN_PAGE, "destination": "dag_run", "url_route": "crews", **ICONS}
+    on_tasks = conf.getboolean(SECTION, TASK_TAB, fallback=has_views_by_operator())
+    on_runs = conf.getboolean(SECTION, RUN_TAB, fallback=False)
+    return [*([task] if on_tasks else []), *([run] if on_runs else [])]
+
+
+class CrewViewPlugin(AirflowPlugin):
+    """Shows what a crew does on the page of its task."""
+
+    name = "crew_view"
+    fastapi_apps = [{"app": View(), "url_prefix": URL_PREFIX, "name": "Crew view"}] if has_human_in_the_loop() else []
+    external_views = external_views()

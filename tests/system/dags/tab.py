@@ -1,0 +1,22 @@
+"""DAGs whose tab is looked at: a crew of three tasks, and a mapped one."""
+
+from __future__ import annotations
+
+import pendulum
+from airflow.providers.common.compat.sdk import DAG
+
+from airflow_crew_provider.operators.crew import CrewKickoffOperator
+
+START = pendulum.datetime(2026, 1, 1, tz="UTC")
+WAITS = {"wait_for_completion": True, "deferrable": True, "poll_interval": 1}
+
+with DAG("tab_three_tasks", schedule=None, start_date=START, catchup=False):
+    CrewKickoffOperator(task_id="kickoff", inputs={"topic": "tea"}, crew_conn_id="crew_three", **WAITS)
+
+with DAG("tab_mapped", schedule=None, start_date=START, catchup=False):
+    CrewKickoffOperator.partial(
+        task_id="letter",
+        crew_conn_id="crew_plain",
+        map_index_template="{{ task.inputs['topic'] }}",
+        **WAITS,
+    ).expand(inputs=[{"topic": f"Customer {number}"} for number in range(1, 5)])

