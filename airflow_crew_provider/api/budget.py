@@ -11,6 +11,7 @@ from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Json, cost_usd, reported, total_tokens
 
 FAIL, IGNORE, ASK = "fail", "ignore", "ask"
+UNCOUNTED = "uncounted_calls"  # of models that did not say how many tokens they used
 MOST_NAMED, LONGEST_NAME = 5, 100  # models in a message, and characters of each
 
 
@@ -54,8 +55,10 @@ class Budget:
         :param quoted: how the name of a model is written, which is text of the service
         """
         missing = []
-        if self.max_total_tokens is not None and total_tokens(usage) is None:
-            missing.append(f"how many tokens it used (max_total_tokens is {self.max_total_tokens})")
+        uncounted = reported(usage, UNCOUNTED)
+        if self.max_total_tokens is not None and (uncounted or total_tokens(usage) is None):
+            calls = f"; {uncounted} calls of its models gave no figures" if uncounted else ""
+            missing.append(f"how many tokens it used (max_total_tokens is {self.max_total_tokens}{calls})")
         if self.max_cost is not None and cost_usd(usage) is None:
             missing.append(f"what it cost (max_cost is {self.max_cost}{_without_cost(usage, quoted)})")
         return " and ".join(missing)
@@ -66,7 +69,7 @@ NO_BUDGET = Budget()
 
 def figures(usage: Json | None) -> Json | None:
     """Return what of a usage a limit is compared with; None where nothing is known."""
-    known: Json = {"total_tokens": total_tokens(usage), "cost_usd": cost_usd(usage)}
+    known: Json = {name: reported(usage, name) for name in ("total_tokens", "cost_usd", UNCOUNTED)}
     if known["cost_usd"] is None and (costs := _costs(usage)):
         known["by_model"] = {model: {"cost_usd": cost} for model, cost in costs.items()}
     return {name: value for name, value in known.items() if value is not None} or None

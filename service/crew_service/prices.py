@@ -22,6 +22,7 @@ else:
 log = logging.getLogger(__name__)
 
 CACHED = "cached_prompt_tokens"  # of the prompt's, where there are any
+UNCOUNTED = "uncounted_calls"  # calls of a model that gave no figures, where there are any
 MILLION = 1_000_000
 MOST_WARNINGS = 250  # of models without a price
 
@@ -77,6 +78,8 @@ class Prices:
 
     def cost(self, model: str, figures: Mapping[str, int]) -> float | None:
         """Return the USD of a model's tokens; a model without a price is logged once."""
+        if figures.get(UNCOUNTED):
+            return None
         if not figures["total_tokens"]:
             return 0.0
         price = self._prices.get(model) or self._prices.get(model.partition("/")[2])
@@ -97,7 +100,7 @@ class Prices:
         }
         costs = [figures["cost_usd"] for figures in by_model.values()]
         is_whole = sum(figures["total_tokens"] for figures in by_model.values()) >= used["total_tokens"]
-        known = is_whole and None not in costs
+        known = is_whole and None not in costs and not used.get(UNCOUNTED)
         told = {**used, "cost_usd": round(sum(costs), 10) if known else None}
         told.pop("by_model", None)
         return {**told, "by_model": by_model} if by_model else told

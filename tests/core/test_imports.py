@@ -82,7 +82,7 @@ SERVICE_MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "storage": ("storage.states",),
     "engine": ("storage", "settings", "prices", "tracing"),
     "scripted_crew": ("engine", "tracing"),
-    "crewai": ("engine", "tracing"),
+    "crewai": ("engine", "tracing", "prices"),
     "targets": ("engine", "scripted_crew", "crewai"),
     "http": ("engine", "storage.states", "settings", "tracing"),
 }

@@ -69,6 +69,12 @@ def test_n30_usage_that_is_not_reported_is_a_question(context: Json, supervisor:
 
 
 @pytest.mark.row("N30")
+def test_n30_calls_without_figures_are_a_question(context: Json, supervisor: Supervisor) -> None:
+    parked(lambda: approval(record(usage={"total_tokens": 0, "uncounted_calls": 2})).execute(context))
+    assert "(max_total_tokens is 1000; 2 calls of its models gave no figures)" in supervisor.asked[0].body
+
+
+@pytest.mark.row("N30")
 def test_n30_usage_that_is_not_reported_fails_or_is_ignored_where_the_dag_says_so(
     context: Json, supervisor: Supervisor
 ) -> None:

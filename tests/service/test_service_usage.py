@@ -105,6 +105,24 @@ def test_the_service_counts_what_a_crew_has_forgotten(serve: Serve) -> None:
     assert used(client, kickoff_id) == {"total_tokens": 500, "prompt_tokens": 400, "completion_tokens": 100}
 
 
+class Silent(ScriptedCrew):
+    """Some of its calls gave no figures."""
+
+    def run(self, job: Job, report: Report) -> Completed | PendingReview:
+        for calls in (1, 2):
+            report(TokensUsed(9, {}, {"t": {"small": {"total_tokens": 9, "uncounted_calls": calls}}}))
+        return Completed("x")
+
+
+def test_calls_that_gave_no_figures_are_told_and_cost_what_is_not_known(serve: Serve, prices: Prices) -> None:
+    client = serve(crew=Silent({"tasks": [FIRST]}), prices=prices)
+    kickoff_id = client.kickoff()
+    client.until(kickoff_id, "completed")
+    found = used(client, kickoff_id)
+    assert (found["total_tokens"], found["uncounted_calls"], found["cost_usd"]) == (9, 2, None)
+    assert found["by_model"]["small"]["cost_usd"] is None
+
+
 class Boastful(ScriptedCrew):
     def run(self, job: Job, report: Report) -> Completed | PendingReview:
         models: Any = {f"a model named {number}": 10**300 for number in range(200)}

@@ -2,6 +2,7 @@
 
 Most models count their own tokens, which is read as soon as they do, in the thread that runs the task. A model that
 leaves this to CrewAI's events is counted by these: an event that follows a model's own count tells of the same call.
+A call of which neither tells any tokens is counted as a call, so that nobody takes the total for all that was used.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from crewai.types.usage_metrics import UsageMetrics
 
 from crew_service.crewai import internals
 from crew_service.engine.crew import Progress, Report, TokensUsed
+from crew_service.prices import UNCOUNTED
 
 Model: type[Any] = BaseLLM
 Usage = dict[str, int]
 COUNTED = ("total_tokens", "prompt_tokens", "completion_tokens")
-FIGURES = (*COUNTED, "cached_prompt_tokens")
+BY_MODELS = (*COUNTED, "cached_prompt_tokens")  # what a model counts
+FIGURES = (*BY_MODELS, UNCOUNTED)
 Key = tuple[str, str]  # a task and a model
 # Where the present call of a model was counted, and how many of its tokens; until the event that ends the call.
 CALL: ContextVar[tuple[int, dict[Key, Usage]] | None] = ContextVar("the call of a model that is counted", default=None)
@@ -42,8 +45,9 @@ class TokenMeter:
         self._used: dict[Key, Usage] = {}
         self._grown: set[Key] = set()
         self._known: dict[int, tuple[BaseLLM, Usage]] = {}
+        self._ended: dict[int, Any] = {}  # the newest call of each model that was counted
         for model in models:
-            self._known[id(model)] = model, dict.fromkeys(FIGURES, 0)
+            self._known[id(model)] = model, dict.fromkeys(BY_MODELS, 0)
             internals.watch_count(type(model), self._counting)
         internals.watch_count(Model, self._counting)
         internals.watch_events(self._event)
@@ -97,9 +101,14 @@ class TokenMeter:
         key = self._task_of(event.task_id), event.model or ""
         call = CALL.get()
         CALL.set(None)
+        again = self._ended.get(id(source)) == event.call_id
+        self._ended[id(source)] = event.call_id
         if call is None or call[0] != id(source):
-            if used := UsageMetrics.from_provider_dict(event.usage):
-                self._add(key, {name: getattr(used, name) for name in FIGURES})
+            used = UsageMetrics.from_provider_dict(event.usage)
+            if used and used.total_tokens:
+                self._add(key, {name: getattr(used, name) for name in BY_MODELS})
+            elif not again:
+                self._add(key, {UNCOUNTED: 1})
             return
         for counted, used_here in call[1].items():
             moved = (key[0], counted[1])
@@ -111,7 +120,7 @@ class TokenMeter:
         """Add what a model has counted since it was last asked."""
         before, now = self._known[id(model)][1], _counters(model)
         self._known[id(model)] = model, now
-        grown = {name: max(0, now[name] - before[name]) for name in FIGURES}
+        grown = {name: max(0, now[name] - before[name]) for name in BY_MODELS}
         if not any(grown.values()):
             return
         key = self._task_of(None), str(getattr(model, "model", None) or "")
@@ -140,4 +149,4 @@ def added(one: Usage, other: Usage, names: Iterable[str] = COUNTED) -> Usage:
 
 def _counters(model: BaseLLM) -> Usage:
     used = model.get_token_usage_summary()
-    return {name: getattr(used, name) for name in FIGURES}
+    return {name: getattr(used, name) for name in BY_MODELS}

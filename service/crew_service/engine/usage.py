@@ -12,9 +12,10 @@ from typing import Any
 
 from sqlalchemy.engine import Row
 
-from crew_service.prices import CACHED
+from crew_service.prices import CACHED, UNCOUNTED
 
 COUNTED = ("total_tokens", "prompt_tokens", "completion_tokens")
+OF_MODEL = (*COUNTED, CACHED, UNCOUNTED)
 HEADER = "Crew-Usage"
 LONGEST_HEADER = 1024  # bytes; proxies allow 4 KiB for all headers of an answer
 MOST = 2**53 - 1  # tokens: what every reader of JSON takes as it is
@@ -38,10 +39,9 @@ def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> Figures:
 
 
 def of_model(given: Any) -> Figures:
-    """Return the figures of one model, also those of its prompts that were cached."""
-    given = given if isinstance(given, dict) else {}
-    cached = _figure(given.get(CACHED))
-    return {**counted(given), **({CACHED: cached} if cached else {})}
+    """Return the figures of one model, also how much of its prompts was cached, and how many calls gave no figures."""
+    figures = {name: _figure(given.get(name) if isinstance(given, dict) else None) for name in OF_MODEL}
+    return {name: figure for name, figure in figures.items() if figure or name in COUNTED}
 
 
 def add_to(by_model: ByModel, model: str, more: Figures, *, most: int = MOST_MODELS) -> None:
@@ -50,7 +50,7 @@ def add_to(by_model: ByModel, model: str, more: Figures, *, most: int = MOST_MOD
     if name not in by_model and len(by_model) >= most:
         name = UNNAMED
     known = by_model.get(name, {})
-    by_model[name] = of_model({each: known.get(each, 0) + more.get(each, 0) for each in (*COUNTED, CACHED)})
+    by_model[name] = of_model({each: known.get(each, 0) + more.get(each, 0) for each in OF_MODEL})
 
 
 def read(stored: Any) -> ByModel:
@@ -59,7 +59,7 @@ def read(stored: Any) -> ByModel:
 
 
 def since(later: Figures, earlier: Figures) -> Figures:
-    return of_model({name: later.get(name, 0) - earlier.get(name, 0) for name in (*COUNTED, CACHED)})
+    return of_model({name: later.get(name, 0) - earlier.get(name, 0) for name in OF_MODEL})
 
 
 def so_far(row: Row[Any]) -> Usage | None:
@@ -83,7 +83,9 @@ def _with_models(used: Figures, by_model: ByModel) -> Usage:
     """Put the models beside the totals, the one with most tokens first."""
     named = [(name, figures) for name, figures in by_model.items() if name != UNNAMED]
     named.sort(key=lambda each: -each[1]["total_tokens"])
-    return {**used, "by_model": dict(named)} if named else {**used}
+    uncounted = sum(figures.get(UNCOUNTED, 0) for figures in by_model.values())
+    told = {**used, UNCOUNTED: uncounted} if uncounted else {**used}
+    return {**told, "by_model": dict(named)} if named else told
 
 
 def _sum(figures: Iterable[Figures]) -> Figures:

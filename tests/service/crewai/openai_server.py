@@ -18,6 +18,7 @@ class OpenAI:
         self.answers = answers or {}
         self.tools: dict[str, dict[str, Any]] = {}
         self.asked: list[dict[str, Any]] = []
+        self.usage: dict[str, int] | None = USAGE
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -47,7 +48,7 @@ class OpenAI:
     def completed(self, body: dict[str, Any]) -> dict[str, Any]:
         choice = {"index": 0, "message": self._message(body), "finish_reason": "stop"}
         about = {"id": "a", "object": "chat.completion", "created": 0, "model": body.get("model", "m")}
-        return {**about, "choices": [choice], "usage": USAGE}
+        return {**about, "choices": [choice], **({"usage": self.usage} if self.usage else {})}
 
     def _message(self, body: dict[str, Any]) -> dict[str, Any]:
         """Use each tool that `tools` names once, and answer then."""

@@ -72,11 +72,26 @@ def test_tasks_and_models_of_a_crew_over_a_revision_and_tools(command: Start, se
     found = reached(client, kickoff_id, "completed")
     assert counted(found) == asked(server)
     assert found["usage"]["total_tokens"] == len(server.asked) * CALL
+    assert "uncounted_calls" not in found["usage"]
     tasks = by_task(found)
     assert list(tasks) == ["left", "right", "draft", "last"]
     assert tasks["left"] == tasks["right"] == tasks["last"] == {"gpt-4o-mini": 2 * CALL}
     assert tasks["draft"] == {"gpt-4o": asked(server)["gpt-4o"]}
     assert json.loads(client.get(f"/status/{kickoff_id}").headers["Crew-Usage"]) == found["usage"]
+
+
+def test_calls_of_models_that_give_no_figures_are_counted_as_calls(command: Start, server: OpenAI) -> None:
+    server.usage = None
+    client = serve(command, server, "CostlyFlow").client(TOKEN)
+    kickoff_id = client.kickoff()
+    reached(client, kickoff_id, "pending")
+    client.post("/resume", {"execution_id": kickoff_id, "task_id": "check", "outcome": "yes"})
+    used = reached(client, kickoff_id, "completed")["usage"]
+    assert (used["total_tokens"], used["uncounted_calls"]) == (0, len(server.asked))
+    assert {name: model["uncounted_calls"] for name, model in used["by_model"].items()} == {
+        "gpt-4o-mini": 2,
+        "gpt-4o": 1,
+    }
 
 
 def test_nothing_is_counted_twice_or_lost_over_a_kill_9(command: Start, server: OpenAI, tmp_path: Path) -> None:

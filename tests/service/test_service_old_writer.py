@@ -1,0 +1,84 @@
+"""Row S31: a service of an earlier release goes on writing for a while beside the new schema, and nothing gets lost.
+
+The statements are those of that release: they name no column, table or trigger that came later.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crew_client import Serve
+from sqlalchemy import Connection, create_engine, text
+
+from crew_service.storage.database import Database
+
+pytestmark = [pytest.mark.slow, pytest.mark.row("S31")]
+SCENARIO = {"tasks": [{"id": "write", "tokens": 100, "output": "x"}]}
+# A kickoff, a task's progress, the end of an execution, a resume of the live dialect and what retention removes.
+KICKOFF = """
+INSERT INTO executions (id, kickoff_id, crew, owner, state, segment, writes, created_at, due_at, updated_at,
+    work_seconds, tokens, inputs, completed_tasks, asked)
+VALUES (:id, :id, '', NULL, 'running', 1, 1, :now, :now, :now, 0, 0, '{}', 0, '[]')
+"""
+PROGRESS = "UPDATE executions SET tokens = 70, completed_tasks = 1, updated_at = :now WHERE id = :id"
+END = """
+UPDATE executions SET state = 'completed', tokens = 90, usage = :usage, output = '"y"', tasks = '[]', ended_at = :now,
+    aged_from = :now, updated_at = :now WHERE id = :id
+"""
+RESUME = "UPDATE executions SET kickoff_id = :new, updated_at = :now WHERE id = :id"
+REMOVAL = "DELETE FROM executions WHERE id = :id"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/x.db"
+    return request.getfixturevalue("postgresql")
+
+
+def write(connection: Connection, statement: str, some_id: str, **more: Any) -> None:
+    connection.execute(text(statement), {"id": some_id, "now": time.time(), **more})
+
+
+def counts(connection: Connection) -> dict[str, int]:
+    found = connection.execute(text("SELECT what, sum(number) FROM counts GROUP BY what"))
+    return {what: int(number) for what, number in found if number}
+
+
+def test_s31_what_an_earlier_release_writes_is_counted_listed_in_its_order_and_told(
+    serve: Serve, database: str
+) -> None:
+    Database(database).close()
+    old = [str(uuid.uuid4()) for _ in range(3)]
+    engine = create_engine(database)
+    with engine.begin() as connection:
+        for some_id in old:
+            write(connection, KICKOFF, some_id)
+        assert counts(connection) == {"running": 3}
+        for some_id in old[:2]:
+            write(connection, PROGRESS, some_id)
+            write(connection, END, some_id, usage=json.dumps({"total_tokens": 90, "prompt_tokens": 60}))
+        write(connection, REMOVAL, old[2])
+        assert counts(connection) == {"completed": 2}
+        new = [str(uuid.uuid4()) for _ in range(2)]
+        for kickoff_id in new:
+            write(connection, RESUME, old[0], new=kickoff_id)
+        kept = connection.execute(text("SELECT kickoff_id FROM earlier_kickoff_ids")).scalars().all()
+        assert kept == new[:1], "the one between: the first is the execution's id"
+    client = serve(SCENARIO, db=database)
+    mine = client.kickoff()
+    client.until(mine, "completed")
+    listed = client.get("/executions").json()["executions"]
+    assert [each["kickoff_id"] for each in listed] == [mine, old[1], new[1]]
+    told = client.get(f"/executions/{new[0]}").json()
+    assert (told["execution_id"], told["kickoff_ids"]) == (old[0], [old[0], *new])
+    assert told["usage"] == {"total_tokens": 90, "prompt_tokens": 60, "completion_tokens": 0}
+    assert json.loads(client.get(f"/status/{new[1]}").headers["Crew-Usage"]) == told["usage"]
+    with engine.connect() as connection:
+        assert counts(connection) == {"completed": 3}
+    engine.dispose()
