@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 from faults.proxy import FaultProxy
@@ -44,12 +44,15 @@ def _revive(airflow: AirflowStack) -> None:
 
     With the LocalExecutor a scheduler without a database waits for its running tasks before it ends.
     """
-    for name, component in list(airflow.group.components.items()):
-        if name == "scheduler":
-            airflow.kill(name)
-        if name == "scheduler" or (name in airflow.components and not component.alive):
-            airflow.start(name)
-    airflow.wait_healthy()
+    airflow.kill("scheduler")
+    airflow.start("scheduler")
+    for _ in range(3):  # what the outage ends may end late
+        for name, component in list(airflow.group.components.items()):
+            if name in airflow.components and not component.alive:
+                airflow.start(name)
+        with suppress(RuntimeError):
+            return airflow.wait_healthy()
+    return airflow.wait_healthy()
 
 
 @pytest.mark.row("A4")
