@@ -33,6 +33,9 @@ settings.register_profile("quick", max_examples=20, deadline=None)
 # For mutation runs: the same examples each time, and fewer of them.
 settings.register_profile("mutants", derandomize=True, max_examples=30, deadline=None, database=None)
 
+# A test run is many processes, and each would compile all that it imports: CrewAI alone takes twice as long then.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # Before anything imports Airflow: neither the settings nor the database of the person who runs the tests.
 for variable in [name for name in os.environ if name.startswith("AIRFLOW")]:
     del os.environ[variable]

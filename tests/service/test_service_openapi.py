@@ -43,8 +43,18 @@ CODES["live"] = {
 }
 
 
-@pytest.mark.parametrize("crews", [(), ("--crew", "report=demo", "--crew", "brief=demo")], ids=["root", "several"])
-@pytest.mark.parametrize("dialect", ["spec", "live"])
+SEVERAL = ("--crew", "report=demo", "--crew", "brief=demo")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "crews"),
+    [
+        ("spec", ()),
+        ("live", SEVERAL),
+        pytest.param("spec", SEVERAL, marks=pytest.mark.long),
+        pytest.param("live", (), marks=pytest.mark.long),
+    ],
+)
 def test_schemathesis_finds_no_failure_with_all_checks_on(
     command: Callable[..., Command], tmp_path: Path, dialect: str, crews: tuple[str, ...]
 ) -> None:

@@ -49,6 +49,7 @@ def ran(command: Callable[..., Command], model: OpenAI, project: Path, inputs: d
     return dict(status["result"])
 
 
+@pytest.mark.long
 def test_a_json_crew(command: Callable[..., Command], model: OpenAI, tmp_path: Path) -> None:
     project = created(tmp_path, "crew", "json_crew")
     assert (project / "crew.jsonc").exists()
@@ -64,6 +65,7 @@ def test_a_classic_crew_writes_its_file_into_its_own_folder(
     assert (project / "report.md").read_text() == model.answer
 
 
+@pytest.mark.long
 def test_a_flow_writes_its_file_into_its_own_folder(
     command: Callable[..., Command], model: OpenAI, tmp_path: Path
 ) -> None:
@@ -73,6 +75,7 @@ def test_a_flow_writes_its_file_into_its_own_folder(
     assert (project / "output" / "post.md").read_text() == model.answer
 
 
+@pytest.mark.long
 def test_a_declarative_flow(command: Callable[..., Command], model: OpenAI, tmp_path: Path) -> None:
     project = created(tmp_path, "flow", "declared_flow", "--declarative")
     assert ran(command, model, project, {"topic": "ducks"})["output"] == "ducks"
