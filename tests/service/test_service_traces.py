@@ -34,8 +34,8 @@ def traced(command: Start, collector: Collector, tmp_path: Path) -> Traced:
     """Start a service that sends its spans to the collector."""
     (tmp_path / "gated.json").write_text(json.dumps(GATED))
 
-    def start(**environment: str) -> tuple[Command, Client]:
-        started = command("--crew", "gated.json", environment={"CREW_SERVICE_TOKEN": TOKEN, **environment})
+    def start(*options: str, **environment: str) -> tuple[Command, Client]:
+        started = command("--crew", "gated.json", *options, environment={"CREW_SERVICE_TOKEN": TOKEN, **environment})
         return started, started.client(TOKEN)
 
     return start
@@ -81,6 +81,24 @@ def test_an_execution_stays_in_the_trace_of_its_kickoff_over_a_review_and_a_rest
     ]
     assert not any(b"ducks" in body for body in collector.raw)
     assert {span.attributes["crew.execution.id"] for span in (first, second)} == {execution}
+
+
+def test_an_answer_at_another_machine_goes_on_in_the_same_trace(
+    traced: Traced, collector: Collector, postgresql: str
+) -> None:
+    one, other = (traced("--db", postgresql, **collector.environment) for _ in range(2))
+    execution = kicked_off(one[1], {"traceparent": TRACEPARENT})
+    one[1].until(execution, "pending")
+    eventually(lambda: len(collector.named("segment")) == 1, "the first segment's span")
+    answer(other[1], execution, {"traceparent": f"00-{TRACE}-00f067aa0ba902b8-01"})
+    other[1].until(execution, "completed")
+    eventually(lambda: len(collector.named("segment")) == 2, "the second segment's span")
+    [kickoff] = eventually(lambda: collector.named("POST /kickoff"), "the kickoff's span")
+    [resume] = eventually(lambda: collector.named("POST /resume"), "the answer's span")
+    assert {span.trace_id for span in collector.spans} == {TRACE}
+    first, second = collector.named("segment")
+    assert {first.parent_id, second.parent_id} == {kickoff.span_id}
+    assert (first.links, second.links) == ((), (resume.span_id,))
 
 
 def test_a_retry_with_another_parent_is_the_same_request(traced: Traced, collector: Collector) -> None:
