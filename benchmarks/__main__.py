@@ -13,7 +13,16 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import downstream_start, pace, parsing, poll_cost, slow_neighbour, tls_keep_alive, triggerer_load
+from benchmarks import (
+    downstream_start,
+    pace,
+    parsing,
+    poll_cost,
+    slow_neighbour,
+    tls_keep_alive,
+    traces,
+    triggerer_load,
+)
 from benchmarks.harness import turns
 
 PARTS = {
@@ -21,6 +30,7 @@ PARTS = {
     "Connections over TLS": tls_keep_alive.run,
     "A slow neighbour": slow_neighbour.run,
     "The pace of one wait": pace.run,
+    "Traces off and on": traces.run,
     "DAG files": parsing.run,
 }
 ON_PROCESSES = {"A triggerer": triggerer_load.run, "After the crew": downstream_start.run}
