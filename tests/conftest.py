@@ -55,9 +55,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow what starts processes; a test that is slow for another reason says it itself.
 
     Tests on Airflow's processes come first, a group for each of their Airflows: as many workers run one each, while
-    another one runs the rest.
+    another one runs the rest: first crews of CrewAI, of which one takes minutes, so that the end is many short ones.
     """
-    items.sort(key=lambda item: ("system" not in item.path.parts, "crashes" in item.path.parts))
+    rooms = ("system", "crewai")
+    items.sort(key=lambda item: (*(room not in item.path.parts for room in rooms), "crashes" in item.path.parts))
     for item in items:
         code = getattr(getattr(item, "function", None), "__code__", None)
         fixtures = {"command", "render"} & set(getattr(item, "fixturenames", ()))
