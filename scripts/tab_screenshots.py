@@ -43,6 +43,7 @@ CREW = {
     ],
 }
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+LETTERS = ROOT / "example_dags" / "crews" / "customer_letters.json"
 TURNED_ON = {"AIRFLOW__CREW__TASK_TAB": "True", "AIRFLOW__CREW__RUN_TAB": "True"}
 
 
@@ -70,13 +71,13 @@ def pictures(page: Page, airflow: AirflowStack, run: DagRun, folder: Path) -> No
     address = page.locator("iframe").first.get_attribute("src") or ""
     run.answer(run.wait_for_review(), "approve")
     run.wait_for("success")
-    open_tab(page, airflow, run, "article.result")
-    wait_for(page, "Output")
-    page.emulate_media(color_scheme="dark")
+    open_tab(page, airflow, run, "article.round_2.wait")
+    wait_for(page, "Published")
     page.screenshot(path=folder / "tab-completed.png")
     page.set_viewport_size(PHONE)
+    page.emulate_media(color_scheme="dark")
     page.goto(f"{airflow.url}/{address}")
-    page.locator("h1").wait_for()
+    page.get_by_text("Published").first.wait_for()
     page.screenshot(path=folder / "tab-phone.png")
 
 
@@ -86,12 +87,14 @@ def main(folder: Path) -> None:
         crew = group.temporary_folder("crew-pictures-") / "crew.json"
         crew.write_text(json.dumps(CREW))
         service = CrewService(str(crew), group=group).start()
+        letters = CrewService(str(LETTERS), name="crew-service-letters", group=group).start()
         airflow = AirflowStack(
             dags=[ROOT / "example_dags"],
-            connections={"crew_default": service.connection},
+            connections={"crew_default": service.connection, "crew_letters": letters.connection},
             env=TURNED_ON,
             group=group,
         ).start_all()
+        airflow.api.json("POST", "pools", json={"name": "crews", "slots": 5, "include_deferred": True})
         run, mapped = airflow.api.trigger("crew_review"), airflow.api.trigger("crew_per_customer")
         with signed_in(airflow) as page:
             pictures(page, airflow, run, folder)

@@ -143,21 +143,21 @@ async def _task(request: Request, dag_id: str, run_id: str, task_id: str, map_in
     task = run.of((task_id, index))
     overview = f"{request.scope.get('root_path', '')}/{address('dags', dag_id, 'runs', run_id)}"
     if task is None:
-        return await _without_execution(dag_id, run_id, task_id, index, overview)
-    facts = await known.facts(run, task, dag_id, run_id, now)
-    form = f"{_airflow(request)}/{facts.form}" if facts.form else ""
-    body = await run_in_threadpool(_rendered, facts, form, overview)
+        await _refuse_unknown(dag_id, run_id, task_id, index)
+        body, is_live = page.nothing_yet(overview), True
+    else:
+        facts = await known.facts(run, task, dag_id, run_id, now)
+        form = f"{_airflow(request)}/{facts.form}" if facts.form else ""
+        body, is_live = await run_in_threadpool(_rendered, facts, form, overview), facts.is_live
     if not whole:
-        return _fragment(request, body, is_live=facts.is_live)
-    place = f"{request.scope.get('root_path', '')}/{address('dags', dag_id, 'runs', run_id, 'tasks', task_id, index)}"
-    return _html(page.task_page(task_id, body, address=f"{place}/fragment", is_live=facts.is_live, run=overview))
+        return _fragment(request, body, is_live=is_live)
+    place = f"{overview}/{address('tasks', task_id, index)}"
+    return _html(page.task_page(task_id, body, address=f"{place}/fragment", is_live=is_live, run=overview))
 
 
-async def _without_execution(dag_id: str, run_id: str, task_id: str, index: int, overview: str) -> Response:
+async def _refuse_unknown(dag_id: str, run_id: str, task_id: str, index: int) -> None:
     if not await run_in_threadpool(task_records.exists, dag_id, run_id, task_id, index):
         raise HTTPException(404)
-    text = "It shows here as soon as this task has started one or waits for one."
-    return _html(page.message_page("No execution yet", text, overview))
 
 
 @router.get("/dags/{dag_id}/runs/{run_id}")

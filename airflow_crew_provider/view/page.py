@@ -74,9 +74,14 @@ def run_page(dag_id: str, run_id: str, executions: Sequence[Json], *, left_out: 
     return _rendered("run.html", dag_id=dag_id, run_id=run_id, executions=executions, left_out=left_out)
 
 
-def message_page(title: str, text: str, run: str = "") -> str:
+def nothing_yet(run: str) -> str:
+    """Return the fragment of a task that is about no execution, as far as is known."""
+    return _rendered("nothing.html", run=run)
+
+
+def message_page(title: str, text: str) -> str:
     """Return a page that says why there is nothing to see."""
-    return _rendered("message.html", title=title, text=text, run=run)
+    return _rendered("message.html", title=title, text=text)
 
 
 def etag_of(text: str) -> str:

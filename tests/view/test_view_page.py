@@ -280,7 +280,7 @@ def test_the_overview_of_a_mapped_run_has_the_labels_and_asks_no_deployment(
     connect(server.url)
     for index in range(20):
         state = "failed" if index == 3 else "deferred"
-        dag_run.task("letter", about(f"k-{index}"), index, state=state, rendered_map_index=f"Customer {index:02}")
+        dag_run.task("letter", about(f"k-{index}"), index, state=state, _rendered_map_index=f"Customer {index:02}")
     html = client.get(dag_run.path()).text
     assert [f"Customer {index:02}" in html for index in range(20)] == [True] * 20
     assert html.count('<li class="error">') == 1
@@ -292,6 +292,9 @@ def test_a_task_that_has_started_nothing_says_so_and_leads_to_the_others(client:
     dag_run.task("kickoff")
     answer = client.get(dag_run.page("kickoff"))
     assert "No execution yet" in answer.text
+    assert f"/crew-view/dags/{dag_run.dag_id}/runs/" in answer.text
+    assert "data-live" in answer.text
+    assert client.get(dag_run.page("kickoff", end="/fragment")).headers["Crew-Live"] == "yes"
     assert client.get(dag_run.page("nothing")).status_code == 404
     assert client.get(dag_run.page("kickoff", "7")).status_code == 404
 

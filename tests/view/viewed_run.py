@@ -47,9 +47,7 @@ class Run:
 
         where = {"dag_id": self.dag_id, "run_id": self.run_id, "task_id": task_id, "map_index": map_index}
         with create_session(scoped=False) as session:
-            session.execute(
-                insert(TaskInstance.__table__).values(**where, pool="default_pool", **{"state": "running", **values})
-            )
+            session.execute(insert(TaskInstance).values(**where, pool="default_pool", **{"state": "running", **values}))
         if about is not None:
             self.push(task_id, EXECUTION_KEY, about, map_index)
         return self
