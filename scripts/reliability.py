@@ -114,6 +114,7 @@ ROWS = {
         "the limit of logins holds; kickoffs answer 503 within ten seconds; a 400 in JSON",
     ),
     "S30": ("PostgreSQL away for minutes, under the manifest's probes", "not ready, and alive: no restart"),
+    "S31": ("an earlier release writes beside the new schema for a while", "counts, order, ids and usage stay right"),
     "F1": ("a Flow lists inputs that it does not require", "the kickoff is sent; the service's 422 decides"),
     "F2": ("a Flow's webhook: forged, old, repeated, nested, unknown", "refused, or taken once"),
     "F3": ("an empty answer, an unknown outcome, feedback beside one", "refused with the outcomes; both arrive"),
