@@ -24,7 +24,10 @@ def both(crew: str, report: Callable[[str, str], None]) -> Iterator[tuple[CrewSe
         report("crew service", service.url)
         report("start", "Airflow: SQLite, two API servers, scheduler, DAG processor, triggerer (about 20 seconds) ...")
         airflow = AirflowStack(
-            dags=[ROOT / "example_dags"], connections={"crew_default": service.connection}, group=group
+            dags=[ROOT / "example_dags"],
+            connections={"crew_default": service.connection},
+            env={"AIRFLOW__CREW__TASK_TAB": "True"},  # nearly all tasks here are crews'
+            group=group,
         ).start_all()
         report("Airflow", airflow.url)
         yield service, airflow
