@@ -72,12 +72,12 @@ def pictures(page: Page, airflow: AirflowStack, run: DagRun, folder: Path) -> No
     run.answer(run.wait_for_review(), "approve")
     run.wait_for("success")
     open_tab(page, airflow, run, "article.round_2.wait")
-    wait_for(page, "Published")
+    page.frame_locator("iframe").get_by_role("heading", name="Published").wait_for()
     page.screenshot(path=folder / "tab-completed.png")
     page.set_viewport_size(PHONE)
     page.emulate_media(color_scheme="dark")
     page.goto(f"{airflow.url}/{address}")
-    page.get_by_text("Published").first.wait_for()
+    page.get_by_role("heading", name="Published").wait_for()
     page.screenshot(path=folder / "tab-phone.png")
 
 
