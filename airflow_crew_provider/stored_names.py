@@ -36,8 +36,6 @@ KICKOFF_STATE = "crew_kickoff"
 RESUME_STATE = "crew_resume"
 WATCH_STATE = "crew_watch"
 REVIEW_STATE = "crew_review"
-# As Variables these are followed by two underscores, the task id and a hash.
-TASK_STATES = (KICKOFF_STATE, RESUME_STATE, WATCH_STATE, REVIEW_STATE)
 
 # The fields of the review form.
 FEEDBACK_FIELD = "human_feedback"

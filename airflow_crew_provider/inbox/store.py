@@ -54,6 +54,13 @@ except ImportError:  # before Airflow 3.4
     from airflow.models.xcom import XComModel as EarlierXCom
 
 OVER = ("success", "failed")
+# The ends of a DAG run after which what a task keeps in a Variable is removed, though the run is still there.
+KEPT_BY_TASKS = {
+    stored_names.KICKOFF_STATE: ("success",),
+    stored_names.WATCH_STATE: ("success",),
+    stored_names.REVIEW_STATE: ("success",),
+    stored_names.RESUME_STATE: (),
+}
 KEPT_AFTER_RUN = timedelta(hours=20)  # with an hour between two sweeps, less than a day
 
 Run = tuple[str, str]  # DAG id, run id
@@ -220,8 +227,7 @@ def sweep(now: datetime) -> int:
     What tasks keep (`compat.task_state`) stays as long as a DAG run that failed, since its tasks may be cleared later;
     and that of a resume as long as any run, since a clear must not send its answer again.
     """
-    ends = {name: () if name == stored_names.RESUME_STATE else ("success",) for name in stored_names.TASK_STATES}
-    states = (_sweep(f"{name}__", now, over) for name, over in ends.items())
+    states = (_sweep(f"{name}__", now, over) for name, over in KEPT_BY_TASKS.items())
     return _sweep(stored_names.INBOX_PREFIX, now, OVER) + sum(states)
 
 

@@ -29,7 +29,6 @@ from airflow_crew_provider.stored_names import (
     POSTED_KEY,
     REGISTRATION_KEY,
     RESUME_STATE,
-    TASK_STATES,
 )
 from scripts.stack import wait_until
 from scripts.stack.waiting import PATIENCE
@@ -129,7 +128,7 @@ def kept_by_a_task(dag_run: RegisteredRun, name: str) -> set[str]:
 
 
 @pytest.mark.row("A24")
-@pytest.mark.parametrize("name", TASK_STATES)
+@pytest.mark.parametrize("name", store.KEPT_BY_TASKS)
 @pytest.mark.parametrize("ended", ["success", "failed"])
 def test_a24_what_a_task_keeps_goes_within_a_day_of_a_run_that_succeeded(
     dag_run: RegisteredRun, name: str, ended: str, monkeypatch: pytest.MonkeyPatch
