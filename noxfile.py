@@ -42,8 +42,9 @@ FOLDERS = {
     "2.11": ("client", "compat", "kit", "provider", "tasks"),
     "3.0": ("client", "compat", "inbox", "kit", "provider", "tasks"),
 }
-ALL_FOLDERS = (*FOLDERS["3.0"], "review")
-ON_PROCESSES = ("tests/system/test_inbox.py", "tests/system/reviews/test_reviews.py")  # reviews need Airflow 3.1
+ALL_FOLDERS = (*FOLDERS["3.0"], "review", "view")
+REVIEWS = "tests/system/reviews"  # they need Airflow 3.1, as the tab does
+ON_PROCESSES = ("tests/system/test_inbox.py", f"{REVIEWS}/test_reviews.py", f"{REVIEWS}/test_tab.py")
 UPGRADED_FROM = {"3.4": "3.3"}  # XComs and forms moved to other tables
 UPGRADE = "tests/system/test_upgrade.py"
 CELLS = [

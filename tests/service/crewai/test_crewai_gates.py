@@ -115,7 +115,7 @@ def test_the_task_at_work_is_reported_with_its_agent_and_inputs_filled_in(play: 
     crew.segment()
     assert crew.seen[0] == TaskStarted("outline", "Writer of ducks")
     used = {"total_tokens": 11, "prompt_tokens": 10, "completion_tokens": 1}
-    by_task = {"outline": {"scribe": {**used, "cached_prompt_tokens": 0}}}
+    by_task = {"outline": {"scribe": {**used, "cached_prompt_tokens": 0, "uncounted_calls": 0}}}
     assert crew.seen[1:] == [TokensUsed(11, used, by_task)]
 
 
