@@ -47,6 +47,7 @@ def runs_of(airflow: AirflowStack, dag_id: str) -> list[DagRun]:
     return [DagRun(airflow.api, dag_id, run["dag_run_id"]) for run in found]
 
 
+@pytest.mark.long
 def test_missed_days_are_caught_up_and_a_day_that_runs_again_replaces_its_row(
     airflow: AirflowStack, group: ProcessGroup, warehouse: ThrowAwayDatabase
 ) -> None:

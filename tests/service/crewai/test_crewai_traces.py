@@ -104,6 +104,7 @@ def test_no_prompt_and_no_answer_leaves_the_service_unless_asked_for(
         service.stop()
 
 
+@pytest.mark.long
 def test_a_failure_is_told_by_its_kind_alone(
     begin: Callable[..., tuple[Command, Client]], collector: Collector
 ) -> None:
@@ -116,6 +117,7 @@ def test_a_failure_is_told_by_its_kind_alone(
     assert not any(SECRET.encode() in body for body in collector.raw)
 
 
+@pytest.mark.long
 def test_a_flow_stays_in_the_trace_of_its_kickoff(
     begin: Callable[..., tuple[Command, Client]], collector: Collector
 ) -> None:

@@ -112,6 +112,7 @@ def test_nothing_is_counted_twice_or_lost_over_a_kill_9(command: Start, server: 
     assert by_task(found) == {"first": {"gpt-4o": CALL}, "second": {"gpt-4o": 2 * CALL}}
 
 
+@pytest.mark.long
 def test_methods_and_models_of_a_flow_with_a_crew_inside(command: Start, server: OpenAI) -> None:
     client = serve(command, server, "CostlyFlow").client(TOKEN)
     kickoff_id = client.kickoff()

@@ -69,6 +69,7 @@ def pdf(text: str) -> bytes:
     return f"{body}xref\n0 {len(parts) + 1}\n0000000000 65535 f \n{table}{trailer}".encode()
 
 
+@pytest.mark.long
 def test_a_crew_with_a_pdf_in_its_knowledge_folder_delegates_to_a_coworker(
     command: Callable[..., Command], model: OpenAI, tmp_path: Path
 ) -> None:
@@ -91,6 +92,7 @@ def test_a_crew_with_a_pdf_in_its_knowledge_folder_delegates_to_a_coworker(
     assert any("You are Expert" in chat and "Tell it." in chat for chat in chats), "the coworker was asked"
 
 
+@pytest.mark.long
 def test_free_text_at_a_question_with_outcomes_goes_to_the_model_and_a_chosen_outcome_does_not(
     command: Callable[..., Command], model: OpenAI
 ) -> None:

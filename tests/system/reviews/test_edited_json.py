@@ -32,7 +32,9 @@ def field(page: Page) -> Locator:
     ("draft", "output"),
     [
         ('{"title": "Tea", "words": 10}', {"title": "Coffee", "words": 10}),
-        ('{"title": "Tea", "moles": 6.02e23}', '{"title": "Coffee", "moles": 6.02e23}'),
+        pytest.param(
+            '{"title": "Tea", "moles": 6.02e23}', '{"title": "Coffee", "moles": 6.02e23}', marks=pytest.mark.long
+        ),
     ],
     ids=["an object", "a number that Airflow cannot hand on"],
 )

@@ -51,6 +51,7 @@ class Reviewer:
         self.page.get_by_role("button", name=button, exact=True).click()
 
 
+@pytest.mark.long
 @pytest.mark.row("F6")
 def test_f6_a_flow_is_reviewed_in_a_browser_while_its_service_is_killed_at_each_gate(
     airflow: AirflowStack, service: CrewService

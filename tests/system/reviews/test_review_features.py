@@ -93,6 +93,7 @@ def answer(api: AirflowApi, run: DagRun, option: str) -> Any:
     return api.call("PATCH", path, json={"chosen_options": [option], "params_input": {"human_feedback": "As I say."}})
 
 
+@pytest.mark.long
 def test_somebody_of_a_later_step_may_answer_once_it_has_come(stack: AirflowStack) -> None:
     run = stack.api.trigger("review_escalation")
     asked = question_in(run, "review")

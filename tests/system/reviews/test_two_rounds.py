@@ -7,6 +7,7 @@ from scripts.stack import AirflowApi, AirflowStack, DagRun, wait_until
 EDITED = "Release 2.0 is out, as the deputy wrote."
 
 
+@pytest.mark.long
 def test_the_deputy_answers_the_second_round_with_an_edited_draft_once_rita_is_silent(airflow: AirflowStack) -> None:
     run = airflow.api.trigger("crew_two_rounds", {"topic": "oil"})
     of_rita = DagRun(AirflowApi(airflow.url, "rita", airflow.passwords["rita"]), run.dag_id, run.run_id)
