@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from scripts.stack import AirflowApi, AirflowStack, DagRun, wait_until
 
 EDITED = "Release 2.0 is out, as the deputy wrote."
