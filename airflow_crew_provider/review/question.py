@@ -70,6 +70,7 @@ class Rules(Protocol):
 
 
 AnyRules = TypeVar("AnyRules", bound=Rules)
+LONGEST_LABEL = 100
 
 
 class Question(Generic[AnyRules]):
@@ -124,7 +125,7 @@ class Question(Generic[AnyRules]):
         task, identity = self.task, identity_of(shown)
         later = self.rules.escalation.told(self.record.since(identity))
         form = self.rules.form(self.context, shown, until, refused, later)
-        task.subject = task.subject or form.subject
+        task.subject = task.subject or f"{form.subject} · {_place_of(self.context['ti'])}"
         given = task.body
         task.body = "\n\n".join(part for part in (form.notice, given) if part) if given else form.body
         signs = [given] if given else [form.mark, shown["execution_id"]]
@@ -161,6 +162,13 @@ class Question(Generic[AnyRules]):
         self.record.looking(shown, once_more=once_more)
         kept = {"until": until, "shown": shown}
         airflow_form.find_answer(self.task, self.context, until, kept, self.record.asked_by)
+
+
+def _place_of(ti: Any) -> str:
+    """Name the DAG, and of a mapped task the item, so that questions of the same kind can be told apart."""
+    index = getattr(ti, "map_index", -1)
+    label = getattr(ti, "rendered_map_index", None) or ("" if index in (None, -1) else f"#{index}")
+    return " · ".join(each for each in (" ".join(label.split())[:LONGEST_LABEL], ti.dag_id) if each)
 
 
 class AskingTask(HITLOperator):

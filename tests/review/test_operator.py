@@ -317,6 +317,24 @@ def test_a_person_is_never_asked_about_a_draft_that_airflow_does_not_show(
         review_of().execute(context)
 
 
+@pytest.mark.parametrize(
+    ("index", "label", "place"),
+    [
+        (-1, None, "dag"),
+        (3, None, "#3 · dag"),
+        (0, "ACME\n Ltd", "ACME Ltd · dag"),
+        (0, "x" * 200, f"{'x' * 100} · dag"),
+    ],
+)
+def test_reviews_of_the_items_of_a_mapped_task_can_be_told_apart(
+    context: Json, supervisor: Supervisor, index: int, label: str | None, place: str
+) -> None:
+    context["ti"].map_index, context["ti"].rendered_map_index = index, label
+    with pytest.raises(TaskParked):
+        review_of().execute(context)
+    assert supervisor.asked[0].subject.endswith(f" · {place}")
+
+
 def test_a_body_of_ones_own_replaces_the_page(context: Json, supervisor: Supervisor) -> None:
     with pytest.raises(TaskParked):
         review_of(subject="Look", body="Only this.").execute(context)

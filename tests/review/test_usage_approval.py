@@ -25,6 +25,7 @@ from crew_service.prices import Price, Prices
 from scripts.stack.waiting import wait_until
 
 Json = dict[str, Any]
+PLACE = " · dag"  # where the question is asked
 
 
 def record(tokens: Any = 1500, execution_id: str = "k-1", **more: Any) -> Json:
@@ -62,7 +63,7 @@ UNREPORTED = [None, {}, {"total_tokens": None}, {"total_tokens": "many"}, {"tota
 def test_n30_usage_that_is_not_reported_is_a_question(context: Json, supervisor: Supervisor, usage: Any) -> None:
     shown = parked(lambda: approval(record(usage=usage)).execute(context))["shown"]
     [question] = supervisor.asked
-    assert question.subject == "It is not known what a crew used, 1,000 tokens are allowed"
+    assert question.subject == "It is not known what a crew used, 1,000 tokens are allowed" + PLACE
     assert "The service does not report how many tokens it used (max_total_tokens is 1000)" in question.body
     assert "this DAG allows 1,000 tokens without a question" in question.body
     assert approval(record(usage=usage)).execute_complete(context, said("approve"), shown=shown) == record(usage=usage)
@@ -109,7 +110,7 @@ def test_n30_a_cost_that_is_higher_or_not_known_is_a_question(
     usage = {"total_tokens": 500, **used}
     parked(lambda: approval(record(usage=usage), max_total_tokens=None, max_cost=0.5).execute(context))
     [question] = supervisor.asked
-    assert question.subject == subject
+    assert question.subject == subject + PLACE
     assert said in question.body
 
 
@@ -124,7 +125,7 @@ def test_more_tokens_are_a_question(context: Json, supervisor: Supervisor) -> No
     with pytest.raises(TaskParked) as parked:
         approval(notifiers=[told.append], response_timeout=3600, assigned_users=["ann"]).execute(context)
     [question] = supervisor.asked
-    assert question.subject == "A crew used 1,500 tokens, 1,000 are allowed"
+    assert question.subject == "A crew used 1,500 tokens, 1,000 are allowed" + PLACE
     assert "Execution `k-1` is completed" in question.body
     assert "It used **1,500 tokens**, and this DAG allows 1,000 without a question" in question.body
     assert question.options == ["approve", "reject"]
@@ -266,7 +267,7 @@ def test_n30_a_costly_execution_of_the_service_is_a_question(
     record = completed_by("cheap")
     parked(lambda: approval(record, max_total_tokens=10, max_cost=0.5).execute(context))
     [question] = supervisor.asked
-    assert question.subject == "A crew used 500,000 tokens and 1.0 USD, 10 tokens and 0.5 USD are allowed"
+    assert question.subject == "A crew used 500,000 tokens and 1.0 USD, 10 tokens and 0.5 USD are allowed" + PLACE
     assert approval(record, max_total_tokens=500_000, max_cost=1).execute(context) == record
 
 
@@ -280,7 +281,8 @@ def test_n30_behind_a_proxy_that_removes_the_header_the_person_is_asked_or_the_t
         with pytest.raises(CrewTaskFailed, match=r"The service does not report of execution .* Let the service"):
             approval(record, on_unknown_usage="fail", **limit).execute(context)
     parked(lambda: approval(record, max_total_tokens=10).execute(context))
-    assert [each.subject for each in supervisor.asked] == ["It is not known what a crew used, 10 tokens are allowed"]
+    said = "It is not known what a crew used, 10 tokens are allowed"
+    assert [each.subject for each in supervisor.asked] == [said + PLACE]
 
 
 @pytest.mark.waits

@@ -103,7 +103,7 @@ def test_two_gates_and_three_rounds_in_one_execution(stack: AirflowStack, runs: 
 
     decide(run, second, "approve")
     third = review_in(run, "crew.round_3.review")
-    assert third["subject"] == "Review draft_task (round 3 of 5)"
+    assert third["subject"].startswith("Review draft_task (round 3 of 5) · ")
     assert "draft of `outline_task` was approved" in third["body"]
     assert "What has changed" not in third["body"]
     decide(run, third, "approve")
