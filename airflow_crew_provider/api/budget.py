@@ -100,6 +100,18 @@ def _without_cost(usage: Json | None, quoted: Callable[[str], str]) -> str:
     return f"; not known is the cost of {', '.join(unknown[:MOST_NAMED] + more)}" if unknown else ""
 
 
+def used_in(usage: Json | None, *, with_cost: bool = True) -> list[str]:
+    """Write what an execution used for a person; what is not known is left out."""
+    cost = known_cost(usage) if with_cost else None
+    return amounts(total_tokens(usage), cost, at_least(usage))
+
+
+def amounts(tokens: float | None, cost: float | None, before_cost: str = "") -> list[str]:
+    """Write tokens and USD for a person."""
+    written = [f"{tokens:,} tokens"] if tokens is not None else []
+    return written + ([f"{before_cost}{cost:,} USD"] if cost is not None else [])
+
+
 def refuse_bad_limit(most: Any) -> None:
     """Refuse what is not a number of tokens."""
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, XComArg
 
-from airflow_crew_provider.api.budget import ASK, FAIL, IGNORE, Budget, refuse_bad_choice, refuse_bad_limit
+from airflow_crew_provider.api.budget import ASK, FAIL, IGNORE, Budget, refuse_bad_choice, refuse_bad_limit, used_in
 from airflow_crew_provider.api.values import record_or_none
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.review import airflow_form
 from airflow_crew_provider.review.answer import identity_of, notice, problem_with
 from airflow_crew_provider.review.people import Escalation, response_time, reviewers
 from airflow_crew_provider.review.question import AskingTask, Question
-from airflow_crew_provider.review.usage import APPROVE, REJECT, UsageRules, facts_of, used_in
+from airflow_crew_provider.review.usage import APPROVE, REJECT, UsageRules, facts_of
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, at_least
 from airflow_crew_provider.wait.output import REPORT_USAGE, still_there
 

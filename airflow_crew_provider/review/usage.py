@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from airflow_crew_provider.api.budget import Budget, at_least, figures, known_cost
+from airflow_crew_provider.api.budget import Budget, amounts, figures, used_in
 from airflow_crew_provider.api.values import record_of
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import Json, output_sha256, total_tokens
+from airflow_crew_provider.models import Json, output_sha256
 from airflow_crew_provider.review.drafts import code
 from airflow_crew_provider.review.people import Escalation
 from airflow_crew_provider.wait.outcomes import fail_task
@@ -137,15 +137,3 @@ def facts_of(record: Json) -> Json:
         "cost_usd": None,
         **(figures(record.get("usage")) or {}),
     }
-
-
-def used_in(usage: Json | None, *, with_cost: bool = True) -> list[str]:
-    """Write what an execution used for a person; what is not known is left out."""
-    cost = known_cost(usage) if with_cost else None
-    return amounts(total_tokens(usage), cost, at_least(usage))
-
-
-def amounts(tokens: float | None, cost: float | None, before_cost: str = "") -> list[str]:
-    """Write tokens and USD for a person."""
-    written = [f"{tokens:,} tokens"] if tokens is not None else []
-    return written + ([f"{before_cost}{cost:,} USD"] if cost is not None else [])

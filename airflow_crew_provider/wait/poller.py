@@ -82,8 +82,13 @@ class Poller:
         """Take one step of a wait; None if it goes on."""
         return self._walk(watch, time.time, once=True)
 
+    def _teller(self, watch: Watch) -> Callable[[str], None]:
+        """Return what logs the news of a watch: at WARNING where somebody is needed whom nobody asks."""
+        log = self.hook.log
+        return lambda line: (log.warning if watch.passes_question else log.info)("%s", line)
+
     def _walk(self, watch: Watch, clock: Callable[[], float], *, once: bool) -> Outcome | None:
-        walk = steps(watch, clock, self.hook.log.info)
+        walk = steps(watch, clock, self._teller(watch))
         step: Step = next(walk)
         while not (once and isinstance(step, Pause)):
             try:
@@ -104,7 +109,7 @@ class Poller:
 
     async def await_outcome(self, watch: Watch, *, clock: Callable[[], float] = time.time) -> Outcome:
         """Wait as `wait` does, without blocking the event loop."""
-        walk = steps(watch, clock, self.hook.log.info)
+        walk = steps(watch, clock, self._teller(watch))
         step: Step = next(walk)
         while True:
             try:

@@ -33,6 +33,7 @@ COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN = "completed", "pending", "fa
 OVER_BUDGET = "over_budget"
 # What travels in an event, and is stored with it; an error may be of megabytes.
 LONGEST_MESSAGE = 2000
+NOBODY_IS_ASKED = "This task waits on and asks nobody; CrewReviewOperator, which crew_with_review adds, asks a person"
 KINDS = (COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN, OVER_BUDGET)
 
 
@@ -252,6 +253,11 @@ class Watch:
             wanted = least + (most - least) * draw
         return wanted if self.deadline is None else max(0.0, min(wanted, self.deadline - now))
 
+    @property
+    def passes_question(self) -> bool:
+        """Whether the execution waits for a person and this wait does not end by it."""
+        return self.wait_past_pending and self.last is not None and self.last.state is ExecutionState.PENDING
+
     def left(self, *, now: float) -> float | None:
         """Return the seconds that a poll may take: until the deadline, with a minimum for the last one."""
         return None if self.deadline is None else max(SHORTEST_POLL, self.deadline - now)
@@ -296,7 +302,8 @@ class Watch:
             where = (
                 f" at task {last.crew_task_id or last.current_task}" if last.crew_task_id or last.current_task else ""
             )
-            return f"Execution {self.kickoff_id} waits for a person{where}"
+            unasked = f". {NOBODY_IS_ASKED}" if self.passes_question else ""
+            return f"Execution {self.kickoff_id} waits for a person{where}{unasked}"
         return f"Execution {self.kickoff_id} is {last.state}" + (f": {last.progress}" if last.progress else "")
 
     _not_found_now: bool = False

@@ -22,6 +22,7 @@ from airflow_crew_provider.wait.watch import (
     GAVE_UP,
     HEARTBEAT,
     LEARNED,
+    NOBODY_IS_ASKED,
     PENDING,
     SEEN,
     SHORTEST_POLL,
@@ -78,8 +79,9 @@ def polled(one: Watch, reply: Execution | CrewError, at: float) -> str | None:
     ],
 )
 def test_the_first_line_says_what_was_seen_and_for_how_long(reply: Any, line: str) -> None:
-    assert polled(watch(wait_past_pending=True), reply, 0) == f"{line}, 0 s so far"
-    assert polled(watch(wait_past_pending=True), reply, 61) == f"{line}, 1 min 1 s so far"
+    said = f"{line}. {NOBODY_IS_ASKED}" if reply is not UNKNOWN and reply.state is S.PENDING else line
+    assert polled(watch(wait_past_pending=True), reply, 0) == f"{said}, 0 s so far"
+    assert polled(watch(wait_past_pending=True), reply, 61) == f"{said}, 1 min 1 s so far"
 
 
 def test_a_failure_says_that_the_execution_is_not_affected() -> None:

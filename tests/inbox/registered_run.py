@@ -214,13 +214,15 @@ class Task:
     def __init__(self, dag_run: RegisteredRun, task_id: str) -> None:
         self.dag_run, self.task_id = dag_run, task_id
         self.memory: dict[str, Any] = {}
+        self.tries = 0
         dag_run.add_task(task_id, state="running")
 
     def run(self, operator: Any) -> Any:
         self.pushed: Json = {}
+        self.tries += 1
         self.dag_run.clear(self.task_id)
         names = {"dag_id": self.dag_run.dag_id, "run_id": self.dag_run.run_id, "task_id": self.task_id, "map_index": -1}
-        ti = SimpleNamespace(**names, max_tries=0, try_number=1, xcom_push=self._push)
+        ti = SimpleNamespace(**names, max_tries=0, try_number=self.tries, xcom_push=self._push)
         store = SimpleNamespace(get=self._recall, set=self._keep, delete=lambda name: self.memory.pop(name, None))
         return operator.execute({"ti": ti, "task_state_store": store})
 

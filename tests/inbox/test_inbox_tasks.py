@@ -11,6 +11,7 @@ from unittest.mock import AsyncMock
 import pytest
 from airflow.models.variable import Variable
 from airflow.utils.session import create_session
+from faults.variables import keep_in_state_store
 from registered_run import RegisteredRun, StoredVariables, Task, store_variables
 from sqlalchemy import select
 
@@ -154,8 +155,9 @@ def started_unrecorded(dag_run: RegisteredRun) -> tuple[Task, str]:
 
 @pytest.mark.since_airflow("3.3")  # before, the record goes with the end of the task
 def test_a_repeated_request_has_the_same_body_where_the_service_honours_keys(
-    dag_run: RegisteredRun, connect: Any
+    dag_run: RegisteredRun, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    keep_in_state_store(monkeypatch)
     connect(inbox_url=dag_run.inbox_url, idempotency_keys=True)
     start, kickoff_id = started_unrecorded(dag_run)
 
@@ -165,8 +167,9 @@ def test_a_repeated_request_has_the_same_body_where_the_service_honours_keys(
 @pytest.mark.row("N32")
 @pytest.mark.since_airflow("3.3")
 def test_n32_a_request_that_is_repeated_after_the_inbox_has_moved_has_the_same_body(
-    dag_run: RegisteredRun, connect: Any
+    dag_run: RegisteredRun, connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    keep_in_state_store(monkeypatch)
     connect(inbox_url=dag_run.inbox_url, idempotency_keys=True)
     start, kickoff_id = started_unrecorded(dag_run)
     connect(inbox_url="https://moved.example.com/crew-inbox", idempotency_keys=True)

@@ -10,10 +10,11 @@ import pytest
 from faults.dialects import LIVE, PENDING_SPEC, SPEC, Dialect
 from faults.server import FaultServer
 from faults.wire import RESET, SILENCE, NoReply, Reply
-from simulated_airflow import PATHS, POKE, TOKEN, TRIGGERER, Connect, wait
+from simulated_airflow import PATHS, POKE, TOKEN, TRIGGERER, Connect, run, wait
 
 from airflow_crew_provider.hooks.crew import CrewHook
-from airflow_crew_provider.wait.watch import COMPLETED, FAILED, GAVE_UP, PENDING, TIMEOUT
+from airflow_crew_provider.operators.crew import CrewKickoffOperator
+from airflow_crew_provider.wait.watch import COMPLETED, FAILED, GAVE_UP, NOBODY_IS_ASKED, PENDING, TIMEOUT
 
 pytestmark = pytest.mark.waits
 POLL = "GET /status/k-1"
@@ -253,3 +254,17 @@ def test_get_status_and_aget_status_agree(server: FaultServer, dialect: Dialect)
 
     server.on(POLL, dialect.completed)
     assert asyncio.run(CrewHook().aget_status("k-1")) == CrewHook().get_status("k-1")
+
+
+def test_a_wait_that_passes_a_question_warns_that_nobody_is_asked(
+    server: FaultServer, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"})
+    server.on(POLL, SPEC.running, PENDING_SPEC, SPEC.completed)
+    operator = CrewKickoffOperator(
+        task_id="kickoff", inputs={}, wait_for_completion=True, deferrable=False, poll_interval=0.05
+    )
+    run(operator)
+    printed = [line for line in capsys.readouterr().out.splitlines() if NOBODY_IS_ASKED in line]
+    logged = [record for record in caplog.records if NOBODY_IS_ASKED in record.getMessage()]
+    assert any("warning" in line for line in printed) or any(record.levelname == "WARNING" for record in logged)

@@ -36,14 +36,6 @@ PLAIN_CREW = {
     "inputs": ["topic"],
     "tasks": [{"id": "write", "agent": "Writer", "seconds": SECONDS, "output": "A text on {topic}."}],
 }
-THREE_TASKS = {
-    "inputs": ["topic"],
-    "tasks": [
-        {"id": "research", "agent": "Researcher", "seconds": 12.0, "output": "Notes on {topic}."},
-        {"id": "write", "agent": "Writer", "seconds": 6.0, "output": "A text on {topic}."},
-        {"id": "publish", "agent": "Editor", "seconds": 6.0, "output": "Published: {topic}."},
-    ],
-}
 FAILING_CREW = {
     "inputs": ["topic"],
     "tasks": [{"id": "write", "agent": "Writer", "seconds": SECONDS, "error": "ValueError: no ink left"}],
@@ -95,12 +87,6 @@ def plain_crew(group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="session")
-def three_tasks(group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) -> CrewService:
-    """A crew whose tasks take long enough to be watched."""
-    return _scripted(THREE_TASKS, "three", group, tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
 def failing_crew(group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) -> CrewService:
     return _scripted(FAILING_CREW, "failing", group, tmp_path_factory)
 
@@ -118,7 +104,6 @@ def airflow(
     gated_crew: CrewService,
     plain_crew: CrewService,
     failing_crew: CrewService,
-    three_tasks: CrewService,
     statsd: StatsdServer,
 ) -> AirflowStack:
     """The shared Airflow: the example DAGs and those beside these tests, on PostgreSQL where there is one."""
@@ -128,7 +113,6 @@ def airflow(
             "crew_default": gated_crew.connection,
             "crew_plain": plain_crew.connection,
             "crew_failing": failing_crew.connection,
-            "crew_three": three_tasks.connection,
             "crew_wrong_token": {**gated_crew.connection, "password": "a-token-that-nobody-knows"},
             "crew_down": {**gated_crew.connection, "host": f"http://127.0.0.1:{free_port()}"},
         },

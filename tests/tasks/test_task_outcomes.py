@@ -24,7 +24,7 @@ from airflow_crew_provider.exceptions import (
     CrewServerError,
     CrewWebPage,
 )
-from airflow_crew_provider.models import Execution, ExecutionState
+from airflow_crew_provider.models import Execution, ExecutionState, TaskResult
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.outcomes import NET, CrewTaskFailed, fail_task, is_final, seconds
 from airflow_crew_provider.wait.watch import (
@@ -208,3 +208,20 @@ def test_a_result_that_cannot_be_fetched_is_an_error_that_says_so() -> None:
         outcomes.ended(hook, watch(), Outcome(COMPLETED, "k-1"))
     said = "Execution k-1 was seen completed, but its result could not be fetched: too late"
     assert str(error.value) == said
+
+
+def test_a_line_on_a_completed_execution_has_what_the_service_reports() -> None:
+    tasks = [
+        TaskResult(task_id=f"t{number}", agent=agent, output="x", execution_time=1.0)
+        for number, agent in enumerate(("Ann", "Bob\nforged", "Ann"))
+    ]
+    known = {"tasks": tuple(tasks), "execution_time": 38.25, "usage": {"total_tokens": 1250, "cost_usd": 0.5}}
+    execution = Execution(
+        kickoff_id="k-1", state=ExecutionState.COMPLETED, raw_state="completed", output="A text.", **known
+    )
+    assert outcomes.in_short(execution, "https://crew.example.com/k-1") == (
+        "Execution k-1 is completed: 38.2 s of work, 3 tasks by Ann, Bob forged, 1,250 tokens, 0.5 USD, "
+        "an output of 7 characters. https://crew.example.com/k-1"
+    )
+    bare = Execution(kickoff_id="k-1", state=ExecutionState.COMPLETED, raw_state="completed")
+    assert outcomes.in_short(bare, "") == "Execution k-1 is completed: an output of 0 characters"

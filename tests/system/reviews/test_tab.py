@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 from playwright.sync_api import FrameLocator, Page, expect
 
+from crew_service.engine.crew import Completed, Job, Report, TaskDone, TaskInfo, TaskOutput, TaskStarted
+from crew_service.local import running_service
 from scripts.stack import AirflowStack, DagRun
 from tests.system.reviews.browser import signed_in
 
@@ -23,7 +27,42 @@ def open_tab(page: Page, airflow: AirflowStack, run: DagRun, task_id: str) -> Fr
     return tab
 
 
-def test_the_tab_of_a_running_crew_moves_without_a_reload(airflow: AirflowStack) -> None:
+class ThreeTasks:
+    """A crew whose tasks end when the test says so."""
+
+    isolation: Literal["inline", "process"] = "inline"
+    kind: Literal["crew", "flow"] = "crew"
+    inputs = ["topic"]  # noqa: RUF012 - the protocol of a crew
+    required = ["topic"]  # noqa: RUF012
+    outputs = {  # noqa: RUF012
+        "research": ("Researcher", "Notes on tea."),
+        "write": ("Writer", "A text on tea."),
+        "publish": ("Editor", "Published: tea."),
+    }
+    tasks = [TaskInfo(name, agent) for name, (agent, _) in outputs.items()]  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.may_end = 0
+
+    def run(self, job: Job, report: Report) -> Completed:
+        for number, (name, (agent, text)) in enumerate(self.outputs.items(), 1):
+            report(TaskStarted(name, agent))
+            while self.may_end < number:
+                job.cancelled.wait(0.1)
+                job.cancelled.raise_if_set()
+            report(TaskDone(TaskOutput(task_id=name, agent=agent, output=text, execution_time=0.1)))
+        return Completed("Published: tea.")
+
+
+@pytest.fixture
+def three_tasks(airflow: AirflowStack) -> Iterator[ThreeTasks]:
+    crew = ThreeTasks()
+    with running_service(crew=crew) as service:
+        airflow.api.add_connection("crew_three", conn_type="crew", host=service.url, password=service.token)
+        yield crew
+
+
+def test_the_tab_of_a_running_crew_moves_without_a_reload(airflow: AirflowStack, three_tasks: ThreeTasks) -> None:
     run = airflow.api.trigger("tab_three_tasks")
     run.wait_for_task("kickoff", {"deferred"})
     with signed_in(airflow) as page:
@@ -33,9 +72,11 @@ def test_the_tab_of_a_running_crew_moves_without_a_reload(airflow: AirflowStack)
         expect(tab.get_by_role("status").first).to_have_text("Running")
         expect(tab.get_by_text("Researcher")).to_be_visible()
         for done in (1, 2):
+            three_tasks.may_end = done
             expect(tab.get_by_role("progressbar")).to_have_attribute("aria-valuenow", str(done))
         tab.get_by_text("Output").first.click()
         expect(tab.get_by_text("Notes on tea.")).to_be_visible()
+        three_tasks.may_end = 3
         expect(tab.get_by_role("status").first).to_have_text("Completed")
         expect(tab.get_by_text("Notes on tea.")).to_be_visible()  # what was opened stays open
         expect(tab.get_by_role("heading", name="Output")).to_be_visible()
