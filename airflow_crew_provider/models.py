@@ -137,6 +137,9 @@ class Execution:
         return {"completed_tasks": self.completed_tasks, "total_tasks": self.total_tasks}
 
 
+HIGHEST_FIGURE = 2**63
+
+
 def total_tokens(usage: Json | None) -> int | float | None:
     """Read how many tokens were used in all; None where the service does not say."""
     return reported(usage, "total_tokens")
@@ -148,9 +151,9 @@ def cost_usd(usage: Json | None) -> int | float | None:
 
 
 def reported(usage: Json | None, name: str) -> int | float | None:
-    """Read a figure that can be compared with a limit, which NaN cannot; None where there is none."""
+    """Read a figure that can be compared with a limit and added up, which NaN cannot; None where there is none."""
     value: Any = usage.get(name) if isinstance(usage, dict) else None
-    return value if type(value) in (int, float) and 0 <= value < float("inf") else None
+    return value if type(value) in (int, float) and 0 <= value <= HIGHEST_FIGURE else None
 
 
 def speaks_live(status: Json) -> bool:

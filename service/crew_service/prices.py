@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ CACHED = "cached_prompt_tokens"  # of the prompt's, where there are any
 UNCOUNTED = "uncounted_calls"  # calls of a model that gave no figures, where there are any
 MILLION = 1_000_000
 MOST_WARNINGS = 250  # of models without a price
+HIGHEST = 1_000_000  # USD for a million tokens; what is higher is a slip, and a cost must stay a number
 
 
 class BadPrices(ValueError):
@@ -60,7 +60,11 @@ class Prices:
         """Read a TOML or JSON file of a table for each model, with `input`, `output` and perhaps `cached`."""
         try:
             text = Path(path).read_text(encoding="utf-8")
-            content = json.loads(text) if path.lower().endswith(".json") else tomllib.loads(text)
+            content = (
+                json.loads(text, object_pairs_hook=_without_twins)
+                if path.lower().endswith(".json")
+                else tomllib.loads(text)
+            )
         except OSError as error:
             raise BadPrices(f"The prices in {path!r} cannot be read: {error.strerror}.") from None
         except (ValueError, RecursionError) as error:
@@ -110,11 +114,22 @@ class Prices:
         return None if cost is None else round(cost, 10)
 
 
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a name that stands twice, as TOML does."""
+    names = [name for name, _ in pairs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{twice!r} stands there twice")
+    return dict(pairs)
+
+
 def _price(path: str, model: str, given: Any) -> Price:
     named = f"The prices in {path!r} cannot be used: {model!r}"
+    if not model:
+        raise BadPrices(f"The prices in {path!r} cannot be used: a model has no name.")
     if not isinstance(given, dict) or not {"input", "output"} <= given.keys() <= {"input", "cached", "output"}:
         raise BadPrices(f"{named} must have input and output, and perhaps cached, in USD for a million tokens.")
     for name, value in given.items():
-        if type(value) not in (int, float) or not 0 <= value < math.inf:
-            raise BadPrices(f"{named} has a price for {name} that is no number of at least 0.")
+        if type(value) not in (int, float) or not 0 <= value <= HIGHEST:
+            raise BadPrices(f"{named} has a price for {name} that is no number from 0 to {HIGHEST:,}.")
     return Price(**{"cached": given["input"], **given})

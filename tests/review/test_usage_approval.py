@@ -56,6 +56,7 @@ def test_an_execution_within_the_limit_goes_on(context: Json, supervisor: Superv
 
 
 UNREPORTED = [None, {}, {"total_tokens": None}, {"total_tokens": "many"}, {"total_tokens": float("nan")}, "1500", 7]
+UNREPORTED.append({"total_tokens": 10**400})
 
 
 @pytest.mark.row("N30")

@@ -270,3 +270,10 @@ def test_a_path_that_is_an_object_is_taken_as_its_text(tmp_path: Path) -> None:
     assert output_storage.given_path(tmp_path) == str(tmp_path)
     assert output_storage.given_path(sdk.ObjectStoragePath("file:///tmp/x")) == "file:///tmp/x"
     assert output_storage.given_path(None) is None
+
+
+def test_a_cost_too_high_for_a_number_is_not_known_and_stops_no_wait() -> None:
+    usage = {"total_tokens": 1, "cost_usd": None, "by_model": {"a": {"cost_usd": 10**400}, "b": {"cost_usd": 0.5}}}
+    budget = Budget(max_cost=0.6)
+    assert budget.passed_by(usage) == ""
+    assert "'a'" in budget.unknown_in(usage)
