@@ -141,6 +141,27 @@ def is_over(reply: Execution | exceptions.CrewError) -> bool:
     return isinstance(reply, Execution) and reply.state in OVER
 
 
+MOST_AGENTS = 5
+
+
+def in_short(execution: Execution, page: str) -> str:
+    """Return a line on a completed execution; what the service does not report is left out.
+
+    :param page: the URL of the execution's page; empty without one
+    """
+    agents = list(dict.fromkeys(" ".join(task.agent.split())[:60] for task in execution.tasks if task.agent))
+    named = ", ".join(agents[:MOST_AGENTS]) + (" and others" if len(agents) > MOST_AGENTS else "")
+    count = len(execution.tasks)
+    parts = [
+        f"{execution.execution_time:,.1f} s of work" if execution.execution_time is not None else "",
+        f"{count} {'task' if count == 1 else 'tasks'}{f' by {named}' if named else ''}" if count else "",
+        *used_in(execution.usage),
+        f"an output of {len(execution.output or ''):,} characters",
+    ]
+    said = f"Execution {execution.kickoff_id} is completed: {', '.join(part for part in parts if part)}"
+    return f"{said}. {page}" if page else said
+
+
 # --- an execution over its budget: recorded first, then stopped by a worker ---
 
 
@@ -239,24 +260,3 @@ def is_for_good(ti: Any) -> bool:
     thread.start()
     thread.join(LOOKUP_SECONDS)
     return bool(seen) and seen[0] not in GOES_ON
-
-
-MOST_AGENTS = 5
-
-
-def in_short(execution: Execution, page: str) -> str:
-    """Return a line on a completed execution; what the service does not report is left out.
-
-    :param page: the URL of the execution's page; empty without one
-    """
-    agents = list(dict.fromkeys(" ".join(task.agent.split())[:60] for task in execution.tasks if task.agent))
-    named = ", ".join(agents[:MOST_AGENTS]) + (" and others" if len(agents) > MOST_AGENTS else "")
-    count = len(execution.tasks)
-    parts = [
-        f"{execution.execution_time:,.1f} s of work" if execution.execution_time is not None else "",
-        f"{count} {'task' if count == 1 else 'tasks'}{f' by {named}' if named else ''}" if count else "",
-        *used_in(execution.usage),
-        f"an output of {len(execution.output or ''):,} characters",
-    ]
-    said = f"Execution {execution.kickoff_id} is completed: {', '.join(part for part in parts if part)}"
-    return f"{said}. {page}" if page else said

@@ -296,7 +296,7 @@ class WaitingTask(CrewTask):
         self.multiple_outputs = False  # for Airflow, which would push the keys of the record, also of a pending one
         if execution.state is ExecutionState.COMPLETED:
             metrics.completed(self.crew_conn_id, execution)
-            page = self.hook.connection.link(execution.kickoff_id, view=execution.view)
+            page = self.hook.connection.link(execution.kickoff_id, getattr(self, "execution_id", None), execution.view)
             self.log.info("%s", outcomes.in_short(execution, page))
         self.check(context, execution)
         if execution.state is not ExecutionState.COMPLETED:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from watched import T0, S, seen, watch
 
 from airflow_crew_provider.exceptions import (
     CrewApiError,
@@ -37,17 +38,6 @@ from airflow_crew_provider.wait.watch import (
     Watch,
     steps,
 )
-
-S = ExecutionState
-T0 = 1_800_000_000.0
-
-
-def watch(**more: Any) -> Watch:
-    return Watch(**{"kickoff_id": "k-1", "started": T0, **more})
-
-
-def seen(state: ExecutionState, **more: Any) -> Execution:
-    return Execution(kickoff_id="k-1", state=state, raw_state=str(state), **more)
 
 
 @pytest.mark.row("N24")

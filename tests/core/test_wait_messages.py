@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from watched import T0, S, seen, watch
 
 from airflow_crew_provider.api.answers import Draft
 from airflow_crew_provider.exceptions import (
@@ -14,7 +15,7 @@ from airflow_crew_provider.exceptions import (
     CrewServerError,
     CrewUnauthorized,
 )
-from airflow_crew_provider.models import Execution, ExecutionState, output_sha256
+from airflow_crew_provider.models import Execution, output_sha256
 from airflow_crew_provider.wait.watch import (
     COMPLETED,
     FAILED,
@@ -36,8 +37,6 @@ from airflow_crew_provider.wait.watch import (
     steps,
 )
 
-S = ExecutionState
-T0 = 1_800_000_000.0
 SINCE = "2027-01-15T08:00:00+00:00"
 BUSY = CrewServerError(503, "GET", "/status/k-1", "busy")
 UNKNOWN = CrewNotFound(404, "GET", "/status/k-1", "not found")
@@ -46,14 +45,6 @@ GONE = (
     "The service no longer shows execution k-1: it may wait for a person, whose task id only the human-input "
     "webhook carries; the wait continues"
 )
-
-
-def watch(**more: Any) -> Watch:
-    return Watch(**{"kickoff_id": "k-1", "started": T0, **more})
-
-
-def seen(state: ExecutionState = S.RUNNING, **more: Any) -> Execution:
-    return Execution(kickoff_id="k-1", state=state, raw_state=str(state), **more)
 
 
 STEP = seen(current_task="draft", completed_tasks=1, total_tasks=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from crew_client import GATED, Client, Command, Receiver, Serve
@@ -15,6 +15,9 @@ from crew_service.cli import main
 from crew_service.local import running_service
 from scripts.stack.database import ThrowAwayDatabase
 
+if TYPE_CHECKING:  # its packages are there where its tests run
+    from scripts.stack.collector import Collector
+
 # Of the tests that start a service, those that `make check` runs: they find what was forgotten at a new endpoint.
 IN_CHECK = ("test_service_endpoints.py", "test_service_bodies.py")
 
@@ -23,6 +26,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "serve" in getattr(item, "fixturenames", ()) and item.path.name not in IN_CHECK:
             item.add_marker(pytest.mark.waits)
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    """Receive the spans of services."""
+    from scripts.stack.collector import Collector
+
+    with contextlib.closing(Collector()) as collector:
+        yield collector
 
 
 @pytest.fixture

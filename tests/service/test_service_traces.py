@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,13 +20,6 @@ TRACE, TASK = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACEPARENT = f"00-{TRACE}-{TASK}-01"
 Start = Callable[..., Command]
 Traced = Callable[..., tuple[Command, Client]]
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    collector = Collector()
-    yield collector
-    collector.close()
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ class Database:
     def close(self) -> None:
         if self._peeker is not None:
             self._peeker.close()
-        self._engines.reader.dispose()
+        self._engines.dispose()
         self._held.close()
 
     @contextlib.contextmanager
@@ -150,7 +150,7 @@ class Database:
         """Another file stands at the path: a copy that was put back, as a rule."""
         if self._peeker is not None:
             self._peeker.close()
-        self._engines.reader.dispose()
+        self._engines.dispose()
         with self._engines.writer.begin() as connection:
             schema.bring_up_to_date(connection)
         self._peeker = self._engines.reader.connect()

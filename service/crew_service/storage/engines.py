@@ -30,7 +30,7 @@ CONNECTIONS = 10  # of one process to a database server, which as a rule allows 
 
 
 class Engines(NamedTuple):
-    """The same connections, with the two ways to begin."""
+    """The two ways to begin."""
 
     reader: Engine
     writer: Engine
@@ -42,23 +42,32 @@ class Engines(NamedTuple):
         error: type[Exception] = driver.Error
         return error
 
+    def dispose(self) -> None:
+        """Close the connections of both that are not in use."""
+        self.reader.dispose()
+        self.writer.dispose()
+
 
 def sqlite(file: Path) -> Engines:
+    # A statement that is kept for later keeps what it was given last: of those that write, 10 MB of an output.
+    reader, writer = _sqlite(file), _sqlite(file, cached_statements=0)
+    event.listen(writer, "begin", _begin)
+    return Engines(reader, writer)
+
+
+def _sqlite(file: Path, **options: Any) -> Engine:
     engine = create_engine(
         location.sqlite_url(file),
         future=True,
         poolclass=QueuePool,
-        # A statement that is kept for later keeps what it was given last: 10 MB of an output, on each connection.
-        connect_args={"check_same_thread": False, "cached_statements": 0},
+        connect_args={"check_same_thread": False, **options},
         pool_size=20,
         max_overflow=40,
         hide_parameters=True,
         json_deserializer=loads,
     )
     event.listen(engine, "connect", _prepare)
-    writer = engine.execution_options()
-    event.listen(writer, "begin", _begin)
-    return Engines(engine, writer)
+    return engine
 
 
 def server(url: URL) -> Engines:

@@ -28,13 +28,6 @@ def model() -> Iterator[OpenAI]:
 
 
 @pytest.fixture
-def collector() -> Iterator[Collector]:
-    collector = Collector()
-    yield collector
-    collector.close()
-
-
-@pytest.fixture
 def begin(command: Start, model: OpenAI, collector: Collector) -> Callable[..., tuple[Command, Client]]:
     def start(target: str = "of_a_provider:reviewed", **settings: str) -> tuple[Command, Client]:
         places = os.pathsep.join(filter(None, [str(CREWS), os.environ.get("PYTHONPATH")]))
