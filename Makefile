@@ -13,9 +13,12 @@ AIRFLOW ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 PY := $(VENV)/bin/python
+PAGES := docs/*.md *.md service/README.md benchmarks/README.md
 # An installer takes a pre-release (3.4.0b2) only of a package that is named.
 CORE := $(if $(findstring b,$(AIRFLOW))$(findstring rc,$(AIRFLOW)),'apache-airflow-core==$(AIRFLOW)' 'apache-airflow-task-sdk==$(AIRFLOW:3.%=1.%)')
 RELEASE := $(if $(AIRFLOW),'apache-airflow==$(AIRFLOW)' $(CORE))
+comma := ,
+TEST_EXTRAS := $(if $(filter 2.%,$(AIRFLOW)),dev,dev$(comma)crewai)# Airflow 2 holds a package back that CrewAI needs
 DEMO_EXTRAS := $(if $(filter crewai,$(CREW)),crewai,service)
 
 .PHONY: help demo up down check quick test service-test long bench bench-full chaos cluster-test crewai-matrix test-matrix lint docs mutants clean
@@ -36,7 +39,7 @@ down: ## stop what `make up` started
 check: ## what to run before a commit: lint and quick
 	@$(MAKE) --no-print-directory --jobs 2 lint quick
 
-quick: $(VENV)/.has-dev,crewai ## the tests that neither start processes nor wait
+quick: $(VENV)/.has-$(TEST_EXTRAS) ## the tests that neither start processes nor wait
 	@$(PY) -m pytest --numprocesses 4 --dist loadgroup -m "not slow and not waits and not long" --hypothesis-profile=quick \
 		--ignore=tests/cluster --ignore=tests/system --ignore=tests/service/crewai $(PYTEST_ARGS)
 
@@ -77,10 +80,13 @@ lint: $(VENV)/.has-dev,crewai ## ruff and mypy
 	@$(PY) -m mypy
 	@$(PY) -m mypy --config-file service/pyproject.toml
 
-docs: $(VENV)/.has-docs ## the pages as a site in .site, with a reference from the docstrings; a warning fails
+docs: $(VENV)/.has-docs ## spelling and style of the pages, then a site in .site with a reference from the docstrings; a warning fails
+	@$(VENV)/bin/codespell airflow_crew_provider service/crew_service example_dags --skip '*.css,*.js,*.pyc'
+	@$(VENV)/bin/codespell --dictionary - --dictionary scripts/words.txt $(PAGES)
+	@$(VENV)/bin/proselint check --config scripts/proselint.json $(PAGES)
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
-mutants: $(VENV)/.has-mutation,crewai ## break the pure parts line by line, and list what no test notices (docs/mutation.md)
+mutants: $(VENV)/.has-mutation,crewai ## break the pure parts line by line, and list what no test notices (scripts/mutants.md)
 	@$(PY) -m scripts.mutation_run
 	@$(PY) -m scripts.mutants
 

@@ -44,7 +44,7 @@ FOLDERS = {
 }
 ALL_FOLDERS = (*FOLDERS["3.0"], "review", "view")
 REVIEWS = "tests/system/reviews"  # they need Airflow 3.1, as the tab does
-ON_PROCESSES = ("tests/system/test_inbox.py", f"{REVIEWS}/test_reviews.py", f"{REVIEWS}/test_tab.py")
+ON_PROCESSES = ("tests/system/test_inbox.py", *(f"{REVIEWS}/test_{name}.py" for name in ("reviews", "tab", "loop")))
 UPGRADED_FROM = {"3.4": "3.3"}  # XComs and forms moved to other tables
 UPGRADE = "tests/system/test_upgrade.py"
 CELLS = [

@@ -115,11 +115,14 @@ class CrewConnectionError(CrewError):
 
     :param permanent: True if asking again cannot help, as with a certificate that is not trusted
     :param renewable: True if it was a CA file that did not trust it, which may be replaced at this moment
+    :param unreachable: True if there was no connection at all, so that another request would not arrive either
     """
 
-    def __init__(self, message: str, permanent: bool = False, renewable: bool = False) -> None:
-        super().__init__(message, permanent, renewable)
-        self.permanent, self.renewable = permanent, renewable
+    def __init__(
+        self, message: str, permanent: bool = False, renewable: bool = False, unreachable: bool = False
+    ) -> None:
+        super().__init__(message, permanent, renewable, unreachable)
+        self.permanent, self.renewable, self.unreachable = permanent, renewable, unreachable
 
     def __str__(self) -> str:
         return str(self.args[0])

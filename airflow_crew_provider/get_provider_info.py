@@ -39,6 +39,28 @@ def get_provider_info() -> dict[str, Any]:
         "extra-links": ["airflow_crew_provider.links.crew.CrewExecutionLink"],
         "notifications": ["airflow_crew_provider.notifications.crew.CrewReviewNotifier"],
         "connection-types": [_connection_type()],
+        "config": {"crew": {"description": "The pages that show crews in Airflow.", "options": _settings()}},
+    }
+
+
+def _settings() -> dict[str, Any]:
+    """Return the settings of the section ``[crew]``; one without a default depends on the Airflow."""
+    return {
+        "task_tab": {
+            "description": "Whether tasks have the tab Crew. Before Airflow 3.4, which shows it on tasks of this "
+            "provider only, it is off unless this is True, and then on every task; it needs Airflow 3.1.",
+            "version_added": "0.2.0",
+            "type": "boolean",
+            "example": "True",
+            "default": None,
+        },
+        "run_tab": {
+            "description": "Whether DAG runs have the tab Crews, which lists the executions of a run.",
+            "version_added": "0.2.0",
+            "type": "boolean",
+            "example": "True",
+            "default": "False",
+        },
     }
 
 

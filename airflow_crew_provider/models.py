@@ -11,6 +11,9 @@ from typing import Any
 
 Json = dict[str, Any]
 
+# What names an iteration of a loop, beside the DAG, the run, the task and the map index.
+REGION_FIELDS = ("region_id", "region_index")
+
 # NUL and half surrogates: legal in JSON, refused by databases and by UTF-8.
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
@@ -45,6 +48,7 @@ class Execution:
     where it takes any text. ``takes_edited_output`` says whether an approval may bring a text instead of the draft,
     ``checks_draft`` whether the service takes an answer with the hash of its draft for that draft only.
     ``view`` is the path of its page below the crew's base URL, where the service names one.
+    ``has_details`` says whether the service tells more of it at ``GET /executions/{id}``.
     With ``object_is_kept`` False an XCom would not bring ``output_json`` back as it is: tasks hand on its text.
     With ``state_is_known`` False the service gave a word of its own: it counts as in progress and decides nothing.
     """
@@ -67,6 +71,7 @@ class Execution:
     outcomes: list[str] = field(default_factory=list)
     flow_id: str | None = None
     view: str | None = None
+    has_details: bool = field(default=False, compare=False)
     takes_edited_output: bool = False
     checks_draft: bool = False
     state_is_known: bool = True
@@ -141,8 +146,13 @@ HIGHEST_FIGURE = 2**63
 
 
 def total_tokens(usage: Json | None) -> int | float | None:
-    """Read how many tokens were used in all; None where the service does not say."""
-    return reported(usage, "total_tokens")
+    """Read how many tokens were used in all; None where the service does not say.
+
+    Where it gives a total that is less than its parts, as 0 beside them, the parts count.
+    """
+    sent, received = (reported(usage, f"{each}_tokens") for each in ("prompt", "completion"))
+    whole = None if sent is None or received is None else sent + received
+    return max((each for each in (reported(usage, "total_tokens"), whole) if each is not None), default=None)
 
 
 def cost_usd(usage: Json | None) -> int | float | None:

@@ -1,6 +1,6 @@
 """The benchmarks of waits and of DAG files: `python -m benchmarks [--full]`.
 
-Prints the tables of docs/performance.md; what needs Airflow's processes only with `--full`. `inbox_wake.py`, and the
+Prints the tables of benchmarks/README.md; what needs Airflow's processes only with `--full`. `inbox_wake.py`, and the
 load on the service, `service_load.py` and `service_machines.py`, are run by themselves.
 """
 

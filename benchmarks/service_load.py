@@ -1,4 +1,4 @@
-"""Load on the crew service: `python benchmarks/service_load.py`. Prints the figures of docs/performance.md.
+"""Load on the crew service: `python benchmarks/service_load.py`. Prints the figures of benchmarks/README.md.
 
 Each rate is measured on a service in a process of its own, over kept connections, in the same run as a bare
 FastAPI route that answers a body of the same kind.

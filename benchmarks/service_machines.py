@@ -1,4 +1,4 @@
-"""Several services on one PostgreSQL: `python -m benchmarks.service_machines`. Prints figures of docs/performance.md.
+"""Several services on one PostgreSQL: `python -m benchmarks.service_machines`. Prints figures of benchmarks/README.md.
 
 `kickoffs` measures kickoffs per second with one, two and three services; `polls` what a status costs with few and with
 many stored executions, on SQLite and on PostgreSQL. Needs a server on which databases may be made.

@@ -1,7 +1,7 @@
 """Tries the crew service with several versions of CrewAI, each in a virtual environment that is thrown away.
 
 `make crewai-matrix` tries VERSIONS; `python -m scripts.crewai_matrix 1.15.7` tries others. The result goes
-into the table of docs/crewai.md.
+into docs/own-crew.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 VERSIONS = ("1.15.3", "1.15.4", "1.15.15", "1.15.30")  # from the oldest that works to the newest
-TESTS = ("test_flows.py", "test_crewai_gates.py", "test_crewai_kinds.py", "test_templates.py")
+TESTS = ("test_flows.py", "test_flow_family.py", "test_crewai_gates.py", "test_crewai_kinds.py", "test_templates.py")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,11 +32,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _tried(version: str, tests: list[str]) -> str:
-    """Install the package with this version and run the tests; the last line of pytest says how it went."""
+    """Install the service with this version and run the tests; the last line of pytest says how it went."""
     with tempfile.TemporaryDirectory(prefix="crewai-matrix-") as folder:
         python = Path(folder) / "bin" / "python"
         _run([_uv(), "venv", "--quiet", "--python", sys.executable, folder])
-        packages = ["--editable", f"{ROOT}[dev]", f"crewai=={version}"]
+        packages = ["--editable", f"{ROOT / 'service'}[dev,crewai]", f"crewai=={version}"]
         installed = _run([_uv(), "pip", "install", "--quiet", "--python", str(python), *packages])
         if installed.returncode:
             return f"cannot be installed: {installed.stderr.strip().splitlines()[-1]}"

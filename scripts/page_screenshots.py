@@ -1,4 +1,4 @@
-"""The pictures of the crew service's page: the list with a draft, a revised draft, and the same on a phone.
+"""The pictures of the crew service's page: the list, and a revised draft.
 
 python -m scripts.page_screenshots [folder]      needs Chromium and the [dev] extra
 """
@@ -35,13 +35,11 @@ CREW = {
 
 
 def main(folder: Path) -> None:
-    with running_service(scenario=CREW) as service, chromium() as browser:
+    with running_service(scenario=CREW, title="Field guide") as service, chromium() as browser:
         revised = stories(service)
         desktop = browser.new_page(viewport={"width": 1100, "height": 900})
         picture(desktop, service, "", folder / "service-page.png")
         picture(desktop, service, f"view?id={revised}", folder / "service-draft.png", opened=True)
-        phone = browser.new_page(viewport={"width": 390, "height": 844}, device_scale_factor=2)
-        picture(phone, service, f"view?id={revised}", folder / "service-phone.png", opened=True)
 
 
 def stories(service: LocalService) -> str:
@@ -57,7 +55,13 @@ def stories(service: LocalService) -> str:
 
 def start(service: LocalService, topic: str, review: bool) -> str:
     inputs = {"topic": topic, "review": review}
-    return str(call(service, "POST", "/kickoff", {"inputs": inputs, "meta": {"desk": "food"}})["kickoff_id"])
+    run = {
+        "dag_id": "field_guide",
+        "run_id": "scheduled__2026-11-20T06:00:00+00:00",
+        "base_url": "http://localhost:8080",
+    }
+    meta = {"desk": "food", "airflow": run}
+    return str(call(service, "POST", "/kickoff", {"inputs": inputs, "meta": meta})["kickoff_id"])
 
 
 def wait_for(service: LocalService, kickoff_id: str, word: str) -> None:

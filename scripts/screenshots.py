@@ -12,6 +12,7 @@ from typing import Any
 
 from playwright.sync_api import Page
 
+from airflow_crew_provider.compat.version import has_loops
 from scripts.demo_stack import ROOT
 from scripts.stack import AirflowStack, CrewService, DagRun, ProcessGroup, wait_until
 from tests.system.reviews.browser import signed_in
@@ -43,7 +44,7 @@ CREW = {
     ],
 }
 FEEDBACK = "Drop the opening line and name the source."
-FORM = {"width": 1280, "height": 1060}
+FORM = {"width": 1280, "height": 1400}
 GRAPH = {"width": 1500, "height": 520}
 LOG = {"width": 1280, "height": 520}
 
@@ -95,9 +96,17 @@ def picture_graph(page: Page, airflow: AirflowStack, run: DagRun, file: Path) ->
     page.get_by_label("Expand all task groups").click()
     page.get_by_label("Collapse Details Panel").click()
     page.get_by_label("Fit View").click()
-    page.mouse.move(5, GRAPH["height"] - 5)
+    page.mouse.move(GRAPH["width"] // 2, 5)
     page.wait_for_timeout(2000)  # the picture is of a moving thing: the graph slides into its place
     page.screenshot(path=file)
+
+
+def picture_loop(page: Page, airflow: AirflowStack, file: Path) -> None:
+    """Take the graph of rounds in a loop, in the second one of them; for Airflow 3.4."""
+    run = airflow.api.trigger("loop_pictures")
+    run.answer(run.wait_for_review(), "revise", human_feedback=FEEDBACK)
+    wait_until(lambda: [each for each in run.reviews() if "(round 2" in each["subject"]], "the second round")
+    picture_graph(page, airflow, run, file)
 
 
 FEATURES = {"difference": picture_difference, "edit": picture_edit, "escalation": picture_escalation}
@@ -122,6 +131,8 @@ def main(folder: Path) -> None:
             task = second_round(run)
             picture_form(page, airflow, run, task["task_id"], folder / "review-form.png")
             picture_graph(page, airflow, run, folder / "review-graph.png")
+            if has_loops():
+                picture_loop(page, airflow, folder / "review-loop.png")
     for file in sorted(folder.glob("review-*.png")):
         print(f"{file}  {file.stat().st_size // 1024} kB")
 

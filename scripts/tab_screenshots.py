@@ -1,4 +1,4 @@
-"""The pictures of the Crew tab, taken from a real Airflow: at work, reviewed, completed, on a phone, and a whole run.
+"""The pictures of the Crew tab, taken from a real Airflow: at work, reviewed, completed, on a phone, a run; and a log.
 
 python -m scripts.tab_screenshots [folder]      needs Chromium and the [dev] extra
 """
@@ -74,6 +74,11 @@ def pictures(page: Page, airflow: AirflowStack, run: DagRun, folder: Path) -> No
     open_tab(page, airflow, run, "article.round_2.wait")
     page.frame_locator("iframe").get_by_role("heading", name="Published").wait_for()
     page.screenshot(path=folder / "tab-completed.png")
+    page.goto(f"{airflow.url}/dags/{run.dag_id}/runs/{run.run_id}/tasks/article.round_2.wait")
+    page.get_by_text("Execution", exact=False).last.wait_for()
+    page.keyboard.press("w")  # wraps the lines
+    page.set_viewport_size({**DESKTOP, "height": 640})
+    page.screenshot(path=folder / "task-log.png")
     page.set_viewport_size(PHONE)
     page.emulate_media(color_scheme="dark")
     page.goto(f"{airflow.url}/{address}")
@@ -102,7 +107,7 @@ def main(folder: Path) -> None:
             page.goto(f"{airflow.url}/dags/{mapped.dag_id}/runs/{mapped.run_id}/plugin/crews")
             page.frame_locator("iframe").locator(".runs").wait_for()
             page.screenshot(path=folder / "tab-run.png")
-    for file in sorted(folder.glob("tab-*.png")):
+    for file in sorted(folder.glob("ta*-*.png")):
         print(f"{file}  {file.stat().st_size // 1024} kB")
 
 

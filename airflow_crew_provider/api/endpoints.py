@@ -23,8 +23,10 @@ from airflow_crew_provider.api.status import (
     VIEW,
     WORDS,
     StatusReader,
+    is_number,
     text_or_none,
 )
+from airflow_crew_provider.api.values import is_kept
 from airflow_crew_provider.models import (
     CrewInputs,
     Execution,
@@ -35,6 +37,7 @@ from airflow_crew_provider.models import (
     Resume,
     Resumed,
     Started,
+    TaskResult,
     Webhooks,
 )
 
@@ -157,6 +160,11 @@ def details(execution_id: str, etag: str | None = None) -> Call[Details]:
     """``GET /executions/{id}``: only this project's crew service has it. What has not changed is not sent again."""
     headers = {"If-None-Match": etag} if etag else {}
     return Call("GET", f"/executions/{path_segment(execution_id)}", _read_details, headers=headers, also=(304,))
+
+
+def ended_tasks(execution_id: str) -> Call[list[TaskResult]]:
+    """``GET /executions/{id}``, of which the tasks that have ended are read, in their order, without their outputs."""
+    return Call("GET", f"/executions/{path_segment(execution_id)}", _read_ended_tasks)
 
 
 def resume(request: Resume) -> Call[Resumed]:
@@ -288,6 +296,25 @@ def _read_details(answer: HttpResponse, mask: Mask) -> Details:
     if not isinstance(found, dict) or text_or_none(found.get("state")) is None:
         raise exceptions.CrewProtocolError("GET /executions/{id} gave no object with a state")
     return Details(found, etag)
+
+
+def _read_ended_tasks(answer: HttpResponse, mask: Mask) -> list[TaskResult]:
+    found = _read_details(answer, mask).found or {}
+    listed = found.get("tasks")
+    if not isinstance(listed, list) or "tasks" in (found.get("left_out") or ()):  # the first ones, which count
+        return []
+    ended = [each for each in listed if isinstance(each, dict) and each.get("state") == ExecutionState.COMPLETED]
+    return [_ended_task(each) for each in ended]
+
+
+def _ended_task(task: Json) -> TaskResult:
+    seconds = task.get("seconds")
+    return TaskResult(
+        task_id=text_or_none(task.get("name")),
+        agent=text_or_none(task.get("agent")),
+        output=None,
+        execution_time=seconds if is_number(seconds) and is_kept(seconds) else None,
+    )
 
 
 def _listed(item: Any, mask: Mask) -> Execution | None:

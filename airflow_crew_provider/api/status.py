@@ -57,6 +57,8 @@ class StatusReader:
         usage = _usage_beside(used) if read.usage is None else read.usage
         if view is not None or usage is not None:
             read = replace(read, usage=usage and _with_masked_names(usage, mask), view=view)
+        if view is not None or answer.parsed is not None:  # the service that has the one, or polls of many, has details
+            read = replace(read, has_details=True)
         if read.state is S.PENDING:
             offers = [bool(answer.headers.get(each.lower())) for each in (EDITS_OFFER, HASH_OFFER)]
             read = replace(read, takes_edited_output=offers[0], checks_draft=offers[1])
@@ -203,7 +205,7 @@ def _failed(body: Json, live: bool, mask: Mask) -> Json:
     seconds = body.get("execution_time")
     return {
         "error": error or "the service gave no reason",
-        "execution_time": seconds if _is_number(seconds) else None,
+        "execution_time": seconds if is_number(seconds) else None,
     }
 
 
@@ -257,13 +259,14 @@ def _typed(body: Json, name: str, *types: type) -> Any:
     raise CrewProtocolError(f"GET /status gave {type(value).__name__} as {name!r}, not {wanted}")
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Return whether a value of JSON is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _seconds(body: Json) -> float | None:
     value = body.get("execution_time")
-    if value is None or _is_number(value):
+    if value is None or is_number(value):
         return value if is_kept(value) else None
     raise CrewProtocolError(f"GET /status gave {type(value).__name__} as 'execution_time', not a number")
 

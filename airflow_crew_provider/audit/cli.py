@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_crew_provider import stored_names
 from airflow_crew_provider.audit.airflow_api import AirflowApi, AuditError
+from airflow_crew_provider.models import REGION_FIELDS
 
 Json = dict[str, Any]
 EVERY = "~"
@@ -43,20 +44,25 @@ def _asked(api: AirflowApi, path: tuple[str, ...]) -> list[Json]:
     On Airflow 3.4 a task that took the answer to the form of an earlier attempt has none of its own.
     """
     forms = [detail for detail in api.pages("hitl_details", *path, "hitlDetails") if _is_ours(detail)]
-    shown = {_place(form["task_instance"]) for form in forms}
+    shown = [_place(form["task_instance"]) for form in forms]
     decided = (_place(entry) for entry in _entries(api, path, stored_names.REVIEW_KEY))
-    return forms + [_without_form(api, path, *place) for place in decided if place not in shown]
+    return forms + [_without_form(api, path, place) for place in decided if place not in shown]
 
 
-def _place(of: Json) -> tuple[str, int]:
-    return of["task_id"], of["map_index"]
+def _place(of: Json) -> Json:
+    """Return what names a task instance in its run: in a loop the map index is -1 in every iteration."""
+    region = _region(of) if of["map_index"] < 0 else {}
+    return {"task_id": of["task_id"], "map_index": of["map_index"], **region}
 
 
-def _without_form(api: AirflowApi, path: tuple[str, ...], task_id: str, map_index: int) -> Json:
-    index = [str(map_index)] if map_index >= 0 else []
-    task = api.get(*path, "taskInstances", task_id, *index) or {"state": None}
-    place = {"task_id": task_id, "map_index": map_index, "state": task["state"]}
-    return {"task_instance": place, "response_received": False}
+def _region(of: Json) -> Json:
+    return {name: of[name] for name in REGION_FIELDS if of.get(name) is not None}
+
+
+def _without_form(api: AirflowApi, path: tuple[str, ...], place: Json) -> Json:
+    index = [str(place["map_index"])] if place["map_index"] >= 0 else []
+    task = api.get(*path, "taskInstances", place["task_id"], *index, **_region(place)) or {"state": None}
+    return {"task_instance": {**place, "state": task["state"]}, "response_received": False}
 
 
 def _is_ours(detail: Json) -> bool:
@@ -68,7 +74,7 @@ def _answers(api: AirflowApi, path: tuple[str, ...]) -> list[Json]:
     return [
         value
         for entry in _entries(api, path, stored_names.RESUME_KEY)
-        if isinstance(value := _value(api, path, entry["task_id"], stored_names.RESUME_KEY, entry["map_index"]), dict)
+        if isinstance(value := _value(api, path, _place(entry), stored_names.RESUME_KEY), dict)
     ]
 
 
@@ -77,9 +83,10 @@ def _entries(api: AirflowApi, path: tuple[str, ...], key: str) -> list[Json]:
     return [entry for entry in found if entry["key"] == key]
 
 
-def _value(api: AirflowApi, path: tuple[str, ...], task_id: str, key: str, map_index: int) -> Any:
+def _value(api: AirflowApi, path: tuple[str, ...], place: Json, key: str) -> Any:
+    where = {"map_index": place["map_index"], **_region(place)}
     entry = api.get(
-        *path, "taskInstances", task_id, "xcomEntries", key, map_index=map_index, deserialize="false", stringify="false"
+        *path, "taskInstances", place["task_id"], "xcomEntries", key, **where, deserialize="false", stringify="false"
     )
     return entry["value"] if entry else None
 
@@ -87,8 +94,9 @@ def _value(api: AirflowApi, path: tuple[str, ...], task_id: str, key: str, map_i
 def _decision(api: AirflowApi, path: tuple[str, ...], detail: Json, answers: list[Json]) -> Json | None:
     """Return the record of a decision; None while there is none. A deadline may decide without a response."""
     task = detail["task_instance"]
-    review = _value(api, path, task["task_id"], stored_names.REVIEW_KEY, task["map_index"])
-    about = {"dag_id": path[1], "run_id": path[3], "task_id": task["task_id"], "map_index": task["map_index"]}
+    place = _place(task)
+    review = _value(api, path, place, stored_names.REVIEW_KEY)
+    about = {"dag_id": path[1], "run_id": path[3], **place}
     if not isinstance(review, dict) or "output_sha256" not in review:
         not_taken = _not_taken(detail) if detail["response_received"] else None
         return not_taken and {**about, "task_state": task["state"], **not_taken}

@@ -11,13 +11,15 @@ from contextlib import suppress
 from typing import Any
 
 import requests
-from requests.adapters import HTTPAdapter
-from urllib3.util.retry import Retry
+from urllib3.exceptions import ConnectTimeoutError, ProxyError
 
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.endpoints import Call
 from airflow_crew_provider.api.responses import BodyTooLarge, HttpResponse, collect
 from airflow_crew_provider.client.deployment import LARGEST_BODY, MOST_REDIRECTS, Deployment, lower_names, too_large
+
+# Seconds before the second and the third attempt to connect. Left to urllib3, each would be a line in the log.
+CONNECT_PAUSES = (0.0, 0.6)
 
 
 class _Body(io.BytesIO):
@@ -69,15 +71,23 @@ class Exchange:
     def perform(self) -> HttpResponse:
         url = self._deployment.base_url + (self._call.target or self._call.path)
         with requests.Session() as session:
-            for scheme in ("http://", "https://"):
-                session.mount(scheme, HTTPAdapter(max_retries=_connect_retries()))
             for _ in range(MOST_REDIRECTS):
-                answer = self._ask(session, url)
+                answer = self._connect_and_ask(session, url)
                 following = endpoints.redirect(self._call, url, answer)
                 if following is None:
                     break
                 url = following
         return answer
+
+    def _connect_and_ask(self, session: requests.Session, url: str) -> HttpResponse:
+        for pause in CONNECT_PAUSES:
+            try:
+                return self._ask(session, url)
+            except requests.ConnectionError as error:
+                if not never_connected(error) or self._abandoned:
+                    raise
+            time.sleep(pause)
+        return self._ask(session, url)
 
     def _ask(self, session: requests.Session, url: str) -> HttpResponse:
         left = max(0.001, self._until - time.monotonic())
@@ -118,8 +128,12 @@ class _Headers(requests.auth.AuthBase):
         return request
 
 
-def _connect_retries() -> Retry:
-    return Retry(total=None, connect=2, read=False, redirect=False, status=0, other=0, backoff_factor=0.3)
+def never_connected(error: Exception) -> bool:
+    """Whether an exchange failed before there was a connection, so that nothing was sent."""
+    reason = getattr(error.args[0], "reason", None) if error.args else None
+    if isinstance(reason, ProxyError):
+        reason = reason.original_error
+    return isinstance(reason, ConnectTimeoutError)
 
 
 def within(seconds: float, exchange: Exchange) -> HttpResponse | Exception:

@@ -16,7 +16,7 @@ from airflow_crew_provider.api import endpoints, responses
 from airflow_crew_provider.api.endpoints import Call
 from airflow_crew_provider.api.responses import HttpResponse
 from airflow_crew_provider.client.asynchronous import NETWORK_ERRORS, sessions
-from airflow_crew_provider.client.blocking import Exchange, within
+from airflow_crew_provider.client.blocking import Exchange, never_connected, within
 from airflow_crew_provider.client.deployment import LARGE_BODY, Deployment
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError, CrewOutcomeUnknown, CrewProtocolError
 
@@ -134,6 +134,7 @@ def no_answer(
         f"No answer to {call.method} {call.path}: {reason}; nothing was started",
         permanent=_is_permanent(error),
         renewable=ca_file and _has(error, *UNTRUSTED),
+        unreachable=never_connected(error) or isinstance(error, aiohttp.ClientConnectorError),
     )
 
 

@@ -97,6 +97,16 @@ class CachedConnection(BaseHook):
             self._client = Client(self.connection.deployment, traces.of_call)
         return self._client
 
+    @property
+    def place(self) -> str:
+        """The connection, and once it was looked up the base URL that it leads to, as messages name them."""
+        found = self._connection and self._connection.deployment
+        return f"Connection {self.crew_conn_id!r}{f' ({found.mask(found.base_url)})' if found else ''}"
+
+    def mask_for_log(self, text: str) -> str:
+        """Mask the secrets of a connection in use; before its first use there are none to show, and no look-up."""
+        return self._client.mask(text) if self._client else text
+
     def get_conn(self) -> Client:
         """Return the client, as hooks do."""
         return self.client

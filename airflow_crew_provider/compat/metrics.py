@@ -1,6 +1,6 @@
 """What Airflow's metrics say about crews.
 
-The names are a promise: `docs/operations.md` lists them. Since Airflow 3.2 there are two `Stats`. One is configured
+The names are a promise: `docs/data-and-cost.md` lists them. Since Airflow 3.2 there are two `Stats`. One is configured
 where tasks run, the other in Airflow's own processes, of which the triggerer is one.
 """
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger
 
+from airflow_crew_provider.compat.loops import iteration_of
+
 try:
     from airflow.sdk.execution_time import task_runner
 except ImportError:  # Airflow 2.11
@@ -72,6 +74,10 @@ def task_state(ti: Any, task_id: str | None = None) -> str | None:
 
 
 def _state_by_supervisor(ti: Any, task_id: str) -> str | None:
+    iteration = iteration_of(ti)
+    # Of a task of a loop the states are those of the latest iteration, and a triggerer can ask for no others.
+    if iteration and task_id == ti.task_id and type(supervisor()).__name__ != "TriggerCommsDecoder":
+        return _end_of_iteration(ti, iteration)
     index = getattr(ti, "map_index", -1)
     states = task_runner.RuntimeTaskInstance.get_task_states(
         dag_id=ti.dag_id, task_ids=[task_id], run_ids=[ti.run_id], map_index=index
@@ -79,6 +85,16 @@ def _state_by_supervisor(ti: Any, task_id: str) -> str | None:
     of_run: dict[str, str | None] = states.get(ti.run_id, {})
     key = task_id if index in (None, -1) else f"{task_id}_{index}"
     return of_run.get(key, DELETED)
+
+
+def _end_of_iteration(ti: Any, iteration: tuple[str, int]) -> str | None:
+    """Return the state of a task whose iteration is over; None while it goes on."""
+    ended = task_runner.RuntimeTaskInstance.get_task_breadcrumbs(ti.dag_id, ti.run_id)
+    for each in ended:
+        place = str(each.get("region_id")), each.get("region_index")
+        if each["task_id"] == ti.task_id and place == iteration:
+            return str(each["state"])
+    return None
 
 
 def _state_in_database(ti: Any, task_id: str) -> str | None:

@@ -17,23 +17,26 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
-from airflow_crew_provider.compat.version import has_form_per_attempt
-from airflow_crew_provider.models import Json
+from airflow_crew_provider.compat.loops import public_map_index
+from airflow_crew_provider.compat.version import has_loops
+from airflow_crew_provider.models import REGION_FIELDS, Json
 from airflow_crew_provider.stored_names import EXECUTION_KEY, REVIEW_KEY
 
 MOST_TASKS = 5_000
 MOST_DECISIONS = 50
 WAITS_FOR_A_PERSON = ("awaiting_input", "deferred")
 
-Place = tuple[str, int]  # task id, map index
+Place = tuple[str, int, Any]  # task id, index, and the region that counts it (`compat.loops`)
 
 
 @dataclass(frozen=True)
 class TaskRecord:
     """One task instance, and which execution it has said it is about.
 
+    :param map_index: -1 in each iteration of a loop
     :param label: of a mapped task, what Airflow shows for its index
     :param has_open_form: whether a person can answer it now
+    :param place: where it stands in its DAG run
     """
 
     task_id: str
@@ -42,12 +45,15 @@ class TaskRecord:
     label: str | None
     about: Json
     pushed_at: datetime
+    place: Place
     has_open_form: bool = False
 
     @property
-    def place(self) -> Place:
-        """Where it stands in its DAG run."""
-        return self.task_id, self.map_index
+    def iteration(self) -> Json:
+        """What names the iteration of a loop, beside the task; empty outside of loops."""
+        _, index, region_id = self.place
+        values = (str(region_id), index) if index != self.map_index else ()
+        return dict(zip(REGION_FIELDS, values, strict=False))
 
 
 def exists(dag_id: str, run_id: str, task_id: str | None = None, map_index: int = -1) -> bool:
@@ -55,7 +61,7 @@ def exists(dag_id: str, run_id: str, task_id: str | None = None, map_index: int 
     model: Any = DagRun if task_id is None else TaskInstance
     where = [model.dag_id == dag_id, model.run_id == run_id]
     if task_id is not None:
-        where += [model.task_id == task_id, model.map_index == map_index]
+        where += [model.task_id == task_id, public_map_index() == map_index]
     with create_session(scoped=False) as session:
         return session.execute(select(model.id).where(*where).limit(1)).first() is not None
 
@@ -66,16 +72,16 @@ def of_run(dag_id: str, run_id: str) -> list[TaskRecord]:
         pushed = [row for row in _xcoms(session, dag_id, run_id, EXECUTION_KEY, MOST_TASKS) if _is_object(row)]
         instances = _instances(session, dag_id, run_id, {row.task_id for row in pushed})
         forms = _open_forms(session, [ti.id for ti in instances.values() if ti.state in WAITS_FOR_A_PERSON])
-        found = [_record(row, instances.get((row.task_id, row.map_index)), forms) for row in pushed]
+        found = [_record(row, instances.get(_place(row)), forms) for row in pushed]
     return sorted(found, key=lambda each: each.pushed_at)
 
 
 def decisions(dag_id: str, run_id: str, places: Collection[Place]) -> list[Json]:
     """Return what was decided in these reviews, the earliest first."""
-    names = {task_id for task_id, _ in places}
+    names, indexes = {task_id for task_id, _, _ in places}, {index for _, index, _ in places}
     with create_session(scoped=False) as session:
-        rows = _xcoms(session, dag_id, run_id, REVIEW_KEY, MOST_DECISIONS, names, {index for _, index in places})
-        found = [row for row in rows if (row.task_id, row.map_index) in places and _is_object(row)]
+        rows = _xcoms(session, dag_id, run_id, REVIEW_KEY, MOST_DECISIONS, names, indexes)
+        found = [row for row in rows if _place(row) in places and _is_object(row)]
         return [row.value for row in sorted(found, key=lambda row: row.timestamp)]
 
 
@@ -88,7 +94,7 @@ def _xcoms(
     task_ids: Collection[str] | None = None,
     map_indexes: Collection[int] | None = None,
 ) -> list[Any]:
-    everywhere: Json = {"region_id": None} if has_form_per_attempt() else {}
+    everywhere: Json = {"region_id": None} if has_loops() else {}
     query = XComModel.get_many(
         run_id=run_id,
         key=key,
@@ -105,12 +111,18 @@ def _is_object(row: Any) -> bool:
     return isinstance(row.value, dict)
 
 
+def _place(row: Any) -> Place:
+    return row.task_id, row.map_index, getattr(row, "region_id", None)
+
+
 def _instances(session: Any, dag_id: str, run_id: str, names: Collection[str]) -> dict[Place, Any]:
-    columns = (TaskInstance.id, TaskInstance.task_id, TaskInstance.map_index, TaskInstance.state)
+    named = (TaskInstance.id, TaskInstance.task_id, TaskInstance.map_index.label("map_index"), TaskInstance.state)
+    region = (TaskInstance.region_id,) if has_loops() else ()
     label: Any = TaskInstance.rendered_map_index
+    shown = (label.label("label"), public_map_index().label("shown"))
     of_run = (TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id)
-    rows = session.execute(select(*columns, label.label("label")).where(*of_run, TaskInstance.task_id.in_(names)))
-    return {(ti.task_id, ti.map_index): ti for ti in rows}
+    rows = session.execute(select(*named, *region, *shown).where(*of_run, TaskInstance.task_id.in_(names)))
+    return {_place(ti): ti for ti in rows}
 
 
 def _open_forms(session: Any, waiting: Collection[Any]) -> set[Any]:
@@ -121,8 +133,8 @@ def _open_forms(session: Any, waiting: Collection[Any]) -> set[Any]:
 
 
 def _record(row: Any, instance: Any, forms: set[Any]) -> TaskRecord:
-    about = (row.value, row.timestamp)
+    about = (row.value, row.timestamp, _place(row))
     if instance is None:
         return TaskRecord(row.task_id, row.map_index, None, None, *about)
-    label = instance.label if row.map_index >= 0 else None
-    return TaskRecord(row.task_id, row.map_index, instance.state, label, *about, instance.id in forms)
+    label = instance.label if instance.shown >= 0 else None
+    return TaskRecord(row.task_id, instance.shown, instance.state, label, *about, instance.id in forms)

@@ -28,6 +28,7 @@ from uuid import uuid4
 from airflow.providers.common.compat.sdk import Variable, XCom
 from asgiref.sync import sync_to_async
 
+from airflow_crew_provider.compat.loops import region_of
 from airflow_crew_provider.compat.supervisor import is_awaitable
 from airflow_crew_provider.compat.version import clears_discard_task_state
 from airflow_crew_provider.exceptions import CrewConnectionError
@@ -139,7 +140,7 @@ def task_state_of(context: Any, name: str) -> TaskState:
 
 
 def task_identity(context: Any) -> Json:
-    """Return what names a task instance, the same for all its tries."""
+    """Return what names a task instance, the same for all its tries; in a loop also its iteration."""
     ti = context["ti"]
     index = getattr(ti, "map_index", -1)
     return {
@@ -147,6 +148,7 @@ def task_identity(context: Any) -> Json:
         "run_id": ti.run_id,
         "task_id": ti.task_id,
         "map_index": -1 if index is None else index,
+        **region_of(context),
     }
 
 

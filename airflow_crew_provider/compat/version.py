@@ -33,3 +33,8 @@ def clears_discard_task_state() -> bool:
 def has_views_by_operator() -> bool:
     """Whether a plugin's view may name the operators on whose tasks it shows, as it may since Airflow 3.4."""
     return RELEASE >= (3, 4)
+
+
+def has_loops() -> bool:
+    """Whether a task group can run again until a decision stops it, as since Airflow 3.4."""
+    return RELEASE >= (3, 4)

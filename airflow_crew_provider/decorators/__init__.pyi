@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, overload
+from typing import Unpack, overload
 
 from airflow.sdk import XComArg
 from airflow.sdk.bases.decorator import FParams, FReturn, Task, TaskDecorator
 from airflow.sdk.definitions.decorators import TaskDecoratorCollection
 
+from airflow_crew_provider.compat.arguments import DecoratorArguments
 from airflow_crew_provider.models import Json, Webhooks
 
 __all__ = ["task"]
@@ -35,7 +36,7 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
         stop_over_budget: bool = True,
         output_to: str | None = None,
         multiple_outputs: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[DecoratorArguments],
     ) -> TaskDecorator:
         """Run a crew with the inputs that the decorated function returns, and return the completed record.
 

@@ -18,6 +18,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow.providers.common.compat.sdk import DecoratedOperator as AnyDecoratedOperator
 
 from airflow_crew_provider.operators.kickoff import CrewKickoffOperator
+from airflow_crew_provider.wait.outcomes import ends_in_a_sentence
 
 
 class DecoratedOperator(AnyDecoratedOperator):
@@ -54,6 +55,7 @@ class _CrewDecoratedOperator(DecoratedOperator, CrewKickoffOperator):
             **kwargs,
         )
 
+    @ends_in_a_sentence
     def execute(self, context: Any) -> Any:
         """Call the function and run the crew; what it returns is data, and is not rendered as a template."""
         context_merge(context, self.op_kwargs)

@@ -11,8 +11,6 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from airflow.providers.common.compat.sdk import AirflowException
-
 from airflow_crew_provider.api.addresses import is_allowed
 from airflow_crew_provider.api.answers import ReviewAnswer
 from airflow_crew_provider.api.endpoints import Call, posted
@@ -23,6 +21,7 @@ from airflow_crew_provider.flows import source
 from airflow_crew_provider.flows.webhooks import AnswerAddress
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import ExecutionState, Json, Resumed
+from airflow_crew_provider.wait.outcomes import CrewTryFailed
 from airflow_crew_provider.wait.poller import Poller
 
 ALREADY = "already_responded"
@@ -74,7 +73,7 @@ def address_of(poller: Poller, answer: ReviewAnswer, *, lag: float = 0.0) -> Ans
     :param lag: for how many seconds a status may show what was before the question; 0 if this answer may have been sent
         before, after which the Flow goes on
     :raises CrewInvalidInput: it is answered
-    :raises AirflowException: the service does not show what the Flow asks
+    :raises CrewTryFailed: the service does not show what the Flow asks
     """
     hook = poller.hook
     if hook.connection.flow_webhook_secret:
@@ -104,7 +103,7 @@ def _by_flow_id(poller: Poller, answer: ReviewAnswer, lag: float) -> AnswerAddre
         if not lag:
             return None
         if time.time() - began >= lag:
-            raise AirflowException(
+            raise CrewTryFailed(
                 f"The service does not show that the Flow {answer.execution_id} waits for an answer: {shown}. Nothing "
                 "was sent; a retry of this task checks again"
             )

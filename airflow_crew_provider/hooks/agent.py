@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
     AirflowOptionalProviderFeatureException,
+    AirflowTaskTimeout,
     get_current_context,
 )
 
@@ -26,7 +27,13 @@ from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.client.deployment import FLOW
 from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.compat.task_state import task_identity
-from airflow_crew_provider.exceptions import REFUSED, CrewBadRequest, CrewError, CrewExecutionFailed
+from airflow_crew_provider.exceptions import (
+    REFUSED,
+    CrewBadRequest,
+    CrewConnectionError,
+    CrewError,
+    CrewExecutionFailed,
+)
 from airflow_crew_provider.models import Execution, Json, Kickoff, reported
 from airflow_crew_provider.wait.watch import (
     COMPLETED,
@@ -35,6 +42,7 @@ from airflow_crew_provider.wait.watch import (
     Outcome,
     Pause,
     Poll,
+    Results,
     Step,
     Watch,
     fate_of_stop,
@@ -70,6 +78,7 @@ except ImportError:
 PLATFORM = "crewai.crew"
 LONGEST = 3600.0  # seconds, for a request without a limit of its own
 POLL_INTERVAL = 2.0
+SENT = "The task was ended while the kickoff was under way, so a crew may run"
 WHAT_NOW = (
     "The task is not tried again, since a second kickoff could run the crew twice; clear it to ask again. Check at the "
     "service first whether an execution of this task runs (its meta.airflow names DAG, run, task and map index)"
@@ -122,22 +131,26 @@ class Consultation:
 
     def __init__(self, crew: Any, prompt_input: str | None, seconds: float | None) -> None:
         self._crew, self._prompt_input = crew, prompt_input
-        self._deadline = time.time() + (LONGEST if seconds is None else seconds)
+        self._seconds = LONGEST if seconds is None else seconds
+        self._deadline = time.time() + self._seconds
 
     def answer(self, prompt: str) -> Execution:
         """Start the crew with a prompt, and return its completed execution."""
         with _nothing_started():
             name = self._input()
-            kickoff_id = self._kickoff({name: prompt})
+            try:
+                kickoff_id = self._kickoff({name: prompt})
+            except CrewBadRequest as error:
+                raise ManagedAgentRejected(str(error)) from error
         metrics.started(self._crew.crew_conn_id)
         self._crew.log.info("Started execution %s of the crew at connection %s", kickoff_id, self._crew.crew_conn_id)
         try:
             return self._completed(kickoff_id)
         except CrewAgentFailed:
             raise
-        except Exception as error:
+        except (Exception, AirflowTaskTimeout) as error:
             raise CrewAgentFailed(f"{self._stopped(kickoff_id)}: {type(error).__name__}: {error}") from error
-        except BaseException:  # such as Airflow's own timeout of the task
+        except BaseException:  # such as the end of the worker
             self._crew.log.warning("%s", self._stopped(kickoff_id))
             raise
 
@@ -148,7 +161,7 @@ class Consultation:
 
         :raises ManagedAgentInvocationError: the crew has no such input, or requires others too
         """
-        asked = self._crew.inputs()
+        asked = self._crew.client.send(endpoints.inputs(), timeout=self._left())
         unless_flow = [] if self._crew.connection.kind == FLOW else asked.names
         required = unless_flow if asked.required is None else asked.required
         candidates = [self._prompt_input] if self._prompt_input else required or asked.names
@@ -161,17 +174,30 @@ class Consultation:
         advice = "Name the input by CrewHook(prompt_input=...), and let the crew require no other. Nothing was started"
         raise ManagedAgentInvocationError(f"{self._crew.mask(said)}. {advice}")
 
+    def _left(self) -> float:
+        """Return the seconds that are left for a request before the kickoff has been sent."""
+        left = self._deadline - time.time()
+        if left <= 0:
+            over = f"The {self._seconds:.1f} s that this agent may take were over before the kickoff"
+            raise CrewConnectionError(f"{over}. Nothing was started")
+        return left
+
     def _kickoff(self, inputs: Json) -> str:
         """Send the kickoff, once."""
-        left = max(0.0, self._deadline - time.time())
+        left = self._left()
         try:
             kickoff_id: str = self._crew.send_kickoff(Kickoff(inputs=inputs, meta=_meta()), timeout=left).kickoff_id
             return kickoff_id
         except REFUSED:
             raise
-        except Exception as error:
+        except (Exception, AirflowTaskTimeout) as error:
             metrics.outcome_unknown(self._crew.crew_conn_id, "kickoff")
-            raise CrewAgentFailed(f"{error}. {WHAT_NOW}") from error
+            said = f"{SENT}: {error}" if isinstance(error, AirflowTaskTimeout) else error
+            raise CrewAgentFailed(f"{said}. {WHAT_NOW}") from error
+        except BaseException:  # such as the end of the worker
+            metrics.outcome_unknown(self._crew.crew_conn_id, "kickoff")
+            self._crew.log.warning("%s. A later try would start another", SENT)
+            raise
 
     # --- the wait ---
 
@@ -203,6 +229,8 @@ class Consultation:
     def _do(self, step: Step, kickoff_id: str) -> Any:
         if isinstance(step, Pause):
             return time.sleep(step.seconds)
+        if isinstance(step, Results):
+            return []
         try:
             if not isinstance(step, Poll):
                 return self._crew.refresh()
@@ -224,8 +252,6 @@ def _nothing_started() -> Iterator[None]:
     """Sort what fails before a crew is started."""
     try:
         yield
-    except CrewBadRequest as error:
-        raise ManagedAgentRejected(str(error)) from error
     except CrewError as error:
         if is_transient(error):
             raise

@@ -21,7 +21,15 @@ from urllib.parse import quote
 from airflow_crew_provider.api.endpoints import LONGEST_ID
 from airflow_crew_provider.api.status import json_object_in, object_fields
 from airflow_crew_provider.exceptions import CrewProtocolError
-from airflow_crew_provider.models import Execution, ExecutionState, HumanInputWebhook, Json, Webhooks, canonical_json
+from airflow_crew_provider.models import (
+    REGION_FIELDS,
+    Execution,
+    ExecutionState,
+    HumanInputWebhook,
+    Json,
+    Webhooks,
+    canonical_json,
+)
 from airflow_crew_provider.stored_names import INBOX_BOX_KEY, INBOX_NEWEST_KEY, INBOX_REGISTRATION_KEY
 
 WORD = "inbox"  # what operators take as `webhooks`
@@ -130,6 +138,7 @@ class RegisteredTask:
     """A registration, and the task instance that made it.
 
     :param kickoff_id: what the service returned for it; None until its answer has arrived
+    :param region_id: of the iteration of a loop, with its ``region_index``; None outside of loops
     """
 
     registration: Registration
@@ -138,21 +147,24 @@ class RegisteredTask:
     task_id: str
     map_index: int = -1
     kickoff_id: str | None = None
+    region_id: str | None = None
+    region_index: int | None = None
 
     @classmethod
     def of(cls, value: Any) -> RegisteredTask | None:
         """Read what was stored; None if it is not a registration."""
         try:
-            return cls(
-                Registration(**value["registration"]), **{name: value[name] for name in (*TASK_FIELDS, "kickoff_id")}
-            )
+            named = {name: value[name] for name in (*TASK_FIELDS, "kickoff_id")}
+            region = {name: value.get(name) for name in REGION_FIELDS}
+            return cls(Registration(**value["registration"]), **named, **region)
         except (TypeError, KeyError):
             return None
 
     def as_dict(self) -> Json:
         """Return plain JSON."""
         named = {name: getattr(self, name) for name in (*TASK_FIELDS, "kickoff_id")}
-        return {"registration": self.registration.as_dict(), **named}
+        region = {name: getattr(self, name) for name in REGION_FIELDS} if self.region_id else {}
+        return {"registration": self.registration.as_dict(), **named, **region}
 
     @property
     def key(self) -> str:

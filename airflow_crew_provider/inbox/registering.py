@@ -29,6 +29,7 @@ from airflow_crew_provider.compat.version import has_inbox
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError, CrewInvalidInput, CrewNotFound
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.inbox.messages import (
+    TASK_FIELDS,
     WORD,
     HumanInputRequest,
     InboxMessages,
@@ -210,8 +211,7 @@ class InboxSource:
     @property
     def _where(self) -> Json:
         """Where a message of before an upgrade stands."""
-        names = ("dag_id", "run_id", "task_id", "map_index")
-        return {"key": MESSAGES_KEY, **{name: self._address[name] for name in names}}
+        return {"key": MESSAGES_KEY, **{name: self._address[name] for name in TASK_FIELDS}}
 
     def _box(self) -> InboxMessages:
         try:

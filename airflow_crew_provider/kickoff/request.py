@@ -15,11 +15,12 @@ from airflow_crew_provider import exceptions
 from airflow_crew_provider.api.endpoints import path_segment
 from airflow_crew_provider.api.values import plain_object
 from airflow_crew_provider.client.deployment import CREW
+from airflow_crew_provider.compat.web import airflow_url
 from airflow_crew_provider.hooks.crew import CrewHook, checked_inputs
 from airflow_crew_provider.inbox import registering
 from airflow_crew_provider.inbox.messages import WORD
 from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
-from airflow_crew_provider.models import CrewInputs, HumanInputWebhook, Json, Kickoff, Webhooks
+from airflow_crew_provider.models import REGION_FIELDS, CrewInputs, HumanInputWebhook, Json, Kickoff, Webhooks
 
 SECRET_FIELDS = ("token", "username", "password")
 # In the name of a request since release 0.1, whether given or not; later fields only where they are given.
@@ -48,8 +49,26 @@ def name_of(request: Kickoff, identity: Json, crew_conn_id: str) -> Json:
     asked = {name: value for name, value in vars(request).items() if name != "idempotency_key"}
     given = {name: value for name, value in asked.items() if name in ALWAYS_NAMED or value is not None}
     webhooks = request.webhooks.as_dict() if isinstance(request.webhooks, Webhooks) else request.webhooks
-    meta = {**(request.meta or {}), "airflow": identity}
+    airflow = {name: value for name, value in identity.items() if name not in REGION_FIELDS}
+    meta = {**(request.meta or {}), "airflow": airflow}
     return {**given, "meta": meta, "webhooks": webhooks, "connection": crew_conn_id}
+
+
+def seen_from_outside(task: Any) -> Json:
+    """Return what a page of the service needs to link to this Airflow, and to leave a decision to it."""
+    url, review = airflow_url(), binding_review(task)
+    return {**({"base_url": url} if url else {}), **({"review": review} if review else {})}
+
+
+def binding_review(task: Any) -> Json | None:
+    """Return the first review after a task that not just anybody may decide alone."""
+    later = sorted(task.get_flat_relatives(upstream=False), key=lambda each: (len(each.task_id), each.task_id))
+    for each in later:
+        # A review, told by its arguments: its room lies above this one.
+        approvals, named = getattr(each, "approvals", None), bool(getattr(each, "assigned_users", None))
+        if isinstance(approvals, int) and (approvals > 1 or named):
+            return {"task_id": each.task_id, "approvals": approvals, "named_people": named}
+    return None
 
 
 def refuse_literal_credentials(webhooks: Any) -> None:
@@ -128,13 +147,17 @@ def check_inputs(hook: CrewHook, inputs: Json, log: Any) -> CrewInputs | None:
 
     :raises CrewMissingInputs: a required input is missing
     :raises CrewUnauthorized: the token is refused
+    :raises CrewNotFound: there is no crew at this path
     :raises CrewWebPage: there is no crew at this address
+    :raises CrewConnectionError: no request can arrive there
     """
     try:
         asked = hook.inputs()
-    except (exceptions.CrewUnauthorized, exceptions.CrewInvalidInput, exceptions.CrewWebPage):
+    except (exceptions.CrewUnauthorized, exceptions.CrewNotFound, exceptions.CrewInvalidInput, exceptions.CrewWebPage):
         raise
     except exceptions.CrewError as error:
+        if isinstance(error, exceptions.CrewConnectionError) and (error.unreachable or error.permanent):
+            raise
         log.warning("The crew's inputs could not be checked (%s); starting it anyway", error)
         return None
     missing = [name for name in asked.names if name not in inputs]

@@ -6,8 +6,6 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from airflow.providers.common.compat.sdk import AirflowException
-
 from airflow_crew_provider.api.budget import Budget
 from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.compat.task_state import Attempt, task_identity, task_state_of
@@ -19,6 +17,7 @@ from airflow_crew_provider.kickoff.request import (
     check_inputs,
     missing_inputs,
     name_of,
+    seen_from_outside,
     sender_of,
     tell_inbox,
     webhooks_to_send,
@@ -108,7 +107,8 @@ class KickoffStart:
         The record keeps it, so that the POST sent again has the same body. A header, which is not a part of the body,
         may differ each time and needs no record. Neither may hold a credential.
         """
-        return {"airflow": task_identity(self._context), **added_address(request.webhooks, self._hook)}
+        airflow = {**task_identity(self._context), **seen_from_outside(self._task)}
+        return {"airflow": airflow, **added_address(request.webhooks, self._hook)}
 
     def _with_added(self, request: Kickoff) -> Kickoff:
         """Return the request with what its record says was added; release 0.2.0 kept none, and added the identity."""
@@ -148,7 +148,7 @@ class KickoffStart:
             raise error
         self._task.report_unknown("kickoff")
         if self._may_send_again and not isinstance(error, CrewKeyReused):
-            raise AirflowException(f"{error}. A retry of this task sends the kickoff again") from error
+            raise outcomes.CrewTryFailed(f"{error}. A retry of this task sends the kickoff again") from error
         raise outcomes.CrewTaskFailed(f"{error}. {WHAT_TO_CHECK}")
 
     def _worded(self, error: CrewError, inputs: Json) -> CrewError:
@@ -216,7 +216,7 @@ class KickoffStart:
         if over:
             record.note(finished=True)
         elif not record.cleared and self._policy.on_unknown_outcome != "retry":
-            raise AirflowException(
+            raise outcomes.CrewTryFailed(
                 f"{why} since execution {record.kickoff_id} was started. {fate}. No second execution is started while "
                 "the first may run. A retry checks again; clear this task to start a new one anyway, or see to it that "
                 "every try renders the same inputs"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, Unpack
 
-from airflow.providers.common.compat.sdk import AirflowException, XComArg, conf
+from airflow.providers.common.compat.sdk import XComArg, conf
 
+from airflow_crew_provider.compat.arguments import WaitArguments
 from airflow_crew_provider.compat.task_state import Attempt, task_state_of
-from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed, CrewTimeout, CrewUnauthorized
+from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed, CrewNotFound, CrewTimeout, CrewUnauthorized
 from airflow_crew_provider.flows.source import note_run
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.kickoff.post_record import PostRecord
@@ -66,7 +67,7 @@ class CrewKickoffOperator(WaitingTask):
         timeout: float | str | timedelta | None = None,
         cancel_on_kill: bool = True,
         on_unknown_outcome: str = "fail",
-        **kwargs: Any,
+        **kwargs: Unpack[WaitArguments],
     ) -> None:
         super().__init__(**kwargs)
         refuse_literal_credentials(webhooks)
@@ -92,6 +93,7 @@ class CrewKickoffOperator(WaitingTask):
         self._starting: KickoffStart | None = None
         self._kickoff_id: str | None = None
 
+    @outcomes.ends_in_a_sentence
     def execute(self, context: Any) -> Any:
         """Start the crew, or go on with what an earlier try has started."""
         self._ti = context["ti"]
@@ -137,8 +139,7 @@ class CrewKickoffOperator(WaitingTask):
             self.note_run(context, kickoff_id)
             return kickoff_id
         except CrewError as error:
-            advice = f"Check the token of connection {self.crew_conn_id!r}. "
-            known = f"{advice if isinstance(error, CrewUnauthorized) else ''}{start.what_is_known()}"
+            known = f"{_advice(error)}{start.what_is_known()}"
             if outcomes.is_final(error):
                 start.ended()
             outcomes.fail_task(error, known)
@@ -195,11 +196,17 @@ class CrewKickoffOperator(WaitingTask):
     def failed(self, watch: Watch, error: str) -> NoReturn:
         """Fail so that a retry starts a new execution."""
         failure = CrewExecutionFailed(watch.kickoff_id, error)
-        raise AirflowException(f"{failure}. A retry of this task starts a new execution") from failure
+        raise outcomes.CrewTryFailed(f"{failure}. A retry of this task starts a new execution") from failure
 
     def timed_out(self, watch: Watch, message: str) -> NoReturn:
         """Fail, and stop the execution if that was asked for."""
         fate = (
             self.stop_execution(watch.kickoff_id) if self.cancel_on_kill else "A retry of this task waits for it again"
         )
-        raise AirflowException(f"{message}. {fate}") from CrewTimeout(message)
+        raise outcomes.CrewTryFailed(f"{message}. {fate}") from CrewTimeout(message)
+
+
+def _advice(error: CrewError) -> str:
+    if isinstance(error, CrewUnauthorized):
+        return "Check the connection's token. "
+    return "Check the connection's Host, whose path leads to the crew. " if isinstance(error, CrewNotFound) else ""

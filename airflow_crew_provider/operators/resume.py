@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from airflow.providers.common.compat.sdk import XComArg
 
 from airflow_crew_provider.api.answers import FIELDS, ReviewAnswer, reads_like_approval
 from airflow_crew_provider.api.endpoints import path_segment
 from airflow_crew_provider.api.values import record_of
+from airflow_crew_provider.compat.arguments import TaskArguments
 from airflow_crew_provider.exceptions import CrewError, CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.kickoff.request import checked_webhooks, refuse_literal_credentials
@@ -17,7 +18,7 @@ from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import ExecutionState, Json, Webhooks
 from airflow_crew_provider.resume.sending import Resuming
 from airflow_crew_provider.stored_names import EXECUTION_ID_KEY, RESUME_KEY
-from airflow_crew_provider.wait.outcomes import fail_task
+from airflow_crew_provider.wait.outcomes import ends_in_a_sentence, fail_task
 from airflow_crew_provider.wait.task import CrewTask, push_execution
 from airflow_crew_provider.wait.watch import COMPLETED
 
@@ -57,7 +58,7 @@ class CrewResumeOperator(CrewTask):
         webhooks: Webhooks | Json | str | XComArg | None = None,
         has_next_round: bool = False,
         crew_conn_id: str = CrewHook.default_conn_name,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         refuse_literal_credentials(webhooks)
@@ -71,6 +72,7 @@ class CrewResumeOperator(CrewTask):
         self.has_next_round = has_next_round
         self.crew_conn_id = crew_conn_id
 
+    @ends_in_a_sentence
     def execute(self, context: Any) -> str:
         """Send the answer, or find what an earlier run of this task has sent."""
         try:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, XComArg
 
+from airflow_crew_provider.compat.arguments import QuestionArguments
 from airflow_crew_provider.flows.questions import feedback_hint
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.links.crew import CrewExecutionLink
@@ -17,7 +18,7 @@ from airflow_crew_provider.review import answer, people
 from airflow_crew_provider.review.airflow_form import form_params
 from airflow_crew_provider.review.decision import Decision, ReviewRules
 from airflow_crew_provider.review.question import AskingTask, Question
-from airflow_crew_provider.wait.outcomes import at_least
+from airflow_crew_provider.wait.outcomes import at_least, ends_in_a_sentence
 from airflow_crew_provider.wait.task import push_execution_of
 from airflow_crew_provider.wait.watch import COMPLETED
 
@@ -77,17 +78,18 @@ class CrewReviewOperator(AskingTask):
         output_schema: Json | str | type | None = None,
         on_schema_mismatch: str = "fail",
         crew_conn_id: str = CrewHook.default_conn_name,
-        **kwargs: Any,
+        **kwargs: Unpack[QuestionArguments],
     ) -> None:
-        if kwargs.get("defaults") in (options[0], [options[0]]):  # in HITLOperator's own words
-            on_timeout = kwargs.pop("defaults") and APPROVE
+        given: dict[str, Any] = {**kwargs}
+        if given.get("defaults") in (options[0], [options[0]]):  # in HITLOperator's own words
+            on_timeout = given.pop("defaults") and APPROVE
         response_timeout = people.response_time(response_timeout)
         policy = people.deadline_policy(on_timeout, response_timeout)
         escalation = people.Escalation.of(escalate, people.reviewers(assigned_users), response_timeout)
-        people.refuse_foreign(options, kwargs)
+        people.refuse_foreign(options, given)
         answer.refuse_bad_policy(output_schema, on_schema_mismatch)
         # A retry asks again after a crash; what a person has decided, or left undecided, ends the task for good.
-        kwargs = {**at_least(kwargs.get("default_args"), timedelta(seconds=10)), **kwargs}
+        given = {**at_least(given.get("default_args"), timedelta(seconds=10)), **given}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that execution_timeout becomes the person's: it does not, see below
             super().__init__(
@@ -97,7 +99,7 @@ class CrewReviewOperator(AskingTask):
                 defaults=[options[0] if policy == APPROVE else options[1]] if policy != "fail" else None,
                 response_timeout=response_timeout,
                 assigned_users=escalation.users,  # type: ignore[arg-type]
-                **kwargs,
+                **given,
             )
         self._keep_timeouts_apart(response_timeout)
         # Set here, since Airflow hands the DAG's own params to `params` where the DAG has some.
@@ -139,6 +141,7 @@ class CrewReviewOperator(AskingTask):
             whole=whole,
         )
 
+    @ends_in_a_sentence
     def execute(self, context: Any) -> Any:
         """Ask the person; a completed record needs no review and is returned."""
         rules = self.rules()

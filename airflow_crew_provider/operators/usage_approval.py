@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, XComArg
 
 from airflow_crew_provider.api.budget import ASK, FAIL, IGNORE, Budget, refuse_bad_choice, refuse_bad_limit, used_in
 from airflow_crew_provider.api.values import record_or_none
+from airflow_crew_provider.compat.arguments import QuestionArguments
+from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.review import airflow_form
 from airflow_crew_provider.review.answer import identity_of, notice, problem_with
 from airflow_crew_provider.review.people import Escalation, response_time, reviewers
 from airflow_crew_provider.review.question import AskingTask, Question
 from airflow_crew_provider.review.usage import APPROVE, REJECT, UsageRules, facts_of
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed, at_least
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, at_least, ends_in_a_sentence
 from airflow_crew_provider.wait.output import REPORT_USAGE, still_there
+from airflow_crew_provider.wait.task import push_execution_of
 
 
 class CrewUsageApprovalOperator(AskingTask):
@@ -35,9 +39,11 @@ class CrewUsageApprovalOperator(AskingTask):
         task fails, or ``defaults`` decides
     :param assigned_users: who may answer: ids of users, or dicts with ``id`` and ``name``; None for everybody
     :param fail_on_reject: fail instead of skipping
+    :param crew_conn_id: the connection of type ``crew``, for the Crew tab and the link (templated)
     """
 
-    template_fields: Sequence[str] = ("completed",)
+    template_fields: Sequence[str] = ("completed", "crew_conn_id")
+    operator_extra_links = (CrewExecutionLink(),)
     template_fields_renderers: ClassVar[dict[str, str]] = {"completed": "json"}
     ui_color = "#f8e8c4"
 
@@ -51,7 +57,8 @@ class CrewUsageApprovalOperator(AskingTask):
         response_timeout: float | timedelta | None = None,
         assigned_users: str | Json | Sequence[str | Json] | None = None,
         fail_on_reject: bool = False,
-        **kwargs: Any,
+        crew_conn_id: str = CrewHook.default_conn_name,
+        **kwargs: Unpack[QuestionArguments],
     ) -> None:
         if max_cost is None:
             refuse_bad_limit(max_total_tokens)
@@ -59,15 +66,15 @@ class CrewUsageApprovalOperator(AskingTask):
         Budget(max_total_tokens, max_cost)  # refuses a bad limit when the DAG file is parsed
         timeout, users = response_time(response_timeout), reviewers(assigned_users)
         # A retry looks for the answer again; what a person has decided ends the task for good.
-        kwargs = {**at_least(kwargs.get("default_args"), timedelta(seconds=10)), **kwargs}
-        if kwargs.pop("multiple", None):
+        given: dict[str, Any] = {**at_least(kwargs.get("default_args"), timedelta(seconds=10)), **kwargs}
+        if given.pop("multiple", None):
             raise ValueError("multiple cannot be given: a person approves or rejects")
         super().__init__(
             subject="",
             options=[APPROVE, REJECT],
             response_timeout=timeout,
             assigned_users=users,  # type: ignore[arg-type]
-            **kwargs,
+            **given,
         )
         self._keep_timeouts_apart(timeout)
         self.params = airflow_form.no_params()
@@ -76,6 +83,7 @@ class CrewUsageApprovalOperator(AskingTask):
         self.max_cost = max_cost
         self.on_unknown_usage = on_unknown_usage
         self.fail_on_reject = fail_on_reject
+        self.crew_conn_id = crew_conn_id
         self.escalation = Escalation.of((), users, timeout)
 
     def rules(self) -> UsageRules:
@@ -87,10 +95,13 @@ class CrewUsageApprovalOperator(AskingTask):
         """What an execution may have used without a question."""
         return Budget(self.max_total_tokens, self.max_cost)
 
+    @ends_in_a_sentence
     def execute(self, context: Any) -> Json:
         """Return the record, or wait for a person."""
         rules = self.rules()
         record = rules.record()
+        if record.get("execution_id"):
+            push_execution_of(context, self.crew_conn_id, record, self.log)
         if self._needs_a_person(record):
             Question(context, self, rules, begins=True).go_on(facts_of(record))
         used = " and ".join(used_in(record.get("usage")))

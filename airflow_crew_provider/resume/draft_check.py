@@ -10,13 +10,11 @@ import time
 from enum import StrEnum
 from typing import Any
 
-from airflow.providers.common.compat.sdk import AirflowException
-
 from airflow_crew_provider.api.answers import Draft, ReviewAnswer, hash_of
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewNotFound, CrewProtocolError
 from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, Sender
 from airflow_crew_provider.models import Execution, ExecutionState, Json
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 from airflow_crew_provider.wait.poller import Poller
 
 
@@ -99,7 +97,7 @@ class DraftCheck:
         verdict = judge(self._answer, self.draft, seen, sent_before=self._sent_before)
         self._sends_hash = self._sends_hash or (seen.checks_draft and not self._sent_before)
         if verdict is Verdict.HIDDEN:
-            raise AirflowException(self._not_shown(seen.raw_state))
+            raise CrewTryFailed(self._not_shown(seen.raw_state))
         if self._answer.edit and verdict is Verdict.SEND and not seen.takes_edited_output:
             raise CrewTaskFailed(self._takes_no_edit())
         # Given four fields, whether another draft waits is for the service to judge.
@@ -169,7 +167,7 @@ class DraftCheck:
             return self._poller.poll_patiently(self._answer.execution_id)
         except (CrewNotFound, CrewProtocolError) as error:
             problem = str(error)
-        raise AirflowException(self._not_shown(problem))
+        raise CrewTryFailed(self._not_shown(problem))
 
     def _look_when_settled(self) -> Execution:
         """Look until what is shown proves something.

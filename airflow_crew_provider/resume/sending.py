@@ -11,8 +11,6 @@ from __future__ import annotations
 import time
 from typing import Any, NoReturn
 
-from airflow.providers.common.compat.sdk import AirflowException
-
 from airflow_crew_provider.api.answers import ReviewAnswer
 from airflow_crew_provider.compat.task_state import Attempt, task_state_of
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewOutcomeUnknown
@@ -24,7 +22,7 @@ from airflow_crew_provider.kickoff.post_record import PostRecord, Sender, finger
 from airflow_crew_provider.models import Json, Resumed, Webhooks
 from airflow_crew_provider.resume.draft_check import DraftCheck
 from airflow_crew_provider.stored_names import NOT_SENT, RESUME_STATE
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed, fail_task
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed, fail_task
 from airflow_crew_provider.wait.poller import Poller
 
 # For how many seconds a resume waits at most until its draft no longer waits.
@@ -155,7 +153,7 @@ class Resuming:
         self._task.report_unknown("resume")
         if isinstance(error, CrewOutcomeUnknown):
             fail_task(error, "A retry of this task finds out whether the answer was accepted before it sends it again")
-        raise AirflowException(str(error)) from error
+        raise CrewTryFailed(str(error)) from error
 
     def _tell(self, resumed: Resumed) -> None:
         self._log.info(

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from airflow_crew_provider.api.values import record_or_none
 from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.compat.answer_trigger import unreadable
+from airflow_crew_provider.compat.loops import previous_xcom
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.flows import questions as flow
 from airflow_crew_provider.models import Json
@@ -136,11 +137,16 @@ class ReviewRules:
         review = record_or_none(self.previous)
         if review is None or self.previous_task is None:
             return review
-        ti = context["ti"]
-        index = -1 if ti.map_index is None else ti.map_index
-        decision = ti.xcom_pull(task_ids=self.previous_task, key=REVIEW_KEY, map_indexes=index) or {}
+        decision = self._decision_before(context, self.previous_task) or {}
         is_of_review = decision.get("output_sha256") == review.get("output_sha256")
         return decision if is_of_review else review
+
+    def _decision_before(self, context: Any, task_id: str) -> Any:
+        ti = context["ti"]
+        if task_id == ti.task_id:  # in a loop
+            return previous_xcom(context, task_id, REVIEW_KEY)
+        index = -1 if ti.map_index is None else ti.map_index
+        return ti.xcom_pull(task_ids=task_id, key=REVIEW_KEY, map_indexes=index)
 
 
 class Decision:

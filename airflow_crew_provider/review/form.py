@@ -64,9 +64,12 @@ class ReviewForm:
 
     @property
     def body(self) -> str:
-        """All that is shown, as Markdown; the draft comes last, where nothing in it can hide what is said before."""
-        said = [self.notice, self._opening(), self._asked(), self._mismatch(), self._before()]
-        parts = [*said, self._what_happens(), self._cut(), self._changes(), "---", self._draft()]
+        """All that is shown, as Markdown: the draft, then what to know about it.
+
+        The draft is a quotation or a block of code, so that nothing in it hides or imitates what is said after it.
+        """
+        draft = [self.notice, self._draft(), "---", self._cut(), self._mismatch()]
+        parts = [*draft, self._opening(), self._asked(), self._before(), self._changes(), self._what_happens()]
         return "\n\n".join(part for part in parts if part)
 
     @property
@@ -91,10 +94,10 @@ class ReviewForm:
         if is_of_flow(self.pending):
             who = f"The method {_code(task)} of the Flow" if task else "A method of the Flow"
             name = f" {_code(agent)}" if agent else ""
-            return f"{place}{who}{name} has returned the draft below and asks for your answer."
+            return f"{place}{who}{name} has returned this draft and asks for your answer."
         who = f"The task {_code(task)}" if task else "A task of the crew"
         by = f" of the agent {_code(agent)}" if agent else ""
-        return f"{place}{who}{by} has written the draft below and waits for your answer."
+        return f"{place}{who}{by} has written this draft and waits for your answer."
 
     def _asked(self) -> str:
         question = self.pending.get("question")
@@ -207,7 +210,7 @@ class ReviewForm:
         text = drafts.text_of(output)[: drafts.SHOWN_CHARACTERS]
         if not isinstance(output, str) or self.pending.get("language"):
             return drafts.fenced(text, "json")
-        return drafts.inert(text) if text.strip() else "*The draft is empty.*"
+        return _in_quotation(text) if text.strip() else "*The draft is empty.*"
 
 
 def _answer_to_flow(previous: Json, when: str) -> str:
@@ -221,7 +224,12 @@ def _answer_to_flow(previous: Json, when: str) -> str:
 
 def _quoted(text: str) -> str:
     cut = text if len(text) <= SHOWN_FEEDBACK else text[:SHOWN_FEEDBACK] + " …"
-    return "\n".join(f"> {line}" for line in drafts.inert(cut).split("\n"))
+    return _in_quotation(cut)
+
+
+def _in_quotation(text: str) -> str:
+    """Return untrusted text as a quotation, at whose end everything ends that the text has begun."""
+    return "\n".join(f"> {line}" for line in drafts.inert(text).split("\n"))
 
 
 def _code(value: Any) -> str:

@@ -16,7 +16,7 @@ from airflow_crew_provider.review.airflow_form import HITLOperator
 from airflow_crew_provider.review.answer import identity_of
 from airflow_crew_provider.review.people import Escalation, deadline_after
 from airflow_crew_provider.review.record import question_of
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, ends_in_a_sentence
 
 UNKNOWN = "unknown"  # what a look for an answer has found that did not come to its end
 TERMS = "terms"  # of a question: the arguments of the DAG by which its answer is judged
@@ -183,6 +183,7 @@ class AskingTask(HITLOperator):
         if given is None and self.response_timeout is not None:
             self.execution_timeout, self.response_timeout = self.response_timeout, None
 
+    @ends_in_a_sentence
     def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
         """Go on where a trigger has found no answer, or no question, or where Airflow could not bring the answer."""
         found = airflow_form.found_nothing(next_kwargs)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowSensorTimeout, BaseSensorOperator, PokeReturnValue, XComArg, conf
 
 from airflow_crew_provider.api.endpoints import path_segment
 from airflow_crew_provider.compat import deferral
+from airflow_crew_provider.compat.arguments import SensorArguments
 from airflow_crew_provider.compat.task_state import task_state_of
 from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed
 from airflow_crew_provider.flows.source import note_run
@@ -21,7 +22,7 @@ from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.resume.record import answered_before, lost_edit, resume_before, was_left
 from airflow_crew_provider.stored_names import WATCH_STATE
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger, sources
-from airflow_crew_provider.wait.outcomes import NET, CrewTaskFailed, deadline_of, fail_task, seconds
+from airflow_crew_provider.wait.outcomes import NET, CrewTaskFailed, deadline_of, ends_in_a_sentence, fail_task, seconds
 from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.task import WaitingTask, push_execution
 from airflow_crew_provider.wait.watch import Watch
@@ -58,7 +59,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         cancel_on_timeout: bool = False,
         cancel_on_kill: bool = False,
         poke_interval: float = 10.0,
-        **kwargs: Any,
+        **kwargs: Unpack[SensorArguments],
     ) -> None:
         super().__init__(poke_interval=poke_interval, **kwargs)
         self.kickoff_id: Any = kickoff_id
@@ -70,6 +71,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         self.cancel_on_kill = cancel_on_kill
         self._watch: Watch | None = None
 
+    @ends_in_a_sentence
     def execute(self, context: Any) -> Any:
         """Wait in the way that was asked for."""
         self._ti = context["ti"]

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from airflow.providers.common.compat.sdk import AirflowSkipException, BaseOperator, TaskGroup, XComArg
+from airflow.providers.common.compat.sdk import AirflowSkipException, TaskGroup, XComArg
 
 from airflow_crew_provider.api.budget import FAIL
+from airflow_crew_provider.compat.loops import decided, make_loop
 from airflow_crew_provider.compat.supervisor import supervisor, task_state
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import ExecutionState, Json, Webhooks
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.stored_names import EXECUTION_ID_KEY
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed, at_least
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, at_least, ends_in_a_sentence
 from airflow_crew_provider.wait.task import CrewTask
 from airflow_crew_provider.wait.watch import COMPLETED
 
 # Polling again costs nothing, and a failed execution is not polled again. Airflow now and then fails a task
 # that is resumed at the moment in which it defers (apache/airflow issues 66374 and 67287).
 AGAIN = timedelta(seconds=5)
+# What the reason of a loop's iteration says: whoever may see the task sees it, without permission for XComs or forms.
+DECISIONS = {"True": "approve", "False": "revise"}
 
 
 class CrewResultOperator(CrewTask):
@@ -29,7 +33,7 @@ class CrewResultOperator(CrewTask):
 
     A wait that is skipped keeps its XCom of before a clear, so records of another execution do not count.
 
-    :param records: the records of all waits, those of skipped ones None (templated)
+    :param records: the records of all waits, those of skipped ones None; of a wait in a loop all it has (templated)
     :param execution_id: the id that the kickoff returned; by default that of the first record (templated)
     :param crew_conn_id: the connection of type ``crew``, for the events of outlets (templated)
     """
@@ -50,6 +54,7 @@ class CrewResultOperator(CrewTask):
         self.execution_id: Any = execution_id
         self.crew_conn_id = crew_conn_id
 
+    @ends_in_a_sentence
     def execute(self, context: Any) -> Json:
         """Return the record; an execution that waits for a person again, with no round left, fails the task.
 
@@ -58,7 +63,7 @@ class CrewResultOperator(CrewTask):
         """
         if not self._something_ran(context["ti"]):
             raise AirflowSkipException("Nothing was started, so there is no result")
-        found = [record for record in self.records if isinstance(record, dict)]
+        found = [record for given in self.records for record in _each(given) if isinstance(record, dict)]
         execution_id = self.execution_id or (found[0].get("execution_id") if found else None)
         mine = [record for record in found if record.get("execution_id") == execution_id]
         if not mine:
@@ -78,6 +83,19 @@ class CrewResultOperator(CrewTask):
         upstream = sorted(self.upstream_task_ids)  # the kickoff first
         asks = supervisor() is not None and upstream
         return not asks or any(task_state(ti, task_id) == "success" for task_id in upstream)
+
+
+def until_completed(loop: Any, ti: Any) -> Any:
+    """Another round, unless the crew is completed or no round is left; the result then tells which."""
+    review = ti.xcom_pull(task_ids=f"{ti.task_id.rpartition('.')[0]}.review") or {}
+    word = DECISIONS.get(str(review.get("is_approve")), "answered")
+    is_over = loop.index + 1 >= loop.max_iterations or (loop.result or {}).get("state") == COMPLETED
+    return decided(stop=is_over, reason=f"round {loop.index + 1}: {word}")
+
+
+def _each(given: Any) -> Iterable[Any]:
+    """Return the records of a wait: of one in a loop Airflow brings those of all iterations, in their order."""
+    return given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
 
 
 def _no_round_left(record: Json) -> str:
@@ -119,6 +137,7 @@ def crew_with_review(
     output_to: str | None = None,
     on_schema_mismatch: str = "fail",
     outlets: Sequence[Any] | None = None,
+    loop: bool = False,
 ) -> CrewReviewGroup:
     """Return a task group that runs a crew with up to ``max_rounds`` rounds of review by a person.
 
@@ -143,6 +162,8 @@ def crew_with_review(
     :param on_schema_mismatch: ``fail``; or ``revise``: send a draft that does not match back once with its violations,
         before anybody is asked, which takes one of the rounds
     :param outlets: assets that change with the completed output; their events carry the ids and the usage
+    :param loop: draw the rounds as one Task Loop, whose iterations they are (Airflow 3.4 and newer; neither inside a
+        mapped task group nor inside another loop)
     """
     if max_rounds < 1:
         raise ValueError("max_rounds must be at least 1")
@@ -162,21 +183,14 @@ def crew_with_review(
         given: Json = {"inputs": inputs, "webhooks": webhooks, "meta": meta}
         kickoff = CrewKickoffOperator(task_id="kickoff", **given, **owned, **again)
         kickoff.schema_of_waits = output_schema
-        waits = [CrewStatusSensor(task_id="wait", kickoff_id=kickoff.output, **wait)]
+        first = CrewStatusSensor(task_id="wait", kickoff_id=kickoff.output, **wait)
         schema: Json = {"output_schema": output_schema, "on_schema_mismatch": on_schema_mismatch}
         asked: Json = {**shared, "skip_completed": True, **schema, **(review or {}), "max_rounds": max_rounds}
-        for number in range(1, max_rounds + 1):
-            with TaskGroup(group_id=f"round_{number}", tooltip="Skipped if the crew is completed before"):
-                decided = _review(round_number=number, pending=waits[-1].output, **asked)
-                asked["previous"] = decided.output
-                answer: Json = {"review": decided.output, "has_next_round": number < max_rounds}
-                resume = CrewResumeOperator(task_id="resume", webhooks=webhooks, **answer, **shared, **again)
-                # From the resume, not from the kickoff: the same id, and a graph with fewer lines.
-                root = resume.output[EXECUTION_ID_KEY]  # type: ignore[index]
-                waits.append(CrewStatusSensor(task_id="wait", kickoff_id=resume.output, execution_id=root, **wait))
+        rounds = Rounds(first, max_rounds, asked, {"webhooks": webhooks, **shared, **again}, wait)
+        waits = rounds.in_a_loop(again) if loop else rounds.one_after_another()
         CrewResultOperator(
             task_id="result",
-            records=[each.output for each in waits],
+            records=[each.output for each in (first, *waits)],
             execution_id=kickoff.output,
             trigger_rule="none_failed",
             outlets=outlets,
@@ -186,8 +200,57 @@ def crew_with_review(
     return group  # type: ignore[return-value]
 
 
-def _review(**arguments: Any) -> BaseOperator:
-    """Make the task of a round; imported late, so that a call reports a wrong Airflow version, not the import."""
-    from airflow_crew_provider.operators.review import CrewReviewOperator
+@dataclass(frozen=True)
+class Rounds:
+    """The tasks of the rounds: a review, a resume and a wait for each.
 
-    return CrewReviewOperator(task_id="review", **arguments)
+    :param first: the wait for the first draft
+    :param review: what all reviews are given
+    :param resume: what all resumes are given
+    :param wait: what all waits are given
+    """
+
+    first: CrewStatusSensor
+    most: int
+    review: Json
+    resume: Json
+    wait: Json
+
+    def one_after_another(self) -> list[CrewStatusSensor]:
+        """Make the tasks of each round; return their waits."""
+        from airflow_crew_provider.operators.review import CrewReviewOperator  # late: a call reports a wrong Airflow
+
+        waits, previous = [self.first], None
+        for number in range(1, self.most + 1):
+            with TaskGroup(group_id=f"round_{number}", tooltip="Skipped if the crew is completed before"):
+                of_round: Json = {"round_number": number, "pending": waits[-1].output, "previous": previous}
+                review = CrewReviewOperator(task_id="review", **of_round, **self.review)
+                previous = review.output
+                has_next: Json = {"has_next_round": number < self.most}
+                resume = CrewResumeOperator(task_id="resume", review=previous, **has_next, **self.resume)
+                waits.append(self._wait_after(resume))
+        return waits[1:]
+
+    def in_a_loop(self, again: Json) -> list[CrewStatusSensor]:
+        """Make the tasks of a round as the body of a loop; return its wait.
+
+        :param again: how often the task that decides is tried
+        """
+        waits: list[CrewStatusSensor] = []
+
+        def body() -> None:
+            from airflow_crew_provider.task_groups.rounds import LoopResumeOperator, LoopReviewOperator
+
+            review = LoopReviewOperator(task_id="review", pending=self.first.output, **self.review)
+            resume = LoopResumeOperator(task_id="resume", review=review.output, **self.resume)
+            waits.append(self._wait_after(resume))
+
+        tooltip = "Again until the crew is completed or no round is left"
+        gate = make_loop("round", body, until=until_completed, most=self.most, tooltip=tooltip)
+        gate.retries, gate.retry_delay = again["retries"], again["retry_delay"]
+        return waits
+
+    def _wait_after(self, resume: CrewResumeOperator) -> CrewStatusSensor:
+        # From the resume, not from the kickoff: the same id, and a graph with fewer lines.
+        root = resume.output[EXECUTION_ID_KEY]  # type: ignore[index]
+        return CrewStatusSensor(task_id="wait", kickoff_id=resume.output, execution_id=root, **self.wait)

@@ -54,6 +54,7 @@ class CrewStatusTrigger(BaseTrigger):
     :param report_seen: whether to fire also when the id is first known, so that a restart does not forget it
     :param max_total_tokens: fire once the execution has used more tokens; None for any number
     :param max_cost: fire once the execution has cost more, in USD; None for any cost
+    :param ended: of how many of the crew's tasks the log tells already that they have ended; None to tell of none
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class CrewStatusTrigger(BaseTrigger):
         report_seen: bool = False,
         max_total_tokens: int | None = None,
         max_cost: float | None = None,
+        ended: int | None = 0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.kickoff_id = kickoff_id
@@ -90,6 +92,7 @@ class CrewStatusTrigger(BaseTrigger):
         self.report_seen = report_seen
         self.max_total_tokens = max_total_tokens
         self.max_cost = max_cost
+        self.ended = ended
         self._hook = CrewHook(crew_conn_id)
         self._poller = Poller(self._hook, sources(self._hook, inbox))
         self._held = False
@@ -113,9 +116,9 @@ class CrewStatusTrigger(BaseTrigger):
         return Watch(**{name: getattr(self, name) for name in WATCHED}, budget=budget)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and all arguments; of the limits those that are given, as 0.2.0 stored none."""
+        """Return the class path and all arguments; of those that 0.2.0 did not store, the ones that say something."""
         arguments = {name: getattr(self, name) for name in ARGUMENTS}
-        return TRIGGER_CLASS_PATH, {n: value for n, value in arguments.items() if n not in LIMITS or value is not None}
+        return TRIGGER_CLASS_PATH, {n: value for n, value in arguments.items() if NOT_STORED.get(n, ...) != value}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and fire the outcome; whatever goes wrong is an outcome too."""
@@ -195,6 +198,6 @@ class CrewStatusTrigger(BaseTrigger):
             return error
 
 
-LIMITS = ("max_total_tokens", "max_cost")
+NOT_STORED: Json = {"max_total_tokens": None, "max_cost": None, "ended": 0}  # when they have these values
 ARGUMENTS = tuple(signature(CrewStatusTrigger).parameters)
 WATCHED = tuple(name for name in ARGUMENTS if name in signature(Watch).parameters)  # what describes the wait itself

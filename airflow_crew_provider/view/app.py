@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from starlette.concurrency import run_in_threadpool
@@ -19,9 +20,9 @@ from starlette.responses import HTMLResponse, Response
 from airflow_crew_provider.compat import task_records
 from airflow_crew_provider.compat.access import MAY_SEE
 from airflow_crew_provider.compat.task_records import Place, TaskRecord
-from airflow_crew_provider.models import Json
+from airflow_crew_provider.models import REGION_FIELDS, Json
 from airflow_crew_provider.view import deployment, page
-from airflow_crew_provider.view.execution import Seen, Target, progress
+from airflow_crew_provider.view.execution import Seen, Target, of_dag, progress
 from airflow_crew_provider.view.lookups import Shared
 from airflow_crew_provider.view.page import Facts, address
 
@@ -41,9 +42,10 @@ class Run:
     tasks: Sequence[TaskRecord]
     is_final: bool = False
 
-    def of(self, place: Place) -> TaskRecord | None:
-        """Return what a task instance has said."""
-        return next((task for task in self.tasks if task.place == place), None)
+    def of(self, task_id: str, map_index: int, iteration: Json) -> TaskRecord | None:
+        """Return what a task instance has said; of a loop the latest iteration, where none is named."""
+        mine = [task for task in self.tasks if (task.task_id, task.map_index) == (task_id, map_index)]
+        return next((task for task in reversed(mine) if not iteration or task.iteration == iteration), None)
 
     def about(self, target: Target) -> list[TaskRecord]:
         """Return all tasks that are about an execution, the latest last."""
@@ -85,7 +87,7 @@ class Knowledge:
         # What was polled last, since a resume may give a new id; and the page that any of these tasks was told of.
         view = next((each.about["view"] for each in reversed(same) if each.about.get("view")), None)
         target = replace(target_of(same[-1]), view=view)
-        seen = await self.executions.latest(target, now)
+        seen = of_dag(await self.executions.latest(target, now), dag_id)
         key = (dag_id, run_id, frozenset(each.place for each in same))
         decided = await self.decided.latest(key, now)
         asked = next((each for each in same if each.has_open_form), None)
@@ -109,7 +111,13 @@ def _decided(key: tuple[str, str, frozenset[Place]], before: Decided | None) -> 
 
 def _form(dag_id: str, run_id: str, task: TaskRecord) -> str:
     mapped = f"/mapped/{task.map_index}" if task.map_index >= 0 else ""
-    return f"{address('dags', dag_id, 'runs', run_id, 'tasks', task.task_id)}{mapped}/required_actions"
+    place = f"{address('dags', dag_id, 'runs', run_id, 'tasks', task.task_id)}{mapped}"
+    return f"{place}/required_actions{_query(task.iteration)}"
+
+
+def _query(iteration: Json) -> str:
+    """Return the end of an address that names an iteration, as Airflow's own page names it."""
+    return f"?{urlencode(iteration)}" if iteration else ""
 
 
 # --- addresses ---
@@ -140,7 +148,8 @@ async def _task(request: Request, dag_id: str, run_id: str, task_id: str, map_in
     index, now = _index(map_index), time.monotonic()
     known = knowledge(request)
     run = await known.run(dag_id, run_id, now)
-    task = run.of((task_id, index))
+    iteration = _iteration(request)
+    task = run.of(task_id, index, iteration)
     overview = f"{request.scope.get('root_path', '')}/{address('dags', dag_id, 'runs', run_id)}"
     if task is None:
         await _refuse_unknown(dag_id, run_id, task_id, index)
@@ -151,8 +160,17 @@ async def _task(request: Request, dag_id: str, run_id: str, task_id: str, map_in
         body, is_live = await run_in_threadpool(_rendered, facts, form, overview), facts.is_live
     if not whole:
         return _fragment(request, body, is_live=is_live)
-    place = f"{overview}/{address('tasks', task_id, index)}"
-    return _html(page.task_page(task_id, body, address=f"{place}/fragment", is_live=is_live, run=overview))
+    place = f"{overview}/{address('tasks', task_id, index)}/fragment{_query(iteration)}"
+    return _html(page.task_page(task_id, body, address=place, is_live=is_live, run=overview))
+
+
+def _iteration(request: Request) -> Json:
+    """Read which iteration of a loop is meant; Airflow's page does not say."""
+    named = request.query_params
+    if not set(REGION_FIELDS) <= set(named):
+        return {}
+    region_id, index = (named[name] for name in REGION_FIELDS)
+    return dict(zip(REGION_FIELDS, (region_id, _index(index)), strict=True))
 
 
 async def _refuse_unknown(dag_id: str, run_id: str, task_id: str, index: int) -> None:
@@ -169,7 +187,10 @@ async def run_page(request: Request, dag_id: str, run_id: str) -> Response:
         raise HTTPException(404)
     latest = {target_of(task): task for task in run.tasks}
     prefix = f"{request.scope.get('root_path', '')}/{address('dags', dag_id, 'runs', run_id, 'tasks')}"
-    shown = [_line(known.executions.peek(target), task, prefix) for target, task in list(latest.items())[:MOST_SHOWN]]
+    in_order = sorted(latest.items(), key=lambda each: each[1].map_index)
+    shown = [
+        _line(of_dag(known.executions.peek(target), dag_id), task, prefix) for target, task in in_order[:MOST_SHOWN]
+    ]
     return _fragment(
         request,
         page.run_page(dag_id, run_id, shown, left_out=max(0, len(latest) - MOST_SHOWN)),
@@ -181,7 +202,7 @@ def _line(seen: Seen | None, task: TaskRecord, prefix: str) -> Json:
     found = seen.found if seen else None
     state = str(found["state"]) if found else _state(task)
     return {
-        "href": f"{prefix}/{address(task.task_id, task.map_index)}",
+        "href": f"{prefix}/{address(task.task_id, task.map_index)}{_query(task.iteration)}",
         "label": task.label or (f"#{task.map_index}" if task.map_index >= 0 else target_of(task).execution_id),
         "task_id": task.task_id,
         "state": state,

@@ -54,8 +54,10 @@ def _details(hook: CrewHook, target: Target, known: Seen, link: str) -> Seen:
 
 def _status(hook: CrewHook, target: Target, known: Seen, link: str) -> Seen:
     execution = hook.client.send(endpoints.status(target.kickoff_id), timeout=TIMEOUT)
-    found = of_status(_masked(execution, hook), target)
-    return Seen(found, "", time.time(), has_details=bool(execution.view), link=link)
+    # A deployment with details says there which DAG has started the execution; until then nothing is shown of it.
+    has_details = bool(execution.view)
+    found = known.found if has_details else of_status(_masked(execution, hook), target)
+    return Seen(found, "", time.time(), has_details=has_details, link=link)
 
 
 def _masked(execution: Execution, hook: CrewHook) -> Execution:

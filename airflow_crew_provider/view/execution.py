@@ -19,6 +19,7 @@ LONGEST_OF_TASK = 10_000
 MOST_TASKS, MOST_ROUNDS = 200, 30
 TEXTS = ("output", "error", "draft", "question", "human_feedback", "crew")
 OVER = ("completed", "error")
+OF_ANOTHER_DAG = "The deployment says that another DAG has started it. Whoever may see that DAG finds it there."
 # What a status does not say, as a sentence about the deployment ends.
 UNTOLD = ("the inputs", "when each task ran", "what each task used")
 
@@ -41,6 +42,7 @@ class Seen:
     :param problem: why the last look-up failed; what was found is of before then
     :param at: when it was found, in epoch seconds
     :param has_details: whether the deployment is known to tell everything
+    :param is_elsewhere: whether the problem is that another DAG has started the execution
     """
 
     found: Json | None = None
@@ -49,6 +51,7 @@ class Seen:
     etag: str | None = None
     has_details: bool = False
     link: str = ""
+    is_elsewhere: bool = False
 
     @property
     def is_final(self) -> bool:
@@ -59,6 +62,17 @@ class Seen:
     def failed(self, problem: str) -> Seen:
         """Return what is known after a look-up without an answer."""
         return replace(self, problem=problem)
+
+
+def of_dag(seen: Seen | None, dag_id: str) -> Seen | None:
+    """Return what was found, unless the deployment names another DAG as the one that started the execution.
+
+    Whoever may write XComs of a DAG chooses which execution its tab is about, and may not see those of other DAGs.
+    """
+    meta = seen.found.get("meta") if seen and seen.found else None
+    origin = meta.get("airflow") if isinstance(meta, dict) else None
+    named = origin.get("dag_id") if isinstance(origin, dict) else None
+    return seen if named in (None, dag_id) else Seen(problem=OF_ANOTHER_DAG, is_elsewhere=True)
 
 
 def of_details(given: Json) -> Json:

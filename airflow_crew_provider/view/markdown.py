@@ -20,6 +20,7 @@ from airflow_crew_provider.review import drafts
 FOLLOWED = ("http://", "https://", "mailto:")
 LONGEST_JSON = 60_000  # characters
 LONGEST_MARKDOWN = 20_000
+HEADINGS_OF_THE_PAGE = 3
 SIGNS = {"+": "ins", "-": "del"}
 
 
@@ -27,6 +28,13 @@ class _Renderer(RendererHTML):
     def image(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
         """Show the address, which nobody fetches."""
         return f"<code>{escape(tokens[idx].attrGet('src'))}</code>"
+
+    def heading_open(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
+        """Put the headings of a text below those of the page."""
+        return f"<{_heading(tokens[idx])}>"
+
+    def heading_close(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
+        return f"</{_heading(tokens[idx])}>\n"
 
     def link_open(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
         href = str(tokens[idx].attrGet("href") or "")
@@ -44,6 +52,10 @@ class _Renderer(RendererHTML):
         lines = tokens[idx].content.splitlines()
         shown = map(_line_of_difference, lines) if tokens[idx].info == "diff" else map(escape, lines)
         return str(Markup("<pre>{}</pre>\n").format(Markup("\n").join(shown)))
+
+
+def _heading(token: Token) -> str:
+    return f"h{min(6, int(token.tag[1:]) + HEADINGS_OF_THE_PAGE)}"
 
 
 def _line_of_difference(line: str) -> Markup:

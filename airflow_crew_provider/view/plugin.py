@@ -17,7 +17,14 @@ SECTION, TASK_TAB, RUN_TAB = "crew", "task_tab", "run_tab"
 # Relative, so that an Airflow below a path finds it too.
 RUN_PAGE = f"{URL_PREFIX[1:]}/dags/{{DAG_ID}}/runs/{{RUN_ID}}"
 ICONS = {"icon": f"{URL_PREFIX[1:]}/icon.svg", "icon_dark_mode": f"{URL_PREFIX[1:]}/icon-dark.svg"}
-OPERATORS = ["CrewKickoffOperator", "@task.crew", "CrewStatusSensor", "CrewReviewOperator", "CrewResumeOperator"]
+OPERATORS = [
+    "CrewKickoffOperator",
+    "@task.crew",
+    "CrewStatusSensor",
+    "CrewReviewOperator",
+    "CrewResumeOperator",
+    "CrewUsageApprovalOperator",
+]
 
 
 class View:

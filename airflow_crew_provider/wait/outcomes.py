@@ -3,6 +3,8 @@
 A wait is cancelled when a user ends its task, and when its process ends and the wait continues elsewhere; only the
 first stops an execution. A task that a webhook has resumed no longer waits either; its execution must not be stopped.
 The next try of a cleared task decides what becomes of its execution.
+
+An expected failure is one sentence: Airflow prints it, and no frame of ours (`ends_in_a_sentence`).
 """
 
 from __future__ import annotations
@@ -10,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import wraps
 from threading import Thread
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSensorTimeout
 from asgiref.sync import sync_to_async
 
 from airflow_crew_provider import exceptions
@@ -24,7 +27,16 @@ from airflow_crew_provider.api.budget import used_in
 from airflow_crew_provider.compat.supervisor import KILLS_CALL_ON_KILL, AirflowTaskTimeout, runs_in_worker, task_state
 from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.wait.poller import Poller
-from airflow_crew_provider.wait.watch import COMPLETED, FORGIVEN, PENDING, SEEN, Outcome, Watch, fate_of_stop
+from airflow_crew_provider.wait.watch import (
+    COMPLETED,
+    FORGIVEN,
+    PENDING,
+    SEEN,
+    Outcome,
+    Watch,
+    fate_of_stop,
+    in_few_words,
+)
 
 RETRIES = 2
 
@@ -46,6 +58,41 @@ class CrewTaskFailed(AirflowFailException):
     """A task fails without further tries, since trying again cannot help; the message says what happened."""
 
 
+class CrewTryFailed(AirflowException):
+    """A try fails, and the next one may not; the message says what happened."""
+
+
+EXPECTED = (exceptions.CrewError, CrewTaskFailed, CrewTryFailed, AirflowSensorTimeout)
+Entry = TypeVar("Entry", bound=Callable[..., Any])
+
+
+def ends_in_a_sentence(entry: Entry) -> Entry:
+    """Let a method that Airflow calls end with an expected error as one sentence: no causes, and none of our frames.
+
+    Airflow prints both with every error. One that nobody expects, a bug, keeps them. What the error was raised from
+    is kept as ``reason``, for callbacks.
+    """
+
+    @wraps(entry)
+    def call(task: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return entry(task, *args, **kwargs)
+        except EXPECTED as error:
+            error.reason = error.__cause__ or getattr(error, "reason", None)  # type: ignore[union-attr]
+            error.__traceback__ = error.__cause__ = error.__context__ = None
+            _name_place(error, task)
+            raise  # without an argument, which adds no frame
+
+    return call  # type: ignore[return-value]
+
+
+def _name_place(error: Exception, task: Any) -> None:
+    """End the sentence with the connection and what it leads to, where the task has used it."""
+    hook = task.__dict__.get("_hook")
+    if hook is not None and not isinstance(error, exceptions.CrewError) and hook.place not in str(error):
+        error.args = (f"{str(error).removesuffix('.')}. {hook.place}", *error.args[1:])
+
+
 def is_final(error: exceptions.CrewError) -> bool:
     """Whether the same request will be refused again."""
     if isinstance(error, exceptions.CrewConnectionError):
@@ -58,7 +105,7 @@ def is_final(error: exceptions.CrewError) -> bool:
 def fail_task(error: exceptions.CrewError, what_now: str = "") -> NoReturn:
     """Raise for Airflow: final errors end the task, others leave it to the task's retries."""
     message = f"{error}. {what_now}".removesuffix(". ") if what_now else str(error)
-    raise CrewTaskFailed(message) if is_final(error) else AirflowException(message) from error
+    raise (CrewTaskFailed if is_final(error) else CrewTryFailed)(message) from error
 
 
 # --- times ---
@@ -122,6 +169,7 @@ def ended(poller: Poller, watch: Watch, outcome: Outcome) -> Execution | None:
         wait_past_pending=outcome.kind == COMPLETED,
         report_seen=outcome.kind == PENDING,
         answered=watch.answered,
+        ended=None,
     )
     second = poller.wait(again)
     if second.kind == SEEN:
@@ -149,7 +197,7 @@ def in_short(execution: Execution, page: str) -> str:
 
     :param page: the URL of the execution's page; empty without one
     """
-    agents = list(dict.fromkeys(" ".join(task.agent.split())[:60] for task in execution.tasks if task.agent))
+    agents = list(dict.fromkeys(in_few_words(task.agent) for task in execution.tasks if task.agent))
     named = ", ".join(agents[:MOST_AGENTS]) + (" and others" if len(agents) > MOST_AGENTS else "")
     count = len(execution.tasks)
     parts = [

@@ -14,7 +14,7 @@ from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.exceptions import CrewError, CrewNotFound, CrewProtocolError
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import Execution
-from airflow_crew_provider.wait.watch import GAVE_UP, Outcome, Pause, Poll, Step, Watch, steps
+from airflow_crew_provider.wait.watch import GAVE_UP, Outcome, Pause, Poll, Results, Step, Watch, steps
 
 
 class Source(Protocol):
@@ -50,7 +50,7 @@ class Poller:
         except CrewError as error:
             reply = error
         for source in self.sources:
-            reply = source.read(kickoff_id, reply)
+            reply = _kept_beside(reply, source.read(kickoff_id, reply))
         return reply
 
     def poll_patiently(self, kickoff_id: str) -> Execution:
@@ -85,7 +85,7 @@ class Poller:
     def _teller(self, watch: Watch) -> Callable[[str], None]:
         """Return what logs the news of a watch: at WARNING where somebody is needed whom nobody asks."""
         log = self.hook.log
-        return lambda line: (log.warning if watch.passes_question else log.info)("%s", line)
+        return lambda line: (log.warning if watch.passes_question else log.info)("%s", self.hook.mask_for_log(line))
 
     def _walk(self, watch: Watch, clock: Callable[[], float], *, once: bool) -> Outcome | None:
         walk = steps(watch, clock, self._teller(watch))
@@ -103,9 +103,11 @@ class Poller:
         if isinstance(step, Pause):
             return time.sleep(step.seconds)
         try:
+            if isinstance(step, Results):
+                return self.hook.client.send(endpoints.ended_tasks(watch.kickoff_id), timeout=step.timeout)
             return self.hook.refresh()
         except CrewError as error:
-            return error
+            return [] if isinstance(step, Results) else error
 
     async def await_outcome(self, watch: Watch, *, clock: Callable[[], float] = time.time) -> Outcome:
         """Wait as `wait` does, without blocking the event loop."""
@@ -123,9 +125,11 @@ class Poller:
         if isinstance(step, Pause):
             return await asyncio.sleep(step.seconds)
         try:
+            if isinstance(step, Results):
+                return await self.hook.client.asend(endpoints.ended_tasks(watch.kickoff_id), timeout=step.timeout)
             return await self.hook.arefresh()
         except CrewError as error:
-            return error
+            return [] if isinstance(step, Results) else error
 
     async def _apoll(self, kickoff_id: str, timeout: float | None) -> Execution | CrewError:  # noqa: ASYNC109 - passed on
         metrics.polled(self.hook.crew_conn_id, in_triggerer=True)
@@ -135,7 +139,7 @@ class Poller:
         except CrewError as error:
             reply = error
         for source in self.sources:
-            reply = await source.aread(kickoff_id, reply)
+            reply = _kept_beside(reply, await source.aread(kickoff_id, reply))
         return reply
 
     def _status(self, kickoff_id: str) -> Call[Execution]:
@@ -145,10 +149,10 @@ class Poller:
         return self._polled[1]
 
     def _named(self, outcome: Outcome) -> Outcome:
-        """Name the connection in the message of a wait that gave up: that is what to repair."""
+        """Name in the message of a wait that gave up what is to be repaired."""
         if outcome.kind != GAVE_UP:
             return outcome
-        return replace(outcome, message=f"Connection {self.hook.crew_conn_id!r}: {outcome.message}")
+        return replace(outcome, message=f"{self.hook.place}: {outcome.message}")
 
     async def was_asked(self, kickoff_id: str) -> bool:
         """Whether a question to a person has arrived in one of the sources."""
@@ -156,3 +160,10 @@ class Poller:
             if await source.was_asked(kickoff_id):
                 return True
         return False
+
+
+def _kept_beside(status: Execution | CrewError, found: Execution | CrewError) -> Execution | CrewError:
+    """Add to a question what only the status knows: a webhook says neither what was used nor where its page is."""
+    if found is status or not (isinstance(status, Execution) and isinstance(found, Execution)):
+        return found
+    return replace(found, usage=status.usage, view=status.view, has_details=status.has_details)

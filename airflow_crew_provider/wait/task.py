@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, NoReturn
 
-from airflow.providers.common.compat.sdk import AirflowException, Asset, BaseOperator, TaskDeferred
+from airflow.providers.common.compat.sdk import Asset, BaseOperator, TaskDeferred
 
 from airflow_crew_provider.api.budget import FAIL, NO_BUDGET, Budget
 from airflow_crew_provider.compat import metrics
@@ -43,6 +44,11 @@ class CrewTask(BaseOperator):
         if made is None:
             made = self.__dict__["_hook"] = CrewHook(self.crew_conn_id)
         return made
+
+    @outcomes.ends_in_a_sentence
+    def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
+        """Go on with what a trigger has brought."""
+        return super().resume_execution(next_method, next_kwargs, context)
 
     def report(
         self,
@@ -237,7 +243,7 @@ class WaitingTask(CrewTask):
     def _waiting(self, watch: Watch) -> Json:
         """Return what the task needs when it comes back, and by what the inbox finds it meanwhile."""
         found_by = {"kickoff_id": watch.kickoff_id, "inbox": (self.inbox or {}).get("registration")}
-        return {"started": watch.started, "deadline": watch.deadline, **found_by}
+        return {"started": watch.started, "deadline": watch.deadline, "ended": watch.ended, **found_by}
 
     def execute_complete(self, context: Any, event: Any = None, waiting: Json | None = None) -> Any:
         """Handle the trigger's event in a worker; the result is fetched here."""
@@ -246,11 +252,14 @@ class WaitingTask(CrewTask):
         except CrewError as error:
             outcomes.fail_task(error, "What became of the execution is not known; a retry of this task polls again")
         self.__dict__.update(_ti=context["ti"], _kickoff_id=outcome.kickoff_id)
+        with suppress(CrewError):
+            self.hook.connection  # noqa: B018  so that a failure says where it leads to
         self.report(context, ExecutionState.RUNNING, outcome.kickoff_id)
         watch = self.watch_again(context)
         watch.kickoff_id = outcome.kickoff_id
         if waiting:
             watch.started, watch.deadline = waiting["started"], waiting["deadline"]
+            watch.ended = waiting.get("ended", 0)
         self.open_sources(context, watch.kickoff_id)
         if outcome.kind == SEEN and outcome.message:
             # A webhook resumed this task: the service may report more by now.
@@ -275,7 +284,7 @@ class WaitingTask(CrewTask):
         if outcome.kind == TIMEOUT:
             self.timed_out(watch, outcome.message)
         if outcome.kind == GAVE_UP:
-            raise AirflowException(f"{outcome.message}. A retry of this task polls again")
+            raise outcomes.CrewTryFailed(f"{outcome.message}. A retry of this task polls again")
         assert outcome.kind in (COMPLETED, PENDING)
         try:
             execution = outcomes.ended(self.poller, watch, outcome)
@@ -297,7 +306,7 @@ class WaitingTask(CrewTask):
         if execution.state is ExecutionState.COMPLETED:
             metrics.completed(self.crew_conn_id, execution)
             page = self.hook.connection.link(execution.kickoff_id, getattr(self, "execution_id", None), execution.view)
-            self.log.info("%s", outcomes.in_short(execution, page))
+            self.log.info("%s", self.hook.mask_for_log(outcomes.in_short(execution, page)))
         self.check(context, execution)
         if execution.state is not ExecutionState.COMPLETED:
             return self.completed(context, execution)

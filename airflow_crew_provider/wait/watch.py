@@ -13,13 +13,15 @@ A wait moves through these states::
 * A deadline is a point in time, so a restart of the triggerer neither shortens nor extends a wait.
 * The draft that a resume has just answered is no new question, as long as its status may lag behind.
 * The same steps run in a worker and in a triggerer (`steps`), so the two cannot disagree about an end.
+* A task of the crew that has ended is told when a poll shows it. Who did it and how long is asked for then, once, where
+  the service has that; a failure of that request means telling less.
 * What crosses to another process is small: ids, states and figures. The result is fetched where it is used.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -27,7 +29,7 @@ from typing import Any
 from airflow_crew_provider import exceptions
 from airflow_crew_provider.api.answers import Draft
 from airflow_crew_provider.api.budget import NO_BUDGET, Budget, figures
-from airflow_crew_provider.models import Execution, ExecutionState, Json
+from airflow_crew_provider.models import Execution, ExecutionState, Json, TaskResult
 
 COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN = "completed", "pending", "failed", "gave_up", "timeout", "seen"
 OVER_BUDGET = "over_budget"
@@ -133,7 +135,11 @@ SHORTEST_POLL = 1.0
 SHARE_OF_TIME_WAITED = 0.02
 SLOWEST = 6
 JITTER = 0.2
+AT_WORK = (ExecutionState.RUNNING, ExecutionState.PENDING, ExecutionState.COMPLETED)
+RESULTS_WITHIN = 5.0  # seconds, since the next poll waits for it
+MOST_TOLD = 20  # ended tasks of one poll
 LEARNED = ("started", "deadline", "known", "failing_since", "failures", "polls")
+LEARNED_SINCE = ("ended",)  # only where it says something
 EARLIER_NAMES = {"looks": "polls"}  # as release 0.1 stored them
 
 
@@ -151,6 +157,7 @@ class Watch:
     :param exponential_backoff: double the pause after each poll instead of adapting it
     :param max_wait: the longest such pause, in seconds
     :param budget: what the execution may use before the wait ends
+    :param ended: of how many of the crew's tasks the end was told; None to tell of none
     """
 
     kickoff_id: str
@@ -164,6 +171,7 @@ class Watch:
     exponential_backoff: bool = False
     max_wait: float | None = None
     budget: Budget = NO_BUDGET
+    ended: int | None = 0
     last: Execution | None = field(default=None, repr=False)
     failing_since: float | None = None
     failures: int = 0
@@ -173,6 +181,8 @@ class Watch:
     _told: str = ""
     _told_at: float = float("-inf")
     _told_of: Execution | None = None
+    _task: str | None = None
+    _task_since: float = 0.0
 
     def __post_init__(self) -> None:
         # Not max(): NaN would win.
@@ -180,13 +190,14 @@ class Watch:
 
     def learned(self) -> Json:
         """Return what a wait that goes on in another process must know, plain JSON."""
-        return {name: getattr(self, name) for name in LEARNED}
+        since = {name: value for name in LEARNED_SINCE if (value := getattr(self, name))}
+        return {**{name: getattr(self, name) for name in LEARNED}, **since}
 
     def recall(self, kept: Json) -> None:
         """Restore what `learned` returned, in this release or an earlier one."""
         for name, value in kept.items():
             name = EARLIER_NAMES.get(name, name)
-            if name in LEARNED:
+            if name in (*LEARNED, *LEARNED_SINCE):
                 setattr(self, name, value)
 
     def saw(self, execution: Execution, *, now: float) -> Outcome | None:
@@ -277,6 +288,31 @@ class Watch:
         self._told, self._told_at = line, now
         return line if self.failures else f"{line}, {_duration(now - self.started)} so far"
 
+    def has_ended_tasks(self, execution: Execution) -> bool:
+        """Whether tasks of the crew have ended of which the log does not tell yet."""
+        return self.ended is not None and _ended(execution) > self.ended
+
+    def ended_tasks(self, execution: Execution, results: Sequence[TaskResult], *, now: float) -> list[str]:
+        """Return a line on each task that has ended since the last poll.
+
+        :param results: of all that have ended, in their order, where the service tells; else the task that was the
+            present one is told, with the time since it was first seen
+        """
+        if self.ended is None or execution.state not in AT_WORK:
+            return []
+        before, since = self._task, self._task_since
+        if execution.current_task != before:
+            self._task, self._task_since = execution.current_task, now
+        has_changed = before is not None and before != execution.current_task
+        has_ended = self.has_ended_tasks(execution)
+        told, self.ended = self.ended, max(self.ended, _ended(execution))
+        new = results[told : self.ended]
+        if not new and has_changed and (has_ended or execution.completed_tasks is None):
+            took = f"after about {_duration(now - since)}"
+            return [f"Execution {self.kickoff_id}: task {in_few_words(before or '')} has ended, {took}"]
+        lines = [f"Execution {self.kickoff_id}: {_told_of_task(each)}" for each in new[:MOST_TOLD]]
+        return [*lines, f"... and {len(new) - MOST_TOLD} more tasks"] if len(new) > MOST_TOLD else lines
+
     @property
     def fate(self) -> str:
         """Return what is known of the execution at this moment."""
@@ -342,6 +378,21 @@ class Watch:
         return Outcome(kind, self.kickoff_id, message, usage=usage)
 
 
+def in_few_words(text: str) -> str:
+    """Return the beginning of a name that somebody else gave, as one line."""
+    return " ".join(text.split())[:60]
+
+
+def _ended(execution: Execution) -> int:
+    return max(execution.completed_tasks or 0, len(execution.tasks))
+
+
+def _told_of_task(task: TaskResult) -> str:
+    by = f", by {in_few_words(task.agent)}" if task.agent else ""
+    took = f", in {task.execution_time:,.1f} s" if task.execution_time is not None else ""
+    return f"task {in_few_words(task.task_id or '')} has ended{by}{took}"
+
+
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
@@ -371,7 +422,14 @@ class Refresh:
     """A new look-up of the connection; the reply is whether it has changed, or a `CrewError`."""
 
 
-Step = Poll | Pause | Refresh
+@dataclass(frozen=True)
+class Results:
+    """A request for the tasks that have ended; the reply is a list of `TaskResult`, empty where it cannot be had."""
+
+    timeout: float
+
+
+Step = Poll | Pause | Refresh | Results
 
 
 def steps(watch: Watch, clock: Callable[[], float], say: Callable[[str], None]) -> Generator[Step, Any, Outcome]:
@@ -388,6 +446,13 @@ def steps(watch: Watch, clock: Callable[[], float], say: Callable[[str], None]) 
                 reply = fresh
         now = clock()
         outcome = watch.saw(reply, now=now) if isinstance(reply, Execution) else watch.failed(reply, now=now)
+        if isinstance(reply, Execution):
+            results: Sequence[TaskResult] = reply.tasks
+            goes_on = outcome is None or outcome.kind == PENDING
+            if goes_on and reply.has_details and watch.has_ended_tasks(reply):
+                results = yield Results(min(RESULTS_WITHIN, watch.left(now=now) or RESULTS_WITHIN))
+            for told in watch.ended_tasks(reply, results, now=now):
+                say(told)
         if outcome is not None:
             return outcome
         line = watch.news(now=now)

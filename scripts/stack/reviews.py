@@ -24,6 +24,6 @@ def round_of(task_id: str) -> int:
 
 
 def draft_shown(detail: Mapping[str, Any]) -> int:
-    """Return the number of the draft in a form: of ``Draft 2 on tea``, below all else, that is 2."""
-    found = re.findall(r"^Draft (\d+) on ", detail["body"], re.MULTILINE)
-    return int(found[-1]) if found else 0
+    """Return the number of the draft in a form: of ``Draft 2 on tea``, above all else, that is 2."""
+    found = re.search(r"^> Draft (\d+) on ", detail["body"], re.MULTILINE)
+    return int(found[1]) if found else 0

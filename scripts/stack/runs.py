@@ -124,7 +124,7 @@ class DagRun:
     def answer(self, review: Mapping[str, Any], option: str, **params: Any) -> None:
         """Answer a review as this API's user."""
         body = {"chosen_options": [option], "params_input": params}
-        self.api.json("PATCH", self.answer_path(review), json=body)
+        self.api.json("PATCH", self.answer_path(review), json=body, params=region_of(review["task_instance"]))
 
     def answer_path(self, review: Mapping[str, Any]) -> str:
         """Return where an answer to a review goes."""
@@ -155,6 +155,11 @@ class DagRun:
     def _task_path(self, task_id: str, map_index: int) -> str:
         path = f"{self.path}/taskInstances/{task_id}"
         return path if map_index == UNMAPPED else f"{path}/{map_index}"
+
+
+def region_of(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what names the iteration of a loop to which a task instance belongs; empty outside of loops."""
+    return {name: task[name] for name in ("region_id", "region_index") if task.get(name) is not None}
 
 
 def _label(task: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`airflow-crew-service`: serve a crew, and list, show and resume its executions at a terminal."""
+"""`airflow-crew-service`: serve a crew, prepare its image, and list, show and resume its executions at a terminal."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import secrets
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
-from crew_service import __version__, logs, options, terminal
+from crew_service import __version__, image, logs, offline_model, options, terminal
 from crew_service.engine import paths
 from crew_service.engine.container import Process
 from crew_service.engine.crew import BadTarget
@@ -65,6 +66,13 @@ def _add_serve(commands: Any, database: argparse.ArgumentParser) -> None:
     work = commands.add_parser("work", parents=[database], help="only run the crews of services on one PostgreSQL")
     options.add_crews(work)
     work.set_defaults(run=_work)
+    init = commands.add_parser("init", help="write what builds an image of a CrewAI project; overwrites nothing")
+    init.add_argument("folder", nargs="?", default=".", type=Path, metavar="DIR", help="of the project (%(default)s)")
+    init.set_defaults(run=_init)
+    model = commands.add_parser("offline-model", help="stand in for OpenAI, on this machine and without a network")
+    model.add_argument("--port", type=options.port, default=8400, help="(%(default)s)")
+    model.add_argument("--answers", type=Path, metavar="FILE", help="JSON: the answer for a word of the last message")
+    model.set_defaults(run=_offline_model)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -110,6 +118,28 @@ def _work(arguments: argparse.Namespace) -> int:
     print("Running crews; this process serves no requests.", file=sys.stderr, flush=True)  # noqa: T201
     leave.wait()
     process.stop()
+    return 0
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    """Return 0 where all was written, 1 where a file was there already."""
+    said = image.write(arguments.folder)
+    print("\n".join(said))  # noqa: T201
+    return int(any(line.startswith(image.LEFT) for line in said))
+
+
+def _offline_model(arguments: argparse.Namespace) -> int:
+    answers = offline_model.answers_of(arguments.answers)
+    try:
+        serving = offline_model.server(arguments.port, answers)
+    except OSError as error:
+        return _refuse(f"Cannot listen on 127.0.0.1:{arguments.port}: {error.strerror}.")
+    signal.signal(signal.SIGTERM, _leave)
+    print("Start the crew service with these variables, and its crews ask this model:")  # noqa: T201
+    place = f"http://127.0.0.1:{serving.server_address[1]}/v1"
+    print(f"export OPENAI_BASE_URL={place} OPENAI_API_KEY=offline", flush=True)  # noqa: T201
+    with serving, contextlib.suppress(KeyboardInterrupt):
+        serving.serve_forever()
     return 0
 
 

@@ -16,7 +16,7 @@ from crew_service.engine.paths import ROOT
 from crew_service.http.dialects import DIALECTS
 from crew_service.prices import Prices
 from crew_service.settings import Settings
-from crew_service.targets import EXPECTED, load
+from crew_service.targets import EXPECTED, load, title
 
 NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,63})=(?P<target>.+)", re.DOTALL)
 TOKEN_VARIABLE = "CREW_SERVICE_TOKEN"  # noqa: S105 the name of a variable
@@ -102,6 +102,7 @@ def settings_of(arguments: argparse.Namespace, token: str, **more: Any) -> Setti
     return Settings(
         token=token,
         crew_tokens=given.get("crew_token", []),
+        title=title(arguments.crew[0] if arguments.crew else "demo"),
         dialect=arguments.dialect,
         database=arguments.db,
         workers=arguments.workers,

@@ -100,8 +100,9 @@ class ScriptedCrew:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or "scenario"
             raise ValueError(f"{where}: {first['msg']}") from None
-        self.inputs = list(self._scenario.inputs)
-        self.required = self.inputs
+        self.required = list(self._scenario.inputs)
+        optional = [task.human_input for task in self._scenario.tasks if isinstance(task.human_input, str)]
+        self.inputs = list(dict.fromkeys([*self.required, *optional]))
         self.tasks = [
             TaskInfo(task.id, task.agent, task.description, bool(task.human_input)) for task in self._scenario.tasks
         ]

@@ -12,6 +12,7 @@ class Settings:
     token: str = field(repr=False)
     user_tokens: list[tuple[str, str]] = field(default_factory=list, repr=False)
     crew_tokens: list[tuple[str, str | None, str]] = field(default_factory=list, repr=False)  # crew, user, token
+    title: str = ""  # what a crew at the root is called on its page
     dialect: str = "spec"
     database: str = "crew-service.db"
     workers: int | None = None  # executions at once; the default depends on the kind of crew

@@ -26,6 +26,12 @@ def load(target: str) -> Crew:
     raise BadTarget(f"{target!r} is no crew ({found}): expected {EXPECTED}.")
 
 
+def title(target: str) -> str:
+    """Return what to call a crew that was given no name: the last word of its target."""
+    name = target.rpartition(":")[2] if ":" in target else Path(target).resolve().stem
+    return name.replace("_", " ").replace("-", " ").strip() or target
+
+
 def _json(target: str) -> Crew:
     """Distinguish a scenario from a crew of CrewAI by its content: only the latter has agents."""
     text = _text(target)
@@ -57,9 +63,10 @@ def _scenario(target: str, content: Any) -> Crew:
 
 
 def _crewai(target: str) -> Crew:
-    if find_spec("crewai") is None:
+    found = find_spec("crewai")
+    if found is None or found.origin is None:  # a folder of that name is no package of CrewAI
         raise BadTarget(
-            f"{target!r} is a CrewAI crew, and CrewAI is not installed: pip install 'airflow-crew-provider[crewai]'."
+            f"{target!r} is a CrewAI crew, and CrewAI is not installed: pip install 'airflow-crew-service[crewai]'."
         )
     from crew_service.crewai import load as load_crewai
 

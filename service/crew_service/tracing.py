@@ -220,6 +220,12 @@ def _provider() -> Any:
     return provider
 
 
+def start() -> None:
+    """Log what is missing, and import what is needed, before the first request waits for it."""
+    if is_wanted():
+        _provider()
+
+
 def stop() -> None:
     """Send what is left, as far as a collector takes it in time."""
     if _provider.cache_info().currsize:

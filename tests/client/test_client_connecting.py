@@ -17,6 +17,7 @@ from faults.dialects import SPEC
 from faults.server import FaultServer
 from faults.wire import CLOSE, RESET, NoReply, Reply
 
+from airflow_crew_provider.client.blocking import CONNECT_PAUSES
 from airflow_crew_provider.exceptions import CrewConnectionError
 from airflow_crew_provider.models import ExecutionState
 
@@ -89,6 +90,35 @@ def test_n3_a_file_of_certificates_that_cannot_be_read_is_a_named_error(ask: Ask
     for verify in (str(broken), str(tmp_path / "missing.pem")):
         with pytest.raises(CrewConnectionError):
             ask(STATUS, base_url="https://127.0.0.1:9", verify=verify)
+
+
+@pytest.mark.row("N3")
+def test_n3_attempts_to_connect_are_bounded_and_log_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    began = time.monotonic()
+    with FaultServer(listening=False) as closed, pytest.raises(CrewConnectionError) as error:
+        send(closed, STATUS)
+    assert error.value.unreachable
+    assert sum(CONNECT_PAUSES) <= time.monotonic() - began < 5
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+@pytest.mark.row("N3")
+def test_n3_a_proxy_that_refuses_connections_is_asked_again_too(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with FaultServer(listening=False) as closed, pytest.raises(CrewConnectionError) as error:
+        send(closed, STATUS, base_url="http://crew.invalid", proxy=closed.url)
+    assert error.value.unreachable
+    assert caplog.records == []
+
+
+@pytest.mark.row("N3")
+def test_n3_a_peer_that_answers_nothing_is_not_unreachable(server: FaultServer) -> None:
+    server.on(POLL, NoReply(RESET))
+    with pytest.raises(CrewConnectionError) as error:
+        send(server, STATUS)
+    assert not error.value.unreachable
+    assert server.connections == 1
 
 
 @pytest.mark.row("N10")

@@ -40,6 +40,7 @@ FORMS = {
 CALLS = {
     "inputs": endpoints.inputs(),
     "details": endpoints.details("k-1", '"etag"'),
+    "ended_tasks": endpoints.ended_tasks("k-1"),
     "kickoff": endpoints.kickoff(Kickoff(inputs={"topic": "AI"})),
     "status": endpoints.status("k-1"),
     "resume": endpoints.resume(Resume(execution_id="k-1", crew_task_id="t", human_feedback="ok", is_approve=True)),

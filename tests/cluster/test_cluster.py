@@ -13,7 +13,7 @@ from random import Random, SystemRandom
 import pytest
 from kills import KINDS, Killer
 from reviewer import Reviewer
-from topology import Cluster, cluster_running
+from topology import CLOCKS, FAKETIME, Cluster, cluster_running
 from verdict import NAIVE, REVIEWED, Verdict, executions, judge, judge_naive
 
 from scripts.stack import DagRun, StackTimeout, wait_until
@@ -39,7 +39,8 @@ HEAD = "| | runs | lost | doubled | wrong draft | stuck | p50 | p95 |\n|---|---|
 @pytest.mark.cluster
 @pytest.mark.timeout(BOUND + STUCK_AFTER + 300)
 def test_a_cluster_in_which_everything_dies_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    say(f"\ncluster: {SIZE} runs, SEED={SEED}")
+    clocks = ", ".join(f"{days:+} d" for days in CLOCKS) if FAKETIME else "all the same, for want of libfaketime"
+    say(f"\ncluster: {SIZE} runs, SEED={SEED}, clocks of the crew services: {clocks}")
     with cluster_running(tmp_path) as cluster:
         began = time.monotonic()
         runs, naive = start_runs(cluster)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from scripts.stack import AirflowStack, CrewService, ProcessGroup, free_port
 from scripts.stack.database import ThrowAwayDatabase
@@ -16,7 +17,8 @@ from scripts.stack.postgres import PostgresServer
 from scripts.stack.settings import cluster
 
 HERE = Path(__file__).parent
-SERVICES = 3
+CLOCKS = (0, -40, 40)  # days by which those of the services differ from the database's; results are kept for fewer
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)  # Debian's package faketime
 WORKER_SLOTS = 6
 TASK_SECONDS = 2.0
 # On two cores the schedulers would take a third of the time to look at runs that wait for a slot.
@@ -115,15 +117,23 @@ def _services(group: ProcessGroup, folder: Path, database: str) -> tuple[list[Cr
         file.write_text(json.dumps(scenario))
         crews += ["--crew", f"{name}={file}"]
     token = secrets.token_urlsafe(24)
+    shared: dict[str, Any] = {"options": crews, "database": database, "token": token, "group": group}
     services = [
-        CrewService(None, options=crews, name=f"crew-service-{n}", database=database, token=token, group=group).start()
-        for n in range(1, SERVICES + 1)
+        CrewService(None, name=f"crew-service-{number}", env=_clock(days), **shared).start()
+        for number, days in enumerate(CLOCKS, 1)
     ]
     port = free_port()
     command = [sys.executable, "-m", "scripts.stack.balancer", str(port), *(str(each.port) for each in services)]
     root = str(Path(__file__).parents[2])
     group.start("balancer", command, {"PYTHONPATH": root}, folder / "balancer.log")
     return services, port
+
+
+def _clock(days: int) -> dict[str, str]:
+    """Return the environment of a machine whose clock differs, where that can be had."""
+    if FAKETIME is None or not days:
+        return {}
+    return {"LD_PRELOAD": str(FAKETIME), "FAKETIME": f"{days:+}d", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
 
 def _connection(port: int, crew: str, token: str) -> dict[str, object]:

@@ -157,6 +157,18 @@ INTERNALS = [
         for name in ("id", "state", "map_index", "rendered_map_index")
         if name != "id" or Version("3.0") <= INSTALLED
     ),
+    *(
+        Internal(f"{name}", "compat/loops.py", "iterations of a loop", since)
+        for name, since in (
+            (f"{TASK}.region_id", "3.4"),
+            (f"{TASK}.region_index", "3.4"),
+            ("airflow.models.task_coordinates:public_map_index_expression", "3.4"),
+            ("airflow.sdk.definitions.loop:LoopDecision", "3.4"),
+            ("airflow.sdk.execution_time.xcom:XCom.get_one", "3.0"),
+            ("airflow.sdk:task_group", "3.0"),
+        )
+    ),
+    Internal(f"{RUNNER}:RuntimeTaskInstance.get_task_breadcrumbs", "compat/supervisor.py", "what is over", since="3.2"),
     Internal("airflow.models.dagrun:DagRun.id", "compat/task_records.py", "whether there is such a run"),
     Internal("airflow.models.xcom:XComModel.get_many", "compat/task_records.py", "what tasks have pushed", since="3.0"),
     Internal(

@@ -1,4 +1,4 @@
-"""docker-compose.yaml cannot be started everywhere, so it is held against the schema and against what the tests run."""
+"""What deploys cannot be started everywhere, so it is held against schemas, itself and what the tests run."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import jsonschema
 import pytest
 import yaml
 
+from crew_service import image
 from scripts.stack import CrewService, ProcessGroup
 from scripts.stack.settings import CLUSTER_FILE, Deployment, cluster
 
@@ -21,6 +23,10 @@ COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 AIRFLOW = {name: service for name, service in SERVICES.items() if "AIRFLOW__CORE__EXECUTOR" in service["environment"]}
 LASTING = {name: service for name, service in SERVICES.items() if service["restart"] != "no"}
+OWN_TEXT = (ROOT / "deploy" / "own-crews.yaml").read_text()
+OWN: dict[str, Any] = yaml.safe_load(OWN_TEXT)
+OWN_CREWS = ("report", "briefing")
+MANIFEST = {each["kind"]: each for each in yaml.safe_load_all((ROOT / "deploy" / "crew-service.yaml").read_text())}
 VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(:[?-][^}]*)?\}")
 
 
@@ -111,6 +117,7 @@ def test_the_connection_is_the_one_that_the_tests_use() -> None:
     assert given["host"] == "http://crew-service:8300"
 
 
+@pytest.mark.since_airflow("3.0")  # which the compose file is for
 def test_every_setting_is_one_that_airflow_knows() -> None:
     from airflow.configuration import conf
     from airflow.providers.celery.get_provider_info import get_provider_info
@@ -127,12 +134,82 @@ def test_every_setting_is_one_that_airflow_knows() -> None:
 
 
 def test_a_secret_comes_from_the_environment_and_has_no_default() -> None:
-    for found in VARIABLE.finditer(TEXT):
+    for found in (*VARIABLE.finditer(TEXT), *VARIABLE.finditer(OWN_TEXT)):
         name, rule = found.groups()
         assert (rule or "").startswith(":-" if name.endswith(("_PORT", "_PORTS")) else ":?"), name
 
 
 def test_the_example_of_the_environment_names_exactly_what_is_asked_for() -> None:
     example = (ROOT / ".env.example").read_text()
-    assert set(re.findall(r"^#?(\w+)=", example, re.MULTILINE)) == {found[1] for found in VARIABLE.finditer(TEXT)}
+    asked = {found[1] for text in (TEXT, OWN_TEXT) for found in VARIABLE.finditer(text)}
+    assert set(re.findall(r"^#?(\w+)=", example, re.MULTILINE)) == asked
     assert not re.findall(r"^(?!#)\w+=[^\s#]+", example, re.MULTILINE), "the example must hold no secret"
+
+
+def test_the_file_with_crews_of_ones_own_is_valid_by_the_published_schema() -> None:
+    jsonschema.Draft202012Validator(SCHEMA).validate(OWN)
+    jsonschema.Draft202012Validator(SCHEMA).validate(yaml.safe_load(fill_in(OWN_TEXT)))
+    assert set(OWN["services"]) == {*OWN_CREWS, *AIRFLOW, "postgres"}
+    assert {name for name in OWN["services"] if name not in OWN_CREWS} <= set(SERVICES), "they change what is there"
+
+
+@pytest.mark.parametrize("name", OWN_CREWS)
+def test_a_crew_of_ones_own_has_its_image_keys_database_storage_and_connection(name: str) -> None:
+    service, demo = OWN["services"][name], SERVICES["crew-service"]
+    assert service["build"] == f"./{name}"
+    assert service["env_file"] == f"./{name}/.env"
+    for shared in ("restart", "cap_drop", "security_opt", "user", "healthcheck"):
+        assert service[shared] == demo[shared]
+    database = urlsplit(fill_in(service["environment"]["CREW_SERVICE_DB"])).path.strip("/")
+    assert f"CREATE DATABASE {database} OWNER airflow;" in (ROOT / "deploy" / "own-databases.sql").read_text()
+    (volume,) = service["volumes"]
+    assert volume.split(":")[0] in OWN["volumes"]
+    assert f"CREWAI_STORAGE_DIR={volume.split(':')[1]}/" in image.DOCKERFILE
+    (port,) = service["ports"]
+    assert port.startswith("127.0.0.1:")
+    assert port.endswith(":8300")
+    for each in AIRFLOW:
+        connection = json.loads(fill_in(OWN["services"][each]["environment"][f"AIRFLOW_CONN_CREW_{name.upper()}"]))
+        assert connection["host"] == f"http://{name}:8300"
+        assert connection["extra"]["browser_url"] == f"http://localhost:{port.split(':')[1]}"
+
+
+def test_no_port_of_the_two_files_is_published_twice() -> None:
+    services = (*SERVICES.values(), *OWN["services"].values())
+    ports = [fill_in(port).split(":")[1] for each in services for port in each.get("ports", ())]
+    assert len(ports) == len(set(ports))
+
+
+def test_the_manifest_runs_the_image_of_ones_own_with_its_secrets_and_probes() -> None:
+    spec = MANIFEST["Deployment"]["spec"]
+    assert spec["strategy"] == {"type": "Recreate"}
+    (container,) = spec["template"]["spec"]["containers"]
+    assert [each["secretRef"]["name"] for each in container["envFrom"]] == ["crew-service", "crew-models"]
+    assert "command" not in container, "the image has it"
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": 8300}
+    assert container["livenessProbe"]["httpGet"] == {"path": "/livez", "port": 8300}
+    assert spec["template"]["spec"]["securityContext"]["runAsUser"] == 50000
+    assert "--uid 50000" in image.DOCKERFILE
+    (pause,) = container["lifecycle"]["preStop"]["exec"]["command"][1:]
+    assert spec["template"]["spec"]["terminationGracePeriodSeconds"] >= int(pause) + 30
+
+
+def test_what_guards_the_service_is_about_its_pods_and_leads_to_its_port() -> None:
+    labels = MANIFEST["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert MANIFEST["Service"]["spec"]["selector"] == labels
+    assert MANIFEST["PodDisruptionBudget"]["spec"]["selector"] == {"matchLabels": labels}
+    assert MANIFEST["NetworkPolicy"]["spec"]["podSelector"] == {"matchLabels": labels}
+    assert MANIFEST["NetworkPolicy"]["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    (allowed,) = MANIFEST["NetworkPolicy"]["spec"]["ingress"]
+    assert allowed["ports"] == [{"port": 8300}]
+    assert len(allowed["from"]) == 2
+    ingress = MANIFEST["Ingress"]["spec"]
+    (rule,), (tls,) = ingress["rules"], ingress["tls"]
+    assert tls["hosts"] == [rule["host"]]
+    (path,) = rule["http"]["paths"]
+    assert path["backend"]["service"] == {"name": MANIFEST["Service"]["metadata"]["name"], "port": {"number": 8300}}
+
+
+def test_no_manifest_holds_a_secret() -> None:
+    assert set(MANIFEST) == {"Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy", "Ingress"}
+    assert "env" not in MANIFEST["Deployment"]["spec"]["template"]["spec"]["containers"][0]

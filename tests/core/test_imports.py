@@ -84,6 +84,8 @@ SERVICE_MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "scripted_crew": ("engine", "tracing"),
     "crewai": ("engine", "tracing", "prices"),
     "targets": ("engine", "scripted_crew", "crewai"),
+    "image": ("engine", "crewai"),
+    "offline_model": ("engine",),
     "http": ("engine", "storage.states", "settings", "tracing"),
 }
 # The command, and what stands around the rooms.

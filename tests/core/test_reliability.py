@@ -1,4 +1,4 @@
-"""docs/reliability.md says which test proves which row, and cannot go stale."""
+"""docs/reliability.md has every fault, tests/reliability.md the tests that prove it, and neither can go stale."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from scripts import reliability
 
 
-def test_the_page_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_and_the_list_of_tests_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["reliability", "--check"])
     assert reliability.main() == 0, "run: python -m scripts.reliability"
 
@@ -28,8 +28,14 @@ def test_markers_of_functions_and_of_whole_files_are_read_and_rows_without_a_tes
     found = reliability.proofs(tmp_path)
     assert found["A1"] == found["N1"] == found["N2"] == [("tests/test_x.py", "test_n1_it")]
     page = reliability.tables(found)
-    assert "[test_x.py](../tests/test_x.py): `test_n1_it` |" in page
+    assert "[test_x.py](test_x.py): `test_n1_it` |" in page
     assert "| nothing is lost | **no test** |" in page
+
+
+def test_the_page_has_every_fault_that_users_may_notice() -> None:
+    page = reliability.PAGE.read_text("utf-8")
+    missing = [row for row, (fault, outcome) in reliability.ROWS.items() if f"| {fault} | {outcome} |" not in page]
+    assert set(missing) == reliability.UNNOTICED
 
 
 def test_a_row_that_is_not_in_the_matrix_is_an_error(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 CITED = {
-    "specification": DOCS / "specification.md",
-    "observed dialect": DOCS / "observed-dialect.md",
-    "observed flows": DOCS / "observed-flows.md",
+    "specification": DOCS / "api.md",
+    "observed dialect": DOCS / "api.md",
+    "observed flows": DOCS / "api.md",
 }
 CITATION = re.compile(r"\((specification|observed dialect|observed flows)(?:, (?:section )?([^)]*?))?[;)]")
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(?:#([^)\s]+))?\)")

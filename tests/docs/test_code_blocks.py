@@ -47,6 +47,7 @@ NEEDS_3_1 = ("operators.review", "operators.usage_approval", "task_groups")
 BEFORE_3_1 = ("2.", "3.0.")
 
 
+@pytest.mark.since_airflow("3.1")  # whose classes and commands the pages show
 def test_a_block_of_python_compiles_and_its_imports_exist() -> None:
     for name, block in blocks("python", "py"):
         for node in ast.parse(block, name).body:
@@ -79,6 +80,7 @@ def _read_values(block: str) -> None:
         block = block[end:]
 
 
+@pytest.mark.since_airflow("3.1")  # whose classes and commands the pages show
 def test_a_command_knows_what_it_is_given() -> None:
     parsers: dict[str, argparse.ArgumentParser] = {name: make() for name, make in COMMANDS.items()}
     for name, given in commands():

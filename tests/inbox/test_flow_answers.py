@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterator
@@ -94,6 +95,8 @@ def test_f4_f5_a_flow_is_answered_by_the_address_that_came_with_its_question(
     first = asked(kickoff_id)
     assert (first.question, first.outcomes) == ("May this go out?", ["publish", "rework", "drop"])
     assert (first.output, first.flow_id) == ("Draft 1 on ducks", kickoff_id)
+    assert str(first.view).endswith(kickoff_id)  # as the status names it, beside the question of the webhook
+    assert asyncio.run(FlowSource(CrewHook(CONN)).was_asked(kickoff_id))
     token = address(first).response_token
     assert token not in json.dumps(first.record())
     _refused_at_a_foreign_host(dag_run, connect, first, token)
@@ -102,6 +105,7 @@ def test_f4_f5_a_flow_is_answered_by_the_address_that_came_with_its_question(
     assert task.run(resume(first, outcome="rework", human_feedback="shorter")) == kickoff_id
     assert task.pushed[RESUME_KEY]["status"] == "accepted"
     assert source.address_of(CONN, str(first.crew_task_id)) is None
+    assert not asyncio.run(FlowSource(CrewHook(CONN)).was_asked("another"))
     again = asked(kickoff_id)
     assert (again.output, again.crew_task_id != first.crew_task_id) == ("Draft 2 on ducks, after: shorter", True)
     assert task.run(resume(first, outcome="rework", human_feedback="shorter")) == kickoff_id  # a retry sends nothing

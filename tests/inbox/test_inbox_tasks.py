@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import AsyncMock
@@ -15,25 +16,35 @@ from faults.variables import keep_in_state_store
 from registered_run import RegisteredRun, StoredVariables, Task, store_variables
 from sqlalchemy import select
 
+from airflow_crew_provider.api.budget import Budget
 from airflow_crew_provider.compat import version
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.inbox import registering, store
 from airflow_crew_provider.inbox.messages import messages_key, repeatable
 from airflow_crew_provider.inbox.registering import InboxSource
-from airflow_crew_provider.models import Execution, ExecutionState
+from airflow_crew_provider.models import Execution, ExecutionState, total_tokens
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.stored_names import POSTED_KEY
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from airflow_crew_provider.wait.poller import Poller
+from airflow_crew_provider.wait.watch import OVER_BUDGET, Outcome, Watch
 from crew_service.local import LocalService, running_service
 from scripts.stack import wait_until
 
 CREW = {
     "inputs": ["topic"],
-    "tasks": [{"id": "write", "human_input": True, "output": "Draft {revision} on {topic}.", "revised": "{feedback}"}],
+    "tasks": [
+        {
+            "id": "write",
+            "human_input": True,
+            "output": "Draft {revision} on {topic}.",
+            "revised": "{feedback}",
+            "tokens": 1250,
+        }
+    ],
 }
 BEFORE_THE_INBOX = {"kickoff_id": "k", "crew_conn_id": "c", "poll_interval": 5.0, "started": 1.0, "deadline": None}
 
@@ -142,6 +153,31 @@ def test_a_question_that_came_between_two_tries_is_not_lost(dag_run: RegisteredR
     after = poller_of(start).poll(kickoff_id)
     assert isinstance(after, Execution)
     assert after.record() == before.record()
+
+
+@pytest.mark.row("N33")
+@pytest.mark.parametrize("in_triggerer", [False, True])
+def test_n33_a_question_by_webhook_hides_no_budget_that_is_passed(
+    dag_run: RegisteredRun, connect: Any, in_triggerer: bool
+) -> None:
+    start = Task(dag_run, "start")
+    kickoff_id = start.run(kickoff())
+    assert total_tokens(asked(poller_of(start), kickoff_id).usage) == 1250
+    watch = Watch(kickoff_id=kickoff_id, started=time.time(), poll_interval=0.1, budget=Budget(1000))
+    outcome = await_outcome(start, watch) if in_triggerer else poller_of(start).wait(watch)
+    assert (outcome.kind, total_tokens(outcome.usage)) == (OVER_BUDGET, 1250)
+
+
+def await_outcome(task: Task, watch: Watch) -> Outcome:
+    async def wait() -> Outcome:
+        poller = poller_of(task)
+        await poller.hook.hold()
+        try:
+            return await poller.await_outcome(watch)
+        finally:
+            await poller.hook.release()
+
+    return asyncio.run(wait())
 
 
 def started_unrecorded(dag_run: RegisteredRun) -> tuple[Task, str]:

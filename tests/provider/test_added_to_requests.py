@@ -5,17 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
+from airflow.providers.common.compat.sdk import DAG
 from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
-from simulated_airflow import Connect, TaskRun, run
+from simulated_airflow import Connect, TaskRun, die_after_recording, run
 
-from airflow_crew_provider.compat.task_state import VariableTaskState
+from airflow_crew_provider.compat.task_state import VariableTaskState, task_identity
+from airflow_crew_provider.compat.version import RELEASE, has_human_in_the_loop
 from airflow_crew_provider.hooks.crew import CrewHook
-from airflow_crew_provider.kickoff.post_record import Sender
+from airflow_crew_provider.kickoff.post_record import Sender, fingerprint
+from airflow_crew_provider.kickoff.request import name_of
+from airflow_crew_provider.models import Kickoff
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
+from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 SAMPLES = [
@@ -113,3 +120,78 @@ def test_n32_a_key_that_belongs_to_another_body_settles_nothing(server: FaultSer
     with pytest.raises(CrewTaskFailed, match="used before"):
         run(kickoff(), task_run.retry())
     assert len({request.headers["idempotency-key"] for request in server.sent(POST)}) == 1
+
+
+@pytest.mark.row("A28", "N32")
+def test_a28_in_a_loop_the_iteration_is_named_and_is_no_part_of_what_names_the_request(
+    server: FaultServer, variables: Any
+) -> None:
+    def started(iteration: int | None) -> Any:
+        ti = SimpleNamespace(dag_id="dag", run_id="run", task_id="kickoff", map_index=-1)
+        ti.region_id, ti.region_index = UUID(int=7), iteration
+        context = {"ti": ti, **({} if iteration is None else {"loop": SimpleNamespace(index=iteration)})}
+        identity = task_identity(context)
+        named = fingerprint(name_of(Kickoff(inputs={"topic": "AI"}), identity, "crew_default"))
+        return identity, VariableTaskState(identity, "crew_kickoff").key, named
+
+    (outside, key, named), *inside = (started(each) for each in (None, 0, 1))
+    assert outside == IDENTITY
+    assert [identity for identity, _, _ in inside] == [
+        {**IDENTITY, "region_id": str(UUID(int=7)), "region_index": number} for number in (0, 1)
+    ]
+    assert len({key, *(each for _, each, _ in inside)}) == 3
+    assert {named, *(each for _, _, each in inside)} == {named}
+
+
+def sent_by(server: FaultServer) -> dict[str, Any]:
+    """Return `meta.airflow` of the first kickoff."""
+    meta: dict[str, Any] = server.sent(POST)[0].json["meta"]["airflow"]
+    return meta
+
+
+@pytest.mark.row("N32")
+@pytest.mark.parametrize(
+    ("url", "sent"),
+    [
+        ("https://airflow.example.com/ui/", "https://airflow.example.com/ui"),
+        *(
+            (url, None)
+            for url in ("", "/ui", "javascript:alert(1)", "https://me:secret@airflow.example.com", "http://[")
+        ),
+    ],
+)
+def test_n32_the_address_of_this_airflow_goes_along_and_names_no_request(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch, url: str, sent: str | None
+) -> None:
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", url)
+    task_run = TaskRun(retries=2)
+    die_after_recording(task_run, kickoff())
+    assert sent_by(server) == {**IDENTITY, **({"base_url": sent} if sent and RELEASE >= (3, 0) else {})}
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://moved.example.com")
+    assert run(kickoff(), task_run.retry()) == "k-1"
+    assert len(server.sent(POST)) == 1, "the execution of the first try is gone on with"
+
+
+@pytest.mark.row("N32")
+@pytest.mark.skipif(not has_human_in_the_loop(), reason="there are no reviews before Airflow 3.1")
+@pytest.mark.parametrize(
+    ("asked", "sent"),
+    [
+        ({}, None),
+        ({"approvals": 2}, {"task_id": "review", "approvals": 2, "named_people": False}),
+        ({"assigned_users": ["ann"]}, {"task_id": "review", "approvals": 1, "named_people": True}),
+    ],
+)
+def test_n32_a_review_that_not_just_anybody_decides_is_named_and_names_no_request(
+    server: FaultServer, asked: dict[str, Any], sent: Any
+) -> None:
+    from airflow_crew_provider.operators.review import CrewReviewOperator
+
+    with DAG("dag"):
+        first, wait = kickoff(), CrewStatusSensor(task_id="wait", kickoff_id="k-1")
+        first >> wait >> CrewReviewOperator(task_id="review", pending={}, **asked)
+    task_run = TaskRun(retries=2)
+    run(first, task_run)
+    assert sent_by(server) == {**IDENTITY, **({"review": sent} if sent else {})}
+    assert run(kickoff(), task_run.retry()) == "k-1"
+    assert len(server.sent(POST)) == 1

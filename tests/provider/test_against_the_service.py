@@ -64,3 +64,19 @@ def _until_it_succeeds(topic: str, deferrable: bool, tries: int = 15) -> Any:
         except AirflowException:
             task_run.retry()
     raise AssertionError(f"{topic} did not succeed within {tries} tries")
+
+
+def test_the_first_run_of_the_quickstart_prints_no_warning(
+    connect: Connect, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    with local.running_service(db=tmp_path / "service.db") as service:
+        connect(service.url, token=service.token)
+        operator = CrewKickoffOperator(
+            task_id="article", inputs={"topic": "tea", "review": "no"}, wait_for_completion=True, poll_interval=0.05
+        )
+        record = run(operator, TaskRun())
+    assert record["state"] == "completed"
+    said = "".join(capsys.readouterr()) + caplog.text  # where Airflow logs to depends on its version
+    assert "Started execution" in said
+    assert "did not ask for" not in said

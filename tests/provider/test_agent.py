@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowTaskTimeout
 from faults.dialects import PENDING_SPEC, SPEC
 from faults.server import FaultServer
 from faults.wire import RESET, SILENCE, NoReply, Reply
@@ -21,7 +24,7 @@ from airflow_crew_provider.hooks import agent as agents
 from airflow_crew_provider.hooks.agent import CrewAgentFailed
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import ExecutionState
-from scripts.stack.waiting import PATIENCE
+from scripts.stack.waiting import PATIENCE, wait_until
 
 contract = pytest.importorskip("airflow.providers.common.ai.managed_agents", reason="needs common-ai")
 errors = pytest.importorskip("airflow.providers.common.ai.exceptions")
@@ -162,7 +165,13 @@ def test_what_a_later_try_may_mend_goes_through(server: FaultServer, endpoint: s
 
 @pytest.mark.parametrize(
     ("endpoint", "fault"),
-    [(ASK, Reply(status=401)), (ASK, Reply(status=404)), (START, Reply(status=403)), (START, Reply(status=422))],
+    [
+        (ASK, Reply(status=400)),
+        (ASK, Reply(status=401)),
+        (ASK, Reply(status=404)),
+        (START, Reply(status=403)),
+        (START, Reply(status=422)),
+    ],
 )
 def test_what_no_later_try_can_mend_is_terminal_and_says_that_nothing_was_started(
     server: FaultServer, endpoint: str, fault: Any
@@ -224,6 +233,17 @@ def test_a_kickoff_takes_no_longer_than_the_request_allows(server: FaultServer) 
     assert "a second kickoff could run the crew twice" in failure(timeout=0.3)
 
 
+def test_the_question_for_the_inputs_counts_towards_what_the_request_allows(server: FaultServer) -> None:
+    """The time may be over during it, or right after it; a later try may have more luck."""
+    server.on(ASK, NoReply(SILENCE))
+    with pytest.raises(CrewConnectionError):
+        ask(timeout=0.3)
+    server.on(ASK, {"inputs": ["topic"]})
+    with pytest.raises(CrewConnectionError, match=r"0\.0 s .* were over before the kickoff\. Nothing was started"):
+        ask(timeout=0.0)
+    assert starts(server) == 0
+
+
 def test_polls_that_fail_for_good_are_a_failure_after_the_start(server: FaultServer) -> None:
     server.on(POLL, Reply(status=401))
     server.on(STOP, Reply(status=401))
@@ -235,21 +255,66 @@ def test_polls_that_fail_for_a_while_are_forgiven(server: FaultServer) -> None:
     assert ask().text == "the output"
 
 
-def test_a_task_that_is_ended_from_outside_stops_the_crew(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch, log_text: Callable[[], str]
-) -> None:
-    class Ended(BaseException):
-        pass
+class Ended(BaseException):
+    """Such as a worker's end."""
 
-    def end(seconds: float) -> None:
-        raise Ended
 
+@contextmanager
+def interrupted(error: type[BaseException], when: Callable[[], object]) -> Iterator[None]:
+    """Raise an error in this thread as Airflow does at a signal, as soon as a condition holds."""
+
+    def interrupt() -> None:
+        wait_until(when, "the request")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    def handle(*_: Any) -> None:
+        raise error
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_task_that_is_ended_from_outside_stops_the_crew(server: FaultServer, log_text: Callable[[], str]) -> None:
     server.on(POLL, SPEC.running)
-    monkeypatch.setattr(agents.time, "sleep", end)
-    with pytest.raises(Ended):
+    with pytest.raises(Ended), interrupted(Ended, lambda: server.sent(POLL)):
         ask()
     assert len(server.sent(STOP)) == 1
     assert "Execution k-1 was stopped" in log_text()
+
+
+def test_a_task_that_is_ended_during_the_kickoff_says_that_the_crew_may_run(
+    server: FaultServer, log_text: Callable[[], str]
+) -> None:
+    server.on(START, NoReply(SILENCE))
+    with pytest.raises(Ended), interrupted(Ended, lambda: server.sent(START)):
+        ask()
+    assert "may run" in log_text()
+
+
+def test_the_tasks_own_timeout_stops_the_crew_and_fails_for_good(server: FaultServer) -> None:
+    server.on(POLL, SPEC.running)
+    with interrupted(AirflowTaskTimeout, lambda: server.sent(POLL)):
+        assert "Execution k-1 was stopped" in failure()
+    assert len(server.sent(STOP)) == 1
+
+
+def test_the_tasks_own_timeout_during_the_kickoff_fails_for_good(server: FaultServer) -> None:
+    server.on(START, NoReply(SILENCE))
+    with interrupted(AirflowTaskTimeout, lambda: server.sent(START)):
+        assert "a second kickoff could run the crew twice" in failure()
+
+
+def test_the_tasks_own_timeout_before_the_kickoff_is_left_to_airflow(server: FaultServer) -> None:
+    server.on(ASK, NoReply(SILENCE))
+    with pytest.raises(AirflowTaskTimeout), interrupted(AirflowTaskTimeout, lambda: server.sent(ASK)):
+        ask()
+    assert starts(server) == 0
 
 
 # --- in common-ai ---

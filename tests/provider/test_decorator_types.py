@@ -1,4 +1,4 @@
-"""What a type checker and an editor know of `@task.crew`, by the stub of `airflow_crew_provider.decorators`."""
+"""What a type checker and an editor know of the operators, and of `@task.crew` by its stub."""
 
 from __future__ import annotations
 
@@ -9,16 +9,41 @@ import sys
 from pathlib import Path
 
 import pytest
+from airflow.providers.common.compat.sdk import BaseOperator, BaseSensorOperator
 from airflow.providers.common.compat.sdk import task as airflow_task
 
 import airflow_crew_provider.decorators
+from airflow_crew_provider.compat.arguments import SensorArguments, TaskArguments, WaitArguments
 from airflow_crew_provider.operators.kickoff import CrewKickoffOperator
 from airflow_crew_provider.wait.task import WaitingTask
 from scripts.stack.waiting import PATIENCE
 
 STUB = Path(airflow_crew_provider.decorators.__file__).with_suffix(".pyi")
 USES = """
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import TriggerRule
+
 from airflow_crew_provider.decorators import task
+from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
+from airflow_crew_provider.operators.review import CrewReviewOperator
+from airflow_crew_provider.operators.usage_approval import CrewUsageApprovalOperator
+from airflow_crew_provider.sensors.crew import CrewStatusSensor
+
+def told(context: Any) -> None: ...
+
+kickoff = CrewKickoffOperator(
+    task_id="kickoff", inputs={}, poll_interval=5, max_cost=1, multiple_outputs=True, retries=2, pool="crews",
+    retry_delay=timedelta(minutes=1), trigger_rule=TriggerRule.ALL_DONE, execution_timeout=timedelta(hours=1),
+    on_failure_callback=told, default_args={"owner": "ann"}, doc_md="What it does", weight_rule="upstream",
+)
+CrewKickoffOperator.partial(task_id="each", retries=2, wait_for_completion=True).expand(inputs=[{}])
+CrewStatusSensor(task_id="wait", kickoff_id=kickoff.output, timeout=60, mode="reschedule", soft_fail=True, retries=1)
+CrewStatusSensor.partial(task_id="waits").expand(kickoff_id=kickoff.output)
+CrewReviewOperator(task_id="review", pending=kickoff.output, notifiers=[], response_timeout=60, trigger_rule="all_done")
+CrewResumeOperator(task_id="resume", review=kickoff.output, priority_weight=2)
+CrewUsageApprovalOperator(task_id="cost", completed=kickoff.output, max_cost=1, defaults="Approve", queue="people")
 
 @task.crew
 def bare(topic: str) -> dict[str, str]:
@@ -38,9 +63,18 @@ write.partial(topic="tea")
 write("tea")
 """
 MISTAKES = {
-    'task.crew(deferrable="yes")': 'argument "deferrable"',
-    "task.crew(max_total_tokens=1.5)": 'argument "max_total_tokens"',
-    "task.crew(output_to=3)": 'argument "output_to"',
+    'task.crew(deferrable="yes")': 'argument type "str"',
+    "task.crew(max_total_tokens=1.5)": 'argument type "float"',
+    "task.crew(output_to=3)": 'argument type "int"',
+    "task.crew(poll_intervall=5)": "poll_intervall",
+    'CrewKickoffOperator(task_id="a", inputs={}, poll_intervall=5)': 'Unexpected keyword argument "poll_intervall"',
+    'CrewKickoffOperator(task_id="a", inputs={}, retries="two")': 'Argument "retries"',
+    'CrewKickoffOperator(task_id="a", inputs={}, max_cost="2 USD")': 'Argument "max_cost"',
+    "CrewKickoffOperator(inputs={})": 'Missing named argument "task_id"',
+    'CrewStatusSensor(task_id="a", kickoff_id="k", poke_intervall=5)': 'Unexpected keyword argument "poke_intervall"',
+    'CrewReviewOperator(task_id="a", pending={}, aprovals=2)': 'Unexpected keyword argument "aprovals"',
+    'CrewResumeOperator(task_id="a", reviews={})': 'Unexpected keyword argument "reviews"',
+    'CrewUsageApprovalOperator(task_id="a", completed={}, max_tokens=2)': 'Unexpected keyword argument "max_tokens"',
 }
 
 
@@ -76,3 +110,20 @@ def test_mypy_takes_what_is_right_and_names_what_is_not(tmp_path: Path) -> None:
     first_mistake = USES.count("\n") + 1
     places = [int(line.split(":")[1]) for line in said.splitlines() if ": error:" in line]
     assert set(places) == set(range(first_mistake, first_mistake + len(MISTAKES))), said
+    for place, hint in enumerate(MISTAKES.values(), first_mistake):
+        assert any(line.startswith(f"user_dag.py:{place}: ") and hint in line for line in said.splitlines()), said
+
+
+def test_the_arguments_of_every_task_are_those_of_airflow() -> None:
+    taken = set(inspect.signature(BaseOperator.__init__).parameters) - {"self", "args", "kwargs"}
+    assert len(taken) > 40
+    # A warning since Airflow 2.2, and removed in Airflow 3.
+    assert taken - {"task_concurrency"} <= set(TaskArguments.__annotations__)
+
+
+def test_the_arguments_of_every_wait_are_those_of_the_base_class_and_of_sensors() -> None:
+    waits = {name for name, each in inspect.signature(WaitingTask).parameters.items() if each.kind is each.KEYWORD_ONLY}
+    own = set(WaitArguments.__annotations__) - set(TaskArguments.__annotations__)
+    assert own | {"multiple_outputs"} == waits, "one of them stands in TaskArguments"
+    sensors = set(inspect.signature(BaseSensorOperator.__init__).parameters) - {"self", "kwargs", "poke_interval"}
+    assert set(SensorArguments.__annotations__) - set(WaitArguments.__annotations__) == sensors

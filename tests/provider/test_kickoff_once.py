@@ -420,9 +420,29 @@ def test_n12_a_preflight_that_is_refused_fails_and_names_the_connection(server: 
 
 
 @pytest.mark.row("N12")
+def test_n12_a_path_without_a_crew_ends_at_once_with_the_crews_that_there_are(server: FaultServer) -> None:
+    there = f"Nothing is here. The crews are at /crews/newsroom, /crews/{TOKEN}"
+    server.on("GET /inputs", Reply(status=404, body={"detail": there}))
+    with pytest.raises(CrewTaskFailed, match=r"The crews are at /crews/newsroom, /crews/\*\*\*\. Check") as error:
+        run(kickoff())
+    assert "No execution was started" in str(error.value)
+    assert [request.target for request in server.requests] == ["/inputs"]
+
+
+@pytest.mark.row("N12")
+@pytest.mark.parametrize("answer", [404, Reply(status=404, body="no"), Reply(status=404, body={"detail": "x" * 9000})])
+@pytest.mark.parametrize("check_inputs", [True, False])
+def test_n12_a_404_is_final_whatever_else_is_said(server: FaultServer, answer: Any, check_inputs: bool) -> None:
+    server.on("GET /inputs", answer).on(POST, answer)
+    with pytest.raises(CrewTaskFailed, match=r"was answered 404: .*Host, whose path leads to the crew") as error:
+        run(kickoff(check_inputs=check_inputs))
+    assert len(str(error.value)) < 1000
+
+
+@pytest.mark.row("N12")
 @pytest.mark.parametrize(
     "fault",
-    [404, 500, 503, NoReply(RESET), Reply(body=[]), Reply(body={"inputs": [5]}), Reply(body={"inputs": None}), 204],
+    [500, 503, NoReply(RESET), Reply(body=[]), Reply(body={"inputs": [5]}), Reply(body={"inputs": None}), 204],
 )
 def test_n12_a_preflight_that_fails_otherwise_does_not_hold_the_kickoff_up(
     server: FaultServer, fault: Any, log_text: Callable[[], str]

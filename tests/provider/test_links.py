@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import requests
-from simulated_airflow import Connect, TaskRun, run
+from simulated_airflow import Connect, TaskRun, die_after_recording, run
 
 from airflow_crew_provider.client.deployment import CrewConnection, Deployment
+from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 
@@ -52,17 +53,18 @@ def test_each_task_leads_to_the_page_of_its_execution(connect: Connect, service:
             **{"kickoff_id": kickoff_id, "execution_id": kickoff_id, "crew_conn_id": "crew_default", "view": view}
         }
     page = requests.get(of_kickoff["crew_execution_url"].replace(REACHED, service.url), headers=HTML, timeout=30)
-    assert "<title>Crew service" in page.text
+    assert "<title>Crew</title>" in page.text
 
 
 def test_a_retry_that_goes_on_with_its_execution_keeps_the_link(connect: Connect, service: Any) -> None:
     connect(service.url, token=service.token)
     task_run = TaskRun("kickoff")
     operator = CrewKickoffOperator(task_id="kickoff", inputs={})
-    first = run(operator, task_run)
-    url = task_run.xcom["crew_execution_url"]
-    assert run(operator, task_run.retry()) == first
-    assert task_run.xcom["crew_execution_url"] == url == f"{service.url}/view?id={first}"
+    before = len(CrewHook().list_executions())
+    die_after_recording(task_run, operator)
+    first = run(operator, task_run.retry())
+    assert len(CrewHook().list_executions()) == before + 1
+    assert task_run.xcom["crew_execution_url"] == f"{service.url}/view?id={first}"
 
 
 def test_the_console_of_a_live_deployment_wins() -> None:

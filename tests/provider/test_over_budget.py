@@ -77,6 +77,14 @@ def test_n33_a_cost_is_a_budget_too(server: FaultServer) -> None:
 
 
 @in_both_places
+@pytest.mark.parametrize("total", ['"total_tokens": 0, ', ""])
+def test_n33_parts_that_a_total_leaves_out_count(server: FaultServer, deferrable: bool, total: str) -> None:
+    parts = f'{{{total}"prompt_tokens": 1000, "completion_tokens": 250}}'
+    server.on(POLL, Reply(body=SPEC.running, headers={USAGE: parts}))
+    assert failure(sensor(deferrable=deferrable)).startswith(f"{FIGURES}. Execution k-1 was stopped")
+
+
+@in_both_places
 def test_n33_what_is_known_of_a_cost_may_be_over_already(server: FaultServer, deferrable: bool) -> None:
     """One model has no price, so the cost of the execution is not known; that of the others alone is over."""
     models = '{"dear": {"cost_usd": 0.75}, "without-a-price": {"cost_usd": null}}'

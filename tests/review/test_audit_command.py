@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -22,7 +23,10 @@ class Answers(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.seen.append((self.path, self.headers.get("Authorization")))  # type: ignore[attr-defined]
-        status, headers, body = self.server.answers.get(self.path.partition("?")[0], (404, {}, b"{}"))  # type: ignore[attr-defined]
+        path, _, query = self.path.partition("?")
+        [region] = parse_qs(query).get("region_id", [""])
+        answers = self.server.answers  # type: ignore[attr-defined]
+        status, headers, body = answers.get(f"{path} in {region}") or answers.get(path, (404, {}, b"{}"))
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -105,6 +109,34 @@ def test_a26_a_decision_on_the_form_of_an_archived_attempt_is_listed(
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     said = [(line["task_id"], line["map_index"], line["task_state"], line["taken"]) for line in lines]
     assert said == [("review", 2, "success", True)] * listed
+
+
+@pytest.mark.row("A28")
+def test_a28_each_iteration_of_a_loop_is_asked_for_and_listed_by_its_own_address(
+    airflow: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = "/api/v2/dags/tea/dagRuns/r"
+    of_round = {f"region-{number}": number for number in (0, 1)}
+
+    def place(region_id: str) -> dict[str, Any]:
+        region = {"region_id": region_id, "region_index": of_round[region_id]}
+        return {"task_id": "review", "map_index": -1, **region}
+
+    asked = {"params": {"human_feedback": {}}, "response_received": True}
+    form = {**asked, "task_instance": {**place("region-0"), "state": "success"}}
+    airflow.answers[f"{run}/hitlDetails"] = page("hitl_details", form)
+    entries = [{"key": "crew_decision", **place(each)} for each in of_round]
+    airflow.answers[f"{run}/taskInstances/~/xcomEntries"] = page("xcom_entries", *entries)
+    airflow.answers[f"{run}/taskInstances/review"] = (200, {}, b'{"state": "success"}')
+    for region_id, number in of_round.items():
+        review = {"output_sha256": str(number), "decided_at": f"2026-11-20T12:00:0{number}+00:00"}
+        value = (200, {}, json.dumps({"value": review}).encode())
+        path = f"{run}/taskInstances/review/xcomEntries/crew_decision"
+        airflow.answers[f"{path} in {region_id}"] = value
+    assert main(["tea", "r"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    said = [(line["region_id"], line["region_index"], line["output_sha256"], line["taken"]) for line in lines]
+    assert said == [("region-0", 0, "0", True), ("region-1", 1, "1", True)]
 
 
 @pytest.mark.parametrize(("status", "taken"), [("resumed", True), ("not sent", False)])

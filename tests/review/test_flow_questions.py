@@ -120,7 +120,7 @@ def form(pending: Json, **more: Any) -> ReviewForm:
 
 def test_the_form_says_who_asks_and_what_comes_of_each_outcome() -> None:
     body = form({**PENDING, "agent": "BriefingFlow"}).body
-    assert "The method `check_briefing` of the Flow `BriefingFlow` has returned the draft below" in body
+    assert "The method `check_briefing` of the Flow `BriefingFlow` has returned this draft" in body
     assert "`publish`, `rework` or `drop`: the Flow goes on as you choose." in body
     assert "last round" not in body
     last = form(PENDING, **LAST).body

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import DAG, AirflowSkipException, Asset, BaseNotifier, TaskGroup
+from airflow.providers.common.compat.sdk import DAG, AirflowSkipException, Asset, BaseNotifier, TaskGroup, task_group
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 from airflow_stand_ins import PENDING, Supervisor, TaskParked
 
+from airflow_crew_provider.compat.version import has_loops
 from airflow_crew_provider.operators.review import CrewReviewOperator
-from airflow_crew_provider.task_groups.crew import CrewResultOperator, crew_with_review
+from airflow_crew_provider.task_groups.crew import CrewResultOperator, crew_with_review, until_completed
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
+REVIEW = "crew.round.review"
 COMPLETED = {**PENDING, "state": "completed", "crew_task_id": None, "output": "Done."}
 OLD = {**COMPLETED, "kickoff_id": "execution-0", "execution_id": "execution-0", "output": "Of before the clear."}
 
@@ -180,3 +183,67 @@ def test_a25_the_tasks_have_two_retries_or_as_many_as_the_dag_says(
     for task_id, delay in after.items():
         task = dag.get_task(f"outer.crew.{task_id}")
         assert (task.retries, task.retry_delay) == (retries, timedelta(seconds=delay)), task_id
+
+
+@pytest.mark.skipif(has_loops(), reason="this Airflow has Task Loops")
+@pytest.mark.row("A28")
+def test_a28_before_airflow_has_loops_they_are_refused_when_the_dag_is_parsed() -> None:
+    with pytest.raises(ValueError, match=r"loop=True needs Airflow 3\.4 or newer.*tasks of its own for each round"):
+        group(loop=True)
+
+
+@pytest.mark.since_airflow("3.4")
+@pytest.mark.row("A28")
+@pytest.mark.parametrize("around", ["a mapped group", "another loop"])
+def test_a28_where_airflow_has_no_loops_they_are_refused_when_the_dag_is_parsed(around: str) -> None:
+    @task_group
+    def outer(topic: str = "tea") -> None:
+        crew_with_review(inputs={"topic": topic}, loop=True)
+
+    parse = {
+        "a mapped group": lambda: outer.expand(topic=["tea", "coffee"]),
+        "another loop": lambda: outer.loop(max_iterations=2),
+    }[around]
+    refused = "no Task Loops inside a mapped task group, or inside another"
+    with DAG("outer", schedule=None), pytest.raises(ValueError, match=refused):
+        parse()
+
+
+@pytest.mark.since_airflow("3.4")
+@pytest.mark.row("A28")
+def test_a28_a_loop_has_the_tasks_of_one_round_and_one_that_decides() -> None:
+    dag = group(loop=True, max_rounds=5, review={"response_timeout": timedelta(days=1)}, webhooks="inbox")
+    names = ("kickoff", "wait", "round.review", "round.resume", "round.wait", "round.until_completed", "result")
+    assert set(dag.task_ids) == {f"crew.{name}" for name in names}
+    result, review = dag.get_task("crew.result"), dag.get_task("crew.round.review")
+    assert result.upstream_task_ids == {"crew.kickoff", "crew.wait", "crew.round.until_completed"}
+    assert (review.max_rounds, review.response_timeout) == (5, timedelta(days=1))
+    assert dag.get_task("crew.round.resume").webhooks == "inbox"
+    assert {dag.get_task(f"crew.{name}").retries for name in names} == {2}
+    shown = [dag.get_task(f"crew.round.{name}").operator_name for name in ("review", "resume")]
+    assert shown == ["CrewReviewOperator", "CrewResumeOperator"]
+
+
+@pytest.mark.since_airflow("3.4")
+@pytest.mark.row("A28")
+@pytest.mark.parametrize(
+    ("index", "record", "review", "decided"),
+    [
+        (0, PENDING, {"is_approve": False, "human_feedback": "secret"}, (False, "round 1: revise")),
+        (1, COMPLETED, {"is_approve": True, "reviewer": {"name": "secret"}}, (True, "round 2: approve")),
+        (2, PENDING, {"is_approve": True}, (True, "round 3: approve")),
+        (0, None, {"is_approve": None, "outcome": "secret"}, (False, "round 1: answered")),
+        (0, PENDING, None, (False, "round 1: answered")),
+    ],
+)
+def test_a28_the_reason_of_an_iteration_is_its_round_and_the_decision_alone(
+    index: int, record: Any, review: Any, decided: Any
+) -> None:
+    ti = SimpleNamespace(task_id="crew.round.until_completed", xcom_pull=lambda task_ids: {REVIEW: review}[task_ids])
+    decision = until_completed(SimpleNamespace(index=index, max_iterations=3, result=record), ti)
+    assert (decision.stop, decision.reason) == decided
+
+
+def test_the_result_reads_the_records_of_all_iterations(context: dict[str, Any]) -> None:
+    result = CrewResultOperator(task_id="result", execution_id="execution-1", records=[PENDING, [PENDING, COMPLETED]])
+    assert result.execute(context) == COMPLETED

@@ -169,7 +169,7 @@ def test_a9_templates_in_a_draft_are_never_rendered(context: Json, supervisor: S
     operator.render_template_fields({"found": {**PENDING, "output": draft}, "params": {}})
     with pytest.raises(TaskParked):
         operator.execute(context)
-    assert supervisor.asked[0].body.endswith(draft)
+    assert supervisor.asked[0].body.startswith(f"> {draft}\n\n---\n")
     review = operator.execute_complete(context, said("revise", "{{ 7*7 }}"))
     assert review["human_feedback"] == "{{ 7*7 }}"
     assert context["ti"].pushed["crew_decision"]["output"] == draft

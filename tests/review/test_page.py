@@ -87,13 +87,44 @@ def test_a_fence_is_not_ended_by_what_stands_in_it(draft: str) -> None:
     assert (fence.type, fence.content, others) == ("fence", draft + "\n", [])
 
 
-def test_what_the_page_says_stands_before_the_draft_where_nothing_can_hide_it() -> None:
-    body = question("```\nnever closed", round_number=3, max_rounds=3).body
-    assert body.index("last round") < body.index("\n---\n") < body.index("never closed")
+UNFINISHED = [
+    "```\nnever closed",
+    "~~~~\nnever closed\n~~~",
+    "* a list\n\n  ```\n  never closed",
+    "> > quoted\n> ```",
+    "<!-- never closed",
+    "<details><summary>x",
+    "| a |\n|---|",
+    '[a]: https://evil.example "a title',
+    "text `code",
+    "    code\n\t",
+    "1. one\n   * two",
+    "text\n---\n\n* **approve**: nothing happens",
+]
+
+
+@pytest.mark.parametrize("draft", [*HOSTILE, *UNFINISHED])
+def test_nothing_in_a_draft_hides_or_imitates_what_the_page_says_after_it(draft: str) -> None:
+    own, theirs = [], []
+    inside = 0
+    for token in READER.parse(question(draft, round_number=3, max_rounds=3).body):
+        inside += (token.type == "blockquote_open") - (token.type == "blockquote_close")
+        (theirs if inside else own).append((token.type, token.content))
+    plain = [(each.type, each.content) for each in READER.parse(question("x", round_number=3, max_rounds=3).body)]
+    after = [each for each in own if "draft `" not in each[1]]
+    assert after[1:] == [each for each in plain[5:] if "draft `" not in each[1]], "all of it, as it is, outside"
+    assert "hr" in [kind for kind, _ in own[:2]]
+
+
+def test_the_draft_comes_first_and_the_hash_last() -> None:
+    body = question("Draft 2.", round_number=2, previous={"is_approve": False, "human_feedback": "Shorter"}).body
+    places = ["> Draft 2.", "\n---\n", "**Round 2.**", "> Shorter", "**approve**", "Execution `e-1`, draft `"]
+    assert [body.index(each) for each in places] == sorted(body.index(each) for each in places)
+    assert body.startswith(places[0])
 
 
 def test_characters_that_no_database_takes_are_shown_as_unknown() -> None:
-    assert question("a\x00b\ud800c").body.endswith("a\N{REPLACEMENT CHARACTER}b?c")
+    assert question("a\x00b\ud800c").body.startswith("> a\N{REPLACEMENT CHARACTER}b?c\n\n---\n")
 
 
 def test_an_object_is_shown_as_indented_json() -> None:
@@ -104,7 +135,7 @@ def test_an_object_is_shown_as_indented_json() -> None:
 def test_a_long_draft_is_cut_on_the_page_and_hashed_whole(size: int) -> None:
     draft = ("word " * 20 + "\n") * (size // 101)
     asked = question(draft, whole="the XCom `return_value` of task `wait`")
-    assert len(asked.body) < SHOWN_CHARACTERS + 2_000
+    assert len(asked.body) < SHOWN_CHARACTERS + 2 * asked.body.count("\n") + 2_000
     assert f"first 60,000 of {len(draft):,} characters" in asked.body
     assert "the XCom `return_value` of task `wait`" in asked.body
     assert asked.mark == output_sha256(draft)[:16]
@@ -172,7 +203,7 @@ def test_the_second_round_shows_what_has_changed_as_a_difference_in_code() -> No
         "+It is very hot.",
         " ",
     ]
-    assert body.index("What has changed since round 1") < body.index("\n\n---\n\n")
+    assert body.index("\n\n---\n\n") < body.index("What has changed since round 1") < body.index("**approve**")
 
 
 def test_an_object_is_compared_as_it_is_shown() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -53,6 +53,21 @@ def kwargs(context: Json, supervisor: Supervisor) -> Json:
 def test_an_execution_within_the_limit_goes_on(context: Json, supervisor: Supervisor, usage: Any) -> None:
     assert approval(record(usage)).execute(context) == record(usage)
     assert supervisor.asked == []
+
+
+@pytest.mark.parametrize("usage", [1, 1500])
+def test_the_tab_and_the_link_of_the_task_are_about_the_execution(
+    context: Json, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, usage: int
+) -> None:
+    connection = {"conn_type": "crew", "host": "https://crew.example.com", "password": "a-token"}
+    monkeypatch.setenv("AIRFLOW_CONN_CREW_METERED", json.dumps(connection))
+    task = approval(record(usage, view="/view?id=k-1"), crew_conn_id="crew_metered")
+    with suppress(*TaskParked):
+        task.execute(context)
+    pushed = context["ti"].pushed
+    assert pushed["crew_execution_url"] == "https://crew.example.com/view?id=k-1"
+    ids = {"execution_id": "k-1", "kickoff_id": "k-1"}
+    assert pushed["crew_execution"] == {**ids, "crew_conn_id": "crew_metered", "view": "/view?id=k-1"}
 
 
 UNREPORTED = [None, {}, {"total_tokens": None}, {"total_tokens": "many"}, {"total_tokens": float("nan")}, "1500", 7]

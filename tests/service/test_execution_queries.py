@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import event, insert, select, update
 
-from crew_service.storage import queries, states
+from crew_service.storage import newest, queries, states
 from crew_service.storage.database import Database
 from crew_service.storage.queries import Fence
 from crew_service.storage.states import State
@@ -173,3 +173,20 @@ def test_a_write_whose_commit_was_not_answered_is_known_by_its_count(
     put(database, "a", segment=3, writes=2)
     with database.reading() as connection:
         assert queries.was_written(connection, fence) is written
+
+
+def test_an_execution_that_begins_while_it_is_listed_is_listed_once(database: Database) -> None:
+    put(database, "a", state=State.QUEUED)
+
+    def begins(*_: Any) -> None:
+        with database.writing() as connection:
+            connection.execute(update(executions).values(state=State.RUNNING))
+
+    with database.reading() as connection:
+        event.listen(connection, "after_cursor_execute", begins)
+        for states_asked in ((State.RUNNING, State.QUEUED), (State.QUEUED, State.RUNNING)):
+            with database.writing() as writer:
+                writer.execute(update(executions).values(state=State.QUEUED))
+            columns = (executions.c.id, executions.c.created_at)
+            found = newest.newest(connection, columns, crew=None, owner=None, states=states_asked, limit=2)
+            assert [each.id for each in found] == ["a"]

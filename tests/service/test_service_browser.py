@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 
 import pytest
-from crew_client import GATED, SLOW, Client, Serve
+from crew_client import GATED, SLOW, Client, Command, Serve
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browsers import browser_or_skip, new_page
@@ -39,7 +42,11 @@ def test_the_page_updates_itself_and_keeps_what_is_typed(serve: Serve, page: Pag
     first = client.kickoff("first")
     client.until(first, "pending")
     sign_in(page, client)
+    page.locator(f"#draft-{first}-draft_task-1 > summary").click()
     page.locator(f"#draft-{first}-draft_task-1 textarea").fill("Half a sentence")
+    page.reload()
+    expect(page.locator(f"#draft-{first}-draft_task-1 textarea")).to_have_value("Half a sentence")
+    expect(page.locator(f"#draft-{first}-draft_task-1 textarea")).to_be_visible()
     second = client.kickoff("second")
     expect(page.locator(f"#draft-{second}-draft_task-1")).to_be_visible()
     expect(page.locator(f"#rows a[href$='{second}']")).to_be_visible()
@@ -56,6 +63,7 @@ def test_a_session_that_ends_loses_no_typed_feedback(serve: Serve, page: Page) -
     kickoff_id = client.kickoff()
     client.until(kickoff_id, "pending")
     sign_in(page, client)
+    page.locator("#drafts summary").click()
     page.locator("textarea").fill("Shorter, please")
     page.context.clear_cookies()
     expect(page.locator("#ended")).to_be_visible()
@@ -92,6 +100,50 @@ def test_long_words_and_wide_tables_stay_within_their_cards(serve: Serve, page: 
     assert page.evaluate(wide) == 0
 
 
+def test_times_are_of_the_readers_time_zone_also_after_an_update(serve: Serve, browser: Browser) -> None:
+    client = serve(GATED)
+    with contextlib.closing(browser.new_context(timezone_id="Asia/Kolkata", locale="en-GB")) as context:
+        page = context.new_page()
+        client.kickoff()
+        sign_in(page, client)
+        for number in (1, 2):
+            expect(page.locator("#rows tbody tr")).to_have_count(number)
+            shown = page.locator("#rows time").first
+            moment = datetime.fromisoformat(shown.get_attribute("datetime") or "")
+            expect(shown).to_contain_text((moment + timedelta(hours=5, minutes=30)).strftime("%H:%M:%S"))
+            expect(shown).to_have_attribute("title", re.compile("UTC$"))
+            client.kickoff()
+
+
+def test_where_airflow_asks_the_buttons_are_a_click_away(serve: Serve, page: Page) -> None:
+    client = serve(GATED)
+    review = {"task_id": "review", "approvals": 2, "named_people": True}
+    kickoff_id = client.kickoff(meta={"airflow": {"dag_id": "etl", "run_id": "r", "review": review}})
+    client.until(kickoff_id, "pending")
+    sign_in(page, client, f"/view?id={kickoff_id}")
+    expect(page.get_by_text("Airflow asks for this decision")).to_be_visible()
+    expect(page.get_by_role("button", name="Approve")).to_be_hidden()
+    page.get_by_text("Decide here anyway").click()
+    page.get_by_role("button", name="Approve").click()
+    expect(page.get_by_text("the crew goes on")).to_be_visible()
+    client.until(kickoff_id, "completed")
+
+
+def test_a_front_page_signs_in_at_each_crew(command: Callable[..., Command], page: Page) -> None:
+    service = command("--crew", "one=demo", "--crew", "two=demo", "--token", "one-token-for-both-of-them")
+    page.goto(service.url.partition("/crews")[0])
+    page.fill("input[name=token]", "one-token-for-both-of-them")
+    page.get_by_role("button", name="Show the executions").click()
+    page.get_by_role("link", name="two").click()
+    expect(page.get_by_role("heading", name="two")).to_be_visible()
+    page.get_by_role("link", name="All crews").click()
+    page.get_by_role("link", name="one").click()
+    expect(page.get_by_role("heading", name="one")).to_be_visible()
+    page.go_back()
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.locator("input[name=token]")).to_be_visible()
+
+
 def test_nothing_in_a_draft_loads_or_runs(serve: Serve, page: Page) -> None:
     nasty = (
         "![x](http://127.0.0.1:9/picture.png) <script>document.title = 'run'</script>"
@@ -104,7 +156,7 @@ def test_nothing_in_a_draft_loads_or_runs(serve: Serve, page: Page) -> None:
     page.on("request", lambda request: asked.append(request.url))
     sign_in(page, client, f"/view?id={kickoff_id}")
     expect(page.locator(".draft")).to_contain_text("onerror")
-    assert page.title() == "Crew service"
+    assert page.title() == "Crew"
     assert page.locator(".draft img, .draft script, .draft a[href^=javascript]").count() == 0
     expect(page.locator(".draft")).to_contain_text("(http://b.example)")
     assert all(url.startswith(client.url) for url in asked)

@@ -26,7 +26,7 @@ def test_a_token_is_made_printed_once_alone_on_its_line_and_works(command: Calla
     token = service.process.stdout.readline().strip()
     assert len(token) >= 16
     assert token.split() == [token]
-    assert Client(service.url, token).get("/inputs").json() == {"inputs": ["topic"], "required": ["topic"]}
+    assert Client(service.url, token).get("/inputs").json() == {"inputs": ["topic", "review"], "required": ["topic"]}
     service.process.send_signal(signal.SIGTERM)
     assert service.process.wait(PATIENCE) == 0
     assert service.process.stdout.read() == ""

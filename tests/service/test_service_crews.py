@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import requests
 from crew_client import PLAIN, Client, Command, Receiver, eventually
 
 from crew_service.cli import main
+from crew_service.http import login_limit
 from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -71,6 +73,53 @@ def test_each_crew_has_the_whole_api_below_its_path(crews: tuple[Client, Client]
         assert client.get("/", headers={"Accept": "text/html"}).status_code == 200
 
 
+HTML = {"Accept": "text/html"}
+
+
+def test_the_front_page_leads_a_browser_to_each_crew_that_the_token_opens(crews: tuple[Client, Client]) -> None:
+    report, _ = crews
+    front = report.url.removesuffix("crews/report")
+    report.kickoff("a secret topic")
+    browser = requests.Session()
+    browser.headers.update(HTML)
+    locked = browser.get(front, timeout=PATIENCE)
+    assert (locked.status_code, "report" in locked.text, 'name="token"' in locked.text) == (401, False, True)
+    assert browser.post(f"{front}login", data={"token": "wrong"}, timeout=PATIENCE).status_code == 401
+    page = browser.post(f"{front}login", data={"token": COMMON}, timeout=PATIENCE)
+    assert re.findall('href="(crews/[^"]*)"', page.text) == ["crews/report/"]
+    assert "1 more needs another token" in page.text
+    assert "a secret topic" in browser.get(f"{front}crews/report/", timeout=PATIENCE).text, "signed in there too"
+    assert browser.get(f"{front}crews/brief/", timeout=PATIENCE).status_code == 401
+    for cookie in browser.cookies:
+        assert cookie.has_nonstandard_attr("HttpOnly")
+        assert COMMON not in str(cookie.value)
+    form_key = re.findall('name="form_key" value="([^"]+)"', page.text)[0]
+    assert browser.post(f"{front}logout", data={"form_key": "x"}, timeout=PATIENCE).status_code == 403
+    kept = browser.cookies.copy()
+    assert browser.post(f"{front}logout", data={"form_key": form_key}, timeout=PATIENCE).status_code == 401
+    for path in ("", "crews/report/"):
+        assert requests.get(front + path, headers=HTML, cookies=kept, timeout=PATIENCE).status_code == 401
+    own = requests.get(front, headers={**HTML, "Authorization": f"Bearer {EVE}"}, timeout=PATIENCE)
+    assert re.findall('href="(crews/[^"]*)"', own.text) == ["crews/brief/"]
+
+
+def test_who_asks_for_no_html_finds_no_front_page(crews: tuple[Client, Client]) -> None:
+    front = crews[0].url.removesuffix("crews/report")
+    headers = {"Authorization": f"Bearer {COMMON}"}
+    for method, path in (("GET", ""), ("POST", ""), ("POST", "login"), ("POST", "logout")):
+        answer = requests.request(method, front + path, headers=headers, timeout=PATIENCE)
+        assert (answer.status_code, list(answer.json())) == (404, ["detail"])
+
+
+def test_the_front_page_does_not_help_to_guess_tokens(crews: tuple[Client, Client]) -> None:
+    front = crews[0].url.removesuffix("crews/report")
+    codes = [
+        requests.post(f"{front}login", data={"token": "x"}, headers=HTML, timeout=PATIENCE).status_code
+        for _ in range(login_limit.TRIES + 1)
+    ]
+    assert codes == [401] * login_limit.TRIES + [429]
+
+
 def test_an_execution_of_one_crew_is_unknown_to_another(crews: tuple[Client, Client]) -> None:
     report, brief = crews
     kickoff_id = report.kickoff()
@@ -118,7 +167,21 @@ def test_the_root_says_whether_the_service_is_well_and_refuses_all_else_as_json(
     assert requests.get(f"{root}/healthz", timeout=PATIENCE).json() == {"status": "ok"}
     for path in ("/inputs", "/crews/none/inputs", "/status/x"):
         answer = requests.get(root + path, timeout=PATIENCE)
-        assert (answer.status_code, list(answer.json())) == (404, ["detail"])
+        assert (answer.status_code, answer.json()) == (404, {"detail": "Not Found"})
+
+
+def test_a_wrong_name_is_answered_with_the_crews_that_the_token_may_call(crews: tuple[Client, Client]) -> None:
+    root = crews[0].url.removesuffix("/crews/report")
+    told = {
+        token: requests.get(f"{root}{path}", headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE)
+        for token, path in ((COMMON, "/crews/reprot/inputs"), (OWN, "/inputs"), ("nobodys", "/crews/reprot/inputs"))
+    }
+    assert {answer.status_code for answer in told.values()} == {404}
+    assert {token: answer.json()["detail"] for token, answer in told.items()} == {
+        COMMON: "Nothing is here. The crews are at /crews/report",
+        OWN: "Nothing is here. The crews are at /crews/brief",
+        "nobodys": "Not Found",
+    }
 
 
 def test_the_metrics_are_labelled_by_crew_and_a_crews_own_token_reads_its_crew_alone(

@@ -23,7 +23,7 @@ from crew_service.scripted_crew import DEMO, ScriptedCrew
 from crew_service.settings import Settings
 from scripts.stack.waiting import PATIENCE
 
-GUIDE = Path(__file__).parents[2] / "docs" / "crew-service.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "service.md"
 KINDS: tuple[Literal["crew", "flow"], ...] = ("crew", "flow")
 
 

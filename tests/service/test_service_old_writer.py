@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from crew_client import Serve
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import Connection
 
 from crew_service.storage.database import Database
 

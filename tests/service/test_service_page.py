@@ -10,8 +10,10 @@ import pytest
 import requests
 from crew_client import GATED, PLAIN, Client, Serve, eventually
 
-from crew_service.engine.crew import Completed, Job, PendingReview, Report, TaskDone, TaskInfo
+from crew_service.engine.crew import Completed, Job, PendingReview, Report, TaskDone, TaskInfo, TokensUsed
 from crew_service.http import login_limit
+from crew_service.prices import Price, Prices
+from crew_service.targets import title
 from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.waits
@@ -57,6 +59,21 @@ def test_without_a_session_there_is_only_the_way_in(client: Client) -> None:
 def test_a_wrong_token_opens_no_session(client: Client) -> None:
     browser = Browser(client, "wrong")
     assert (browser.signed_in.status_code, len(browser.session.cookies)) == (401, 0)
+
+
+def test_whoever_follows_a_link_to_an_execution_is_there_after_signing_in(client: Client) -> None:
+    kickoff_id = client.kickoff("a topic")
+    browser = Browser(client, "wrong")
+    asked = browser.session.get(f"{client.url}/view", params={"id": kickoff_id}, timeout=PATIENCE)
+    assert asked.status_code == 401
+    for token in ("wrong again", client.token):
+        hidden = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', asked.text))
+        asked = browser.session.post(f"{client.url}/login", data={"token": token, **hidden}, timeout=PATIENCE)
+    assert (asked.status_code, asked.url) == (200, f"{client.url}/view?id={kickoff_id}")
+    evil = browser.session.post(
+        f"{client.url}/login", data={"token": client.token, "back": "//evil.example/x"}, timeout=PATIENCE
+    )
+    assert evil.url.startswith(f"{client.url}/view?")
 
 
 def test_the_cookie_is_not_the_token_and_no_script_can_read_it(client: Client) -> None:
@@ -293,3 +310,158 @@ def test_the_form_of_an_earlier_question_answers_no_later_one_of_the_same_method
     assert client.status(kickoff_id)["status"] == "pending"
     browser.session.post(f"{client.url}/review", data={**browser.form(), "outcome": "yes"}, timeout=PATIENCE)
     client.until(kickoff_id, "completed")
+
+
+AIRFLOW = {"dag_id": "etl & co", "run_id": "manual__2026-11-20T12:00:00+00:00", "task_id": "kickoff", "map_index": -1}
+RUN = "/dags/etl%20%26%20co/runs/manual__2026-11-20T12%3A00%3A00%2B00%3A00"
+
+
+def view(client: Client, kickoff_id: str) -> str:
+    return client.get(f"/view?id={kickoff_id}").text
+
+
+def test_the_page_leads_back_to_the_dag_run(client: Client) -> None:
+    airflow = {**AIRFLOW, "base_url": "https://airflow.example.com/ui/"}
+    kickoff_id = client.kickoff(meta={"airflow": airflow})
+    client.until(kickoff_id, "pending")
+    assert f'href="https://airflow.example.com/ui{RUN}"' in view(client, kickoff_id)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        1,
+        {},
+        "/ui",
+        "javascript:alert(1)",
+        "data:text/html,x",
+        "https://",
+        "https://me:secret@airflow.example.com",
+        "https://a b",
+        "https://airflow\\.example.com",
+        "https://air\nflow",
+        "http://[",
+    ],
+)
+def test_an_address_of_another_kind_is_no_link(serve: Serve, given: object) -> None:
+    client = serve(PLAIN)
+    kickoff_id = client.kickoff(meta={"airflow": {**AIRFLOW, "base_url": given}})
+    client.until(kickoff_id, "completed")
+    page = view(client, kickoff_id)
+    assert "etl &amp; co" in page
+    assert not re.search('href="(?!view|text|docs|[.]/)[^"]*"', page.replace('href="data:,"', ""))
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [{"airflow": given} for given in (None, [], "x", {"dag_id": 1}, {"dag_id": "x" * 251}, {"dag_id": ""})]
+    + [{"airflow": {"dag_id": "\0<b>", "run_id": {}, "review": given}} for given in (1, {}, {"task_id": []})],
+)
+def test_whatever_stands_in_meta_breaks_neither_a_kickoff_nor_a_page(
+    serve: Serve, postgresql: str, meta: dict[str, object]
+) -> None:
+    client = serve(GATED, db=postgresql)
+    kickoff_id = client.kickoff(meta=meta)
+    client.until(kickoff_id, "pending")
+    for page in (view(client, kickoff_id), client.get("/").text):
+        assert "Draft 1 on AI" in page
+        assert "<b>" not in page
+
+
+def test_the_list_is_filtered_by_dag(serve: Serve) -> None:
+    client = serve(PLAIN, user_tokens=[("ann", "ann-token")])
+    ann = client.holding("ann-token")
+    etl = client.kickoff(meta={"airflow": AIRFLOW})
+    anns = ann.kickoff(meta={"airflow": AIRFLOW})
+    other = client.kickoff(meta={"airflow": {**AIRFLOW, "dag_id": "other"}})
+    client.kickoff()
+    for kickoff_id in (etl, anns, other):
+        client.until(kickoff_id, "completed")
+
+    def shown(client: Client, query: str) -> list[str]:
+        return re.findall(r'<a href="view\?id=([0-9a-f-]{36})"', client.get(f"/?{query}").text)
+
+    (link,) = set(re.findall(r'href="\./\?(dag=etl[^"]*)"', client.get("/").text))
+    assert shown(client, html.unescape(link)) == [anns, etl]
+    assert shown(client, "dag=other") == shown(client, f"dag=other&q={other}") == [other]
+    assert shown(client, "dag=etl+%26+co&state=completed") == [anns, etl]
+    assert shown(ann, "dag=etl+%26+co") == [anns]
+    assert (
+        shown(client, f"dag=other&q={etl}") == shown(client, "dag=et") == shown(client, "dag=other&state=failed") == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("review", "said"),
+    [
+        (None, None),
+        ({"task_id": "review", "approvals": 2, "named_people": False}, "wants 2 approvals"),
+        ({"task_id": "review", "approvals": 1, "named_people": True}, "of people who are named there"),
+    ],
+)
+def test_where_airflow_asks_for_the_decision_the_page_says_so_and_hides_its_buttons(
+    client: Client, review: object, said: str | None
+) -> None:
+    kickoff_id = client.kickoff(meta={"airflow": {**AIRFLOW, "base_url": "http://localhost:8080", "review": review}})
+    client.until(kickoff_id, "pending")
+    for page in (view(client, kickoff_id), client.get("/").text):
+        before, form = page.split('action="review"')
+        assert (said or "Airflow asks") in page or said is None
+        assert ("Decide here anyway" in before) == (said is not None)
+        assert before.count("<details") - before.count("</details>") == (2 if said else 1)
+        assert "Approve" in form
+    assert "the crew goes on" in Browser(client).decide("approve").text
+
+
+def test_many_drafts_leave_the_list_where_it_is(client: Client) -> None:
+    ids = [client.kickoff(f"topic {number}") for number in range(8)]
+    for kickoff_id in ids:
+        client.until(kickoff_id, "pending")
+    above, below = client.get("/").text.split('<div id="rows"')
+    assert above.count('action="review"') == 3
+    assert "5 others wait" in above
+    assert all(kickoff_id in above for kickoff_id in ids)
+    assert "<details" in above
+    assert not re.search("<details[^>]* open", above)
+    assert all(kickoff_id in below for kickoff_id in ids)
+
+
+def test_it_shows_duration_tokens_and_cost_where_they_are_known(serve: Serve) -> None:
+    class Counting(Loop):
+        kind, tasks = "crew", (TaskInfo("write", "Writer"),)
+
+        def run(self, job: Job, report: Report) -> Completed:
+            figures = {"total_tokens": 1_250_000, "prompt_tokens": 1_000_000, "completion_tokens": 250_000}
+            report(TokensUsed(1_250_000, figures, {"write": {"gpt": figures}}))
+            report(TaskDone({"task_id": "write", "agent": "Writer", "output": "Out.", "execution_time": 75.0}))
+            return Completed("Out.", None, figures)
+
+    client = serve(crew=Counting(False), prices=Prices({"gpt": Price(input=2.0, cached=2.0, output=4.0)}))
+    kickoff_id = client.kickoff()
+    client.until(kickoff_id, "completed")
+    for page in (view(client, kickoff_id), client.get("/").text):
+        assert "1,250,000" in page
+        assert "$3.00" in page
+    assert "1 min 15 s" in view(client, kickoff_id)
+
+
+def test_times_are_utc_with_what_a_script_needs_to_move_them(client: Client) -> None:
+    kickoff_id = client.kickoff()
+    found = re.findall(r'<time datetime="([^"]+)">([^<]+)</time>', view(client, kickoff_id))
+    assert found
+    for machine, shown in found:
+        assert machine.replace("T", " ").replace("+00:00", " UTC") == shown
+
+
+def test_the_crew_is_called_by_its_name(serve: Serve) -> None:
+    page = serve(PLAIN, title="Market report").get("/").text
+    assert "<title>Market report</title>" in page
+    assert "dialect" not in page
+    named = {
+        "demo": "demo",
+        "pkg.mod:MyCrew": "MyCrew",
+        "x/y.py:a_crew": "a crew",
+        "/srv/market-report": "market report",
+    }
+    assert {target: title(target) for target in named} == named

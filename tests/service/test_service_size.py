@@ -52,6 +52,7 @@ def row(number: int) -> dict[str, Any]:
         "inputs": {"topic": f"tea {number}"},
         "asked": [],
         "crew": "",
+        "dag_id": "few" if number < RUNNING else "most",
     }
 
 
@@ -141,6 +142,11 @@ ACTIONS = {
     "a search without a hit": page(search="coffee"),
     "a search for an id": page(search=some_id(5)),
     "a search for the start of no id": page(search="ffffffff-ffff"),
+    "a DAG": page(dag_id="most"),
+    "a DAG with few": page(dag_id="few"),
+    "a DAG, of a state that nothing has": page(dag_id="most", states=frozenset({State.WAITING})),
+    "a DAG, of a user with few": page(owner="ann", dag_id="most"),
+    "a search in a DAG": page(dag_id="most", search="coffee"),
     "the list": listed(None),
     "the list of those that run": listed(None, State.QUEUED, State.RUNNING),
     "the list of a user's that run": listed("ann", State.QUEUED, State.RUNNING),

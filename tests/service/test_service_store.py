@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from crew_client import PLAIN, Serve
-from sqlalchemy import Connection, func, select
+from sqlalchemy import func, select
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
 from crew_service.engine import crew, retention, runner
@@ -153,7 +154,8 @@ def test_a_scripted_task_reports_its_start_one_step_and_its_end() -> None:
 
 def test_the_demo_is_a_scenario_with_one_gate() -> None:
     crew = ScriptedCrew(DEMO)
-    assert (crew.inputs, [task.human_input for task in crew.tasks]) == (["topic"], [False, False, True])
+    assert (crew.required, crew.inputs) == (["topic"], ["topic", "review"])
+    assert [task.human_input for task in crew.tasks] == [False, False, True]
 
 
 def test_a_gate_can_be_left_out_by_an_input() -> None:

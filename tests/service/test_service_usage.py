@@ -105,6 +105,23 @@ def test_the_service_counts_what_a_crew_has_forgotten(serve: Serve) -> None:
     assert used(client, kickoff_id) == {"total_tokens": 500, "prompt_tokens": 400, "completion_tokens": 100}
 
 
+class WithoutATotal(ScriptedCrew):
+    """Its model tells the parts only."""
+
+    def run(self, job: Job, report: Report) -> Completed | PendingReview:
+        parts = {"prompt_tokens": 400, "completion_tokens": 100}
+        report(TokensUsed(0, parts, {"t": {"large": {"total_tokens": 0, **parts}}}))
+        return Completed("x")
+
+
+def test_a_total_is_no_less_than_its_parts(serve: Serve, prices: Prices) -> None:
+    client = serve(crew=WithoutATotal({"tasks": [FIRST]}), prices=prices)
+    kickoff_id = client.kickoff()
+    client.until(kickoff_id, "completed")
+    found = used(client, kickoff_id)
+    assert (found["total_tokens"], found["by_model"]["large"]["total_tokens"]) == (500, 500)
+
+
 class Silent(ScriptedCrew):
     """Some of its calls gave no figures."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -14,7 +15,10 @@ CASES = {
     "wrong_token": ("kickoff", [r"401", r"crew_wrong_token", NOT_STARTED]),
     "unknown_connection": ("kickoff", [r"crew_nowhere", NOT_STARTED]),
     "service_down": ("kickoff", [r"(?i)refused", NOT_STARTED]),
-    "crew_fails": ("wait", [r"ValueError: no ink left", r"execution [0-9a-f-]{36} failed"]),
+    "crew_fails": (
+        "wait",
+        [r"ValueError: no ink left", r"execution [0-9a-f-]{36} failed", r"'crew_failing' \(http://127\.0\.0\.1:\d+\)$"],
+    ),
 }
 
 
@@ -33,6 +37,21 @@ def test_bad_input_ends_in_one_line_with_cause_and_fate(dag_id: str, runs: dict[
     assert len(errors) == 1, "one error, not a chain of them"
     for phrase in phrases:
         assert re.search(phrase, errors[0]), f"{phrase!r} is not said in: {errors[0]}"
+
+
+@pytest.mark.parametrize("dag_id", list(CASES))
+def test_the_log_of_bad_input_has_no_frame_of_ours_and_no_warning_before_the_sentence(
+    dag_id: str, runs: dict[str, DagRun]
+) -> None:
+    task_id, _ = CASES[dag_id]
+    events = [json.loads(line) for line in runs[dag_id].log(task_id).splitlines()]
+    [failure] = [each for each in events if each.get("error_detail")]
+    assert len(failure["error_detail"]) == 1, "the sentence alone, without what it was raised from"
+    frames = [frame["filename"] for frame in failure["error_detail"][0]["frames"]]
+    assert frames, "Airflow's own"
+    assert not [name for name in frames if "airflow_crew_provider" in name]
+    warnings = [each["event"] for each in events if each.get("level") == "warning"]
+    assert [said for said in warnings if not said.startswith("[openlineage]")] == []
 
 
 def test_no_token_is_in_any_log(

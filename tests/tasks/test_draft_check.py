@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_crew_provider.api.answers import Draft, ReviewAnswer
 from airflow_crew_provider.compat.task_state import Attempt
@@ -16,7 +15,7 @@ from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
 from airflow_crew_provider.models import Execution, ExecutionState, output_sha256
 from airflow_crew_provider.resume import draft_check
 from airflow_crew_provider.resume.draft_check import DraftCheck
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 
 SENDER = Sender("https://x", "principal", "credentials")
 PATIENCE, LAG = 0.25, 0.5
@@ -180,10 +179,10 @@ def test_a_crew_at_work_proves_something_once_the_lag_is_over(service: Service, 
 @pytest.mark.parametrize("check_of", [first, again])
 def test_an_execution_that_is_not_shown_gets_no_answer_in_this_try(service: Service, check_of: Any) -> None:
     service.shows = [HIDDEN]
-    assert said(check_of(service, answer()), AirflowException) == NOT_SHOWN.format("raw not_found")
+    assert said(check_of(service, answer()), CrewTryFailed) == NOT_SHOWN.format("raw not_found")
     missing: Any = CrewNotFound(404, "GET", "/status/k-1", "gone")
     service.shows = [missing]
-    assert said(check_of(service, answer()), AirflowException) == NOT_SHOWN.format(missing)
+    assert said(check_of(service, answer()), CrewTryFailed) == NOT_SHOWN.format(missing)
 
 
 def test_a_live_deployment_judges_a_first_answer_itself(service: Service) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -180,3 +181,33 @@ def test_the_state_of_a_task_is_found_under_its_name(
     ti = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=index)
     assert supervisor.task_state(ti) == state
     assert asked == [{"dag_id": "d", "task_ids": ["t"], "run_ids": ["r"], "map_index": index}]
+
+
+@pytest.mark.row("A28")
+@pytest.mark.parametrize(("line", "state"), [("CommsDecoder", None), ("TriggerCommsDecoder", "success")])
+def test_a28_a_worker_asks_for_the_end_of_its_own_iteration_and_a_triggerer_for_the_latest_one(
+    monkeypatch: pytest.MonkeyPatch, line: str, state: str | None
+) -> None:
+    ended = [{"task_id": "t", "state": "success", "region_id": str(UUID(int=7)), "region_index": 1}]
+    instance = SimpleNamespace(
+        get_task_breadcrumbs=lambda dag_id, run_id: ended, get_task_states=lambda **where: {"r": {"t": "success"}}
+    )
+    said = SimpleNamespace(RuntimeTaskInstance=instance, SUPERVISOR_COMMS=type(line, (), {})())
+    monkeypatch.setattr(supervisor, "task_runner", said)
+    first, second = (
+        SimpleNamespace(**vars(TASK) | {"dag_id": "d", "run_id": "r", "region_id": UUID(int=7), "region_index": index})
+        for index in (0, 1)
+    )
+    assert (supervisor.task_state(first), supervisor.task_state(second)) == (state, "success")
+
+
+@pytest.mark.row("A28")
+def test_a28_a_task_outside_of_loops_is_looked_up_by_its_name_whatever_region_airflow_gives_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states = {"r": {"t": "running", "t_3": "failed"}}
+    instance = SimpleNamespace(get_task_states=lambda **where: states)
+    monkeypatch.setattr(supervisor, "task_runner", SimpleNamespace(RuntimeTaskInstance=instance))
+    top = SimpleNamespace(**vars(TASK), region_id=UUID(int=0), region_index=-1)
+    mapped = SimpleNamespace(**{**vars(TASK), "map_index": 3}, region_id=UUID(int=8), region_index=3)
+    assert (supervisor.task_state(top), supervisor.task_state(mapped)) == ("running", "failed")

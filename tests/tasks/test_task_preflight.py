@@ -92,7 +92,10 @@ def test_an_input_that_nobody_asked_for_is_told(log: WarningLog, names: list[str
     assert log.lines == [told if names else "The crew did not ask for a, b, topic; it asks for none"]
 
 
-@pytest.mark.parametrize("error", [CrewUnauthorized(401, *WHERE), CrewInvalidInput("no"), CrewWebPage("no")], ids=repr)
+FINAL = [CrewUnauthorized(401, *WHERE), CrewNotFound(404, *WHERE), CrewInvalidInput("no"), CrewWebPage("no")]
+
+
+@pytest.mark.parametrize("error", FINAL, ids=repr)
 def test_what_a_kickoff_would_fail_with_too_fails_at_once(log: WarningLog, error: CrewError) -> None:
     with pytest.raises(type(error)) as raised:
         check_inputs(hook(error), {}, log)
@@ -100,7 +103,7 @@ def test_what_a_kickoff_would_fail_with_too_fails_at_once(log: WarningLog, error
     assert log.lines == []
 
 
-@pytest.mark.parametrize("error", [CrewServerError(500, *WHERE), CrewNotFound(404, *WHERE), CrewProtocolError("no")])
+@pytest.mark.parametrize("error", [CrewServerError(500, *WHERE), CrewProtocolError("no")])
 def test_a_check_that_fails_otherwise_holds_nothing_up(log: WarningLog, error: CrewError) -> None:
     assert check_inputs(hook(error), {}, log) is None
     assert log.lines == [f"The crew's inputs could not be checked ({error}); starting it anyway"]

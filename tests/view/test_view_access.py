@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fastapi import FastAPI
-from faults.server import FaultServer
+from faults.server import FaultServer, Reply
 from viewed_run import ONE_DAG, TOKEN, Run, about, client_of
 
 from scripts.stack.waiting import wait_until
@@ -84,6 +84,35 @@ def test_a29_the_dag_that_stands_for_all_shows_nothing_even_to_whoever_sees_all(
     client = client_of(app)
     assert client.get(f"/crew-view/dags/~/runs/{dag_run.run_id}/tasks/kickoff/-1").status_code == 404
     assert client.get("/crew-view/dags/~/runs/~").status_code == 404
+
+
+@pytest.mark.parametrize("view", [None, "/view?id=k-1"])
+@pytest.mark.parametrize("execution_id", ["k-1", "k-1-of-nobody"])
+def test_a29_an_execution_that_another_dag_has_started_is_not_shown_whatever_the_xcom_names(
+    app: FastAPI, dag_run: Run, service: FaultServer, view: str | None, execution_id: str
+) -> None:
+    details = {"execution_id": "k-1", "state": "completed", "output": SECRET, "tasks": [], "rounds": []}
+    service.on("GET /executions/k-1", {**details, "meta": {"airflow": {"dag_id": dag_run.dag_id}}})
+    service.on("GET /executions/k-1-of-nobody", Reply(status=404, body={}))
+    service.on("GET /status/k-1", Reply(body=STATUS, headers={"Crew-View": "/view?id=k-1"}))
+    dag_run.task("kickoff", about())
+    other = Run()
+    other.task("kickoff", about(execution_id, "k-1", view))
+    client = client_of(app)
+    pages: list[str] = []
+
+    def asked_three_times() -> bool:
+        pages.append(client.get(other.page("kickoff", end="/fragment")).text)
+        return len(service.requests) >= 3
+
+    if execution_id == "k-1":
+        wait_until(lambda: "another DAG has started it" in client.get(other.page("kickoff")).text, "the refusal")
+        assert "Completed" not in client.get(other.path()).text
+        wait_until(lambda: SECRET in client.get(dag_run.page("kickoff")).text, "the page of its own DAG")
+    else:
+        wait_until(asked_three_times, "status and details to be asked for in turn")
+    pages += [client.get(other.page("kickoff")).text, client.get(other.path()).text]
+    assert not [text for text in pages if SECRET in text]
 
 
 def test_neither_the_token_nor_a_header_of_the_connection_reaches_the_browser(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.view import page, plugin
 from airflow_crew_provider.view.execution import LONGEST, Seen, of_details, progress, with_decisions
 from airflow_crew_provider.view.page import Facts
-from scripts.stack.waiting import PATIENCE
+from scripts.stack.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.since_airflow("3.1")
 HOSTILE = [
@@ -170,7 +171,7 @@ def test_a_round_names_the_person_whom_airflow_knows() -> None:
     assert "Changes since round 1" in html
     assert "<del>-Draft one.</del>" in html
     assert "<ins>+Draft two.</ins>" in html
-    assert html.count('aria-label="Round') == 2
+    assert html.count('aria-labelledby="round-') == 2
 
 
 def test_several_approvers_and_an_edit_are_told() -> None:
@@ -288,6 +289,51 @@ def test_the_overview_of_a_mapped_run_has_the_labels_and_asks_no_deployment(
     assert server.requests == []
 
 
+@pytest.mark.since_airflow("3.4")
+@pytest.mark.row("A28")
+def test_a28_the_page_of_a_task_in_a_loop_shows_the_rounds_of_all_iterations(
+    client: TestClient, dag_run: Run, server: FaultServer, connect: Any
+) -> None:
+    connect(server.url)
+    server.on("GET /status/k-1", {"status": "pending", "task_id": "write", "task_output": "Draft 3."})
+    region = dag_run.loop("rounds")
+    for number in range(3):
+        dag_run.task("review", about(), number, region_id=region, state="awaiting_input" if number == 2 else "success")
+    for number in range(2):
+        review = {"execution_id": "k-1", "crew_task_id": "write", "output": f"Draft {number + 1}.", "is_approve": False}
+        review |= {"human_feedback": f"Shorter, {number}.", "output_sha256": output_sha256(str(review["output"]))}
+        review["decided_at"] = f"2026-11-20T12:0{number}:00+00:00"
+        dag_run.decided("review", review, number, region)
+    dag_run.asks("review", 2)
+    assert client.get(dag_run.page("review")).status_code == 200
+    answer = f"tasks/review/required_actions?region_id={region}&amp;region_index=2"
+    wait_until(lambda: "Draft 3." in client.get(dag_run.page("review", end="/fragment")).text, "the status")
+    text = client.get(dag_run.page("review", end="/fragment")).text
+    assert [each for each in ("Shorter, 0.", "Shorter, 1.", answer) if each not in text] == []
+
+
+@pytest.mark.since_airflow("3.4")
+@pytest.mark.row("A28")
+def test_a28_the_overview_leads_to_the_execution_of_each_iteration(
+    client: TestClient, dag_run: Run, server: FaultServer, connect: Any
+) -> None:
+    connect(server.url)
+    region = dag_run.loop("rounds")
+    for number in range(2):
+        dag_run.task("kickoff", about(f"k-{number}"), number, region_id=region)
+        server.on(f"GET /status/k-{number}", {"status": "running"})
+    links = re.findall(r'href="([^"]*tasks/kickoff/-1[^"]*)"', client.get(dag_run.path()).text)
+    assert len(links) == 2
+    for number in range(2):
+        link = next(each for each in links if each.endswith(f"region_index={number}")).replace("&amp;", "&")
+        assert f"region_id={region}" in link
+        assert "/fragment?region_id=" in client.get(link).text
+        assert f"k-{number}" in client.get(link).text
+    assert "k-1" in client.get(dag_run.page("kickoff")).text, "the latest where none is named"
+    other = f"{dag_run.page('kickoff')}?region_id={region}&region_index=7"
+    assert "No execution yet" in client.get(other).text
+
+
 def test_a_task_that_has_started_nothing_says_so_and_leads_to_the_others(client: TestClient, dag_run: Run) -> None:
     dag_run.task("kickoff")
     answer = client.get(dag_run.page("kickoff"))
@@ -355,5 +401,6 @@ def test_the_tab_names_each_operator_that_notes_its_execution() -> None:
     assert set(plugin.OPERATORS) == {
         *(each.__name__ for each in (CrewKickoffOperator, CrewResumeOperator, CrewStatusSensor)),
         "CrewReviewOperator",
+        "CrewUsageApprovalOperator",
         _CrewDecoratedOperator.custom_operator_name,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from inspect import signature
 from typing import Any
 from uuid import uuid4
 
@@ -49,13 +50,24 @@ class Run:
         with create_session(scoped=False) as session:
             session.execute(insert(TaskInstance).values(**where, pool="default_pool", **{"state": "running", **values}))
         if about is not None:
-            self.push(task_id, EXECUTION_KEY, about, map_index)
+            self.push(task_id, EXECUTION_KEY, about, map_index, region_id=values.get("region_id"))
         return self
 
-    def decided(self, task_id: str, decision: Json) -> None:
-        self.push(task_id, REVIEW_KEY, decision)
+    def loop(self, group_id: str) -> Any:
+        """Add a loop; return the region in which its iterations are counted."""
+        from airflow.models.dynamic_region import DynamicRegion
+        from airflow.utils.session import create_session
 
-    def asks(self, task_id: str) -> None:
+        with create_session(scoped=False) as session:
+            region = DynamicRegion(dag_id=self.dag_id, run_id=self.run_id, node_id=group_id)
+            session.add(region)
+            session.flush()
+            return region.id
+
+    def decided(self, task_id: str, decision: Json, map_index: int = -1, region_id: Any = None) -> None:
+        self.push(task_id, REVIEW_KEY, decision, map_index, region_id=region_id)
+
+    def asks(self, task_id: str, map_index: int = -1) -> None:
         """Open the form of a review."""
         from airflow.models.hitl import HITLDetail
         from airflow.models.taskinstance import TaskInstance
@@ -64,16 +76,22 @@ class Run:
 
         with create_session(scoped=False) as session:
             of_task = (TaskInstance.dag_id == self.dag_id, TaskInstance.task_id == task_id)
+            of_task = (*of_task, TaskInstance.map_index == map_index)
             ti_id = session.scalar(select(TaskInstance.id).where(*of_task))
             session.add(HITLDetail(ti_id=ti_id, options=["approve"], subject="s", params={}))
 
-    def push(self, task_id: str, key: str, value: Any, map_index: int = -1) -> None:
+    def push(self, task_id: str, key: str, value: Any, map_index: int = -1, region_id: Any = None) -> None:
         from airflow.models.xcom import XComModel
         from airflow.utils.session import create_session
 
         where = {"dag_id": self.dag_id, "run_id": self.run_id, "task_id": task_id, "map_index": map_index}
+        where |= {"region_id": region_id} if region_id else {}
         with create_session(scoped=False) as session:
-            XComModel.set(key, value, **where, serialize=False, session=session)
+            if "serialize" in signature(XComModel.set).parameters:
+                XComModel.set(key, value, **where, serialize=False, session=session)
+                return
+            # As the server stores what a worker has sent; Airflow 3.1 has no function for that.
+            session.merge(XComModel(dag_run_id=self.dag_run_id, key=key, value=value, **where))
 
     def path(self, *parts: str) -> str:
         return "/".join(["/crew-view/dags", self.dag_id, "runs", self.run_id, *parts])

@@ -30,16 +30,27 @@ function localize() {
   tick();
 }
 
+function nameOf(link) { return [link.closest("details[id]")?.id, link.getAttribute("href")].join(" "); }
+
+// A live region is read aloud only where it stays while its text changes.
+function announce() {
+  const said = document.getElementById("said"), state = document.getElementById("state"), bar = document.getElementById("progress");
+  if (!said || !state) return;
+  const text = state.textContent + (bar ? `, ${bar.getAttribute("aria-valuenow")} of ${bar.getAttribute("aria-valuemax")} tasks done` : "");
+  if (said.textContent !== text) said.textContent = text;
+}
+
 function replace(html) {
   const open = new Set([...crew.querySelectorAll("details[open][id]")].map((each) => each.id));
   const scrolled = new Map([...crew.querySelectorAll("details[id] .box")].map((box) => [box.closest("details").id, box.scrollTop]));
-  const focused = document.activeElement?.closest("details[id]")?.id;
+  const active = document.activeElement?.closest("#crew a, #crew summary"), focused = active && nameOf(active);
   const fresh = new DOMParser().parseFromString(html, "text/html");
   crew.replaceChildren(...(fresh.getElementById("crew") ?? fresh.body).childNodes);
   for (const id of open) document.getElementById(id)?.setAttribute("open", "");
   for (const [id, top] of scrolled) { const box = document.getElementById(id)?.querySelector(".box"); if (box) box.scrollTop = top; }
-  if (focused) document.getElementById(focused)?.querySelector("summary")?.focus({ preventScroll: true });
+  if (focused) [...crew.querySelectorAll("a, summary")].find((each) => nameOf(each) === focused)?.focus({ preventScroll: true });
   localize();
+  announce();
 }
 
 async function refresh() {

@@ -26,6 +26,7 @@ from crew_service.crewai.flow_run import FlowRun
 from crew_service.crewai.flow_source import FlowSource
 from crew_service.crewai.json_crew import JsonCrew
 from crew_service.engine.crew import CrewFailed, Job, Progress, Report, TaskDone
+from crew_service.engine.printed import secrets_of
 
 CHECKED = 1.0  # seconds between two checks of the link
 LAST_WORDS = 5.0  # seconds that a process has after its outcome, for what it registered to be done at exit
@@ -99,6 +100,7 @@ def work(link: socket.socket) -> None:
         if "job" in request:
             # As at the end of any Python program, threads that are no daemons are waited for.
             threading._shutdown()  # type: ignore[attr-defined]
+        _flush()
         service.answer(answer)  # before the spans are sent: no collector delays an outcome
     _leave()
 
@@ -125,9 +127,14 @@ def _leave() -> None:
     """Do what was registered for the exit, without the second that Python takes to tear down CrewAI."""
     atexit._run_exitfuncs()
     process_tree.end_descendants()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    _flush()
     os._exit(0)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # the crew has closed it
+            stream.flush()
 
 
 def _done(service: ServiceConnection, request: Message) -> Message:
@@ -136,8 +143,13 @@ def _done(service: ServiceConnection, request: Message) -> Message:
         described = description.describe(served)
     except UnsupportedCrew as refusal:
         return {"type": "refused", "reason": str(refusal)}
+    except BaseException as error:
+        if "job" not in request:
+            raise
+        return {"type": "refused", "reason": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
     if "job" not in request:
-        return {"type": "description", **described}
+        # With the variables of its `.env`, which the service does not read.
+        return {"type": "description", "described": described, "secrets": secrets_of(os.environ)}
     return serialization.packed(_run_of(served, serialization.job_from(request["job"]), service.report).run())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from typing import Literal
@@ -23,9 +24,12 @@ from crew_service.engine.crew import (
     TaskInfo,
 )
 
+log = logging.getLogger(__name__)
+
 PROCESSES = ProcessPool()  # one for all crews of the service: it knows none of them
 BATCH = 0.2  # seconds between two checks of a job's cancellation
 LOADING = 120.0  # seconds for the modules of a target to be imported when the service starts
+LONGEST_TRACE = 10_000  # characters
 LONGEST = 1_000  # characters of what is wrong with a target; a validation can say a lot
 
 
@@ -34,16 +38,19 @@ class CrewAICrew:
 
     def __init__(self, target: str) -> None:
         self._target = target
-        description = _description(target)
+        description, self._secrets = _description(target)
         self.kind: Literal["crew", "flow"] = description["kind"]
         self.inputs: list[str] = description["inputs"]
         self.required: list[str] = description["required"]
         self.tasks = [TaskInfo(**task) for task in description["tasks"]]
 
     def run(self, job: Job, report: Report) -> Completed | PendingReview:
-        with PROCESSES.worker(job.execution_id) as worker:
+        job.printed.hide(self._secrets)
+        with PROCESSES.worker(job.printed.add) as worker:
             worker.send({"target": self._target, "job": serialization.job_message(job), "trace": tracing.carrier()})
             for message in _messages(worker, job.cancelled):
+                if message["type"] == "refused":
+                    raise _not_loaded(job, message)
                 record = serialization.unpacked(message)
                 if isinstance(record, Completed | PendingReview):
                     worker.dismiss()
@@ -55,8 +62,15 @@ class CrewAICrew:
         raise CrewFailed("The crew's process ended before the crew was done.")
 
 
-def _description(target: str) -> Message:
-    """Ask a process for the crew's inputs and tasks; whatever is wrong is a `BadTarget`."""
+def _not_loaded(job: Job, message: Message) -> CrewFailed:
+    """Log why a crew that could be loaded when the service started cannot be now."""
+    said = job.printed.masked(message.get("trace") or message["reason"])[-LONGEST_TRACE:]
+    log.error("the crew cannot be loaded: %s", said, extra={"execution_id": job.execution_id})
+    return CrewFailed(message["reason"])
+
+
+def _description(target: str) -> tuple[Message, list[str]]:
+    """Ask a process for the crew's inputs and tasks, and for secrets; whatever is wrong is a `BadTarget`."""
     limit = Cancellation()
     timer = threading.Timer(LOADING, limit.set, [f"it takes more than {LOADING:g} seconds"])
     timer.daemon = True
@@ -69,7 +83,7 @@ def _description(target: str) -> Message:
                     raise BadTarget(f"The crew {target!r} cannot be served: {message['reason']}")
                 if message["type"] == "description":
                     worker.dismiss()
-                    return message
+                    return message["described"], message["secrets"]
         raise CrewFailed("its process ended.")
     except (Cancelled, CrewFailed, ProcessPoolClosed) as error:
         raise BadTarget(f"The crew {target!r} cannot be loaded: {' '.join(str(error).split())[:LONGEST]}") from None

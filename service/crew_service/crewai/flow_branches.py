@@ -23,17 +23,19 @@ RACING: ContextVar[frozenset[str]] = ContextVar("listeners of which the first on
 class Question:
     """A gate that waits.
 
-    :param fired: the listeners that had fired when it asked; None of a release that did not store them
+    :param fired: the listeners that had fired when it asked
     :param starts: it ran as a start method, not as a listener
+
+    Both are None in a question of a release that did not store them.
     """
 
     context: PendingFeedbackContext
     fired: list[str] | None = None
-    starts: bool = False
+    starts: bool | None = None
 
     @classmethod
     def of(cls, stored: dict[str, Any]) -> Question:
-        return cls(PendingFeedbackContext.from_dict(stored), stored.get("fired"), stored.get("starts", False))
+        return cls(PendingFeedbackContext.from_dict(stored), stored.get("fired"), stored.get("starts"))
 
     def to_dict(self) -> dict[str, Any]:
         return {**self.context.to_dict(), "fired": self.fired, "starts": self.starts}
@@ -138,10 +140,11 @@ class Branches:
             return
         fired = internals.fired(self._flow)
         earlier = fired if self._asked.fired is None else fired & set(self._asked.fired)
-        if self._asked.starts:
+        starts = internals.started(self._flow, gate) if self._asked.starts is None else self._asked.starts
+        if starts:
             internals.rearm(self._flow, event, earlier)
         await listeners(gate, event)
-        if not self._asked.starts:
+        if not starts:
             internals.rearm(self._flow, event, earlier | internals.fired(self._flow) - fired)
         await listeners(event, result)
         await internals.start_again(self._flow, event)

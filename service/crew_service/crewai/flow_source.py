@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import crewai
 from crewai.flow.flow import Flow
 from pydantic import BaseModel, ValidationError
 
@@ -21,6 +22,7 @@ class FlowSource:
         self.new = make
         self.name: str = definition.name
         self._methods = definition.methods
+        self._never_listening = internals.never_listening(definition)
         self._state = state
 
     @classmethod
@@ -47,6 +49,11 @@ class FlowSource:
     def describe(self) -> dict[str, Any]:
         if not self._methods:
             raise UnsupportedCrew("it is a Flow without methods; one with @start() would do.")
+        for name in self._never_listening:
+            raise UnsupportedCrew(
+                f"its start method {name!r} also listens, which CrewAI {crewai.__version__} ignores; "
+                "a newer CrewAI would do, or a method of its own that listens."
+            )
         tasks = [
             {"id": name, "agent": self.name, "description": "", "human_input": method.human_feedback is not None}
             for name, method in self._methods.items()

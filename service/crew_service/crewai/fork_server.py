@@ -1,7 +1,8 @@
 """The process that crews are forked from: it imports CrewAI once, runs no user code and has one thread.
 
 It forks on request, reports to the service how each child ended, and ends when the service is gone. What a
-crew leaves behind when it dies becomes a child of this process, and is killed.
+crew leaves behind when it dies becomes a child of this process, and is killed; so is a child that the service has left
+and that does not end by itself, since it may hold a lock that others wait for.
 """
 
 from __future__ import annotations
@@ -11,18 +12,24 @@ import gc
 import importlib
 import json
 import os
+import select
 import selectors
 import signal
 import socket
 import sys
+import time
 
 from crew_service.crewai import process_tree
+
+LEFT = 15.0  # seconds that a process has to end once the service has left it; it takes five by itself
+LOOK = 5.0  # seconds between two looks at the processes
 
 
 class ForkServer:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._links: dict[int, socket.socket] = {}
+        self._left: dict[int, float] = {}  # processes whose link the service has closed, and since when
         self._own = process_tree.children_of(os.getpid())  # what CrewAI itself started when it was imported
         self._deaths, bell = socket.socketpair()
         for end in (self._deaths, bell):
@@ -37,7 +44,8 @@ class ForkServer:
             selector.register(self._control, selectors.EVENT_READ)
             selector.register(self._deaths, selectors.EVENT_READ)
             while True:
-                ready = [key.fileobj for key, _ in selector.select()]
+                ready = [key.fileobj for key, _ in selector.select(LOOK if self._links else None)]
+                self._end_left()
                 if self._deaths in ready:
                     self._bury()
                 if self._control in ready:
@@ -60,6 +68,7 @@ class ForkServer:
         for stream in (1, 2):
             os.dup2(printed, stream)
         os.close(printed)
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what is printed survives a kill
         os.set_inheritable(link, False)
         self._forget()
         if numpy := sys.modules.get("numpy"):  # Python's own generators notice a fork, this one does not
@@ -73,6 +82,11 @@ class ForkServer:
         for link in (self._control, self._deaths, self._bell, *self._links.values()):
             link.close()
 
+    def _end_left(self) -> None:
+        for pid, link in self._links.items():
+            if _is_left(link) and time.monotonic() - self._left.setdefault(pid, time.monotonic()) > LEFT:
+                process_tree.kill(pid)
+
     def _bury(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._deaths.recv(4096)
@@ -83,10 +97,18 @@ class ForkServer:
             process_tree.kill(orphan)  # its children become orphans in turn, and their deaths ring again
 
     def _tell(self, pid: int, code: int) -> None:
+        self._left.pop(pid, None)
         notice = b"\n" + json.dumps({"type": "died", "code": code}).encode() + b"\n"
         if link := self._links.pop(pid, None):  # else it was left behind by a crew that is gone
             with link, contextlib.suppress(OSError):
                 link.send(notice, socket.MSG_DONTWAIT)
+
+
+def _is_left(link: socket.socket) -> bool:
+    """Whether the service has closed its end; nothing is read, since that is for the process."""
+    poll = select.poll()
+    poll.register(link, 0)
+    return bool(poll.poll(0))
 
 
 def main() -> None:
@@ -97,6 +119,7 @@ def main() -> None:
     with contextlib.suppress(ImportError):
         importlib.import_module("lance_namespace")  # most of what a Flow's memory takes to load; it starts no thread
     process_tree.adopt_orphans()
+    sys.stdout.flush()  # else each child would print it again
     gc.freeze()  # so that no collection in a child copies the pages that it shares with the others
     control.sendall(b"r")
     if link := ForkServer(control).serve():

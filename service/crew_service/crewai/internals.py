@@ -2,24 +2,31 @@
 
 Pausing a Flow without a thread, several gates at once and going on after a crash need more than `kickoff` and
 `resume` give: CrewAI's own pause cancels what runs beside the gate and forgets which methods have finished.
-The versions that this file was tried with are listed in docs/crewai.md; `make crewai-matrix` tries them again.
+The versions that this file was tried with are listed in docs/own-crew.md; `make crewai-matrix` tries them again.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable
-from typing import Any
+from contextlib import AbstractContextManager
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any, Protocol
 
 from crewai import Crew, Task, TaskOutput
+from crewai.agents.agent_builder.base_agent import BaseAgent
 from crewai.events import crewai_event_bus
 from crewai.flow.async_feedback import PendingFeedbackContext
 from crewai.flow.flow import Flow
 from crewai.flow.human_feedback import HumanFeedbackResult, _serialize_llm_for_context
 from crewai.flow.runtime import _iter_condition_events
 from crewai.flow.types import FlowMethodName
+from crewai.hooks import HookAborted
 from crewai.llms.base_llm import BaseLLM
+from crewai.utilities.internal_instructor import InternalInstructor
+from pydantic import BaseModel
 
-WATCHED = "_counting_is_watched"
 AsyncCall = Callable[..., Awaitable[Any]]
 Memory = dict[str, Any]
 FIRED = "_fired_or_listeners"  # of or_() conditions, which count once
@@ -28,31 +35,131 @@ COUNTS = ("_method_call_counts", "_method_execution_counts")
 EVENTS = "_pending_events"  # of and_() conditions that are met in part
 OUTPUTS = "_method_outputs"
 ANSWER = ("output", "feedback", "outcome", "method_name", "metadata")
+_watchers: list[Watcher] = []
+BLOCKED = "LLMCallBlockedError"  # not in every version; a hook has refused a call
+ERROR = 400  # the first HTTP status that says so
 
 
-def watch_count(kind: type[BaseLLM], counting: Callable[[BaseLLM, Callable[[], None]], None]) -> None:
-    """Let `counting` perform each count of tokens that a class of models makes by a method of its own."""
-    for owner in kind.__mro__:
-        count = vars(owner).get("_track_token_usage_internal")
-        if count is None or getattr(count, WATCHED, False):
-            continue
+class Watcher(Protocol):
+    """What is told of the models of this process, where and when it happens."""
 
-        def counted(model: BaseLLM, used: Any, count: Callable[..., None] = count) -> None:
-            counting(model, lambda: count(model, used))
+    def counting(self, model: BaseLLM, count: Callable[[], None]) -> None:
+        """Perform the count of tokens that a model makes by a method of its own."""
 
-        setattr(counted, WATCHED, True)
-        setattr(owner, count.__name__, counted)
+    def calling(self, model: Any, messages: Any) -> AbstractContextManager[Call]:
+        """Enclose a call of a model; a class that calls its base class's method is enclosed twice."""
+
+    def event(self, source: Any, event: Any) -> None:
+        """See an event where it is emitted; a handler of the bus runs in another thread, at another time."""
 
 
-def watch_events(told: Callable[[Any, Any], None]) -> None:
-    """Tell of each event where it is emitted; a handler of the bus runs in another thread, at another time."""
-    emit = crewai_event_bus.emit
+class Call(Protocol):
+    answer: Any
+    usage: Any  # what the provider has said of it, where nobody counts that
+
+
+def watch_models(watcher: Watcher) -> None:
+    """Tell a watcher, in place of an earlier one, of every class of models that there is or will be."""
+    first = not _watchers
+    _watchers[:] = [watcher]
+    if not first:
+        return
+    _watch_class(BaseLLM)  # type: ignore[type-abstract]
+    convert = InternalInstructor.to_pydantic
+    InternalInstructor.to_pydantic = wraps(convert)(_converted(convert))  # type: ignore[method-assign]
+    declare, emit = vars(BaseLLM).get("__init_subclass__"), crewai_event_bus.emit
+
+    def declared(kind: type[BaseLLM], /, **options: Any) -> None:
+        if declare:
+            declare.__func__(kind, **options)
+        else:  # CrewAI had none of its own at first
+            super(BaseLLM, kind).__init_subclass__(**options)
+        _watch_class(kind)
 
     def emitted(source: Any, event: Any) -> Any:
-        told(source, event)
+        _watchers[0].event(source, event)
         return emit(source, event)
 
+    BaseLLM.__init_subclass__ = classmethod(declared)  # type: ignore[assignment]
     crewai_event_bus.emit = emitted  # type: ignore[method-assign]
+
+
+def _watch_class(kind: type[BaseLLM]) -> None:
+    for name, watched in (("_track_token_usage_internal", _counted), ("call", _called), ("acall", _called_async)):
+        owner = next((each for each in kind.__mro__ if name in vars(each)), None)
+        if owner and (owner is kind or not issubclass(owner, BaseLLM)):  # its own method, or one of a mixin
+            method = vars(owner)[name]
+            setattr(kind, name, wraps(method)(watched(method)))
+    for other in kind.__subclasses__():
+        _watch_class(other)
+
+
+def _counted(count: Any) -> Callable[..., None]:
+    def counted(model: BaseLLM, used: Any) -> None:
+        _watchers[0].counting(model, lambda: count.__get__(model)(used))
+
+    return counted
+
+
+def _called(method: Any) -> Callable[..., Any]:
+    def called(model: BaseLLM, *args: Any, **kwargs: Any) -> Any:
+        with _watchers[0].calling(model, _messages(args, kwargs)) as call:
+            call.answer = method.__get__(model)(*args, **kwargs)
+            return call.answer
+
+    return called
+
+
+def _called_async(method: Any) -> AsyncCall:
+    async def called(model: BaseLLM, *args: Any, **kwargs: Any) -> Any:
+        with _watchers[0].calling(model, _messages(args, kwargs)) as call:
+            call.answer = await method.__get__(model)(*args, **kwargs)
+            return call.answer
+
+    return called
+
+
+def _messages(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[0] if args else kwargs.get("messages")
+
+
+def _converted(convert: Callable[..., Any]) -> Callable[..., Any]:
+    """CrewAI converts some outputs by the provider's own client, which neither calls a model nor counts."""
+
+    def converted(instructor: InternalInstructor[Any]) -> Any:
+        with _watchers[0].calling(instructor.llm, None) as call:
+            call.answer = convert(instructor)
+            usage = getattr(getattr(call.answer, "_raw_response", None), "usage", None)
+            call.usage = usage.model_dump() if isinstance(usage, BaseModel) else usage
+            return call.answer
+
+    return converted
+
+
+def used_nothing(error: BaseException) -> bool:
+    """Whether a call that failed was refused before a model answered it."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        status = getattr(cause, "status_code", None) or getattr(getattr(cause, "response", None), "status_code", None)
+        if isinstance(status, int) and status >= ERROR:
+            return True
+        if isinstance(cause, ConnectionRefusedError | socket.gaierror | HookAborted) or type(cause).__name__ == BLOCKED:
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def watch_roles(told: Callable[[str, str], None]) -> None:
+    """Tell each role that inputs were put into, and the role as it was declared."""
+    interpolate = BaseAgent.interpolate_inputs
+
+    def interpolated(agent: BaseAgent, inputs: dict[str, Any]) -> None:
+        interpolate(agent, inputs)
+        told(agent.role, agent._original_role or agent.role)
+
+    BaseAgent.interpolate_inputs = interpolated  # type: ignore[assignment]
 
 
 def feedback_message(context: Any, feedback: str) -> Any:
@@ -119,6 +226,11 @@ def fired(flow: Flow[Any]) -> set[str]:
     return set(map(str, getattr(flow, FIRED)))
 
 
+def started(flow: Flow[Any], method: str) -> bool:
+    """Whether a method that has run was a start method then: CrewAI counts the calls of listeners only."""
+    return method in flow._start_method_names() and not flow._method_call_counts.get(FlowMethodName(method))
+
+
 def rearm(flow: Flow[Any], outcome: str, fired: set[str]) -> None:
     """Let those that listen to the outcome fire again, of the ones that had fired."""
     flow._rearm_or_listeners_for_trigger(FlowMethodName(outcome), {FlowMethodName(name) for name in fired})
@@ -169,6 +281,13 @@ def _emits(name: str, method: Any, awaited: set[str], methods: dict[str, Any]) -
 
 def _events(condition: Any) -> set[str]:
     return set(_iter_condition_events(condition)) if isinstance(condition, str | dict) else set()
+
+
+def never_listening(definition: Any) -> list[str]:
+    """List the methods whose `@listen` or `@router` this CrewAI ignores: at first a start method could not listen."""
+    some_flow: Any = SimpleNamespace(_definition=definition)
+    listening = {str(name) for name, *_ in Flow._listener_methods(some_flow)}
+    return [name for name, method in definition.methods.items() if method.listen is not None and name not in listening]
 
 
 def question_in(flow: Flow[Any], method: str) -> PendingFeedbackContext:

@@ -12,12 +12,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 
 from crew_service.crewai import process_tree
 from crew_service.crewai.channel import Channel, Message
-from crew_service.crewai.output_log import follow
+from crew_service.crewai.output import LoadingLog, Output
 
 SETTINGS = {
     "CREWAI_DISABLE_TELEMETRY": "true",
@@ -38,8 +38,9 @@ class ProcessPoolClosed(Exception):
 class CrewProcess:
     """The service's side of one crew process."""
 
-    def __init__(self, channel: Channel, pid: int) -> None:
+    def __init__(self, channel: Channel, output: Output, pid: int) -> None:
         self._channel = channel
+        self._output = output
         self._pid: int | None = pid
 
     def send(self, message: Message) -> None:
@@ -65,6 +66,7 @@ class CrewProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._pid, signal.SIGKILL)
         self._channel.close()
+        self._output.settle()
 
 
 class ProcessPool:
@@ -74,34 +76,34 @@ class ProcessPool:
         self._control: socket.socket | None = None
 
     @contextlib.contextmanager
-    def worker(self, execution_id: str | None = None) -> Iterator[CrewProcess]:
-        """Fork a process that waits for its request; what it prints is logged with the execution's id."""
-        worker = self._born(execution_id)
+    def worker(self, take: Callable[[bytes], None] | None = None) -> Iterator[CrewProcess]:
+        """Fork a process that waits for its request; what it prints is logged, or taken by `take`."""
+        worker = self._born(take or LoadingLog())
         try:
             yield worker
         finally:
             worker.end()
 
-    def _born(self, execution_id: str | None) -> CrewProcess:
+    def _born(self, take: Callable[[bytes], None]) -> CrewProcess:
         """Fork, and once more if the fork server was lost: a process that was not born has done nothing."""
         for _ in range(2):
             control = self._alive()
-            channel = self._fork(control, execution_id)
+            channel, output = self._fork(control, take)
             message = channel.receive(READY)
             if message and message["type"] == "born":
-                return CrewProcess(channel, message["pid"])
+                return CrewProcess(channel, output, message["pid"])
             channel.close()
             self._forget(control)
         raise ProcessPoolClosed("The crews' processes end before they start; the log may say why.")
 
-    def _fork(self, control: socket.socket, execution_id: str | None) -> Channel:
+    def _fork(self, control: socket.socket, take: Callable[[bytes], None]) -> tuple[Channel, Output]:
         mine, theirs = socket.socketpair()
-        output, printed = os.pipe()
+        reading, printed = os.pipe()
         with theirs, os.fdopen(printed, "wb"):
-            follow(os.fdopen(output, "rb"), execution_id)
+            output = Output(reading, take)
             with contextlib.suppress(OSError):  # the fork server is gone; nobody will answer
                 socket.send_fds(control, [b"f"], [theirs.fileno(), printed])
-        return Channel(mine)
+        return Channel(mine), output
 
     def _alive(self) -> socket.socket:
         with self._lock:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dotenv import load_dotenv
-
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -31,6 +29,8 @@ class Project:
 
     def enter(self) -> None:
         """Make the folder this process's own: working directory, import path and the variables of `.env`."""
+        from dotenv import load_dotenv  # CrewAI brings it; a project is recognized without CrewAI too
+
         os.chdir(self.root)
         for folder in (self.root, self.root / "src"):
             if folder.is_dir() and str(folder) not in sys.path:

@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import Status
 
 from crew_service import tracing
+from crew_service.crewai import internals
 from crew_service.crewai.crew_run import REVIEW
 
 # Texts that the author of a crew chose, or that CrewAI made: no word of a person or of a model.
@@ -32,6 +33,7 @@ NAMES = frozenset(
         *("gen_ai.tool.name", "gen_ai.tool.type", "gen_ai.workflow.name"),
     }
 )
+ROLES: dict[str, str] = {}  # the roles that inputs stand in: as they were declared
 OF_A_FAILURE = ("error.type", "crewai.event_name")
 
 
@@ -42,6 +44,7 @@ def below(parent: tracing.Carrier, execution_id: str) -> Iterator[None]:
     if session is None:
         yield
         return
+    internals.watch_roles(ROLES.__setitem__)
     with session(execution_id, "crew", [SpanExporter()], resource=tracing.resource()) as context:
         context.root_span = tracing.remote_span(parent)
         yield
@@ -72,6 +75,7 @@ def _without_pause(span: ReadableSpan) -> ReadableSpan:
 
 def _without_content(span: ReadableSpan) -> ReadableSpan:
     kept = {name: value for name, value in (span.attributes or {}).items() if name in NAMES or _is_number(value)}
+    kept |= {name: ROLES[value] for name, value in kept.items() if isinstance(value, str) and value in ROLES}
     return _changed(span, kept, Status(span.status.status_code), ())
 
 

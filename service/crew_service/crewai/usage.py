@@ -1,19 +1,22 @@
 """Counts what this process uses of language models, by task and model, and reports it.
 
 Most models count their own tokens, which is read as soon as they do, in the thread that runs the task. A model that
-leaves this to CrewAI's events is counted by these: an event that follows a model's own count tells of the same call.
-A call of which neither tells any tokens is counted as a call, so that nobody takes the total for all that was used.
+leaves this to CrewAI's events is counted by these: an event within a call that has been counted tells of the same.
+A call of which neither tells any tokens is counted as a call, so that nobody takes the total for all that was used:
+also one of a model that is nothing but a `call` of its own, and one that failed after an answer, perhaps. Only
+one that hands its messages on to another model, or gives the answer of another, needs no figures of its own.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
 from crewai import Crew
-from crewai.events import LLMCallCompletedEvent, LLMCallStartedEvent, crewai_event_bus
+from crewai.events import LLMCallCompletedEvent, crewai_event_bus
 from crewai.llms.base_llm import BaseLLM
 from crewai.types.usage_metrics import UsageMetrics
 
@@ -21,14 +24,30 @@ from crew_service.crewai import internals
 from crew_service.engine.crew import Progress, Report, TokensUsed
 from crew_service.prices import UNCOUNTED
 
-Model: type[Any] = BaseLLM
 Usage = dict[str, int]
 COUNTED = ("total_tokens", "prompt_tokens", "completion_tokens")
 BY_MODELS = (*COUNTED, "cached_prompt_tokens")  # what a model counts
 FIGURES = (*BY_MODELS, UNCOUNTED)
 Key = tuple[str, str]  # a task and a model
-# Where the present call of a model was counted, and how many of its tokens; until the event that ends the call.
-CALL: ContextVar[tuple[int, dict[Key, Usage]] | None] = ContextVar("the call of a model that is counted", default=None)
+
+
+class Call:
+    """One call of a model, until it returns."""
+
+    def __init__(self, model: Any, messages: Any) -> None:
+        self.model = model
+        self.messages = messages
+        self.answer: Any = None
+        self.usage: Any = None
+        self.counted: dict[Key, Usage] = {}
+        self.is_told = False  # its tokens, or that nobody gave any
+        self.inner: list[Call] = []  # of other models, which it has made and which have succeeded
+
+    def is_handed_on_to(self, other: Call) -> bool:
+        return _same(self.messages, other.messages) or _same(self.answer, other.answer)
+
+
+CALL: ContextVar[Call | None] = ContextVar("the call of a model that runs", default=None)
 
 
 class TokenMeter:
@@ -44,13 +63,12 @@ class TokenMeter:
         self._lock = threading.RLock()
         self._used: dict[Key, Usage] = {}
         self._grown: set[Key] = set()
-        self._known: dict[int, tuple[BaseLLM, Usage]] = {}
-        self._ended: dict[int, Any] = {}  # the newest call of each model that was counted
+        self._known: dict[int, tuple[BaseLLM, Usage]] = {}  # by what counts: copies of a model may share it
+        self._calls: list[Call] = []  # that run
+        self._ended: dict[int, Any] = {}  # the newest call of each model whose event has come
         for model in models:
-            self._known[id(model)] = model, dict.fromkeys(BY_MODELS, 0)
-            internals.watch_count(type(model), self._counting)
-        internals.watch_count(Model, self._counting)
-        internals.watch_events(self._event)
+            self._known[_counter(model)] = model, dict.fromkeys(BY_MODELS, 0)
+        internals.watch_models(self)
         crewai_event_bus.on(LLMCallCompletedEvent)(self._answered)
 
     def __call__(self, progress: Progress) -> None:
@@ -72,63 +90,111 @@ class TokenMeter:
             for task, model_name in grown:
                 by_task.setdefault(task, {})[model_name] = dict(self._used[task, model_name])
             total = self.total
-        if grown:
-            self._report(TokensUsed(total["total_tokens"], total, by_task))
+            if grown:  # within the lock, so that no report overtakes another
+                self._report(TokensUsed(total["total_tokens"], total, by_task))
 
     def _answered(self, source: Any, event: LLMCallCompletedEvent) -> None:
         self.tell()
 
-    def _counting(self, model: BaseLLM, count: Callable[[], None]) -> None:
+    def counting(self, model: BaseLLM, count: Callable[[], None]) -> None:
         """Let a model count its tokens, and add them to those of the task that runs."""
         with self._lock:
-            self._known.setdefault(id(model), (model, _counters(model)))
+            self._know(model)
             count()
             self._take(model)
 
-    def _event(self, source: Any, event: Any) -> None:
-        if isinstance(event, LLMCallStartedEvent) and isinstance(source, BaseLLM):
-            internals.watch_count(type(source), self._counting)
+    @contextmanager
+    def calling(self, model: Any, messages: Any) -> Iterator[Call]:
+        """Count a call of which nobody tells any tokens until it returns."""
+        outer = CALL.get()
+        if outer and outer.model is model:
+            yield outer
+            return
+        call = Call(model, messages)
+        with self._lock:
+            self._know(model)
+            self._calls.append(call)
+        before = CALL.set(call)
+        try:
+            yield call
+        except BaseException as error:
+            self._over(call, used_nothing=internals.used_nothing(error))
+            raise
+        else:
+            self._over(call)
+            if outer:
+                outer.inner.append(call)
+        finally:
+            CALL.reset(before)
             with self._lock:
-                self._known.setdefault(id(source), (source, _counters(source)))
-        elif isinstance(event, LLMCallCompletedEvent):
-            with self._lock:
-                self._completed(source, event)
+                self._calls.remove(call)
 
-    def _completed(self, source: Any, event: LLMCallCompletedEvent) -> None:
-        """Move what the call has counted to the task that the event names, or count by the event."""
-        if id(source) in self._known:
-            self._take(source)
-        key = self._task_of(event.task_id), event.model or ""
-        call = CALL.get()
-        CALL.set(None)
-        again = self._ended.get(id(source)) == event.call_id
-        self._ended[id(source)] = event.call_id
-        if call is None or call[0] != id(source):
-            used = UsageMetrics.from_provider_dict(event.usage)
-            if used and used.total_tokens:
-                self._add(key, {name: getattr(used, name) for name in BY_MODELS})
+    def _over(self, call: Call, *, used_nothing: bool = False) -> None:
+        with self._lock:
+            self._take(call.model)
+            key = self._task_of(None), _name(call.model)
+            if not call.is_told and (figures := _figures(call.usage)):
+                self._add(key, figures)
+            elif not (call.is_told or used_nothing or any(map(call.is_handed_on_to, call.inner))):
+                self._add(key, {UNCOUNTED: 1})
+            else:
+                return
+        self.tell()
+
+    def event(self, source: Any, event: Any) -> None:
+        """Move what a call has counted to the task that its event names, or count by the event."""
+        if not isinstance(event, LLMCallCompletedEvent):
+            return
+        with self._lock:
+            if _counter(source) in self._known:
+                self._take(source)
+            key = self._task_of(event.task_id), event.model or ""
+            call = self._call_of(source)
+            again = self._ended.get(id(source)) == event.call_id
+            self._ended[id(source)] = event.call_id
+            if call and call.counted:
+                self._move(call, key[0])
+            elif figures := _figures(event.usage):
+                self._add(key, figures)
             elif not again:
                 self._add(key, {UNCOUNTED: 1})
-            return
-        for counted, used_here in call[1].items():
-            moved = (key[0], counted[1])
-            if key[0] and moved != counted:
-                self._add(counted, {name: -value for name, value in used_here.items()})
-                self._add(moved, used_here)
+            if call:
+                call.counted, call.is_told = {}, True
 
-    def _take(self, model: BaseLLM) -> None:
+    def _move(self, call: Call, task: str) -> None:
+        for counted, used in call.counted.items():
+            moved = (task, counted[1])
+            if task and moved != counted:
+                self._add(counted, {name: -value for name, value in used.items()})
+                self._add(moved, used)
+
+    def _know(self, model: Any) -> None:
+        if isinstance(model, BaseLLM):
+            self._known.setdefault(_counter(model), (model, _counters(model)))
+
+    def _take(self, model: Any) -> None:
         """Add what a model has counted since it was last asked."""
-        before, now = self._known[id(model)][1], _counters(model)
-        self._known[id(model)] = model, now
+        if not isinstance(model, BaseLLM):
+            return
+        counter = _counter(model)
+        before, now = self._known[counter][1], _counters(model)
+        self._known[counter] = self._known[counter][0], now
         grown = {name: max(0, now[name] - before[name]) for name in BY_MODELS}
         if not any(grown.values()):
             return
-        key = self._task_of(None), str(getattr(model, "model", None) or "")
+        key = self._task_of(None), _name(model)
         self._add(key, grown)
-        call = CALL.get()
-        counted = dict(call[1]) if call and call[0] == id(model) else {}
-        counted[key] = added(counted.get(key, {}), grown, FIGURES)
-        CALL.set((id(model), counted))
+        if call := self._call_of(model):
+            call.counted[key] = added(call.counted.get(key, {}), grown, FIGURES)
+            call.is_told = True
+
+    def _call_of(self, model: Any) -> Call | None:
+        """Return the call of a model that runs here; a thread of the model's own may know of none."""
+        here = CALL.get()
+        if here and here.model is model:
+            return here
+        running = [call for call in self._calls if call.model is model]
+        return next((call for call in running if not call.is_told), running[-1] if running else None)
 
     def _add(self, key: Key, more: Usage) -> None:
         self._used[key] = added(self._used.get(key, {}), more, FIGURES)
@@ -147,6 +213,30 @@ def added(one: Usage, other: Usage, names: Iterable[str] = COUNTED) -> Usage:
     return {name: one.get(name, 0) + other.get(name, 0) for name in names}
 
 
+def _name(model: Any) -> str:
+    return model if isinstance(model, str) else str(getattr(model, "model", None) or "")
+
+
+def _counter(model: Any) -> int:
+    counts = getattr(model, "_token_usage", None)
+    return id(model if counts is None else counts)
+
+
 def _counters(model: BaseLLM) -> Usage:
-    used = model.get_token_usage_summary()
-    return {name: getattr(used, name) for name in BY_MODELS}
+    used: Any = None
+    with suppress(Exception):  # a method of somebody's own
+        used = model.get_token_usage_summary()
+    figures = used if isinstance(used, dict) else {name: getattr(used, name, 0) for name in BY_MODELS}
+    return {name: value if type(value := figures.get(name)) is int else 0 for name in BY_MODELS}
+
+
+def _figures(usage: Any) -> Usage | None:
+    """Return the tokens that a provider has named; None if it named none."""
+    used = UsageMetrics.from_provider_dict(usage) if isinstance(usage, dict) else None
+    return {name: getattr(used, name) for name in BY_MODELS} if used and used.total_tokens else None
+
+
+def _same(one: Any, other: Any) -> bool:
+    with suppress(Exception):  # of a comparison of somebody's own
+        return one is not None and (one is other or bool(one == other))
+    return False

@@ -38,7 +38,11 @@ class BrowserSessions:
 
     def open(self, caller: Principal) -> BrowserSession:
         session = BrowserSession(caller)
-        now = self._database.now()
+        self.keep(session)
+        return session
+
+    def keep(self, session: BrowserSession) -> None:
+        caller, now = session.caller, self._database.now()
         with self._database.writing() as connection:
             browser_sessions.add(
                 connection,
@@ -49,7 +53,6 @@ class BrowserSessions:
                 form_key=session.form_key,
                 expires_at=now + LIFE,
             )
-        return session
 
     def find(self, key: str | None) -> BrowserSession | None:
         if not key:

@@ -18,6 +18,7 @@ from crew_service.engine.membership import Membership
 from crew_service.engine.metrics import Metrics, Pool
 from crew_service.engine.outbox import Outbox
 from crew_service.engine.principals import Tokens
+from crew_service.engine.printed_writer import PrintedWriter
 from crew_service.engine.retention import Retention
 from crew_service.engine.runner import Runner
 from crew_service.settings import Settings
@@ -43,8 +44,8 @@ class Process:
         self.is_stopping = False
         self.database = Database(settings.database, serve=True)
         self.flow_webhook = _flow_webhook(settings)
-        self.flow_webhooks = FlowWebhooks(self.database, self.flow_webhook) if self.flow_webhook else None
         self.retention = Retention(self.database, keep_days=settings.keep_days)
+        self.printed = PrintedWriter(self.database, settings)
         self.membership = Membership(self.database, on_loss=self._cancel_all)
         self.outbox = Outbox(
             self.database,
@@ -53,6 +54,10 @@ class Process:
             timeout=settings.webhook_timeout,
             attempts=settings.webhook_attempts,
             secret=settings.webhook_secret,
+            flow_webhook=self.flow_webhook,
+        )
+        self.flow_webhooks = (
+            FlowWebhooks(self.database, self.flow_webhook, self.outbox.posted) if self.flow_webhook else None
         )
         self.posted = self.outbox.posted if settings.delivers else _nothing
         self.crews = {name: Container(self, name, crew, dialect) for name, crew in crews.items()}
@@ -62,12 +67,13 @@ class Process:
         )
 
     def start(self) -> None:
-        tracing.is_wanted()  # which logs what is missing, at the start and not at the first request
+        tracing.start()
         self.membership.start()
         if self.settings.delivers:
             self.outbox.start()
             if self.flow_webhooks:
                 self.flow_webhooks.start()
+        self.printed.start()
         for crew in self.crews.values():
             crew.runner.start()
         self.retention.start()
@@ -86,10 +92,11 @@ class Process:
         self.is_stopping = True
         for crew in self.crews.values():
             crew.runner.stop()
+        self.printed.stop()
         if self.settings.delivers:
-            self.outbox.stop()
             if self.flow_webhooks:
                 self.flow_webhooks.stop()
+            self.outbox.stop()
         self.retention.stop()
         self.membership.stop()
         self.database.close()
@@ -116,6 +123,7 @@ class Container:
         settings = process.settings
         self.process = process
         self.name = name
+        self.title = name or settings.title or "Crew"
         self.settings = settings
         self.crew = crew
         self.database = process.database
@@ -134,6 +142,7 @@ class Container:
             fresh_ids=dialect.fresh_ids,
             posted=process.posted,
             spent=lambda by_model: process.metrics.spent(name, by_model),
+            printed=process.printed,
         )
         self.dead_letters = DeadLetters(self.database, crew=name, posted=process.outbox.posted)
         self.executions = Executions(

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypedDict
 
+from crew_service.engine.printed import Printed
+
 
 class Cancelled(Exception):
     """The segment ended on request, not because the crew failed."""
@@ -117,6 +119,7 @@ class Job:
     gate: ReviewDecision | None = None
     cancelled: Cancellation = field(default_factory=Cancellation)
     restore_from: str | None = None  # the id of a state that a Flow has stored itself
+    printed: Printed = field(default_factory=Printed)  # takes what the crew prints
 
 
 @dataclass(frozen=True)

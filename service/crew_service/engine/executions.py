@@ -21,8 +21,10 @@ from crew_service.engine.decisions import UnknownExecution as UnknownExecution
 from crew_service.engine.decisions import UnknownTask as UnknownTask
 from crew_service.engine.decisions import decided, kept, settled
 from crew_service.engine.idempotency import IdempotencyKey
+from crew_service.engine.origin import origin
 from crew_service.engine.principals import Principal
-from crew_service.storage import integrity, queries, questions, states, views, webhooks
+from crew_service.engine.printed import MOST
+from crew_service.storage import integrity, printed, queries, questions, states, views, webhooks
 from crew_service.storage.database import Database
 from crew_service.storage.states import State
 
@@ -87,6 +89,7 @@ class Executions:
                 inputs=start.inputs,
                 limits=start.limits or None,
                 meta=start.meta,
+                dag_id=found.dag_id if (found := origin(start.meta)) else None,
                 trace=tracing.kicked_off(),
                 webhooks=start.webhooks or None,
                 restore_from=start.restore_from,
@@ -119,6 +122,11 @@ class Executions:
         with self._database.reading() as connection:
             row = views.head(connection, some_id)
         return row if self._sees(caller, row) else None
+
+    def printed(self, execution_id: str) -> str:
+        """Return what the crew of an execution printed, the newest MiB."""
+        with self._database.reading() as connection:
+            return printed.last(connection, execution_id, most=MOST)[0]
 
     def find(self, caller: Principal, some_id: str) -> tuple[Row[Any], list[TaskOutput]] | None:
         """By the polled id or by that of the kickoff; with the finished tasks."""

@@ -1,30 +1,26 @@
-"""The webhook that a Flow's question is announced with: signed, sent once, with an address that takes one answer."""
+"""The webhook that a Flow's question is announced with: signed, with an address that takes one answer.
+
+It goes through the outbox, as every webhook does. What proves an answer is derived when it is sent, and never stored.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import json
-import logging
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-import requests
 from sqlalchemy.engine import Row
 
-from crew_service.engine import paths, sending
+from crew_service.engine import paths
 from crew_service.engine.background import Background
-from crew_service.storage import questions
+from crew_service.storage import questions, webhooks
 from crew_service.storage.database import Database
 
-log = logging.getLogger(__name__)
-
 PAUSE = 0.25  # seconds between two polls for questions
-TIMEOUT = 30.0  # seconds for the receiver to answer
-AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -40,16 +36,9 @@ class FlowWebhook:
     def is_token(self, question_id: str, token: str) -> bool:
         return hmac.compare_digest(self.response_token(question_id).encode(), token.encode("utf-8", "replace"))
 
-    def headers(self, question_id: str, raw: bytes, *, now: float) -> dict[str, str]:
-        signed = sending.signature(self.secret, raw, int(now), question_id)
-        return {"Content-Type": "application/json", "Webhook-Id": question_id, **signed}
-
     def body(self, question_id: str, row: Row[Any]) -> dict[str, Any]:
+        """Return what is stored; `with_answer` completes it."""
         gate: Mapping[str, Any] = row.gate
-        token = self.response_token(question_id)
-        address = (
-            f"{self.base_url}{paths.of_crew(row.crew)}/human_feedback_requests/{question_id}/respond?token={token}"
-        )
         return {
             "event_type": "new_request",
             "id": question_id,
@@ -63,8 +52,8 @@ class FlowWebhook:
             "emit": gate["outcomes"] or None,
             **gate["details"],
             "created_at": datetime.fromtimestamp(row.updated_at, timezone.utc).isoformat(),
-            "callback_url": address,
-            "response_token": token,
+            "callback_url": f"{paths.of_crew(row.crew)}/human_feedback_requests/{question_id}/respond",
+            "response_token": None,
             "deployment_id": None,
             "deployment_name": gate["agent"],
             "assigned_to": None,
@@ -72,14 +61,21 @@ class FlowWebhook:
             "routing": {"effective_responders": [], "enforce_routing_rules": False},
         }
 
+    def with_answer(self, body: str) -> str:
+        """Add what answers the question to a stored body."""
+        asked = json.loads(body)
+        token = self.response_token(asked["id"])
+        address = f"{self.base_url}{asked['callback_url']}?token={token}"
+        return json.dumps({**asked, "callback_url": address, "response_token": token})
+
 
 class FlowWebhooks:
-    """Announces the questions of every Flow of this database, one POST each."""
+    """Puts the question of every Flow of this database into the outbox, once, whichever service has asked it."""
 
-    def __init__(self, database: Database, webhook: FlowWebhook) -> None:
+    def __init__(self, database: Database, webhook: FlowWebhook, posted: Callable[[], None]) -> None:
         self._database = database
         self._webhook = webhook
-        self._pool = ThreadPoolExecutor(AT_ONCE, "flow-webhook")
+        self._posted = posted
         self._loop = Background("flow-webhooks", self._announce, pause=PAUSE)
 
     def start(self) -> None:
@@ -87,27 +83,16 @@ class FlowWebhooks:
 
     def stop(self) -> None:
         self._loop.stop()
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _announce(self) -> None:
         with self._database.reading() as connection:
             if not questions.any_unannounced(connection):
                 return
+        now = self._database.now()
         with self._database.writing() as connection:
-            found = questions.claim_unannounced(connection, now=self._database.now())
-        for question_id, row in found:
-            self._pool.submit(self._send, question_id, row)
-
-    def _send(self, question_id: str, row: Row[Any]) -> None:
-        raw = json.dumps(self._webhook.body(question_id, row)).encode()
-        headers = self._webhook.headers(question_id, raw, now=self._database.now())
-        labels = {"execution_id": row.id, "webhook": "flow"}
-        try:
-            answer = requests.post(self._webhook.url, raw, headers=headers, timeout=TIMEOUT, allow_redirects=False)
-            problem = None if answer.ok and not answer.is_redirect else f"HTTP {answer.status_code}"
-        except requests.RequestException as error:
-            problem = type(error).__name__
-        if problem:
-            log.warning("flow webhook not delivered: %s; it is not sent again", problem, extra=labels)
-        else:
-            log.info("flow webhook delivered", extra=labels)
+            for question_id, row in questions.claim_unannounced(connection, now=now):
+                body = self._webhook.body(question_id, row)
+                webhooks.post(
+                    connection, row.id, webhooks.FLOW, {"url": self._webhook.url}, body, now=now, key=question_id
+                )
+        self._posted()

@@ -20,6 +20,7 @@ from sqlalchemy.engine import Row
 
 from crew_service.engine import retrying, sending
 from crew_service.engine.crew import Cancellation, Cancelled
+from crew_service.engine.flow_webhook import FlowWebhook
 from crew_service.engine.membership import Membership
 from crew_service.engine.metrics import Metrics
 from crew_service.engine.paths import ROOT
@@ -51,6 +52,7 @@ class Outbox:
         timeout: float,
         attempts: int,
         secret: str | None = None,
+        flow_webhook: FlowWebhook | None = None,
     ) -> None:
         self._database = database
         self._membership = membership
@@ -58,6 +60,7 @@ class Outbox:
         self._timeout = timeout
         self._attempts = attempts
         self._secret = secret
+        self._flow_webhook = flow_webhook
         self._working: dict[str, tuple[str, asyncio.Task[None]]] = {}  # queue: its receiver and its task
         self._silent: set[str] = set()  # receivers that did not answer the last time
         self._loop = asyncio.new_event_loop()
@@ -115,6 +118,7 @@ class Outbox:
                     now=self._database.now(),
                     per_receiver=2 * PER_RECEIVER,  # those at work are among them
                     without=self._full(),
+                    with_flows=self._flow_webhook is not None,
                 )
             chosen = self._with_room(found)
             if not chosen:
@@ -186,7 +190,7 @@ class Outbox:
                 body,
                 key=webhook.key,
                 authentication=queue.authentication,
-                secret=self._secret,
+                secret=self._secret_of(webhook),
                 now=now,
             )
         (self._silent.discard if sending.answered(problem) else self._silent.add)(queue.receiver)
@@ -197,7 +201,12 @@ class Outbox:
         """Return the body and the moment that is signed with it."""
         with self._database.reading() as connection:
             body = webhooks.body_of(connection, webhook.id)
+        if body is not None and self._flow_webhook and webhook.kind == webhooks.FLOW:
+            body = self._flow_webhook.with_answer(body)
         return None if body is None else body.encode(), self._database.now()
+
+    def _secret_of(self, webhook: Row[Any]) -> str | None:
+        return self._flow_webhook.secret if self._flow_webhook and webhook.kind == webhooks.FLOW else self._secret
 
     def _settle(self, queue: Row[Any], webhook: Row[Any], problem: str | None, *, last: bool) -> Row[Any] | None:
         """Store what came of it, however long the database takes, and return what is next: it is not sent again."""

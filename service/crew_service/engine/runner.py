@@ -12,6 +12,7 @@ from crew_service.engine.background import Background
 from crew_service.engine.crew import Cancelled, Crew
 from crew_service.engine.limits import Limits
 from crew_service.engine.membership import Membership
+from crew_service.engine.printed_writer import PrintedWriter
 from crew_service.engine.segments import Segment
 from crew_service.storage import claims, integrity, queries
 from crew_service.storage.availability import DatabaseUnavailable
@@ -41,6 +42,7 @@ class Runner:
         fresh_ids: bool,
         posted: Callable[[], None],
         spent: Callable[[usage.ByModel], None],
+        printed: PrintedWriter,
     ) -> None:
         self._database = database
         self._membership = membership
@@ -51,6 +53,7 @@ class Runner:
         self._fresh_ids = fresh_ids
         self._posted = posted
         self._spent = spent
+        self._printed = printed
         self._running: dict[str, Segment] = {}
         self._cancelled: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -153,6 +156,7 @@ class Runner:
             fresh_ids=self._fresh_ids,
             posted=self._posted,
             spent=self._spent,
+            printed=self._printed,
         )
 
     def _run(self, segment: Segment) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
@@ -34,6 +35,7 @@ from crew_service.engine.crew import (
 )
 from crew_service.engine.drafts import hashes_of
 from crew_service.engine.limits import Limits
+from crew_service.engine.printed_writer import PrintedWriter
 from crew_service.storage import queries, questions, states, webhooks
 from crew_service.storage.database import Database
 from crew_service.storage.json_values import tidy
@@ -58,6 +60,7 @@ class Segment:
         fresh_ids: bool,
         posted: Callable[[], None],
         spent: Callable[[usage.ByModel], None],
+        printed: PrintedWriter,
     ) -> None:
         self.execution_id: str = row.id
         self._fence = queries.Fence(row.id, row.segment, 0)
@@ -67,6 +70,7 @@ class Segment:
         self._fresh_ids = fresh_ids
         self._posted = posted
         self._spent = spent
+        self._printed = printed
         self._began = time.monotonic()
         self._writing = threading.Lock()
         self._done = list(done)
@@ -74,7 +78,14 @@ class Segment:
         self._used = self._used_before
         self._tasks = OpenTasks(row)
         self._stream = events.Stream((row.webhooks or {}).get("events"))
-        self.job = Job(row.id, row.inputs, done, _decided(row.gate), restore_from=row.restore_from)
+        self.job = Job(
+            row.id,
+            row.inputs,
+            done,
+            _decided(row.gate),
+            restore_from=row.restore_from,
+            printed=printed.of(row.id),
+        )
 
     @property
     def work_seconds(self) -> float:
@@ -86,7 +97,7 @@ class Segment:
         """Run the crew and record how the segment ended; `Cancelled` goes on to the caller."""
         with tracing.segment(self._row) as span:
             try:
-                outcome = crew.run(self.job, self.report)
+                outcome = self._outcome(crew)
             except Cancelled:
                 raise
             except BaseException as failure:  # even SystemExit of a crew must not end the service
@@ -94,6 +105,13 @@ class Segment:
                 self.fail(str(failure) if isinstance(failure, CrewFailed) else f"{span.error}: {failure}")
             else:
                 self._end(outcome)
+
+    def _outcome(self, crew: Crew) -> Completed | PendingReview:
+        """Run the crew; what it printed is stored before its outcome is."""
+        try:
+            return crew.run(self.job, self.report)
+        finally:
+            self._printed.write(self.job.printed)
 
     def report(self, progress: Progress) -> None:
         self.job.cancelled.raise_if_set()
@@ -290,17 +308,18 @@ class OpenTasks:
 
     def count(self, by_task: Mapping[str, Mapping[str, Any]]) -> usage.ByModel:
         """Take the figures of this segment; return by how much those of each model have grown."""
-        grown: usage.ByModel = {}
+        changed: dict[str, Counter[str]] = defaultdict(Counter)  # what moves to another task is less in its own
         for task_id, models in by_task.items():
             for model, given in models.items():
                 figures = usage.of_model(given)
                 more = usage.since(figures, self._counted.get((task_id, model), {}))
                 self._counted[task_id, model] = figures
-                usage.add_to(grown, model, more)
-                usage.add_to(self._models, model, more)
+                changed[model].update(more)
                 if (task := self._task(task_id)) is not None:
                     usage.add_to(task.setdefault("usage", {}), model, more, most=usage.MOST_MODELS_OF_TASK)
-        return grown
+        for model, more in changed.items():
+            usage.add_to(self._models, model, more)
+        return {model: usage.of_model(dict(more)) for model, more in changed.items()}
 
     def end(self, task: Mapping[str, Any]) -> dict[str, Any]:
         """Return the figures of a task that is finished."""

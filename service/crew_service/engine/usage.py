@@ -31,7 +31,13 @@ ByModel = dict[str, Figures]
 
 def counted(given: Mapping[str, Any] | None) -> Figures:
     """Return the figures that a crew gave; what is no number of tokens counts as none."""
-    return {name: _figure((given or {}).get(name)) for name in COUNTED}
+    return _whole({name: _figure((given or {}).get(name)) for name in COUNTED})
+
+
+def _whole(figures: Figures) -> Figures:
+    """Make the total no less than its parts: a budget, which is of the total, must not miss what they tell."""
+    parts = figures["prompt_tokens"] + figures["completion_tokens"]
+    return {**figures, "total_tokens": _figure(max(figures["total_tokens"], parts))}
 
 
 def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> Figures:
@@ -40,7 +46,7 @@ def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> Figures:
 
 def of_model(given: Any) -> Figures:
     """Return the figures of one model, also how much of its prompts was cached, and how many calls gave no figures."""
-    figures = {name: _figure(given.get(name) if isinstance(given, dict) else None) for name in OF_MODEL}
+    figures = _whole({name: _figure(given.get(name) if isinstance(given, dict) else None) for name in OF_MODEL})
     return {name: figure for name, figure in figures.items() if figure or name in COUNTED}
 
 
@@ -59,7 +65,7 @@ def read(stored: Any) -> ByModel:
 
 
 def since(later: Figures, earlier: Figures) -> Figures:
-    return of_model({name: later.get(name, 0) - earlier.get(name, 0) for name in OF_MODEL})
+    return {name: later.get(name, 0) - earlier.get(name, 0) for name in OF_MODEL}
 
 
 def so_far(row: Row[Any]) -> Usage | None:

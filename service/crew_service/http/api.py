@@ -36,6 +36,7 @@ from crew_service.http.dialects import Dialect
 from crew_service.http.dialects.base import Body
 from crew_service.http.dialects.request_models import FlowAnswerBody, ResumeFeedbackBody
 from crew_service.http.dialects.spec import WORDS as SPECIFIED
+from crew_service.http.html import plain_text
 from crew_service.storage.states import State
 
 LONGEST_KEY = 255
@@ -154,6 +155,17 @@ class Api:
         if text is None:
             raise UnknownExecution("no such execution")
         return Response(text, media_type="application/json", headers=headers)
+
+    async def logs(self, request: Request) -> Response:
+        return await run_in_threadpool(self._logs, _caller(request), request.path_params["id"])
+
+    def _logs(self, caller: Principal, some_id: str) -> Response:
+        head = self._executions.head(caller, some_id) if _is_uuid(some_id) else None
+        if head is None:
+            raise UnknownExecution("no such execution")
+        if caller.user is not None:
+            raise HTTPException(403, "What a crew printed may be anything; it needs the organization's token.")
+        return plain_text(self._executions.printed(head.id))
 
     async def resume(self, request: Request) -> JSONResponse:
         decision, once = await self._read(request, "resume", self._decision)

@@ -57,7 +57,7 @@ def crew_app(service: Container, dialect: Dialect, base: str = "") -> FastAPI:
     app.add_middleware(RequestMetrics, metrics=service.metrics, crew=service.name)
     api = Api(service, dialect)
     _add_routes(app, endpoints, api)
-    page.Page(service, dialect).add_to(app)
+    page.Page(service).add_to(app)
     app.add_exception_handler(Refused, api.refused)
     app.add_exception_handler(KeyReused, key_reused)
     errors.add_to(app)

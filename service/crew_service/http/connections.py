@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from crew_service.settings import Settings
 
@@ -31,8 +31,8 @@ def room(max_connections: int | None) -> int:
     return min(max_connections or 10_000, allowed)
 
 
-class GuardedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """The server's own protocol; both of its parsers set `cycle` once the headers of a request are complete."""
+class GuardedProtocol(HttpToolsProtocol):
+    """One parser, wherever the service is installed: it sets `cycle` once the headers of a request are complete."""
 
     header_seconds = HEADER_SECONDS
     room = 10_000
@@ -104,8 +104,8 @@ class GuardedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         return self.half_sent() or self.transport.get_write_buffer_size() > 0
 
     def pipelined(self) -> int:
-        """Requests that wait for the answer to the one before them; h11 itself parses none of these yet."""
-        return len(getattr(self, "pipeline", ()))
+        """Requests that wait for the answer to the one before them."""
+        return len(self.pipeline)
 
     def half_sent(self) -> bool:
         """A request has begun to arrive, or never did on a new connection."""

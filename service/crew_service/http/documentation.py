@@ -166,7 +166,7 @@ def _ask_for_inputs(schema: dict[str, Any], crew: Crew) -> None:
         del schema["properties"]["restoreFromStateId"]
     if not crew.inputs:
         return
-    named = {name: {"type": ANY_BUT_NULL} for name in crew.inputs}
+    named = {name: {"type": ANY_BUT_NULL} if name in crew.required else {} for name in crew.inputs}
     schema["properties"]["inputs"] |= {"properties": named, "required": list(crew.required)}
     if crew.required:
         schema["required"] = ["inputs"]

@@ -165,6 +165,16 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             problems={304: "Nothing has happened since.", 404: "The id is not known."},
         ),
         Endpoint(
+            method="GET",
+            path="/executions/{id}/logs",
+            handler=Api.logs,
+            summary="What the crew printed, the last MiB of it",
+            answer=None,
+            media=PlainTextResponse,
+            parameters=(SOME_ID,),
+            problems={403: "A user's token.", 404: "The id is not known."},
+        ),
+        Endpoint(
             method="POST",
             path="/resume",
             handler=Api.resume,

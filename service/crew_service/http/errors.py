@@ -15,12 +15,12 @@ from crew_service.engine.health import DatabaseUnavailable
 
 def add_to(app: FastAPI) -> None:
     app.add_exception_handler(DatabaseUnavailable, _unavailable)
-    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(ClientDisconnect, _left)
     app.add_exception_handler(Exception, _unforeseen)
 
 
-async def _http_error(request: Request, error: Any) -> Response:
+async def http_error(request: Request, error: Any) -> Response:
     if error.status_code == 405:
         allowed = _with_head(error.headers["Allow"])
         if request.method == "OPTIONS":

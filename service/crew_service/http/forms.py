@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from typing import Any
 from urllib.parse import parse_qs, urlencode
@@ -17,10 +16,8 @@ from crew_service.engine.decisions import AnotherDraft, BadAnswer, Decision, Ref
 from crew_service.http import bodies
 from crew_service.http.auth import DENIED
 from crew_service.http.html import html_page
-from crew_service.http.login_limit import LoginLimit
+from crew_service.http.login_limit import LoginLimit, LoginRefused
 from crew_service.http.sender import sender_of
-
-log = logging.getLogger(__name__)
 
 COOKIE = "crew_session"
 FORM_LIMIT = 256 * 1024  # bytes of a form
@@ -61,43 +58,27 @@ class Forms(ABC):
             return BrowserSession(caller)
         return await run_in_threadpool(self._sessions.find, request.cookies.get(COOKIE))
 
-    def login_form(self, request: Request) -> Response:
+    def login_form(self, request: Request, execution_id: str = "") -> Response:
         if "text/html" in request.headers.get("accept", ""):
-            return html_page("login.html", 401)
+            return html_page("login.html", 401, title=self._service.title, back=execution_id)
         raise HTTPException(401, DENIED, {"WWW-Authenticate": "Bearer"})
 
     async def login(self, request: Request) -> Response:
-        form = await _form(request)
-        typed = {name: form[name] for name in TYPED if name in form}
+        form = await read_form(request)
+        typed, back = {name: form[name] for name in TYPED if name in form}, form.get("back", "")
         address = sender_of(request)
-        wait = self._limit.wait(address)
-        if wait:
-            log.warning("login refused: too many failures from %s", address)
-            problem = f"Too many failures; try again in {wait:.0f} seconds."
-            return html_page("login.html", 429, problem=problem, typed=typed)
-        caller = self._service.tokens.caller(form.get("token", ""))
-        if caller is None:
-            self._limit.failed(address)
-            log.warning("login failed from %s", address)
-            return html_page("login.html", 401, problem=DENIED, typed=typed)
-        self._limit.succeeded(address)
-        log.info("login of %s from %s", caller.key, address)
+        try:
+            [(_, caller)] = self._limit.admit(address, form.get("token", ""), [self._service])
+        except LoginRefused as refused:
+            said = {"title": self._service.title, "problem": refused.problem}
+            return html_page("login.html", refused.status, **said, typed=typed, back=back)
         session = await run_in_threadpool(self._sessions.open, caller)
-        answer = await self.show(request, session, typed["execution_id"], typed) if typed else _to_page()
+        answer = await self.show(request, session, typed["execution_id"], typed) if typed else _to_page(back)
         self._keep(request, answer, session)
         return answer
 
     def _keep(self, request: Request, answer: Response, session: BrowserSession) -> None:
-        secure = request.url.scheme == "https"
-        answer.set_cookie(
-            COOKIE,
-            session.key,
-            max_age=int(LIFE),
-            path=_base(request),
-            httponly=True,
-            samesite="strict",
-            secure=secure,
-        )
+        keep_cookie(request, answer, COOKIE, session.key, path=_base(request))
 
     async def logout(self, request: Request) -> Response:
         session, _ = await self._signed_form(request)
@@ -125,9 +106,10 @@ class Forms(ABC):
         return _to_page(back, notice=_notice(decision))
 
     async def _sign_in_again(self, request: Request) -> Response:
-        form = await _form(request)
+        form = await read_form(request)
         typed = {name: form[name] for name in TYPED if name in form}
-        return html_page("login.html", 401, problem=ENDED if typed.get("execution_id") else DENIED, typed=typed)
+        problem = ENDED if typed.get("execution_id") else DENIED
+        return html_page("login.html", 401, title=self._service.title, problem=problem, typed=typed)
 
     async def cancel(self, request: Request) -> Response:
         session, form = await self._signed_form(request)
@@ -147,10 +129,16 @@ class Forms(ABC):
         session = await run_in_threadpool(self._sessions.find, request.cookies.get(COOKIE))
         if session is None:
             raise HTTPException(401, DENIED, {"WWW-Authenticate": "Bearer"})
-        form = await _form(request)
+        form = await read_form(request)
         if not session.made_form(form.get("form_key", "")):
             raise HTTPException(403, REFUSED_FORM)
         return session, form
+
+
+def keep_cookie(request: Request, answer: Response, name: str, key: str, *, path: str) -> None:
+    """Give the browser the key of a session, which no script can read and no other site sends."""
+    secure = request.url.scheme == "https"
+    answer.set_cookie(name, key, max_age=int(LIFE), path=path, httponly=True, samesite="strict", secure=secure)
 
 
 def _base(request: Request) -> str:
@@ -183,7 +171,7 @@ def _notice(decision: Decision) -> str:
     return "approved" if decision.is_approve else "revised"
 
 
-async def _form(request: Request) -> dict[str, str]:
+async def read_form(request: Request) -> dict[str, str]:
     raw = await bodies.read(request, limit=FORM_LIMIT, seconds=30)
     try:
         fields = parse_qs(raw.decode("ascii"), keep_blank_values=True, max_num_fields=20, errors="strict")

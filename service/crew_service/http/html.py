@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
 
 from crew_service.engine.overview import beginning
 from crew_service.http import differences, markdown
@@ -16,12 +17,31 @@ POLICY = "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 
 
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+def _moment(seconds: float) -> Markup:
+    """Return a moment in UTC, which the page's script puts into the time zone of its reader."""
+    moment = datetime.fromtimestamp(seconds, timezone.utc)
+    shown = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return Markup('<time datetime="{}">{}</time>').format(moment.isoformat(timespec="seconds"), shown)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{seconds:.1f} s"
+
+
+def _usd(cost: float) -> str:
+    return f"${cost:,.2f}" if cost >= 1 else f"${cost:.4f}"
 
 
 templates = Environment(loader=PackageLoader(__package__), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-templates.filters |= {"moment": _moment, "markdown": markdown.render, "fromjson": beginning}
+templates.filters |= {
+    "moment": _moment,
+    "duration": _duration,
+    "usd": _usd,
+    "markdown": markdown.render,
+    "fromjson": beginning,
+}
 templates.globals["compared"] = differences.compare
 
 

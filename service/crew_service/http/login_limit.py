@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
+from collections.abc import Iterable
+
+from crew_service.engine.container import Container
+from crew_service.engine.principals import Principal
+from crew_service.http.auth import DENIED
+
+log = logging.getLogger(__name__)
 
 TRIES, SECONDS = 10, 60.0  # failures of one address within that time; then it has to wait
 ADDRESSES = 10_000  # remembered; the oldest are forgotten first
+
+
+class LoginRefused(Exception):
+    def __init__(self, status: int, problem: str) -> None:
+        super().__init__(problem)
+        self.status, self.problem = status, problem
 
 
 class LoginLimit:
@@ -14,6 +28,24 @@ class LoginLimit:
 
     def __init__(self) -> None:
         self._failures: dict[str, deque[float]] = {}
+
+    def admit(self, address: str, token: str, crews: Iterable[Container]) -> list[tuple[Container, Principal]]:
+        """Return the crews that a typed token opens, each with its caller, the first one's for the log.
+
+        :raises LoginRefused: it opens none, or too many tries from this address have failed
+        """
+        if wait := self.wait(address):
+            log.warning("login refused: too many failures from %s", address)
+            raise LoginRefused(429, f"Too many failures; try again in {wait:.0f} seconds.")
+        callers = [(crew, crew.tokens.caller(token)) for crew in crews]
+        known = [(crew, caller) for crew, caller in callers if caller]
+        if not known:
+            self.failed(address)
+            log.warning("login failed from %s", address)
+            raise LoginRefused(401, DENIED)
+        self.succeeded(address)
+        log.info("login of %s from %s", known[0][1].key, address)
+        return known
 
     def wait(self, address: str) -> float:
         """Return the seconds until this address may try again; 0 when it may."""

@@ -6,6 +6,16 @@ const SLOWEST = 30000; // after failures
 let pause = PAUSE;
 const shown = new Map(); // what the server last sent for each part
 
+// A server knows no time zones: it writes UTC, which stays where this script does not run.
+function localize() {
+  for (const time of document.querySelectorAll("time[datetime]:not([title])")) {
+    const moment = new Date(time.dateTime);
+    if (Number.isNaN(moment.getTime())) continue;
+    time.title = time.textContent;
+    time.textContent = moment.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+  }
+}
+
 function remember(root) {
   for (const part of root.querySelectorAll("[data-live]")) shown.set(part.id, part.outerHTML);
 }
@@ -44,6 +54,7 @@ function update(next) {
   }
   for (const id of old) retire(document.getElementById(id));
   restore();
+  localize();
 }
 
 function insert(fresh) {
@@ -99,7 +110,10 @@ function keep(field) {
 function restore() {
   for (const field of document.querySelectorAll("textarea[data-keep]")) {
     const kept = sessionStorage.getItem("feedback-" + field.dataset.keep);
-    if (kept && !field.value) field.value = kept;
+    if (kept && !field.value) {
+      field.value = kept;
+      for (let part = field.closest("details"); part; part = part.parentElement.closest("details")) part.open = true;
+    }
   }
 }
 
@@ -109,6 +123,7 @@ document.addEventListener("input", (event) => {
 
 if (document.querySelector("[data-live]")) {
   remember(document);
+  localize();
   restore();
   schedule();
 }

@@ -12,8 +12,8 @@ from fastapi.responses import Response
 
 from crew_service.engine.browser_sessions import BrowserSession
 from crew_service.engine.container import Container
+from crew_service.engine.origin import LONGEST_ID
 from crew_service.engine.overview import PAGE, Filter, Overview, cursor
-from crew_service.http.dialects import Dialect
 from crew_service.http.forms import NOTICES, PROBLEMS, Forms, without_zeros
 from crew_service.http.html import html_page, plain_text
 from crew_service.storage.states import State
@@ -37,14 +37,14 @@ SCRIPT = (Path(__file__).parent / "page.js").read_bytes()
 class Page(Forms):
     """Plain forms and links, which work without the script too; the script keeps what is shown up to date."""
 
-    def __init__(self, service: Container, dialect: Dialect) -> None:
+    def __init__(self, service: Container) -> None:
         super().__init__(service)
-        self._dialect = dialect
-        self._data = Overview(service.database, service.name)
+        self._data = Overview(service.database, service.name, service.settings.prices)
 
     def add_to(self, app: FastAPI) -> None:
         for method, path, name in ROUTES:
-            app.add_api_route(path, getattr(self, name), methods=[method], include_in_schema=False, response_model=None)
+            handler = script if name == "script" else getattr(self, name)
+            app.add_api_route(path, handler, methods=[method], include_in_schema=False, response_model=None)
 
     async def executions(self, request: Request) -> Response:
         session = await self.session(request)
@@ -52,7 +52,7 @@ class Page(Forms):
             return self.login_form(request)
         which = _filter(request, self._service.name, session)
         shown = await run_in_threadpool(self._data.listed, which)
-        query = {name: request.query_params[name] for name in ("q", "state") if request.query_params.get(name)}
+        query = {name: request.query_params[name] for name in ("q", "state", "dag") if request.query_params.get(name)}
         older = urlencode({**query, "before": cursor(shown.rows[-1])}) if shown.has_older else ""
         return await run_in_threadpool(
             html_page,
@@ -68,7 +68,7 @@ class Page(Forms):
     async def execution(self, request: Request) -> Response:
         session = await self.session(request)
         if session is None:
-            return self.login_form(request)
+            return self.login_form(request, _id(request))
         return await self.show(request, session, _id(request))
 
     async def show(
@@ -91,20 +91,21 @@ class Page(Forms):
             raise HTTPException(404, "There is no such text.")
         return plain_text(found)
 
-    async def script(self, request: Request) -> Response:
-        headers = {"Cache-Control": "max-age=300", "X-Content-Type-Options": "nosniff"}
-        return Response(SCRIPT, media_type="text/javascript", headers=headers)
-
     def _common(self, request: Request, session: BrowserSession) -> dict[str, Any]:
         return {
             "crew": self._service.name,
-            "dialect": self._dialect.name,
+            "title": self._service.title,
             "tasks": self._service.crew.tasks,
             "who": session.caller.user or "the organization",
             "form_key": session.form_key,
             "notice": NOTICES.get(request.query_params.get("notice", "")),
             "problem": PROBLEMS.get(request.query_params.get("problem", "")),
         }
+
+
+async def script(request: Request) -> Response:
+    headers = {"Cache-Control": "max-age=300", "X-Content-Type-Options": "nosniff"}
+    return Response(SCRIPT, media_type="text/javascript", headers=headers)
 
 
 def _filter(request: Request, crew: str, session: BrowserSession) -> Filter:
@@ -117,7 +118,8 @@ def _filter(request: Request, crew: str, session: BrowserSession) -> Filter:
         before = (float(moment), last) if moment else None
     except ValueError:
         before = None
-    return Filter(crew, session.caller.user, states, search[:LONGEST_SEARCH], before)
+    dag_id = without_zeros(given.get("dag", "")).strip()[:LONGEST_ID] or None
+    return Filter(crew, session.caller.user, states, search[:LONGEST_SEARCH], dag_id, before)
 
 
 def _id(request: Request) -> str:

@@ -1,14 +1,21 @@
-"""What is at the root where several crews are served, each below `/crews/<name>`."""
+"""What is at the root where several crews are served, each below `/crews/<name>`: health, and a page for browsers."""
 
 from __future__ import annotations
 
-from fastapi import FastAPI
-from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import JSONResponse
+from typing import Any
 
+from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from crew_service.engine import paths
 from crew_service.engine.container import Process
 from crew_service.http import errors
 from crew_service.http.api import health_answer
+from crew_service.http.front import Front
+
+MOST_NAMED = 10
 
 
 def create_app(process: Process) -> FastAPI:
@@ -26,5 +33,21 @@ def create_app(process: Process) -> FastAPI:
     app.add_api_route("/healthz", healthz)
     app.add_api_route("/livez", livez)
     app.add_api_route("/readyz", readyz)
+
+    async def nothing_here(request: Request, error: Any) -> Response:
+        """Say which crews there are to whom may call them: a wrong name is an easy mistake."""
+        header = request.headers.get("authorization", "")
+        callable_ = [name for name, crew in process.crews.items() if crew.tokens.of_header(header)]
+        if error.status_code == 404 and callable_:
+            error = HTTPException(404, f"Nothing is here. The crews are at {_listed(callable_)}")
+        return await errors.http_error(request, error)
+
+    Front(process).add_to(app)
     errors.add_to(app)
+    app.add_exception_handler(HTTPException, nothing_here)
     return app
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} others" if len(names) > MOST_NAMED else ""
+    return ", ".join(paths.of_crew(name) for name in names[:MOST_NAMED]) + more

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import or_, select
+from sqlalchemy import or_, select, union_all
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.sql import ColumnElement, Select
 
@@ -21,16 +21,17 @@ def newest(
     *,
     crew: str | None,
     owner: str | None,
+    dag_id: str | None = None,
     states: Collection[State] = (),
     before: Position | None = None,
     limit: int,
 ) -> list[Row[Any]]:
-    """Return them, the newest first; of every crew, of everybody, in every state where none is given.
+    """Return them, the newest first; of every crew, of everybody, of every DAG, in every state where none is given.
 
     :param columns: `created_at` and `id` among them
     """
     query = _in_order(select(*columns), limit)
-    for column, value in ((executions.c.crew, crew), (executions.c.owner, owner)):
+    for column, value in ((executions.c.crew, crew), (executions.c.owner, owner), (executions.c.dag_id, dag_id)):
         if value is not None:
             query = query.where(column == value)
     if before:
@@ -40,9 +41,10 @@ def newest(
         )
     if not states:
         return list(connection.execute(query))
-    # One query for each state: together they would be read along an index of all states.
-    rows = [row for state in states for row in connection.execute(query.where(executions.c.state == state))]
-    return sorted(rows, key=position, reverse=True)[:limit]
+    # A part for each state, since together they would be read along an index of all states; in one statement, so that
+    # an execution whose state changes meanwhile is neither missed nor seen twice.
+    parts = [select(query.where(executions.c.state == state).subquery()) for state in states]
+    return sorted(connection.execute(union_all(*parts)), key=position, reverse=True)[:limit]
 
 
 def position(row: Row[Any]) -> Position:

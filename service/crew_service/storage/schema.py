@@ -1,4 +1,8 @@
-"""Brings a database to the schema of this release, once, however many processes start at the same time."""
+"""Brings a database to the schema of this release, once, however many processes start at the same time.
+
+On PostgreSQL two neighbouring releases may share a database for the time of a rollout, there and back: migrations only
+add, and a database that a newer release has upgraded says from which migration on an older one may go on.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from sqlalchemy.engine import Connection
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 BEFORE_MIGRATIONS = "0001"  # what release 0.1 made, which kept no account of it
+OLDEST = "0011"  # the last migration of the oldest release that may work beside this one
 SQLITE_VERSION = 2  # release 0.1 refuses any but its own, which is 1
 LOCK = 0x63726577  # of PostgreSQL, for the transaction that changes the schema
 
@@ -29,8 +34,13 @@ def bring_up_to_date(connection: Connection) -> None:
     if found == newest():
         return
     if found is not None and found > newest():
-        raise OtherVersion
+        if not _may_work_beside(connection, found):
+            raise OtherVersion
+        return
     _upgrade(connection, carried_over=found == BEFORE_MIGRATIONS)
+    connection.execute(text("DELETE FROM releases"))
+    row = {"newest": newest(), "oldest": OLDEST}
+    connection.execute(text("INSERT INTO releases (newest, oldest) VALUES (:newest, :oldest)"), row)
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql(f"PRAGMA user_version={SQLITE_VERSION}")
 
@@ -47,6 +57,15 @@ def _revision(connection: Connection) -> str | None:
     if connection.dialect.name == "sqlite" and _sqlite_version(connection) != 1:
         raise OtherVersion
     return BEFORE_MIGRATIONS
+
+
+def _may_work_beside(connection: Connection, found: str) -> bool:
+    """Whether the newer release that has upgraded the database says so."""
+    if connection.dialect.name == "sqlite" or not inspect(connection).has_table("releases"):
+        return False
+    asked = text("SELECT oldest FROM releases WHERE newest = :found")
+    oldest: str | None = connection.execute(asked, {"found": found}).scalar()
+    return oldest is not None and oldest <= newest()
 
 
 def _sqlite_version(connection: Connection) -> int:

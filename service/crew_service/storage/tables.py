@@ -5,7 +5,7 @@ A change here needs a migration in `migrations/versions`; a test compares the tw
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, Boolean, Column, Float, Index, Integer, MetaData, String, Table, Text, text
+from sqlalchemy import JSON, BigInteger, Boolean, Column, Float, Index, Integer, MetaData, String, Table, Text, text
 
 metadata = MetaData()
 
@@ -33,6 +33,7 @@ executions = Table(
     Column("inputs", JSON, nullable=False),
     Column("restore_from", String(255)),  # the id of a state that a Flow goes on from
     Column("meta", JSON(none_as_null=True)),
+    Column("dag_id", String(250)),  # of `meta.airflow`, for a list of one DAG
     Column("trace", JSON(none_as_null=True)),  # `traceparent` and `tracestate` of the kickoff, and of the last answer
     Column("webhooks", JSON(none_as_null=True)),  # with credentials; erased at the end
     Column("completed_tasks", Integer, nullable=False, default=0),
@@ -54,6 +55,7 @@ executions = Table(
     Index("executions_by_turn", "state", "crew", "due_at"),
     Index("executions_by_age", "created_at"),
     Index("executions_by_crew", "crew", "created_at"),
+    Index("executions_by_dag", "crew", "dag_id", "created_at"),
     Index("executions_by_state", "crew", "state", "created_at"),
     Index("executions_by_owner", "crew", "owner", "created_at"),
     Index("executions_by_owner_and_state", "crew", "owner", "state", "created_at"),
@@ -100,6 +102,14 @@ rounds = Table(
     Column("human_feedback", JSON(none_as_null=True)),
     Column("edited", Boolean),
     Column("by", String),
+)
+
+printed = Table(
+    "printed",  # the newest MiB of what the crew printed; deleted with the execution by a trigger
+    metadata,
+    Column("execution_id", String(36), primary_key=True),
+    Column("upto", BigInteger, primary_key=True, autoincrement=False),  # bytes printed so far, with this piece
+    Column("text", Text, nullable=False),  # without zero characters, which PostgreSQL refuses
 )
 
 earlier_kickoff_ids = Table(
@@ -203,4 +213,11 @@ questions = Table(
     Column("announced_at", Float, index=True),  # by a flow webhook; null until one is sent
     Column("answered_at", Float),
     Column("answered_by", String),
+)
+
+releases = Table(
+    "releases",  # that may work on this database: one row
+    metadata,
+    Column("newest", String(32), primary_key=True),  # its last migration
+    Column("oldest", String(32), nullable=False),  # the last migration that the oldest of them knows
 )

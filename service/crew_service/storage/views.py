@@ -35,6 +35,7 @@ class Filter:
     owner: str | None
     states: frozenset[State] = frozenset()
     search: str = ""
+    dag_id: str | None = None
     before: tuple[float, str] | None = None
 
 
@@ -51,19 +52,26 @@ class Part:
         return self.length > SHOWN
 
 
-LISTED = [executions.c[name] for name in ("id", "kickoff_id", "owner", "state", "created_at", "completed_tasks")]
+LISTED = [
+    executions.c[name]
+    for name in (
+        *("id", "kickoff_id", "owner", "state", "created_at", "completed_tasks"),
+        *("dag_id", "work_seconds", "tokens", "usage", "model_usage"),
+    )
+]
 
 
 def newest(connection: Connection, which: Filter, *, limit: int) -> list[Row[Any]]:
     """Return the newest executions of a filter, with the beginning of their inputs and of their error."""
     columns = [*LISTED, *(_start(executions.c[name], SHORT) for name in ("current_task", "inputs", "error"))]
-    if which.search:
+    if which.search or (which.dag_id and (which.states or which.owner is not None)):
         return _found(connection, columns, which, limit)
     return in_order.newest(
         connection,
         columns,
         crew=which.crew,
         owner=which.owner,
+        dag_id=which.dag_id,
         states=which.states,
         before=which.before,
         limit=limit,
@@ -71,7 +79,7 @@ def newest(connection: Connection, which: Filter, *, limit: int) -> list[Row[Any
 
 
 def _found(connection: Connection, columns: list[Any], which: Filter, limit: int) -> list[Row[Any]]:
-    """Look among the newest executions of the crew, and for the beginning of an id among all."""
+    """Look among the newest executions of the crew or the DAG, and for the beginning of an id among all."""
     ids = set(connection.execute(_among_recent(which).limit(limit)).scalars())
     if ID_START.match(which.search.lower()):
         ids |= _ids_from(connection, which.search.lower())
@@ -82,11 +90,15 @@ def _found(connection: Connection, columns: list[Any], which: Filter, limit: int
 def _among_recent(which: Filter) -> Select[Any]:
     names = ("id", "kickoff_id", "owner", "state", "created_at", "inputs", "meta")
     of_crew = select(*(executions.c[name] for name in names)).where(executions.c.crew == which.crew)
+    if which.dag_id:
+        of_crew = of_crew.where(executions.c.dag_id == which.dag_id)
     recent = of_crew.order_by(executions.c.created_at.desc()).limit(SEARCHED).subquery()
     stored = json.dumps(which.search)[1:-1]
     texts = (cast(recent.c[name], Text).icontains(stored, autoescape=True) for name in ("inputs", "meta"))
     ids = (recent.c[name].startswith(which.search.lower(), autoescape=True) for name in ("id", "kickoff_id"))
-    query = select(recent.c.id).where(or_(*texts, *ids))
+    query = select(recent.c.id)
+    if which.search:
+        query = query.where(or_(*texts, *ids))
     if which.owner is not None:
         query = query.where(recent.c.owner == which.owner)
     if which.states:
@@ -105,7 +117,7 @@ def _ids_from(connection: Connection, start: str) -> set[str]:
 
 
 def _fits(row: Row[Any], which: Filter) -> bool:
-    is_shown = row.crew == which.crew and which.owner in (None, row.owner)
+    is_shown = row.crew == which.crew and which.owner in (None, row.owner) and which.dag_id in (None, row.dag_id)
     is_before = which.before is None or in_order.position(row) < which.before
     return is_shown and is_before and (not which.states or row.state in which.states)
 

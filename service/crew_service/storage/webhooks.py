@@ -14,12 +14,14 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
-from sqlalchemy import Text, and_, cast, delete, exists, func, insert, or_, select, update
+from sqlalchemy import Text, and_, cast, delete, exists, func, insert, or_, select, true, update
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.sql import ColumnElement
 
 from crew_service.storage.tables import dead_letters, executions, outbox, processes, webhook_queues
 
+FLOW = "flow"  # the kind that announces the question of a Flow; only a service that has its secret may send it
+QUESTIONS = ("human_input", FLOW)
 AT_ONCE = 0.0  # when a queue is due whose address has not failed
 LONGEST_PAUSE = 3600.0  # seconds; a due_at later than twice that means the clock was set back
 
@@ -63,7 +65,13 @@ def _queue(connection: Connection, execution_id: str, hook: dict[str, Any]) -> s
 
 
 def due(
-    connection: Connection, process_id: str, *, now: float, per_receiver: int, without: Collection[str]
+    connection: Connection,
+    process_id: str,
+    *,
+    now: float,
+    per_receiver: int,
+    without: Collection[str],
+    with_flows: bool = True,
 ) -> list[Row[Any]]:
     """Return queues that this process has or can have, of each receiver the longest due; of some receivers none."""
     place = func.row_number().over(
@@ -71,7 +79,8 @@ def due(
     )
     query = select(webhook_queues.c.id, webhook_queues.c.receiver, webhook_queues.c.due_at, place.label("place"))
     others = webhook_queues.c.receiver.not_in(without)
-    turn = query.where(_is_due(now), _free(process_id), others, ~_earlier_elsewhere()).subquery()
+    known = true() if with_flows else ~exists().where(outbox.c.queue_id == webhook_queues.c.id, outbox.c.kind == FLOW)
+    turn = query.where(_is_due(now), _free(process_id), others, known, ~_earlier_elsewhere()).subquery()
     chosen = select(turn.c.id, turn.c.receiver).where(turn.c.place <= per_receiver).order_by(turn.c.due_at)
     return list(connection.execute(chosen))
 
@@ -170,7 +179,7 @@ def release(connection: Connection, queue_id: str, *, due_at: float) -> None:
 def withdraw_question(connection: Connection, execution_id: str) -> None:
     """Withdraw the webhook of a question that is answered or moot."""
     for table in (outbox, dead_letters):
-        connection.execute(delete(table).where(table.c.execution_id == execution_id, table.c.kind == "human_input"))
+        connection.execute(delete(table).where(table.c.execution_id == execution_id, table.c.kind.in_(QUESTIONS)))
     empty = ~exists().where(outbox.c.queue_id == webhook_queues.c.id)
     connection.execute(delete(webhook_queues).where(webhook_queues.c.execution_id == execution_id, empty))
 

@@ -1,7 +1,8 @@
 """A generated family of Flows, each played by CrewAI itself, in both of its ways, and by the service's FlowRun.
 
 Run as a process of its own: `python flow_family.py NAME...` prints one JSON object for each Flow. The service is killed
-behind every method of one run; with `--apart`, in as many runs as there are methods, once in each.
+behind every method of one run; with `--apart`, in as many runs as there are methods, once in each. A Flow that the
+service refuses has the words instead.
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ import json
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from crew_service.crewai.errors import UnsupportedCrew
+
 Condition = str | tuple[Any, ...]
 Answers = tuple[tuple[str, str], ...]
+AFTER_A_RESUME = "after a resume"
 NOWHERE = "nowhere"
 
 
@@ -37,8 +42,16 @@ class Shape:
     answers: Answers
     persist: bool = False
     parallel: bool = False  # its methods have no order of their own
-    goes_as: str = "one process"  # or "after a resume", or NOWHERE: what to compare with
+    goes_as: str = "one process"  # or AFTER_A_RESUME, or NOWHERE: what to compare with
     goes: tuple[str, ...] = ()  # where CrewAI itself goes nowhere
+
+    def rounds(self) -> dict[str, int]:
+        """Count how often each gate is answered."""
+        return Counter(gate for gate, _ in self.answers)
+
+    def hearing(self, gate: str) -> list[str]:
+        """List who listens to a gate by its name, though it has outcomes."""
+        return [name for name, method in self.methods.items() if self.methods[gate].emit and method.listen == gate]
 
 
 def gate(listen: Condition | None, *emit: str, start: bool | str = False) -> Method:
@@ -80,7 +93,7 @@ ENTRIES: dict[str, Callable[[int], dict[str, Method]]] = {
         **chain(Method(("and", "left", "right")), length),
     },
 }
-GOES_AS = {"redo": "after a resume", "and, redo": "after a resume"}
+GOES_AS = {"redo": AFTER_A_RESUME, "and, redo": AFTER_A_RESUME}
 ENDS: dict[str, tuple[dict[str, Method], Answers]] = {
     "end": ({}, ()),
     "chain": ({"out": Method("send"), "told": Method("out")}, ()),
@@ -131,6 +144,53 @@ OTHERS = {
         },
         (("first", "again"), ("first", "on"), ("gate", "over"), ("first", "on"), ("gate", "send")),
     ),
+    "way back of two steps": Shape(
+        {
+            "load": Method(start=True),
+            "redo": Method("again"),
+            "more": Method("redo"),
+            "step": Method(("or", "load", "more")),
+            "gate": gate("step"),
+            "out": Method("send"),
+        },
+        (("gate", "again"), ("gate", "again"), ("gate", "send")),
+        goes_as=AFTER_A_RESUME,
+    ),
+    "way back by a router": Shape(
+        {
+            "load": Method(start=True),
+            "redo": Method("again", routes=("redone",)),
+            "step": Method(("or", "load", "redone")),
+            "gate": gate("step"),
+            "out": Method("send"),
+        },
+        (("gate", "again"), ("gate", "again"), ("gate", "send")),
+    ),
+    "way back of two branches": Shape(
+        {
+            "load": Method(start=True),
+            "left": Method("again"),
+            "right": Method("again"),
+            "step": Method(("or", "load", ("and", "left", "right"))),
+            "gate": gate("step"),
+            "out": Method("send"),
+        },
+        (("gate", "again"), ("gate", "again"), ("gate", "send")),
+        parallel=True,
+        goes_as=AFTER_A_RESUME,
+    ),
+    "a loop in each of two branches": Shape(
+        {
+            "load": Method(start=True),
+            "step": Method(("or", "load", "again")),
+            "gate": gate("step"),
+            "side": Method(("or", "load", "over")),
+            "check": gate("side", "fine", "over"),
+            "join": Method(("and", "fine", "send")),
+        },
+        (("gate", "again"), ("gate", "send"), ("check", "over"), ("check", "over"), ("check", "fine")),
+        parallel=True,
+    ),
     "a start again after a start gate": Shape(
         {
             "gate": gate(None, start=True),
@@ -175,14 +235,19 @@ def main(names: list[str]) -> None:
 
 def played(shape: Shape, *, apart: bool) -> dict[str, Any]:
     """Play a Flow in all ways; each gives the methods that were called and the output."""
-    served = Served(shape).play()
     with tempfile.TemporaryDirectory() as folder:
-        resumed = by_resuming(shape, Path(folder))
+        by_itself = {"one process": by_crewai(shape), AFTER_A_RESUME: by_resuming(shape, Path(folder))}
+    try:
+        return by_itself | by_the_service(shape, apart=apart)
+    except UnsupportedCrew as refusal:
+        return {**by_itself, "refused": str(refusal)}
+
+
+def by_the_service(shape: Shape, *, apart: bool) -> dict[str, Any]:
+    served = Served(shape).play()
     places = range(1, len(served["finished"]) + 1)
     killed = [Served(shape, kills).play() for kills in ([{place} for place in places] if apart else [set(places)])]
     return {
-        "one process": by_crewai(shape),
-        "after a resume": resumed,
         "served": served,
         "killed": killed,
         "stored by an earlier release": Served(shape, earlier_release=True).play(),
@@ -325,6 +390,7 @@ class Served:
 
         self._shape = shape
         self._source = FlowSource.of_class(flow_class(shape))
+        self._source.describe()  # as at the start of the service
         self._kills = kills or set()
         self._earlier_release = earlier_release
         self.done = 0

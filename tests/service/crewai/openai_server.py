@@ -16,6 +16,7 @@ class OpenAI:
     def __init__(self, answer: str = "All that there is to say.", answers: dict[str, str] | None = None) -> None:
         self.answer = answer
         self.answers = answers or {}
+        self.first: list[str] = []  # the answers to the first chats
         self.tools: dict[str, dict[str, Any]] = {}
         self.asked: list[dict[str, Any]] = []
         self.usage: dict[str, int] | None = USAGE
@@ -63,6 +64,8 @@ class OpenAI:
                     "function": {"name": name, "arguments": json.dumps(arguments)},
                 }
                 return {"role": "assistant", "content": None, "tool_calls": [call]}
+        if self.first:
+            return {"role": "assistant", "content": self.first.pop(0)}
         last = str(turns[-1].get("content"))
         text = next((answer for word, answer in self.answers.items() if word in last), self.answer)
         return {"role": "assistant", "content": text}

@@ -74,6 +74,13 @@ def test_s16_what_a_crew_hid_ends_when_the_crew_is_killed_or_stopped(play: Playe
     eventually(lambda: not any(map(alive, pids(crew))), "the end of what the stopped crew hid")
 
 
+@pytest.mark.row("S16")
+def test_s16_a_process_that_does_not_end_after_its_outcome_is_ended(play: Player) -> None:
+    crew = unruly(play, "stop_at_the_end")
+    assert isinstance(crew.segment(), Completed)
+    eventually(lambda: not any(map(alive, pids(crew))), "the end of the process")
+
+
 CLOSE = ["close_descriptors", "close_all_descriptors", "replace_descriptors", "close_descriptors_and_wait"]
 
 

@@ -16,6 +16,7 @@ from airflow_crew_provider.models import output_sha256
 
 Start = Callable[..., Command]
 TOKEN = "a-token-for-tests-only"
+MODEL_KEY = "sk-a-key-of-a-model"
 
 
 class Served:
@@ -30,7 +31,7 @@ class Served:
         places = [str(CREWS), os.environ.get("PYTHONPATH")]
         names = {"CREW_SERVICE_USER_TOKENS": "ann=a-token-of-ann", "CREW_SERVICE_WEBHOOK_SECRET": "a-secret"}
         keys = {"CREW_SERVICE_TOKEN": TOKEN, "CREW_SERVICE_DB": "crew-service.db", **names}
-        environment = {**keys, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+        environment = {**keys, "PYTHONPATH": os.pathsep.join(filter(None, places)), "OF_A_MODEL_API_KEY": MODEL_KEY}
         self.command = self._start("--crew", self._target, "--workers", "8", environment=environment)
         self.client: Client = self.command.client(TOKEN)
 
@@ -51,6 +52,11 @@ class Served:
         """Wait for one of the states and give the status."""
         eventually(lambda: self.status(execution_id)["status"] in states, f"{execution_id} reading {states}")
         return self.status(execution_id)
+
+    def printed(self, execution_id: str) -> str:
+        answer = self.client.get(f"/executions/{execution_id}/logs")
+        assert answer.ok, answer.text
+        return answer.text
 
     def log(self) -> str:
         return self.command.log.read_text()
@@ -122,6 +128,7 @@ def test_s1_a_crew_at_work_dies_with_the_service_and_goes_on_from_its_last_finis
     service = served("unruly:unruly")
     execution = service.kickoff(topic="wait", log=str(log))
     eventually(lambda: any("pid" in entry for entry in entries(log)), "the second task")
+    eventually(lambda: "waiting\n" in service.printed(execution), "what the crew printed")
     service.command.kill()
     eventually(lambda: not alive(entries(log)[-1]["pid"]), "the end of the crew")
     log.with_suffix(".go").touch()
@@ -129,6 +136,7 @@ def test_s1_a_crew_at_work_dies_with_the_service_and_goes_on_from_its_last_finis
     result = service.reached(execution, "completed", "error")["result"]
     assert [task["output"] for task in result["tasks"]] == ["start v1", "waited"]
     assert [entry.get("call", entry.get("topic")) for entry in entries(log)] == ["start", "wait", "wait"]
+    assert service.printed(execution).count("waiting\n") == 2, "of both processes"
 
 
 @pytest.mark.row("S16")
@@ -163,9 +171,18 @@ def test_s7_crews_that_fail_leave_hang_or_flood_end_as_errors_and_harm_no_other(
     assert errors == {}
     assert ended["flood"]["result"]["output"] == "dry again"
     assert ended["well"]["result"]["output"] == "done well, knowing []", "crews see none of the service's keys"
-    assert len(service.log()) < 3_000_000
-    eventually(lambda: "more bytes of output were dropped" in service.log(), "the end of the flood")
-    assert TOKEN not in service.log()
+    printed = {topic: service.printed(running[topic]) for topic in topics[1:]}
+    assert "the last drop\n" in printed["flood"]
+    assert 2**20 - 64 <= len(printed["flood"]) <= 2**20
+    assert "about to die\n" in printed["die"]
+    assert "ValueError: bad input" in printed["fail"]
+    assert "well, with ***\n" in printed["well"]
+    assert "\x1b" not in "".join(printed.values())
+    for hidden in (TOKEN, MODEL_KEY, "xxxx", "about to die", "╭"):
+        assert hidden not in service.log()
+    with Path(f"/proc/{service.command.process.pid}/status").open() as status:
+        peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+    assert peak < 400 * 1024, "kB: the flood is not held in memory"
 
     assert service.status(running["hang"])["status"] == "running"
     service.cancel(running["hang"])
@@ -173,3 +190,16 @@ def test_s7_crews_that_fail_leave_hang_or_flood_end_as_errors_and_harm_no_other(
     assert len(pids) == 2, "the crew's process and its child"
     eventually(lambda: not any(map(alive, pids)), "the end of the stopped crew")
     assert service.status(running["hang"])["status"] == "error"
+
+
+def test_why_a_crew_cannot_be_loaded_any_more_stands_in_the_log_of_the_service(command: Start, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text((CREWS / "unruly.py").read_text())
+    service = Served(command, "own.py:unruly")
+    execution = service.kickoff(topic="well", log=str(tmp_path / "log"))
+    service.reached(execution, "completed")
+    assert "the crew cannot be loaded" not in service.log()
+    (tmp_path / "own.py").write_text("print('in a module')\nraise RuntimeError('out of order')\n")
+    execution = service.kickoff(topic="well", log=str(tmp_path / "log"))
+    assert service.reached(execution, "error")["error"] == "RuntimeError: out of order"
+    assert "the crew cannot be loaded: Traceback" in service.log()
+    assert service.printed(execution) == "in a module\n"

@@ -13,7 +13,7 @@ from crew_client import Client, Command, eventually
 from engine_stub import CREWS, EngineStub
 from openai_server import USAGE, OpenAI
 
-from crew_service.engine.crew import TokensUsed
+from crew_service.engine.crew import Completed, TokensUsed
 
 Start = Callable[..., Command]
 TOKEN = "a-token-of-20-letters"
@@ -92,6 +92,53 @@ def test_calls_of_models_that_give_no_figures_are_counted_as_calls(command: Star
         "gpt-4o-mini": 2,
         "gpt-4o": 1,
     }
+
+
+def test_a_model_that_is_only_a_call_counts_as_calls_without_figures(command: Start, server: OpenAI) -> None:
+    client = serve(command, server, "silent").client(TOKEN)
+    used = reached(client, client.kickoff(), "completed")["usage"]
+    assert counted({"usage": used}) == {**asked(server), "quiet": 0, "behind": 0}
+    calls = {name: model.get("uncounted_calls") for name, model in used["by_model"].items()}
+    assert calls == {"gpt-4o": None, "quiet": 1, "behind": 1}
+    assert (used["total_tokens"], used["uncounted_calls"]) == (len(server.asked) * CALL, 2)
+
+
+def test_a_model_of_a_flow_that_is_only_a_call_counts_so_too(command: Start, server: OpenAI) -> None:
+    client = serve(command, server, "SilentFlow").client(TOKEN)
+    used = reached(client, client.kickoff(), "completed")["usage"]
+    calls = {name: model.get("uncounted_calls") for name, model in used["by_model"].items()}
+    assert (calls, used["uncounted_calls"]) == ({"quiet": 1, "late": 1}, 2)
+
+
+def test_calls_that_crewai_hides_are_counted_or_known_to_be_missing(command: Start, server: OpenAI) -> None:
+    crews = ("Each", "retried", "converted", "hidden")
+    options = [part for name in crews for part in ("--crew", f"{name.lower()}={CREWS / 'costly.py'}:{name}")]
+    environment = {**server.environment, "PYTHONPATH": str(CREWS)}
+    service = command("--token", TOKEN, *options, environment=environment)
+
+    def used(crew: str) -> dict[str, tuple[int, int]]:
+        server.asked.clear()
+        client = Client(f"{service.url.rpartition('/')[0]}/{crew}", TOKEN)
+        found = reached(client, client.kickoff(), "completed")["usage"]
+        return {
+            name: (model["total_tokens"], model.get("uncounted_calls", 0)) for name, model in found["by_model"].items()
+        }
+
+    assert used("each") == {"gpt-each": (2 * CALL, 0)} == {name: (n, 0) for name, n in asked(server).items()}
+    assert used("hidden") == {"mixed": (0, 1), "gpt-cascade": (CALL, 0), "cascade": (0, 1)}
+    server.first, server.answer = ['{"topic": 1}'], '{"topic": "tea"}'
+    assert used("retried") == {"gpt-retried": (CALL, 1)}
+    assert asked(server) == {"gpt-retried": 2 * CALL}
+    server.answer, server.tools = "Prose.", {"Topic": {"topic": "tea"}}
+    assert used("converted") == {"gpt-converted": (asked(server)["gpt-converted"], 0)}
+    assert len(server.asked) == 2
+
+
+def test_a_count_in_a_thread_and_one_of_a_call_that_failed_count_once(play: Callable[..., EngineStub]) -> None:
+    crew = play("odd", "costly.py")
+    outcome = crew.segment()
+    assert isinstance(outcome, Completed)
+    assert outcome.usage["total_tokens"] == 2 * CALL  # the first call failed after its tokens were used
 
 
 def test_nothing_is_counted_twice_or_lost_over_a_kill_9(command: Start, server: OpenAI, tmp_path: Path) -> None:

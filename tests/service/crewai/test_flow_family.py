@@ -13,18 +13,22 @@ import flow_family
 import pytest
 
 SHAPES = flow_family.shapes()
-DOZEN = [
+CHOSEN = [
     "or/1/chain",
     "or/3/gate",
     "persist/2",
     "router in the loop/1/or",
     "redo/2/chain",
+    "redo/1/named",
     "start/1/chain",
     "start and listen/1/end",
     "and/1/chain",
     "beside side gate/1",
     "beside side race/2",
     "back to the first of two gates",
+    "gate that starts and listens",
+    "start gate by name and by outcome",
+    "a loop in each of two branches",
     "a start again after a start gate",
 ]
 FAMILIES: dict[str, list[str]] = {}
@@ -43,17 +47,25 @@ def play(*names: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 @pytest.fixture(scope="module")
-def dozen() -> dict[str, dict[str, Any]]:
-    return dict(play(*DOZEN))
+def chosen() -> dict[str, dict[str, Any]]:
+    return dict(play(*CHOSEN))
 
 
 def check(name: str, result: dict[str, Any]) -> None:
-    shape, served = SHAPES[name], result["served"]
+    shape = SHAPES[name]
+    if "refused" in result:
+        calls = result["one process"]["calls"]
+        assert any(calls.count(gate) < rounds for gate, rounds in shape.rounds().items()), "no reason to refuse it"
+        assert "also listens, which CrewAI" in result["refused"]
+        return
+    served = result["served"]
     if shape.goes_as == flow_family.NOWHERE:
-        assert result["one process"]["calls"] == result["after a resume"]["calls"], "no reason to differ from CrewAI"
+        here, resumed = result["one process"], result[flow_family.AFTER_A_RESUME]
+        assert here["calls"] == resumed["calls"], "no reason to differ from CrewAI"
         expected = {"calls": list(shape.goes), "output": shape.goes[-1]}
     else:
-        expected = result[shape.goes_as]
+        expected = reference(shape, result)
+    assert all(served["calls"].count(gate) == rounds for gate, rounds in shape.rounds().items()), "an answer was lost"
     assert ordered(name, served["calls"]) == ordered(name, expected["calls"])
     assert served["output"] == expected["output"]
     earlier = result["stored by an earlier release"]
@@ -64,14 +76,29 @@ def check(name: str, result: dict[str, Any]) -> None:
         assert shape.parallel or killed["calls"] == served["calls"], f"killed at {place}"
 
 
+def reference(shape: flow_family.Shape, result: dict[str, Any]) -> dict[str, Any]:
+    """Return what CrewAI does.
+
+    Some loops it leaves in one process. After a resume it goes round, but calls nobody who listens to the gate's name.
+    """
+    here, resumed = result["one process"], result[flow_family.AFTER_A_RESUME]
+    if shape.goes_as != flow_family.AFTER_A_RESUME:
+        return dict(here)
+    calls = [each for call in resumed["calls"] for each in (call, *shape.hearing(call))]
+    left = calls[: len(here["calls"])]
+    assert sorted(left) == sorted(here["calls"]) if shape.parallel else left == here["calls"]
+    assert len(calls) > len(left), "no reason to differ from CrewAI in one process"
+    return {**resumed, "calls": calls}
+
+
 def ordered(name: str, calls: list[str]) -> list[str]:
     return sorted(calls) if SHAPES[name].parallel else calls
 
 
 @pytest.mark.row("F7")
-@pytest.mark.parametrize("name", DOZEN)
-def test_f7_a_flow_goes_round_as_by_crewai_itself_also_over_kills(name: str, dozen: dict[str, dict[str, Any]]) -> None:
-    check(name, dozen[name])
+@pytest.mark.parametrize("name", CHOSEN)
+def test_f7_a_flow_goes_round_as_by_crewai_itself_also_over_kills(name: str, chosen: dict[str, dict[str, Any]]) -> None:
+    check(name, chosen[name])
 
 
 @pytest.mark.row("F7")

@@ -197,6 +197,29 @@ def test_f4_live_questions_come_by_signed_webhooks_and_are_answered_once(
     assert SECRET not in log
 
 
+@pytest.mark.row("F4")
+def test_f4_a_question_that_is_not_taken_is_sent_again_also_after_kill_9(
+    served: Callable[..., ServedFlow], receiver: Receiver, tmp_path: Path
+) -> None:
+    receiver.answers = [503, 503]
+    service = served(
+        *("BriefingFlow", "--webhook-secret", "a-secret-of-other-webhooks"),
+        *("--flow-webhook", f"{receiver.url}/asked", "--flow-webhook-secret", SECRET),
+    )
+    flow = service.kickoff(topic="ducks")
+    eventually(lambda: receiver.bodies("/asked"), "the webhook")
+    service.restart()
+    tries = eventually(lambda: len(receiver.taken) == 3 and receiver.taken, "the third try")
+    for _, headers, body in tries:
+        assert headers["Webhook-Id"] == body["id"] == tries[0][2]["id"]
+        standardwebhooks.Webhook(SECRET).verify(json.dumps(body), dict(headers))
+    question = tries[-1][2]
+    for stored in tmp_path.glob("crew-service.db*"):
+        assert question["response_token"].encode() not in stored.read_bytes()
+    assert requests.post(question["callback_url"], json={"feedback": "publish"}, timeout=PATIENCE).ok
+    assert service.reached(flow, "pending", "error")["task_id"] in ("draft", "place")
+
+
 def test_the_page_has_a_button_for_each_outcome_and_the_terminal_an_option(
     served: Callable[..., ServedFlow], tmp_path: Path
 ) -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from crew_client import Command, eventually
+from crewai_projects import created
 from openai_server import OpenAI
-
-from scripts.stack.waiting import PATIENCE
 
 TOKEN = "a-token-for-tests-only"
 
@@ -23,17 +19,6 @@ def model() -> Iterator[OpenAI]:
     play = OpenAI()
     yield play
     play.close()
-
-
-def created(folder: Path, *options: str) -> Path:
-    """Make a project with the installed CrewAI, without questions."""
-    environment = {**os.environ, "CREWAI_DMN": "true", "CREWAI_DISABLE_TELEMETRY": "true", "HOME": str(folder)}
-    command = [str(Path(sys.executable).with_name("crewai")), "create", *options, "--skip-provider"]
-    made = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL
-    )
-    assert made.returncode == 0, made.stdout + made.stderr
-    return folder / options[1]
 
 
 def ran(command: Callable[..., Command], model: OpenAI, project: Path, inputs: dict[str, Any]) -> dict[str, Any]:

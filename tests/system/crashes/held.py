@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -144,14 +144,18 @@ def holding(held: HeldAnswer, call: str = KICKOFF) -> list[Fault]:
 
 def kill_worker(airflow: AirflowStack, run: DagRun) -> None:
     """Kill a running task and the process that supervises it, as the loss of a worker does."""
-    task, supervisor = worker(airflow, run)
+    kill_worker_of(airflow, run.task("crew"))
+
+
+def kill_worker_of(airflow: AirflowStack, running: Mapping[str, Any]) -> None:
+    task, supervisor = worker(airflow, running)
     supervisor.kill()
     task.kill()
 
 
-def worker(airflow: AirflowStack, run: DagRun, task_id: str = "crew") -> tuple[psutil.Process, psutil.Process]:
+def worker(airflow: AirflowStack, running: Mapping[str, Any]) -> tuple[psutil.Process, psutil.Process]:
     """Return the process that runs a task, and the one that supervises it."""
-    title = f"airflow worker -- {run.task(task_id)['id']}"
+    title = f"airflow worker -- {running['id']}"
     task = wait_until(lambda: _titled(airflow, title), title)
     supervisor = task.parent()
     assert supervisor

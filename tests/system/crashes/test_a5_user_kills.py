@@ -131,7 +131,7 @@ def test_a5_ending_a_running_wait_stops_the_execution_unless_configured_otherwis
 def test_a5_a_terminated_worker_stops_nothing(airflow: AirflowStack, begin: Begin) -> None:
     each = begin("in_worker", "worker terminated")
     waits(each)
-    _, supervisor = worker(airflow, each.run)
+    _, supervisor = worker(airflow, each.run.task("crew"))
     supervisor.terminate()
     [execution] = each.executions()
     assert each.says(f"Execution {execution} is not stopped and may go on at the service")

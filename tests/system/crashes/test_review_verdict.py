@@ -15,7 +15,7 @@ REVISED = f"Draft 2 on tea, {MORE}"
 def detail(number: int, body: str, option: str, feedback: str = "") -> dict[str, Any]:
     return {
         "task_instance": {"dag_run_id": "run", "task_id": f"crew.round_{number}.review", "map_index": -1},
-        "body": f"The draft\n\n{body}",
+        "body": f"The headline\n\n> {body}\n\nThe instructions",
         "chosen_options": [option],
         "params_input": {"human_feedback": feedback},
     }

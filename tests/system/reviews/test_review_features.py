@@ -62,7 +62,7 @@ def test_an_edit_of_a_draft_that_has_changed_meanwhile_is_asked_anew(stack: Airf
     revise_elsewhere(crew, run.xcom("crew.kickoff"))
     run.answer(asked, "approve", human_feedback="", edited_draft=EDITED)
     second = question_in(run, "crew.round_2.review")
-    assert second["body"].endswith("Draft 2, shorter")
+    assert second["body"].startswith("> Draft 2, shorter\n")
     assert run.xcom("crew.round_1.resume", "crew_resume")["status"] == "not sent"
     run.answer(second, "approve", human_feedback="")
     run.wait_for("success")

@@ -13,6 +13,7 @@ import pytest
 
 from airflow_crew_provider.compat import version
 from scripts.stack import AirflowApi, AirflowStack, CrewService, DagRun, ProcessGroup, wait_until
+from scripts.stack.runs import WAITING
 from scripts.stack.waiting import PATIENCE
 
 MANY = 12
@@ -94,7 +95,7 @@ def test_two_gates_and_three_rounds_in_one_execution(stack: AirflowStack, runs: 
     decide(run, first, "revise", "more detail {{ 7*7 }}")
     second = review_in(run, "crew.round_2.review")
     assert "> more detail {{ 7*7 }}" in second["body"]
-    assert second["body"].endswith("Outline 2, more detail {{ 7*7 }}")
+    assert second["body"].startswith("> Outline 2, more detail {{ 7*7 }}\n\n---\n")
     assert "\n-Outline 1\n+Outline 2, more detail {{ 7*7 }}\n```" in second["body"]
 
     late = answer(stack.api, run, "crew.round_1.review", "approve")
@@ -205,7 +206,7 @@ def test_a9_an_empty_revision_is_asked_again_and_100_kb_of_hostile_text_arrive_w
     draft = "# {{ 7*7 }}\n\n<script>alert(1)</script> {% raw %}"
     run = stack.api.trigger("review_one", {"draft": draft})
     asked = run.wait_for_review()
-    assert asked["body"].endswith("# {{ 7*7 }}\n\n&lt;script>alert(1)&lt;/script> {% raw %}")
+    assert asked["body"].startswith("> # {{ 7*7 }}\n> \n> &lt;script>alert(1)&lt;/script> {% raw %}\n\n---\n")
     stack.wait_until_put_away(run, "review")
     run.answer(asked, "revise", human_feedback=" ")
 
@@ -240,7 +241,7 @@ def test_a_dozen_open_reviews_leave_the_only_slot_free_for_other_tasks(
     run = runs["review_many"]
 
     def all_wait() -> bool:
-        return sum(state == "awaiting_input" for state in run.states().values()) == MANY
+        return sum(state in WAITING for state in run.states().values()) == MANY
 
     wait_until(all_wait, "a dozen open reviews", pause=2)
     assert stack.api.occupied_slots("one_slot") == 0

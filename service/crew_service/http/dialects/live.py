@@ -1,4 +1,4 @@
-"""The shapes of live deployments (docs/observed-dialect.md). Unlike there, a bad body never leads to a 500."""
+"""The shapes of live deployments (docs/api.md). Unlike there, a bad body never leads to a 500."""
 
 from __future__ import annotations
 

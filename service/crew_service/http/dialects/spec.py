@@ -1,4 +1,4 @@
-"""The shapes of the specification (docs/specification.md)."""
+"""The shapes of the specification (docs/api.md)."""
 
 from __future__ import annotations
 

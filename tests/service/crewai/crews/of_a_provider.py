@@ -10,7 +10,7 @@ from crewai.flow.human_feedback import human_feedback
 
 
 def _crew(*tasks: Any) -> Crew:
-    writer = Agent(role="Writer", goal="Write", backstory="b", llm=LLM(model="openai/gpt-4o"))
+    writer = Agent(role="Writer on {topic}", goal="Write", backstory="b", llm=LLM(model="openai/gpt-4o"))
     made = [
         Task(name=name, description="Do {topic}.", expected_output="text", agent=writer, **more) for name, more in tasks
     ]

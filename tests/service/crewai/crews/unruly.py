@@ -16,7 +16,7 @@ from typing import Any
 from crewai import Agent, Crew, Task
 from scribe import LOG, Scribe, write
 
-MEGABYTES = 20
+MEGABYTES = 100
 
 
 class Unruly(Scribe):
@@ -33,11 +33,17 @@ class Unruly(Scribe):
 
 def well(log: Path) -> str:
     atexit.register(lambda: write(str(log), {"exit": "in order"}))
+    print(f"well, with {os.environ.get('OF_A_MODEL_API_KEY')}")  # noqa: T201
     return f"done well, knowing {[name for name in os.environ if name.startswith('CREW_SERVICE_')]}"
 
 
 def fail(log: Path) -> str:
     raise ValueError("bad input")
+
+
+def stop_at_the_end(log: Path) -> str:
+    atexit.register(os.kill, os.getpid(), signal.SIGSTOP)
+    return "done"
 
 
 def leave(log: Path) -> str:
@@ -49,6 +55,7 @@ def leave_politely(log: Path) -> str:
 
 
 def die(log: Path) -> str:
+    print("about to die")  # noqa: T201
     os.kill(os.getpid(), signal.SIGKILL)
     return ""
 
@@ -61,8 +68,9 @@ def hang(log: Path) -> str:
 
 
 def flood(log: Path) -> str:
-    for _ in range(MEGABYTES * 1024):
-        os.write(1, b"x" * 1023 + b"\n")
+    for _ in range(MEGABYTES * 16):
+        os.write(1, (b"x" * 1023 + b"\n") * 64)
+    print("the last drop")  # noqa: T201
     return "dry again"
 
 
@@ -76,6 +84,7 @@ def kill_the_parent(log: Path) -> str:
 
 
 def wait(log: Path) -> str:
+    print("waiting")  # noqa: T201
     while not log.with_suffix(".go").exists():
         time.sleep(0.05)
     return "waited"
@@ -152,7 +161,7 @@ DEEDS: dict[str, Callable[[Path], str]] = {
     deed.__name__: deed
     for deed in (
         *(well, fail, leave, leave_politely, die, hang, flood, ask_the_terminal, kill_the_parent, wait),
-        *(leave_all_behind, hide_and_hang, hide_and_die),
+        *(leave_all_behind, hide_and_hang, hide_and_die, stop_at_the_end),
         *(close_descriptors, close_all_descriptors, replace_descriptors, close_descriptors_and_wait),
     )
 }

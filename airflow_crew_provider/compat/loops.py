@@ -1,0 +1,80 @@
+"""Task Loops, which Airflow has from 3.4 on: a group of tasks that runs again until a decision stops it.
+
+There the DAG, the run, the task and the map index name every iteration at once. Airflow tells them apart by a region
+and an index in it: of an unmapped task the number of the iteration, from 0. A clear that lets later iterations run
+anew gives those another region. Mapped tasks stand in regions too, and are named by their map index as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from airflow_crew_provider.compat.version import has_loops
+from airflow_crew_provider.models import REGION_FIELDS, Json
+
+
+def region_of(context: Any) -> Json:
+    """Return what names the iteration that a task instance belongs to; empty outside of loops."""
+    if context.get("loop") is None:
+        return {}
+    ti = context["ti"]
+    return dict(zip(REGION_FIELDS, (str(ti.region_id), ti.region_index), strict=True))
+
+
+def public_map_index() -> Any:
+    """Return the column of the map index that people see: -1 in each iteration of a loop. For the API server."""
+    from airflow.models.taskinstance import TaskInstance
+
+    if not has_loops():
+        return TaskInstance.map_index
+    from airflow.models.task_coordinates import public_map_index_expression
+
+    return public_map_index_expression(TaskInstance)
+
+
+def iteration_of(ti: Any) -> tuple[str, int] | None:
+    """Return the region and the index of an unmapped task of a loop; None for any other task instance."""
+    region_id, index = getattr(ti, "region_id", None), getattr(ti, "map_index", None)
+    if region_id is None or not region_id.int or index not in (None, -1):
+        return None
+    return str(region_id), ti.region_index
+
+
+def previous_xcom(context: Any, task_id: str, key: str) -> Any:
+    """Return what a task of the same loop has pushed in the iteration before; None in the first one."""
+    if context["loop"].index == 0:
+        return None
+    from airflow.sdk.execution_time.xcom import XCom
+
+    ti = context["ti"]
+    where = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": task_id}
+    return XCom.get_one(key=key, **where, _previous_iteration=True)
+
+
+def decided(*, stop: bool, reason: str) -> Any:
+    """Return what ends an iteration; Airflow shows the reason to everybody who may see the task."""
+    from airflow.sdk.definitions.loop import LoopDecision
+
+    return LoopDecision(stop=stop, reason=reason)
+
+
+def make_loop(group_id: str, body: Callable[[], None], *, until: Callable[..., Any], most: int, tooltip: str) -> Any:
+    """Make a group of tasks that runs again until a decision stops it; return the task that decides.
+
+    :param until: a function of a module, after which that task is named
+    :param most: how many iterations there may be
+    :raises ValueError: where Airflow has no loops
+    """
+    refusal = "and without loop=True the group has tasks of its own for each round"
+    if not has_loops():
+        raise ValueError(f"loop=True needs Airflow 3.4 or newer, which has Task Loops, {refusal}")
+    from airflow.sdk import task_group
+
+    factory: Any = task_group(group_id=group_id, tooltip=tooltip)(body)
+    try:
+        group = factory.loop(max_iterations=most, until=until)
+    except NotImplementedError as error:
+        where = "inside a mapped task group, or inside another loop"
+        raise ValueError(f"loop=True: Airflow has no Task Loops {where}, {refusal}") from error
+    return group.dag.get_task(group.gate_task_id)

@@ -1,0 +1,20 @@
+"""Where browsers find this Airflow."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from airflow.providers.common.compat.sdk import conf
+
+from airflow_crew_provider.compat.version import RELEASE
+
+
+def airflow_url() -> str | None:
+    """Return `[api] base_url`, where it is set and holds no credential; None on Airflow 2, which has other paths."""
+    url: str | None = conf.get("api", "base_url", fallback=None) if RELEASE >= (3, 0) else None
+    try:
+        parts = urlsplit(url or "")
+    except ValueError:
+        return None
+    is_address = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
+    return url.rstrip("/") if url and is_address else None

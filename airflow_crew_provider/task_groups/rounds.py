@@ -1,0 +1,51 @@
+"""The tasks of a round in a Task Loop: the same in each iteration, which they ask Airflow for. Needs Airflow 3.4.
+
+The review of the first iteration gets the record of the wait before the loop, that of a later one the record of the
+wait of the iteration before, and what was decided there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from airflow_crew_provider.compat.loops import previous_xcom
+from airflow_crew_provider.operators.crew import CrewResumeOperator
+from airflow_crew_provider.operators.review import CrewReviewOperator
+from airflow_crew_provider.review.decision import ReviewRules
+
+
+class LoopReviewOperator(CrewReviewOperator):
+    """A `CrewReviewOperator` that finds its round, its draft and the review before in the loop.
+
+    :param pending: the record of the wait before the loop
+    """
+
+    custom_operator_name = CrewReviewOperator.__name__
+
+    def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
+        """Read what the iteration before has left."""
+        super().render_template_fields(context, jinja_env)
+        loop = context["loop"]
+        self.round_number = loop.index + 1
+        if loop.index > 0:
+            self.pending = loop.previous
+            self.previous = previous_xcom(context, self.task_id, "return_value")
+            self.previous_task = self.task_id
+
+    def rules(self) -> ReviewRules:
+        """Name no task where the whole draft stands: its record is that of another iteration."""
+        rules = super().rules()
+        return replace(rules, whole="the record that was given to this task") if self.previous_task else rules
+
+
+class LoopResumeOperator(CrewResumeOperator):
+    """A `CrewResumeOperator` that finds in the loop whether there is another round."""
+
+    custom_operator_name = CrewResumeOperator.__name__
+
+    def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
+        """Read which iteration this is."""
+        super().render_template_fields(context, jinja_env)
+        loop = context["loop"]
+        self.has_next_round = loop.index + 1 < loop.max_iterations

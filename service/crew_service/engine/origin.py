@@ -1,0 +1,65 @@
+"""What `meta.airflow` says of the DAG run that started an execution. Anybody may have written it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+LONGEST_ID = 250  # characters, as in Airflow
+UNFIT = re.compile(r"[\s\x00-\x1f\x7f\\]")  # in an address
+
+
+@dataclass(frozen=True)
+class Review:
+    """The task of Airflow that asks for the decision."""
+
+    task_id: str
+    approvals: int
+    named_people: bool
+
+
+@dataclass(frozen=True)
+class Origin:
+    dag_id: str
+    run_id: str
+    url: str  # of the DAG run in Airflow; empty where its address is not known
+    review: Review | None
+
+
+def origin(meta: Any) -> Origin | None:
+    """Return what is known of the DAG run; None where no DAG is named."""
+    airflow = meta.get("airflow") if isinstance(meta, dict) else None
+    airflow = airflow if isinstance(airflow, dict) else {}
+    dag_id, run_id = _id(airflow.get("dag_id")), _id(airflow.get("run_id"))
+    if not dag_id:
+        return None
+    return Origin(dag_id, run_id, _url(airflow.get("base_url"), dag_id, run_id), _review(airflow.get("review")))
+
+
+def _id(given: Any) -> str:
+    """Return an id as a column of any database takes it; an id that Airflow would not give is none."""
+    if not isinstance(given, str) or len(given) > LONGEST_ID:
+        return ""
+    return given.replace("\0", "").encode("utf-8", "replace").decode()
+
+
+def _url(base: Any, dag_id: str, run_id: str) -> str:
+    if not isinstance(base, str) or not run_id or UNFIT.search(base):
+        return ""
+    try:
+        parts = urlsplit(base)
+    except ValueError:
+        return ""
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        return ""
+    return f"{base.rstrip('/')}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
+
+
+def _review(given: Any) -> Review | None:
+    task_id = _id(given.get("task_id")) if isinstance(given, dict) else ""
+    if not task_id:
+        return None
+    approvals = given.get("approvals")
+    return Review(task_id, approvals if type(approvals) is int else 1, given.get("named_people") is True)
