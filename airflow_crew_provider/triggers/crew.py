@@ -27,6 +27,8 @@ from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.poller import Poller, Source
 from airflow_crew_provider.wait.watch import GAVE_UP, Outcome, Watch, fate_of_stop
 
+SPREAD = 30.0  # seconds over which waits that are resumed together poll first
+
 
 def sources(hook: CrewHook, inbox: Json | None) -> list[Source]:
     """Return what may know of a question to a person, beside the status.
@@ -106,7 +108,8 @@ class CrewStatusTrigger(BaseTrigger):
             crew_conn_id=crew_conn_id,
             cancel_on_kill=cancel_on_kill,
             inbox=inbox,
-            not_before=time.time() + max(watch.poll_interval, deferral.NOTICED_AFTER),
+            # However long the interval is: a webhook that came before the task was deferred has woken nobody.
+            not_before=time.time() + deferral.NOTICED_AFTER,
             report_seen=True,
         )
 
@@ -175,7 +178,8 @@ class CrewStatusTrigger(BaseTrigger):
         if self.not_before is None:
             return 0.0
         # Resumed late, as after a restart: so are all others, and they must not all poll at the same moment.
-        first = self.not_before if self.not_before > now else now + self.poll_interval * random.random()  # noqa: S311
+        spread = min(self.poll_interval, SPREAD) * random.random()  # noqa: S311
+        first = self.not_before if self.not_before > now else now + spread
         return max(0.0, min(first, self.deadline or first) - now)
 
     def _gave_up(self, problem: str) -> Outcome:

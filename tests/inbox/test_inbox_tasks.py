@@ -17,7 +17,7 @@ from registered_run import RegisteredRun, StoredVariables, Task, store_variables
 from sqlalchemy import select
 
 from airflow_crew_provider.api.budget import Budget
-from airflow_crew_provider.compat import version
+from airflow_crew_provider.compat import deferral, version
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.inbox import registering, store
@@ -26,13 +26,15 @@ from airflow_crew_provider.inbox.registering import InboxSource
 from airflow_crew_provider.models import Execution, ExecutionState, total_tokens
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.stored_names import POSTED_KEY
+from airflow_crew_provider.triggers import crew as triggers
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from airflow_crew_provider.wait.poller import Poller
-from airflow_crew_provider.wait.watch import OVER_BUDGET, Outcome, Watch
+from airflow_crew_provider.wait.watch import OVER_BUDGET, PENDING, Outcome, Watch
 from crew_service.local import LocalService, running_service
 from scripts.stack import wait_until
+from scripts.stack.waiting import PATIENCE
 
 CREW = {
     "inputs": ["topic"],
@@ -127,6 +129,28 @@ def test_a_poll_in_the_triggerer_returns_the_same(dag_run: RegisteredRun, connec
     seen, was_asked = asyncio.run(look())
     assert seen.state is ExecutionState.PENDING
     assert was_asked
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "by a busy triggerer"])
+def test_a_question_that_came_while_the_task_left_its_worker_is_found_long_before_the_next_poll(
+    dag_run: RegisteredRun, connect: Any, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    monkeypatch.setattr(deferral, "NOTICED_AFTER", 0.2)
+    monkeypatch.setattr(triggers, "SPREAD", 0.2)
+    start = Task(dag_run, "start")
+    kickoff_id = start.run(kickoff())
+    asked(poller_of(start), kickoff_id)  # its webhook found no deferred task to wake
+    watch = Watch(kickoff_id=kickoff_id, started=time.time(), poll_interval=10 * PATIENCE)
+    trigger = CrewStatusTrigger.of(watch, "crew_live", cancel_on_kill=False, inbox=start.pushed[POSTED_KEY])
+    if late:
+        assert trigger.not_before
+        trigger.not_before -= 10
+
+    async def first_event() -> Any:
+        async with asyncio.timeout(PATIENCE):
+            return (await anext(trigger.run())).payload
+
+    assert asyncio.run(first_event())["kind"] == PENDING
 
 
 @pytest.mark.since_airflow("3.3")  # before, the record goes with the end of the task
