@@ -14,6 +14,12 @@ Json = dict[str, Any]
 # What names an iteration of a loop, beside the DAG, the run, the task and the map index.
 REGION_FIELDS = ("region_id", "region_index")
 
+
+def region(region_id: str, index: int) -> Json:
+    """Return an iteration of a loop as it is named everywhere."""
+    return dict(zip(REGION_FIELDS, (region_id, index), strict=True))
+
+
 # NUL and half surrogates: legal in JSON, refused by databases and by UTF-8.
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 

@@ -69,8 +69,11 @@ NO_BUDGET = Budget()
 
 def figures(usage: Json | None) -> Json | None:
     """Return what of a usage a limit is compared with; None where nothing is known."""
-    known: Json = {name: reported(usage, name) for name in ("cost_usd", UNCOUNTED)}
-    known = {"total_tokens": total_tokens(usage), **known}
+    known: Json = {
+        "total_tokens": total_tokens(usage),
+        "cost_usd": cost_usd(usage),
+        UNCOUNTED: reported(usage, UNCOUNTED),
+    }
     if known["cost_usd"] is None and (costs := _costs(usage)):
         known["by_model"] = {model: {"cost_usd": cost} for model, cost in costs.items()}
     return {name: value for name, value in known.items() if value is not None} or None

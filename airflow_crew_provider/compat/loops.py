@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_crew_provider.compat.version import has_loops
-from airflow_crew_provider.models import REGION_FIELDS, Json
+from airflow_crew_provider.models import Json, region
 
 
 def region_of(context: Any) -> Json:
@@ -19,7 +19,7 @@ def region_of(context: Any) -> Json:
     if context.get("loop") is None:
         return {}
     ti = context["ti"]
-    return dict(zip(REGION_FIELDS, (str(ti.region_id), ti.region_index), strict=True))
+    return region(str(ti.region_id), ti.region_index)
 
 
 def public_map_index() -> Any:

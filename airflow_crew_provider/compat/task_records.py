@@ -19,7 +19,7 @@ from sqlalchemy import select
 
 from airflow_crew_provider.compat.loops import public_map_index
 from airflow_crew_provider.compat.version import has_loops
-from airflow_crew_provider.models import REGION_FIELDS, Json
+from airflow_crew_provider.models import Json, region
 from airflow_crew_provider.stored_names import EXECUTION_KEY, REVIEW_KEY
 
 MOST_TASKS = 5_000
@@ -52,8 +52,7 @@ class TaskRecord:
     def iteration(self) -> Json:
         """What names the iteration of a loop, beside the task; empty outside of loops."""
         _, index, region_id = self.place
-        values = (str(region_id), index) if index != self.map_index else ()
-        return dict(zip(REGION_FIELDS, values, strict=False))
+        return region(str(region_id), index) if index != self.map_index else {}
 
 
 def exists(dag_id: str, run_id: str, task_id: str | None = None, map_index: int = -1) -> bool:
@@ -117,11 +116,11 @@ def _place(row: Any) -> Place:
 
 def _instances(session: Any, dag_id: str, run_id: str, names: Collection[str]) -> dict[Place, Any]:
     named = (TaskInstance.id, TaskInstance.task_id, TaskInstance.map_index.label("map_index"), TaskInstance.state)
-    region = (TaskInstance.region_id,) if has_loops() else ()
+    counted_by = (TaskInstance.region_id,) if has_loops() else ()
     label: Any = TaskInstance.rendered_map_index
     shown = (label.label("label"), public_map_index().label("shown"))
     of_run = (TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id)
-    rows = session.execute(select(*named, *region, *shown).where(*of_run, TaskInstance.task_id.in_(names)))
+    rows = session.execute(select(*named, *counted_by, *shown).where(*of_run, TaskInstance.task_id.in_(names)))
     return {_place(ti): ti for ti in rows}
 
 

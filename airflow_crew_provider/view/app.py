@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse, Response
 from airflow_crew_provider.compat import task_records
 from airflow_crew_provider.compat.access import MAY_SEE
 from airflow_crew_provider.compat.task_records import Place, TaskRecord
-from airflow_crew_provider.models import REGION_FIELDS, Json
+from airflow_crew_provider.models import REGION_FIELDS, Json, region
 from airflow_crew_provider.view import deployment, page
 from airflow_crew_provider.view.execution import Seen, Target, of_dag, progress
 from airflow_crew_provider.view.lookups import Shared
@@ -170,7 +170,7 @@ def _iteration(request: Request) -> Json:
     if not set(REGION_FIELDS) <= set(named):
         return {}
     region_id, index = (named[name] for name in REGION_FIELDS)
-    return dict(zip(REGION_FIELDS, (region_id, _index(index)), strict=True))
+    return region(region_id, _index(index))
 
 
 async def _refuse_unknown(dag_id: str, run_id: str, task_id: str, index: int) -> None:

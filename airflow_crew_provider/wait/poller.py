@@ -107,7 +107,7 @@ class Poller:
                 return self.hook.client.send(endpoints.ended_tasks(watch.kickoff_id), timeout=step.timeout)
             return self.hook.refresh()
         except CrewError as error:
-            return [] if isinstance(step, Results) else error
+            return error
 
     async def await_outcome(self, watch: Watch, *, clock: Callable[[], float] = time.time) -> Outcome:
         """Wait as `wait` does, without blocking the event loop."""
@@ -129,7 +129,7 @@ class Poller:
                 return await self.hook.client.asend(endpoints.ended_tasks(watch.kickoff_id), timeout=step.timeout)
             return await self.hook.arefresh()
         except CrewError as error:
-            return [] if isinstance(step, Results) else error
+            return error
 
     async def _apoll(self, kickoff_id: str, timeout: float | None) -> Execution | CrewError:  # noqa: ASYNC109 - passed on
         metrics.polled(self.hook.crew_conn_id, in_triggerer=True)

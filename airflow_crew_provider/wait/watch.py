@@ -424,7 +424,7 @@ class Refresh:
 
 @dataclass(frozen=True)
 class Results:
-    """A request for the tasks that have ended; the reply is a list of `TaskResult`, empty where it cannot be had."""
+    """A request for the tasks that have ended; the reply is a list of `TaskResult`, or a `CrewError`."""
 
     timeout: float
 
@@ -450,7 +450,8 @@ def steps(watch: Watch, clock: Callable[[], float], say: Callable[[str], None]) 
             results: Sequence[TaskResult] = reply.tasks
             goes_on = outcome is None or outcome.kind == PENDING
             if goes_on and reply.has_details and watch.has_ended_tasks(reply):
-                results = yield Results(min(RESULTS_WITHIN, watch.left(now=now) or RESULTS_WITHIN))
+                found = yield Results(min(RESULTS_WITHIN, watch.left(now=now) or RESULTS_WITHIN))
+                results = [] if isinstance(found, exceptions.CrewError) else found
             for told in watch.ended_tasks(reply, results, now=now):
                 say(told)
         if outcome is not None:

@@ -54,6 +54,7 @@ class Listing:
     has_older: bool
     drafts: list[Draft]
     waiting: list[Row[Any]]  # that wait too, with drafts that are a link away
+    more_wait: bool  # than these
     letters: list[Row[Any]]
     costs: dict[str, float | None]  # USD by execution, where it is known
 
@@ -79,7 +80,7 @@ class Details:
 
 
 COLUMNS = (
-    *("id", "kickoff_id", "owner", "state", "created_at", "started_at", "updated_at", "ended_at", "work_seconds"),
+    *("id", "kickoff_id", "owner", "state", "created_at", "updated_at", "ended_at", "work_seconds"),
     *("completed_tasks", "tokens", "usage", "model_usage"),
 )
 TEXTS = ("inputs", "meta", "output", "error", "current_task")
@@ -103,11 +104,11 @@ class Overview:
                 waiting = views.newest(connection, only, limit=WAITING)
             drafts = [draft for row in waiting[:DRAFTS] if (draft := _draft(connection, row.id))]
             shown = {draft.execution_id for draft in drafts}
-            waiting = [row for row in waiting if row.id not in shown]
+            others = [row for row in waiting if row.id not in shown]
             newest = {"limit": LETTERS, "among": LETTERS_SEARCHED}
             letters = self._letters(connection, owner=which.owner, **newest) if is_start else []
         costs = {row.id: (self._prices.priced(usage.so_far(row)) or {}).get("cost_usd") for row in rows[:PAGE]}
-        return Listing(rows[:PAGE], len(rows) > PAGE, drafts, waiting, letters, costs)
+        return Listing(rows[:PAGE], len(rows) > PAGE, drafts, others, len(waiting) == WAITING, letters, costs)
 
     def execution(self, caller: Principal, execution_id: str) -> Details | None:
         with self._database.reading() as connection:

@@ -144,10 +144,7 @@ class Api:
 
     def _detailed(self, caller: Principal, some_id: str, known: list[str]) -> Response:
         """Answer from the ETag alone where the caller has the rest; who may see it at all is asked before."""
-        head = self._executions.head(caller, some_id) if _is_uuid(some_id) else None
-        if head is None:
-            raise UnknownExecution("no such execution")
-        found = self._details.found(head)
+        found = self._details.found(self._head(caller, some_id))
         headers = {"ETag": found.etag, "Cache-Control": "private, no-cache"}
         if _is_known(found.etag, known):
             return Response(status_code=304, headers=headers)
@@ -160,12 +157,16 @@ class Api:
         return await run_in_threadpool(self._logs, _caller(request), request.path_params["id"])
 
     def _logs(self, caller: Principal, some_id: str) -> Response:
-        head = self._executions.head(caller, some_id) if _is_uuid(some_id) else None
-        if head is None:
-            raise UnknownExecution("no such execution")
+        head = self._head(caller, some_id)
         if caller.user is not None:
             raise HTTPException(403, "What a crew printed may be anything; it needs the organization's token.")
         return plain_text(self._executions.printed(head.id))
+
+    def _head(self, caller: Principal, some_id: str) -> Row[Any]:
+        head = self._executions.head(caller, some_id) if _is_uuid(some_id) else None
+        if head is None:
+            raise UnknownExecution("no such execution")
+        return head
 
     async def resume(self, request: Request) -> JSONResponse:
         decision, once = await self._read(request, "resume", self._decision)

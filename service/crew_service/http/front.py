@@ -21,10 +21,10 @@ from starlette.types import Scope
 from crew_service.engine import paths
 from crew_service.engine.browser_sessions import BrowserSession
 from crew_service.engine.container import Container, Process
-from crew_service.http import page
 from crew_service.http.forms import COOKIE, REFUSED_FORM, keep_cookie, read_form
 from crew_service.http.html import html_page
 from crew_service.http.login_limit import LoginLimit, LoginRefused
+from crew_service.http.page import Page
 from crew_service.http.sender import sender_of
 
 FRONT_COOKIE = "crew_front"
@@ -49,7 +49,7 @@ class Front:
             ("POST", "/logout", self.logout),
         ):
             app.router.routes.append(_BrowserRoute(path, handler, methods=[method]))
-        app.router.routes.append(Route("/page.js", page.script, methods=["GET"]))
+        app.router.routes.append(Route("/page.js", Page.script, methods=["GET"]))
 
     async def crews(self, request: Request) -> Response:
         sessions = await self._sessions(request)

@@ -43,8 +43,7 @@ class Page(Forms):
 
     def add_to(self, app: FastAPI) -> None:
         for method, path, name in ROUTES:
-            handler = script if name == "script" else getattr(self, name)
-            app.add_api_route(path, handler, methods=[method], include_in_schema=False, response_model=None)
+            app.add_api_route(path, getattr(self, name), methods=[method], include_in_schema=False, response_model=None)
 
     async def executions(self, request: Request) -> Response:
         session = await self.session(request)
@@ -91,6 +90,11 @@ class Page(Forms):
             raise HTTPException(404, "There is no such text.")
         return plain_text(found)
 
+    @staticmethod
+    async def script(request: Request) -> Response:
+        headers = {"Cache-Control": "max-age=300", "X-Content-Type-Options": "nosniff"}
+        return Response(SCRIPT, media_type="text/javascript", headers=headers)
+
     def _common(self, request: Request, session: BrowserSession) -> dict[str, Any]:
         return {
             "crew": self._service.name,
@@ -101,11 +105,6 @@ class Page(Forms):
             "notice": NOTICES.get(request.query_params.get("notice", "")),
             "problem": PROBLEMS.get(request.query_params.get("problem", "")),
         }
-
-
-async def script(request: Request) -> Response:
-    headers = {"Cache-Control": "max-age=300", "X-Content-Type-Options": "nosniff"}
-    return Response(SCRIPT, media_type="text/javascript", headers=headers)
 
 
 def _filter(request: Request, crew: str, session: BrowserSession) -> Filter:
