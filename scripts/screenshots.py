@@ -5,7 +5,6 @@ python -m scripts.screenshots [folder]      needs Chromium and the [dev] extra
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -115,9 +114,7 @@ FEATURES = {"difference": picture_difference, "edit": picture_edit, "escalation"
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with ProcessGroup() as group:
-        crew = group.temporary_folder("crew-pictures-") / "crew.json"
-        crew.write_text(json.dumps(CREW))
-        service = CrewService(str(crew), group=group).start()
+        service = CrewService(CREW, group=group).start()
         airflow = AirflowStack(
             dags=[ROOT / "example_dags", ROOT / "scripts" / "picture_dags"],
             connections={"crew_default": service.connection},

@@ -5,7 +5,6 @@ python -m scripts.tab_screenshots [folder]      needs Chromium and the [dev] ext
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -89,9 +88,7 @@ def pictures(page: Page, airflow: AirflowStack, run: DagRun, folder: Path) -> No
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with ProcessGroup() as group:
-        crew = group.temporary_folder("crew-pictures-") / "crew.json"
-        crew.write_text(json.dumps(CREW))
-        service = CrewService(str(crew), group=group).start()
+        service = CrewService(CREW, group=group).start()
         letters = CrewService(str(LETTERS), name="crew-service-letters", group=group).start()
         airflow = AirflowStack(
             dags=[ROOT / "example_dags"],

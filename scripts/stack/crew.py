@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 class CrewService:
     """A running crew service, from ``start`` (or ``with``) to ``stop``.
 
-    :param crew: what ``--crew`` takes: ``demo``, a scenario file, ``package.module:NAME``; None if ``options`` say it
+    :param crew: what ``--crew`` takes: ``demo``, a scenario file, ``package.module:NAME``; a scenario itself; None if
+        ``options`` say it
     :param dialect: ``spec`` or ``live``
     :param name: of the component, where one group has several services
     :param options: further arguments of ``airflow-crew-service serve``
@@ -35,7 +37,7 @@ class CrewService:
 
     def __init__(
         self,
-        crew: str | None = "demo",
+        crew: str | Mapping[str, Any] | None = "demo",
         *,
         dialect: str = "spec",
         name: str = "crew-service",
@@ -55,10 +57,17 @@ class CrewService:
         command = Path(sys.executable).with_name("airflow-crew-service")
         self._command = [
             *(str(command), "serve", "--port", str(self.port), "--dialect", dialect),
-            *(("--crew", crew) if crew else ()),
+            *(("--crew", self._target(crew)) if crew else ()),
             *("--db", database or str(self.folder / "service.db")),
             *options,
         ]
+
+    def _target(self, crew: str | Mapping[str, Any]) -> str:
+        if isinstance(crew, str):
+            return crew
+        file = self.folder / "crew.json"
+        file.write_text(json.dumps(crew))
+        return str(file)
 
     @property
     def connection(self) -> dict[str, Any]:

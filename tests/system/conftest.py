@@ -76,19 +76,19 @@ def group() -> Iterator[ProcessGroup]:
 
 
 @pytest.fixture(scope="session")
-def gated_crew(group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) -> CrewService:
+def gated_crew(group: ProcessGroup) -> CrewService:
     """A crew that asks a person; the example DAGs talk to it."""
-    return _scripted(GATED_CREW, "gated", group, tmp_path_factory)
+    return CrewService(GATED_CREW, name="crew-service-gated", group=group).start()
 
 
 @pytest.fixture(scope="session")
-def plain_crew(group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) -> CrewService:
-    return _scripted(PLAIN_CREW, "plain", group, tmp_path_factory)
+def plain_crew(group: ProcessGroup) -> CrewService:
+    return CrewService(PLAIN_CREW, name="crew-service-plain", group=group).start()
 
 
 @pytest.fixture(scope="session")
-def failing_crew(group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) -> CrewService:
-    return _scripted(FAILING_CREW, "failing", group, tmp_path_factory)
+def failing_crew(group: ProcessGroup) -> CrewService:
+    return CrewService(FAILING_CREW, name="crew-service-failing", group=group).start()
 
 
 @pytest.fixture(scope="session")
@@ -138,11 +138,3 @@ def airflow(
 def lineage(airflow: AirflowStack) -> Path:
     """The file with the OpenLineage events of DAGs that ask for them."""
     return airflow.home / LINEAGE
-
-
-def _scripted(
-    scenario: dict[str, object], name: str, group: ProcessGroup, folders: pytest.TempPathFactory
-) -> CrewService:
-    file = folders.mktemp("crews") / f"{name}.json"
-    file.write_text(json.dumps(scenario))
-    return CrewService(str(file), name=f"crew-service-{name}", group=group).start()

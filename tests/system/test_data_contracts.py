@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from scripts.stack import AirflowStack, CrewService, DagRun, ProcessGroup, wait_until
@@ -26,10 +24,8 @@ MATCHES, REVISED, NEVER_MATCHES = 0, 1, 2
 
 
 @pytest.fixture(scope="module")
-def runs(airflow: AirflowStack, group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) -> dict[str, DagRun]:
-    file = tmp_path_factory.mktemp("crews") / "totals.json"
-    file.write_text(json.dumps(CREW))
-    service = CrewService(str(file), name="crew-service-totals", group=group).start()
+def runs(airflow: AirflowStack, group: ProcessGroup) -> dict[str, DagRun]:
+    service = CrewService(CREW, name="crew-service-totals", group=group).start()
     airflow.api.add_connection("crew_totals", **service.connection)
     return {dag_id: airflow.api.trigger(dag_id) for dag_id in ("data_revisions", "data_keys")}
 

@@ -31,10 +31,8 @@ CREW = {
 
 
 @pytest.fixture(scope="module")
-def live_crew(airflow: AirflowStack, group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) -> CrewService:
-    file = tmp_path_factory.mktemp("crews") / "inbox.json"
-    file.write_text(json.dumps(CREW))
-    service = CrewService(str(file), dialect="live", name="crew-service-inbox", group=group).start()
+def live_crew(airflow: AirflowStack, group: ProcessGroup) -> CrewService:
+    service = CrewService(CREW, dialect="live", name="crew-service-inbox", group=group).start()
     inbox = {"inbox_url": f"{airflow.url}/crew-inbox"}
     airflow.api.add_connection("crew_inbox", **service.connection, extra=json.dumps(inbox))
     return service

@@ -42,12 +42,10 @@ PRICES = {"dear": {"input": 1, "output": 400}}
 def crew(scenario: dict[str, Any], dialect: str, airflow: AirflowStack, group: ProcessGroup, folder: Path) -> str:
     """Start a crew service, and return the id of a connection to it."""
     name = folder.name.rstrip("0123456789")
-    file = folder / "crew.json"
-    file.write_text(json.dumps(scenario))
     prices = folder / "prices.json"
     prices.write_text(json.dumps(PRICES))
     options: dict[str, Any] = {"dialect": dialect, "name": f"crew-service-{name}", "group": group}
-    service = CrewService(str(file), options=["--prices", str(prices)], **options).start()
+    service = CrewService(scenario, options=["--prices", str(prices)], **options).start()
     airflow.api.add_connection(name, **service.connection)
     return name
 

@@ -40,10 +40,8 @@ pytestmark = [
 
 
 @pytest.fixture
-def crew(group: ProcessGroup, tmp_path: Path) -> CrewService:
-    file = tmp_path / "upgrade.json"
-    file.write_text(json.dumps(CREW))
-    return CrewService(str(file), dialect="live", name="crew-service-upgrade", group=group).start()
+def crew(group: ProcessGroup) -> CrewService:
+    return CrewService(CREW, dialect="live", name="crew-service-upgrade", group=group).start()
 
 
 @pytest.mark.row("A24", "A26")

@@ -22,9 +22,9 @@ from crew_service.local import LocalService, running_service
 from crew_service.scripted_crew import ScriptedCrew
 from scripts.stack import AirflowStack, DagRun, wait_until
 from tests.system.reviews.test_loop import (
+    CREW,
     DECIDED,
     EDITED,
-    GATES,
     REASON,
     asked,
     audited,
@@ -127,7 +127,7 @@ class Rounds:
 
 @pytest.fixture
 def crew() -> PausedCrew:
-    return PausedCrew({"inputs": ["topic"], "tasks": GATES})
+    return PausedCrew(CREW)
 
 
 @pytest.fixture

@@ -25,14 +25,15 @@ DRAFT = {
     "output": "Draft {revision} on {topic}",
     "revised": "Draft {revision} on {topic}, after: {feedback}",
 }
-GATES = [DRAFT, {**DRAFT, "id": "title_task"}, {"id": "print_task", "agent": "Printer", "output": "Printed."}]
+CREW = {
+    "inputs": ["topic"],
+    "tasks": [DRAFT, {**DRAFT, "id": "title_task"}, {"id": "print_task", "agent": "Printer", "output": "Printed."}],
+}
 
 
 @pytest.fixture(scope="module")
-def crew(group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) -> CrewService:
-    file = tmp_path_factory.mktemp("crews") / "loop.json"
-    file.write_text(json.dumps({"inputs": ["topic"], "tasks": GATES}))
-    return CrewService(str(file), name="crew_loop", group=group).start()
+def crew(group: ProcessGroup) -> CrewService:
+    return CrewService(CREW, name="crew_loop", group=group).start()
 
 
 @pytest.fixture(scope="module")
@@ -142,10 +143,8 @@ def test_where_no_round_is_left_the_result_says_so(stack: AirflowStack) -> None:
 
 
 @pytest.fixture(scope="module")
-def live_crew(airflow: AirflowStack, group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) -> CrewService:
-    file = tmp_path_factory.mktemp("crews") / "loop_live.json"
-    file.write_text(json.dumps({"inputs": ["topic"], "tasks": GATES}))
-    service = CrewService(str(file), dialect="live", name="crew-loop-live", group=group).start()
+def live_crew(airflow: AirflowStack, group: ProcessGroup) -> CrewService:
+    service = CrewService(CREW, dialect="live", name="crew-loop-live", group=group).start()
     extra = json.dumps({"inbox_url": f"{airflow.url}/crew-inbox"})
     airflow.api.add_connection("crew_loop_inbox", **service.connection, extra=extra)
     return service

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 
 import pytest
@@ -33,10 +32,8 @@ WITH_ANSWER = "review_lost_with_answer"
 
 
 @pytest.fixture(scope="module")
-def stack(airflow: AirflowStack, group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) -> AirflowStack:
-    file = tmp_path_factory.mktemp("crews") / "asking.json"
-    file.write_text(json.dumps(ASKING))
-    service = CrewService(str(file), name="crew_asking", group=group).start()
+def stack(airflow: AirflowStack, group: ProcessGroup) -> AirflowStack:
+    service = CrewService(ASKING, name="crew_asking", group=group).start()
     airflow.api.add_connection("crew_asking", **service.connection)
     return airflow
 

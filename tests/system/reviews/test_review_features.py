@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -25,10 +24,8 @@ PARKED = "deferred" if airflow_form.TaskAwaitingInput is None else "awaiting_inp
 
 
 @pytest.fixture(scope="module")
-def crew(group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) -> CrewService:
-    file = tmp_path_factory.mktemp("crews") / "editor.json"
-    file.write_text(json.dumps({"inputs": ["topic"], "tasks": [DRAFT]}))
-    return CrewService(str(file), name="crew_editor", group=group).start()
+def crew(group: ProcessGroup) -> CrewService:
+    return CrewService({"inputs": ["topic"], "tasks": [DRAFT]}, name="crew_editor", group=group).start()
 
 
 @pytest.fixture(scope="module")

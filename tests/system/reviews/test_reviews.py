@@ -25,11 +25,10 @@ CREWS = {"crew_gates": [OUTLINE, DRAFT], "crew_scribe": [DRAFT]}
 
 
 @pytest.fixture(scope="module")
-def stack(airflow: AirflowStack, group: ProcessGroup, tmp_path_factory: pytest.TempPathFactory) -> AirflowStack:
+def stack(airflow: AirflowStack, group: ProcessGroup) -> AirflowStack:
     for name, tasks in CREWS.items():
-        file = tmp_path_factory.mktemp("crews") / f"{name}.json"
-        file.write_text(json.dumps({"inputs": ["topic"], "tasks": tasks}))
-        airflow.api.add_connection(name, **CrewService(str(file), name=name, group=group).start().connection)
+        service = CrewService({"inputs": ["topic"], "tasks": tasks}, name=name, group=group).start()
+        airflow.api.add_connection(name, **service.connection)
     airflow.api.json("POST", "pools", json={"name": "one_slot", "slots": 1})
     return airflow
 
