@@ -21,7 +21,7 @@ comma := ,
 TEST_EXTRAS := $(if $(filter 2.%,$(AIRFLOW)),dev,dev$(comma)crewai)# Airflow 2 holds a package back that CrewAI needs
 DEMO_EXTRAS := $(if $(filter crewai,$(CREW)),crewai,service)
 
-.PHONY: help demo up down check quick test service-test long bench bench-full chaos cluster-test crewai-matrix test-matrix lint docs mutants clean
+.PHONY: help demo up down check quick test service-test long guard bench bench-full chaos cluster-test crewai-matrix test-matrix lint docs mutants clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -53,6 +53,9 @@ long: $(VENV)/.has-dev,crewai ## what takes longer: tests marked long, cluster-t
 
 service-test: $(SERVICE_VENV)/.has-dev ## the service's tests where neither Airflow nor CrewAI is (PYTHON=python3.10 SERVICE_VENV=.venvs/310)
 	@$(SERVICE_VENV)/bin/python -m pytest --numprocesses 2 --dist loadgroup --ignore=tests/service/crewai tests/service $(PYTEST_ARGS)
+
+guard: $(VENV)/.has-dev,crewai ## fails where polls, DAG files, statuses or large outputs became dearer by a tenth, within a minute
+	@$(PY) -m benchmarks.guard
 
 bench: $(VENV)/.has-dev,bench ## what waits and DAG files cost, beside other providers: small sizes, about two minutes
 	@$(PY) -m benchmarks

@@ -66,11 +66,11 @@ def answering() -> Iterator[str]:
 
 
 @contextmanager
-def serving(folder: Path, **environment: str) -> Iterator[tuple[int, int]]:
+def serving(folder: Path, crew: Any = TASK, **environment: str) -> Iterator[tuple[int, int]]:
     """Serve a crew in a process of its own; yield the process and the port."""
-    (folder / "crew.json").write_text(json.dumps(TASK))
     port = free_port()
-    command = ["-m", "crew_service", "serve", "--crew", str(folder / "crew.json"), "--port", str(port)]
+    (folder / f"{port}.json").write_text(json.dumps(crew))
+    command = ["-m", "crew_service", "serve", "--crew", str(folder / f"{port}.json"), "--port", str(port)]
     command += ["--db", str(folder / f"{port}.db")]
     env = {**os.environ, "CREW_SERVICE_TOKEN": TOKEN, **environment}
     process = subprocess.Popen(

@@ -16,7 +16,7 @@ from scripts.stack.waiting import FACTOR
 
 # The tests of the service run without Airflow and the provider too.
 HAS_PROVIDER = find_spec("airflow_crew_provider") is not None and find_spec("airflow") is not None
-pytest_plugins = ["airflow_crew_provider.testing"] if HAS_PROVIDER else []
+pytest_plugins = ["failures", *(["airflow_crew_provider.testing"] if HAS_PROVIDER else [])]
 
 NO_SKIP = os.environ.get("CREW_TESTS_NO_SKIP") == "1"
 AIRFLOW = Version(Version(version("apache-airflow") if HAS_PROVIDER else "0").base_version)

@@ -55,6 +55,12 @@ class Smallest(Wait):
             await response.json()
 
 
+async def close() -> None:
+    """Close the session that the smallest waits of this loop share."""
+    if session := _shared.pop("session", None):
+        await session.close()
+
+
 class KeptConnection(asyncio.Protocol):
     """One kept connection, as little HTTP as a known server needs."""
 

@@ -21,6 +21,12 @@ from scripts.stack import watchdog
 if TYPE_CHECKING:
     from typing import Self
 
+folders: list[Path] = []  # made by this process; the logs of what it started are below them
+
+
+def last_lines(log: Path, lines: int) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
 
 class Component:
     """One running command with its children, and the file that its output goes to."""
@@ -66,7 +72,7 @@ class Component:
         self._process.wait()
 
     def tail(self, lines: int = 30) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        return last_lines(self.log, lines)
 
 
 class ProcessGroup:
@@ -90,6 +96,7 @@ class ProcessGroup:
     def temporary_folder(self, prefix: str) -> Path:
         """Make a folder that goes when the group ends; CREW_STACK_KEEP=1 keeps it for a look at the logs."""
         folder = Path(tempfile.mkdtemp(prefix=prefix))
+        folders.append(folder)
         if not os.environ.get("CREW_STACK_KEEP"):
             self._order(folder=str(folder))
         return folder

@@ -1,0 +1,186 @@
+"""The guard of the ratios: `make guard`, within a minute. It fails if one is worse by a tenth than what is kept.
+
+It measures the CPU of a poll beside the smallest trigger's, of a DAG file beside one of bare operators, of a status
+request beside a bare route, and the memory of a crew service with large outputs beside one with small ones. Turns are
+adjacent, and a ratio is the median of their quotients, so that the load of the machine meets both sides.
+`kept_ratios.json` has the ratios that are kept; `--keep` writes what was measured there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import server
+from benchmarks.service_load import BARE, Side, ask, free_port, request, started
+
+KEPT = Path(__file__).with_name("kept_ratios.json")
+TURNS = 7
+WORSE = 1.1
+Pair = tuple[Callable[[], float], Callable[[], float]]  # ours and the other side, each measured once a call
+
+WAITS, INTERVAL, SETTLE, SECONDS = 120, 0.06, 0.3, 0.7  # an interval that is not below the least of ours
+TASKS = 300
+LARGE = {"inputs": [], "tasks": [{"id": "write", "output": "x" * 2_000_000}]}
+SMALL = {"inputs": [], "tasks": [{"id": "write", "output": "x" * 1000}]}
+EXECUTIONS = 2  # in a turn
+
+
+@contextmanager
+def poll(folder: Path) -> Iterator[Pair]:
+    """Measure the CPU of a poll, in one event loop that runs one kind of wait at a time."""
+    import aiohttp
+
+    from benchmarks.harness import kinds, one_loop
+
+    async def measured(kind: str, url: str) -> float:
+        async with aiohttp.ClientSession(url) as session:
+            waits = one_loop.start(kind, WAITS, INTERVAL, url)
+            await asyncio.sleep(SETTLE)
+            had, began = await one_loop.polls(session), time.process_time()
+            await asyncio.sleep(SECONDS)
+            used, has = time.process_time() - began, await one_loop.polls(session)
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        await kinds.close()
+        return used / (has - had)
+
+    with server.running() as where, asyncio.Runner() as runner:
+        os.environ |= kinds.connections(where.url)
+        yield (
+            lambda: runner.run(measured(kinds.OURS, where.url)),
+            lambda: runner.run(measured(kinds.SMALLEST, where.url)),
+        )
+
+
+@contextmanager
+def dag_file(folder: Path) -> Iterator[Pair]:
+    """Measure the CPU of making and serializing a DAG."""
+    from benchmarks import parsing
+
+    def maker(kind: str) -> Callable[[int], Any]:
+        names: dict[str, Any] = {}
+        exec(parsing.AIRFLOW + parsing.TASKS[kind] + parsing.MADE, names)
+        names["made"](5)
+        return names["made"]
+
+    def measured(made: Callable[[int], Any]) -> float:
+        began = time.process_time()
+        made(TASKS // 2)
+        return time.process_time() - began
+
+    yield partial(measured, maker("crew operators")), partial(measured, maker("bare operators"))
+
+
+@contextmanager
+def status(folder: Path) -> Iterator[Pair]:
+    """Measure the CPU of an answer of the service."""
+    from benchmarks.traces import serving
+
+    def measured(process: int, port: int, path: str) -> float:
+        side = Side(process, port, [request("GET", path)])
+        asyncio.run(side.turn())
+        return side.cpu / side.answers
+
+    (folder / "bare.py").write_text(BARE)
+    bare = free_port()
+    with serving(folder, SMALL) as (process, port), started(str(folder / "bare.py"), str(bare), port=bare) as other:
+        execution = asyncio.run(_kick_off(port))
+        yield partial(measured, process, port, f"/status/{execution}"), partial(measured, other, bare, "/status/x")
+
+
+@contextmanager
+def memory(folder: Path) -> Iterator[Pair]:
+    """Measure the most memory that a service has ever taken, with a receiver that never answers."""
+    from benchmarks.traces import serving
+
+    def measured(process: int, port: int, receiver: str) -> float:
+        for _ in range(EXECUTIONS):
+            asyncio.run(_finish(port, receiver))
+        return _peak(process)
+
+    with (
+        server.running(server.Options(dead=True)) as silent,
+        serving(folder, LARGE) as large,
+        serving(folder, SMALL) as small,
+    ):
+        yield partial(measured, *large, silent.url), partial(measured, *small, silent.url)
+
+
+async def _kick_off(port: int, **body: Any) -> str:
+    streams = await asyncio.open_connection("127.0.0.1", port)
+    _, answer = await ask(*streams, request("POST", "/kickoff", {"inputs": {}, **body}))
+    streams[1].close()
+    return str(json.loads(answer)["kickoff_id"])
+
+
+async def _finish(port: int, receiver: str) -> None:
+    """Kick off an execution, and poll it until it has completed."""
+    execution = await _kick_off(port, crewWebhookUrl=f"{receiver}/crew", taskWebhookUrl=f"{receiver}/task")
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        streams = await asyncio.open_connection("127.0.0.1", port)
+        _, answer = await ask(*streams, request("GET", f"/status/{execution}"))
+        streams[1].close()
+        if json.loads(answer)["status"] == "completed":
+            return
+        await asyncio.sleep(0.02)
+    raise TimeoutError(f"execution {execution}")
+
+
+def _peak(process: int) -> float:
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return float(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+
+
+RATIOS: Mapping[str, Callable[[Path], Any]] = {
+    "poll beside the smallest trigger": poll,
+    "DAG file beside bare operators": dag_file,
+    "status beside a bare route": status,
+    "memory of large outputs beside small ones": memory,
+}
+
+
+def ratio(measure: Callable[[Path], Any]) -> float:
+    """Return the median quotient of adjacent turns."""
+    with tempfile.TemporaryDirectory() as folder, measure(Path(folder)) as (ours, other):
+        return statistics.median(ours() / other() for _ in range(TURNS))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="keep what is measured")
+    keep = parser.parse_args().keep
+    kept = json.loads(KEPT.read_text())
+    found: dict[str, float] = {}
+    for name, measure in RATIOS.items():
+        began = time.monotonic()
+        found[name] = ratio(measure)
+        if found[name] > kept[name] * WORSE and not keep:
+            # A disturbance ends, a regression stays.
+            found[name] = min(found[name], ratio(measure))
+        took = time.monotonic() - began
+        print(f"{name}: {found[name]:.2f}, kept so far: {kept[name]:.2f} ({took:.0f} s)", flush=True)
+    worse = [name for name in RATIOS if found[name] > kept[name] * WORSE]
+    if keep:
+        KEPT.write_text(json.dumps({name: round(each, 2) for name, each in found.items()}, indent=1) + "\n")
+    elif worse:
+        sys.exit(f"Worse by more than a tenth than what {KEPT.name} keeps: {', '.join(worse)}")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="bench-") as home:
+        os.environ |= {"AIRFLOW_HOME": home, "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING"}
+        main()
