@@ -13,6 +13,7 @@ from scripts.stack.waiting import StackTimeout, wait_until
 FINISHED = ("success", "failed")
 WAITING = ("deferred", "awaiting_input")  # without a worker slot
 UNMAPPED = -1
+POLL = 0.5  # seconds: each poll is work for the API server beside all others
 # Airflow's scheduler fails a task that is answered before it has put away the half that asked, as no person can.
 READING_TIME = 4.0
 
@@ -42,7 +43,7 @@ class DagRun:
 
     def wait_for(self, state: str = "success") -> None:
         """Wait for a state; fail at once, with the states of all tasks, if the run ends in another one."""
-        seen = wait_until(lambda: self._reached({state, *FINISHED}), f"{self.run_id} {state}")
+        seen = wait_until(lambda: self._reached({state, *FINISHED}), f"{self.run_id} {state}", POLL)
         if seen != state:
             raise StackTimeout(f"{self.dag_id} ended as {seen}, not {state}: {self.failure_report()}")
 
@@ -79,7 +80,7 @@ class DagRun:
             found = self.task(task_id, map_index)["state"]
             return found if found in states else None
 
-        found = wait_until(check, f"{task_id} to be {' or '.join(states)}")
+        found = wait_until(check, f"{task_id} to be {' or '.join(states)}", POLL)
         assert found
         return found
 
@@ -119,7 +120,7 @@ class DagRun:
                 raise StackTimeout(f"{self.dag_id} ended before a review came: {self.failure_report()}")
             return self.reviews()
 
-        return wait_until(check, "a review")[0]
+        return wait_until(check, "a review", POLL)[0]
 
     def answer(self, review: Mapping[str, Any], option: str, **params: Any) -> None:
         """Answer a review as this API's user."""

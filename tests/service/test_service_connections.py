@@ -86,7 +86,7 @@ TURNS = 3  # a machine that is busy with other tests stalls once, a fault is slo
 
 
 @pytest.mark.row("S11")
-@pytest.mark.parametrize("dialect", ["spec", "live"])
+@pytest.mark.parametrize("dialect", ["spec", pytest.param("live", marks=pytest.mark.long)])  # both read bodies alike
 def test_s11_hostile_json_is_answered_quickly_and_so_is_everybody_else(serve: Serve, dialect: str) -> None:
     client = serve(GATED, dialect=dialect, user_tokens=[("ann", "ann-token-0123456789")])
     ann = client.holding("ann-token-0123456789")

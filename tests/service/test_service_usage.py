@@ -237,10 +237,8 @@ def test_cached_tokens_have_a_price_of_their_own(prices: Prices) -> None:
     assert prices.cost("small", {**figures, "total_tokens": 3001}) is None
 
 
-def test_the_headers_of_a_status_stay_small_with_200_models_and_1000_tasks(serve: Serve, prices: Prices) -> None:
-    tasks = [
-        {"id": f"task_{each}", "tokens": 2**40 + each, "model": f"m\N{SNOWMAN}{each % 200}"} for each in range(1000)
-    ]
+def test_the_headers_of_a_status_stay_small_with_200_models(serve: Serve, prices: Prices) -> None:
+    tasks = [{"id": f"task_{each}", "tokens": 2**40 + each, "model": f"m\N{SNOWMAN}{each}"} for each in range(200)]
     client = serve({"inputs": ["topic"], "tasks": tasks}, prices=prices)
     kickoff_id = client.kickoff()
     client.until(kickoff_id, "completed")

@@ -114,12 +114,14 @@ def _is_left(link: socket.socket) -> bool:
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
+    gc.disable()  # nothing that an import makes is ever garbage, and to look for it takes a tenth of the time
     from crew_service.crewai.child_process import work  # imports CrewAI
 
     with contextlib.suppress(ImportError):
         importlib.import_module("lance_namespace")  # most of what a Flow's memory takes to load; it starts no thread
     process_tree.adopt_orphans()
     sys.stdout.flush()  # else each child would print it again
+    gc.enable()
     gc.freeze()  # so that no collection in a child copies the pages that it shares with the others
     control.sendall(b"r")
     if link := ForkServer(control).serve():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ TOKEN = "a-token-for-tests-only"
 MODEL_KEY = "sk-a-key-of-a-model"
 
 
-class Served:
-    """A service that can be killed and started again on its database."""
+class Service:
+    """The service of one crew or several, which can be killed and started again on its database."""
 
-    def __init__(self, start: Start, target: str) -> None:
+    def __init__(self, start: Start, *crews: str) -> None:
         self._start = start
-        self._target = target
+        self._crews = [part for crew in crews for part in ("--crew", crew)]
         self.begin()
 
     def begin(self) -> None:
@@ -32,8 +33,27 @@ class Served:
         names = {"CREW_SERVICE_USER_TOKENS": "ann=a-token-of-ann", "CREW_SERVICE_WEBHOOK_SECRET": "a-secret"}
         keys = {"CREW_SERVICE_TOKEN": TOKEN, "CREW_SERVICE_DB": "crew-service.db", **names}
         environment = {**keys, "PYTHONPATH": os.pathsep.join(filter(None, places)), "OF_A_MODEL_API_KEY": MODEL_KEY}
-        self.command = self._start("--crew", self._target, "--workers", "8", environment=environment)
-        self.client: Client = self.command.client(TOKEN)
+        self.command = self._start(*self._crews, "--workers", "8", environment=environment)
+
+    def restart(self) -> None:
+        self.command.kill()
+        self.begin()
+
+
+class Served:
+    """One of its crews; with a name where there are several."""
+
+    def __init__(self, service: Service, name: str = "") -> None:
+        self.service, self._name = service, name
+
+    @property
+    def command(self) -> Command:
+        return self.service.command
+
+    @property
+    def client(self) -> Client:
+        url = self.command.url
+        return Client(f"{url.partition('/crews/')[0]}/crews/{self._name}" if self._name else url, TOKEN)
 
     def kickoff(self, **inputs: str) -> str:
         return str(self._posted("/kickoff", {"inputs": inputs})["kickoff_id"])
@@ -69,7 +89,7 @@ class Served:
 
 @pytest.fixture
 def served(command: Start) -> Callable[[str], Served]:
-    return lambda target: Served(command, target)
+    return lambda target: Served(Service(command, target))
 
 
 def entries(log: Path) -> list[dict[str, Any]]:
@@ -96,10 +116,22 @@ def test_an_edit_that_is_no_object_is_refused_while_a_task_with_a_model_still_wa
     service.reached(execution, "completed")
 
 
-@pytest.mark.row("S1")
-def test_s1_a_crew_with_two_gates_survives_kill_9_at_each_gate(served: Callable[[str], Served], tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    service = served("samples:two_gates")
+@pytest.mark.row("S1", "S16")
+def test_s1_s16_crews_survive_kill_9_at_each_gate_and_at_work_and_nothing_of_them_outlives_the_service(
+    command: Start, tmp_path: Path
+) -> None:
+    service = Service(command, "gates=samples:two_gates", "unruly=unruly:unruly")
+    stories = (
+        two_gates(Served(service, "gates"), tmp_path / "gates"),
+        at_work(Served(service, "unruly"), tmp_path / "work"),
+        hidden_processes(Served(service, "unruly"), tmp_path / "hidden"),
+    )
+    for _ in zip_longest(*stories):  # each goes on until it wants the service to be killed
+        service.restart()
+
+
+def two_gates(service: Served, log: Path) -> Iterator[None]:
+    """At each gate."""
     execution = service.kickoff(topic="ducks", log=str(log))
     for feedback, approve, waits_for in [
         ("shorter", False, ("outline", "outline v1")),
@@ -107,8 +139,7 @@ def test_s1_a_crew_with_two_gates_survives_kill_9_at_each_gate(served: Callable[
         ("Approved.", True, ("draft", "draft v1")),
     ]:
         service.reached(execution, "pending")
-        service.command.kill()
-        service.begin()
+        yield
         status = service.status(execution)
         assert (status["status"], status["task_id"], status["task_output"]) == ("pending", *waits_for)
         service.resume(execution, waits_for[0], feedback, approve=approve)
@@ -120,38 +151,33 @@ def test_s1_a_crew_with_two_gates_survives_kill_9_at_each_gate(served: Callable[
     assert "outline v2 (shorter)" in calls[-1]["turns"][-1]["content"]
 
 
-@pytest.mark.row("S1")
-def test_s1_a_crew_at_work_dies_with_the_service_and_goes_on_from_its_last_finished_task(
-    served: Callable[[str], Served], tmp_path: Path
-) -> None:
-    log = tmp_path / "log"
-    service = served("unruly:unruly")
+def at_work(service: Served, log: Path) -> Iterator[None]:
+    """A crew at work dies with the service, and goes on from its last finished task."""
     execution = service.kickoff(topic="wait", log=str(log))
     eventually(lambda: any("pid" in entry for entry in entries(log)), "the second task")
     eventually(lambda: "waiting\n" in service.printed(execution), "what the crew printed")
-    service.command.kill()
-    eventually(lambda: not alive(entries(log)[-1]["pid"]), "the end of the crew")
+    pid = entries(log)[-1]["pid"]
+    yield
+    eventually(lambda: not alive(pid), "the end of the crew")
     log.with_suffix(".go").touch()
-    service.begin()
     result = service.reached(execution, "completed", "error")["result"]
     assert [task["output"] for task in result["tasks"]] == ["start v1", "waited"]
     assert [entry.get("call", entry.get("topic")) for entry in entries(log)] == ["start", "wait", "wait"]
     assert service.printed(execution).count("waiting\n") == 2, "of both processes"
 
 
-@pytest.mark.row("S16")
-def test_s16_nothing_of_a_crew_outlives_a_service_that_is_killed(
-    served: Callable[[str], Served], tmp_path: Path
-) -> None:
-    service = served("unruly:unruly")
-    service.kickoff(topic="hide_and_hang", log=str(tmp_path / "log"))
+def hidden_processes(service: Served, log: Path) -> Iterator[None]:
+    """What a crew started and hid ends with the service."""
+    execution = service.kickoff(topic="hide_and_hang", log=str(log))
 
     def pids() -> list[int]:
-        return [entry["pid"] for entry in entries(tmp_path / "log") if "pid" in entry]
+        return [entry["pid"] for entry in entries(log) if "pid" in entry]
 
     eventually(lambda: len(pids()) == 3, "the crew, its child and what it hid")
-    service.command.kill()
-    eventually(lambda: not any(map(alive, pids())), "the end of the crew and of all that it started")
+    before = pids()
+    yield
+    eventually(lambda: not any(map(alive, before)), "the end of the crew and of all that it started")
+    service.cancel(execution)
 
 
 @pytest.mark.row("S7")
@@ -194,7 +220,7 @@ def test_s7_crews_that_fail_leave_hang_or_flood_end_as_errors_and_harm_no_other(
 
 def test_why_a_crew_cannot_be_loaded_any_more_stands_in_the_log_of_the_service(command: Start, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text((CREWS / "unruly.py").read_text())
-    service = Served(command, "own.py:unruly")
+    service = Served(Service(command, "own.py:unruly"))
     execution = service.kickoff(topic="well", log=str(tmp_path / "log"))
     service.reached(execution, "completed")
     assert "the crew cannot be loaded" not in service.log()

@@ -18,21 +18,39 @@ from crew_service.engine.crew import Completed, TokensUsed
 Start = Callable[..., Command]
 TOKEN = "a-token-of-20-letters"
 CALL = USAGE["total_tokens"]
+SHARED = ("costly", "CostlyFlow", "silent", "SilentFlow", "Each", "retried", "converted", "hidden")
 
 
-@pytest.fixture
-def server() -> Iterator[OpenAI]:
+@pytest.fixture(scope="module")
+def only_server() -> Iterator[OpenAI]:
     server = OpenAI()
     yield server
     server.close()
 
 
-def serve(command: Start, server: OpenAI, target: str) -> Command:
-    environment = {
-        **server.environment,
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(CREWS), os.environ.get("PYTHONPATH")])),
-    }
-    return command("--token", TOKEN, "--crew", f"{CREWS / 'costly.py'}:{target}", environment=environment)
+@pytest.fixture
+def server(only_server: OpenAI) -> OpenAI:
+    """The models' server, as if nobody had asked it anything yet."""
+    only_server.__dict__.update(answer="All that there is to say.", usage=USAGE, first=[], tools={}, asked=[])
+    return only_server
+
+
+@pytest.fixture(scope="module")
+def service(only_server: OpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    """One service for all crews that nobody kills: to import CrewAI takes seconds."""
+    served = [part for name in SHARED for part in ("--crew", f"{name.lower()}={CREWS / 'costly.py'}:{name}")]
+    service = Command(tmp_path_factory.mktemp("usage"), "--token", TOKEN, *served, environment=environment(only_server))
+    yield service
+    service.kill()
+
+
+def environment(server: OpenAI) -> dict[str, str]:
+    places = os.pathsep.join(filter(None, [str(CREWS), os.environ.get("PYTHONPATH")]))
+    return {**server.environment, "PYTHONPATH": places}
+
+
+def client_of(service: Command, crew: str) -> Client:
+    return Client(f"{service.url.partition('/crews/')[0]}/crews/{crew.lower()}", TOKEN)
 
 
 def details(client: Client, some_id: str) -> dict[str, Any]:
@@ -61,9 +79,9 @@ def counted(found: dict[str, Any]) -> dict[str, int]:
     return {name: used["total_tokens"] for name, used in found["usage"]["by_model"].items()}
 
 
-def test_tasks_and_models_of_a_crew_over_a_revision_and_tools(command: Start, server: OpenAI) -> None:
+def test_tasks_and_models_of_a_crew_over_a_revision_and_tools(service: Command, server: OpenAI) -> None:
     server.tools = {"add": {"a": 3, "b": 4}}
-    client = serve(command, server, "costly").client(TOKEN)
+    client = client_of(service, "costly")
     kickoff_id = client.kickoff()
     reached(client, kickoff_id, "pending")
     client.resume(kickoff_id, approve=False, feedback="shorter", task_id="draft")
@@ -80,9 +98,9 @@ def test_tasks_and_models_of_a_crew_over_a_revision_and_tools(command: Start, se
     assert json.loads(client.get(f"/status/{kickoff_id}").headers["Crew-Usage"]) == found["usage"]
 
 
-def test_calls_of_models_that_give_no_figures_are_counted_as_calls(command: Start, server: OpenAI) -> None:
+def test_calls_of_models_that_give_no_figures_are_counted_as_calls(service: Command, server: OpenAI) -> None:
     server.usage = None
-    client = serve(command, server, "CostlyFlow").client(TOKEN)
+    client = client_of(service, "CostlyFlow")
     kickoff_id = client.kickoff()
     reached(client, kickoff_id, "pending")
     client.post("/resume", {"execution_id": kickoff_id, "task_id": "check", "outcome": "yes"})
@@ -94,8 +112,8 @@ def test_calls_of_models_that_give_no_figures_are_counted_as_calls(command: Star
     }
 
 
-def test_a_model_that_is_only_a_call_counts_as_calls_without_figures(command: Start, server: OpenAI) -> None:
-    client = serve(command, server, "silent").client(TOKEN)
+def test_a_model_that_is_only_a_call_counts_as_calls_without_figures(service: Command, server: OpenAI) -> None:
+    client = client_of(service, "silent")
     used = reached(client, client.kickoff(), "completed")["usage"]
     assert counted({"usage": used}) == {**asked(server), "quiet": 0, "behind": 0}
     calls = {name: model.get("uncounted_calls") for name, model in used["by_model"].items()}
@@ -103,22 +121,17 @@ def test_a_model_that_is_only_a_call_counts_as_calls_without_figures(command: St
     assert (used["total_tokens"], used["uncounted_calls"]) == (len(server.asked) * CALL, 2)
 
 
-def test_a_model_of_a_flow_that_is_only_a_call_counts_so_too(command: Start, server: OpenAI) -> None:
-    client = serve(command, server, "SilentFlow").client(TOKEN)
+def test_a_model_of_a_flow_that_is_only_a_call_counts_so_too(service: Command, server: OpenAI) -> None:
+    client = client_of(service, "SilentFlow")
     used = reached(client, client.kickoff(), "completed")["usage"]
     calls = {name: model.get("uncounted_calls") for name, model in used["by_model"].items()}
     assert (calls, used["uncounted_calls"]) == ({"quiet": 1, "late": 1}, 2)
 
 
-def test_calls_that_crewai_hides_are_counted_or_known_to_be_missing(command: Start, server: OpenAI) -> None:
-    crews = ("Each", "retried", "converted", "hidden")
-    options = [part for name in crews for part in ("--crew", f"{name.lower()}={CREWS / 'costly.py'}:{name}")]
-    environment = {**server.environment, "PYTHONPATH": str(CREWS)}
-    service = command("--token", TOKEN, *options, environment=environment)
-
+def test_calls_that_crewai_hides_are_counted_or_known_to_be_missing(service: Command, server: OpenAI) -> None:
     def used(crew: str) -> dict[str, tuple[int, int]]:
         server.asked.clear()
-        client = Client(f"{service.url.rpartition('/')[0]}/{crew}", TOKEN)
+        client = client_of(service, crew)
         found = reached(client, client.kickoff(), "completed")["usage"]
         return {
             name: (model["total_tokens"], model.get("uncounted_calls", 0)) for name, model in found["by_model"].items()
@@ -142,7 +155,8 @@ def test_a_count_in_a_thread_and_one_of_a_call_that_failed_count_once(play: Call
 
 
 def test_nothing_is_counted_twice_or_lost_over_a_kill_9(command: Start, server: OpenAI, tmp_path: Path) -> None:
-    running = serve(command, server, "interrupted")
+    interrupted = ("--token", TOKEN, "--crew", f"{CREWS / 'costly.py'}:interrupted")
+    running = command(*interrupted, environment=environment(server))
     kickoff_id = running.client(TOKEN).kickoff()
     eventually(
         lambda: (
@@ -153,15 +167,15 @@ def test_nothing_is_counted_twice_or_lost_over_a_kill_9(command: Start, server: 
     )
     running.kill()
     (tmp_path / "go").touch()
-    client = serve(command, server, "interrupted").client(TOKEN)
+    client = command(*interrupted, environment=environment(server)).client(TOKEN)
     found = reached(client, kickoff_id, "completed")
     assert counted(found) == asked(server) == {"gpt-4o": 3 * CALL}
     assert by_task(found) == {"first": {"gpt-4o": CALL}, "second": {"gpt-4o": 2 * CALL}}
 
 
 @pytest.mark.long
-def test_methods_and_models_of_a_flow_with_a_crew_inside(command: Start, server: OpenAI) -> None:
-    client = serve(command, server, "CostlyFlow").client(TOKEN)
+def test_methods_and_models_of_a_flow_with_a_crew_inside(service: Command, server: OpenAI) -> None:
+    client = client_of(service, "CostlyFlow")
     kickoff_id = client.kickoff()
     reached(client, kickoff_id, "pending")
     answer = client.post("/resume", {"execution_id": kickoff_id, "task_id": "check", "outcome": "yes"})

@@ -9,7 +9,9 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +29,34 @@ SECRET = "whsec_YS1zZWNyZXQtZm9yLXRlc3RzLW9ubHk="
 OFFERED = ["publish", "rework", "drop"]
 
 
-class ServedFlow:
-    """A service that is killed and started again on its database."""
+class Service:
+    """The service of some Flows, which is killed and started again on its database."""
 
-    def __init__(self, start: Start, name: str, *options: str) -> None:
-        self._start = start
-        self._options = ("--crew", f"{CREWS / 'flows.py'}:{name}", *options)
-        self.begin()
+    def __init__(self, start: Start, *options: str) -> None:
+        self._start, self._options = start, options
+        self._begin()
 
-    def begin(self) -> None:
-        self._command = self._start(*self._options, environment={"CREW_SERVICE_TOKEN": TOKEN})
-        self.client: Client = self._command.client(TOKEN)
+    def _begin(self) -> None:
+        self.command = self._start(*self._options, environment={"CREW_SERVICE_TOKEN": TOKEN})
 
     def restart(self) -> None:
-        self._command.kill()
-        self.begin()
+        self.command.kill()
+        self._begin()
+
+
+class ServedFlow:
+    """One of its Flows; with a name where there are several."""
+
+    def __init__(self, service: Service, name: str = "") -> None:
+        self.service, self._name = service, name
+
+    @property
+    def client(self) -> Client:
+        url = self.service.command.url
+        return Client(f"{url.partition('/crews/')[0]}/crews/{self._name}" if self._name else url, TOKEN)
+
+    def restart(self) -> None:
+        self.service.restart()
 
     def kickoff(self, **inputs: Any) -> str:
         answer = self.client.post("/kickoff", {"inputs": inputs})
@@ -61,24 +76,36 @@ class ServedFlow:
 
 @pytest.fixture
 def served(command: Start) -> Callable[..., ServedFlow]:
-    return lambda name, *options: ServedFlow(command, name, *options)
+    return lambda name, *options: ServedFlow(Service(command, "--crew", f"{CREWS / 'flows.py'}:{name}", *options))
 
 
 def code_and_reason(answer: requests.Response) -> tuple[int, str]:
     return answer.status_code, str(answer.json().get("detail"))
 
 
-@pytest.mark.row("F3", "F6")
-def test_f6_a_flow_waits_on_through_kill_9_at_each_gate_and_goes_on_after_the_answer(
-    served: Callable[..., ServedFlow],
+@pytest.mark.row("F3", "F6", "F7")
+def test_f6_f7_flows_wait_on_through_kill_9_at_each_gate_and_go_on_after_the_answer(
+    command: Start, tmp_path: Path
 ) -> None:
-    service = served("BriefingFlow")
+    flows = {"briefing": "BriefingFlow", "rounds": "RoundsFlow", "asking": "CrewAsksFlow"}
+    options = [part for name, flow in flows.items() for part in ("--crew", f"{name}={CREWS / 'flows.py'}:{flow}")]
+    service = Service(command, *options)
+    stories = (
+        two_gates(ServedFlow(service, "briefing")),
+        more_drafts(ServedFlow(service, "rounds"), tmp_path / "rounds"),
+        a_crew_inside(ServedFlow(service, "asking"), tmp_path / "asking"),
+    )
+    for _ in zip_longest(*stories):  # each goes on until it wants the service to be killed
+        service.restart()
+
+
+def two_gates(service: ServedFlow) -> Iterator[None]:
     assert service.client.get("/inputs").json() == {"inputs": ["log", "parts", "round", "topic"], "required": []}
     flow = service.kickoff(topic="ducks")
     asked = {"status": "pending", "task_id": "draft", "question": "May this go out?", "outcomes": OFFERED}
 
     assert service.reached(flow, "pending").items() >= {**asked, "task_output": "Draft 1 on ducks"}.items()
-    service.restart()
+    yield
     assert service.client.status(flow).items() >= asked.items()
     code, reason = code_and_reason(service.answer(flow, "draft", outcome="burn"))
     assert (code, all(outcome in reason for outcome in OFFERED)) == (400, True)
@@ -88,12 +115,12 @@ def test_f6_a_flow_waits_on_through_kill_9_at_each_gate_and_goes_on_after_the_an
     assert service.answer(flow, "draft", outcome="rework", human_feedback="shorter").ok
 
     eventually(lambda: "after: shorter" in service.reached(flow, "pending")["task_output"], "the second draft")
-    service.restart()
+    yield
     assert service.client.status(flow)["task_output"] == "Draft 2 on ducks, after: shorter"
     assert service.answer(flow, "draft", outcome="publish").ok
 
     eventually(lambda: service.reached(flow, "pending", "error").get("task_id") == "place", "the second gate")
-    service.restart()
+    yield
     assert service.client.status(flow)["outcomes"] == []
     assert code_and_reason(service.answer(flow, "place", human_feedback="", is_approve=True))[0] == 400
     assert code_and_reason(service.answer(flow, "place", outcome="publish"))[0] == 400
@@ -104,39 +131,31 @@ def test_f6_a_flow_waits_on_through_kill_9_at_each_gate_and_goes_on_after_the_an
     assert code_and_reason(service.answer(flow, "place", human_feedback="again", is_approve=True))[0] == 400
 
 
-@pytest.mark.row("F7")
-def test_f7_a_reviewer_who_asks_for_more_gets_another_draft_also_after_kill_9(
-    served: Callable[..., ServedFlow], tmp_path: Path
-) -> None:
-    service = served("RoundsFlow")
-    flow = service.kickoff(log=str(tmp_path / "log"))
+def more_drafts(service: ServedFlow, log: Path) -> Iterator[None]:
+    flow = service.kickoff(log=str(log))
     for draft in ("Draft 1", "Draft 2"):
         eventually(lambda: service.reached(flow, "pending")["task_output"] == draft, draft)  # noqa: B023
-        service.restart()
+        yield
         assert service.answer(flow, "check", outcome="again").ok
     eventually(lambda: service.reached(flow, "pending")["task_output"] == "Draft 3", "the third draft")
     assert service.answer(flow, "check", outcome="send").ok
     assert service.reached(flow, "completed", "error")["result"]["output"] == "Draft 3, sent"
-    calls = [json.loads(line)["call"] for line in (tmp_path / "log").read_text().splitlines()]
+    calls = [json.loads(line)["call"] for line in log.read_text().splitlines()]
     assert calls == ["begin", *["sift", "write_up", "check"] * 3, "post"]
 
 
-@pytest.mark.row("F6")
-def test_f6_a_crew_inside_a_flow_waits_on_through_kill_9_and_keeps_its_rounds(
-    served: Callable[..., ServedFlow], tmp_path: Path
-) -> None:
-    service = served("CrewAsksFlow")
-    flow = service.kickoff(topic="ducks", log=str(tmp_path / "log"))
+def a_crew_inside(service: ServedFlow, log: Path) -> Iterator[None]:
+    flow = service.kickoff(topic="ducks", log=str(log))
     asked = service.reached(flow, "pending", "error")
     assert (asked["task_id"], asked["outcomes"]) == ("research.writing", ["approve", "revise"])
-    service.restart()
+    yield
     assert service.answer(flow, "research.writing", is_approve=False, human_feedback="shorter").ok
     eventually(lambda: "(shorter)" in service.reached(flow, "pending", "error")["task_output"], "the second draft")
-    service.restart()
+    yield
     assert service.answer(flow, "research.writing", is_approve=True, human_feedback="").ok
     eventually(lambda: service.reached(flow, "pending", "error").get("task_id") == "place", "the Flow's own gate")
     assert service.client.status(flow)["task_output"] == "writing v2 (shorter) in round 1"
-    calls = [json.loads(line)["call"] for line in (tmp_path / "log").read_text().splitlines()]
+    calls = [json.loads(line)["call"] for line in log.read_text().splitlines()]
     assert calls == ["begin", "research", "writing", "writing"]
 
 
@@ -192,7 +211,7 @@ def test_f4_live_questions_come_by_signed_webhooks_and_are_answered_once(
     assert service.client.post("/resume_feedback", answer).status_code == 409
     done = service.reached(flow, "SUCCESS", "FAILED")
     assert done["result"] == "Draft 1 on ducks, sent to the board"
-    log = service._command.log.read_text()
+    log = service.service.command.log.read_text()
     assert question["response_token"] not in log
     assert SECRET not in log
 
@@ -220,10 +239,31 @@ def test_f4_a_question_that_is_not_taken_is_sent_again_also_after_kill_9(
     assert service.reached(flow, "pending", "error")["task_id"] in ("draft", "place")
 
 
-def test_the_page_has_a_button_for_each_outcome_and_the_terminal_an_option(
-    served: Callable[..., ServedFlow], tmp_path: Path
-) -> None:
-    service = served("BriefingFlow")
+@pytest.fixture(scope="module")
+def asked() -> Iterator[Receiver]:
+    receiver = Receiver()
+    yield receiver
+    receiver.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("flows")
+
+
+@pytest.fixture(scope="module")
+def several(folder: Path, asked: Receiver) -> Iterator[Service]:
+    """One service for the Flows that nobody kills, beside another crew."""
+    crews = {"brief": f"{CREWS / 'flows.py'}:BriefingFlow", "count": f"{CREWS / 'flows.py'}:CountingFlow"}
+    options = [part for name, crew in {**crews, "other": "demo"}.items() for part in ("--crew", f"{name}={crew}")]
+    webhook = ("--flow-webhook", f"{asked.url}/asked", "--flow-webhook-secret", SECRET)
+    service = Service(partial(Command, folder), *options, *webhook)
+    yield service
+    service.command.kill()
+
+
+def test_the_page_has_a_button_for_each_outcome_and_the_terminal_an_option(several: Service, folder: Path) -> None:
+    service = ServedFlow(several, "brief")
     flow = service.kickoff(topic="ducks")
     service.reached(flow, "pending")
     browser = requests.Session()
@@ -235,12 +275,12 @@ def test_the_page_has_a_button_for_each_outcome_and_the_terminal_an_option(
     assert browser.post(f"{service.client.url}/review", data={**hidden, "outcome": "publish"}, timeout=PATIENCE).ok
     eventually(lambda: service.reached(flow, "pending", "error").get("task_id") == "place", "the second gate")
     command = [sys.executable, "-m", "crew_service", "resume", flow, "--answer", "the board"]
-    assert subprocess.run(command, cwd=tmp_path, timeout=PATIENCE).returncode == 0
+    assert subprocess.run(command, cwd=folder, timeout=PATIENCE).returncode == 0
     assert service.reached(flow, "completed", "error")["result"]["output"] == "Draft 1 on ducks, sent to the board"
 
 
-def test_a_kickoff_starts_from_the_state_of_an_earlier_execution(served: Callable[..., ServedFlow]) -> None:
-    service = served("CountingFlow")
+def test_a_kickoff_starts_from_the_state_of_an_earlier_execution(several: Service) -> None:
+    service = ServedFlow(several, "count")
     first = service.kickoff(topic="ducks")
     service.reached(first, "pending")
     assert service.answer(first, "ask", human_feedback="", is_approve=True).ok, "yes is the one outcome that approves"
@@ -251,15 +291,15 @@ def test_a_kickoff_starts_from_the_state_of_an_earlier_execution(served: Callabl
 
 @pytest.mark.row("F4")
 def test_f4_the_address_of_a_question_leads_to_its_crew_where_several_are_served(
-    command: Start, receiver: Receiver
+    several: Service, asked: Receiver
 ) -> None:
-    crews = ("--crew", f"brief={CREWS / 'flows.py'}:BriefingFlow", "--crew", "other=demo")
-    webhook = ("--flow-webhook", f"{receiver.url}/asked", "--flow-webhook-secret", SECRET)
-    client = command(*crews, *webhook, environment={"CREW_SERVICE_TOKEN": TOKEN}).client(TOKEN)
-    assert client.url.endswith("/crews/brief")
+    client = ServedFlow(several, "brief").client
     kickoff_id = client.kickoff("ducks")
-    question = eventually(lambda: receiver.bodies("/asked"), "the webhook")[0]
-    assert question["kickoff_id"] == kickoff_id
+
+    def webhook() -> dict[str, Any] | None:
+        return next((body for body in asked.bodies("/asked") if body["kickoff_id"] == kickoff_id), None)
+
+    question = eventually(webhook, "the webhook")
     assert question["callback_url"].startswith(f"{client.url}/human_feedback_requests/{question['id']}/respond?")
     answer = requests.post(question["callback_url"], json={"feedback": "drop"}, timeout=PATIENCE)
     assert (answer.status_code, answer.json()["status"]) == (200, "accepted")
