@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from importlib.metadata import version
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -54,6 +55,7 @@ def database() -> None:
     initdb()
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what needs a newer Airflow, and mark as slow what starts processes; else a test says it itself.
 
@@ -74,6 +76,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         starts = "subprocess" in (code.co_names if code else ()) or fixtures
         if starts or {"crewai", "system"} & set(item.path.parts):
             item.add_marker("slow")
+        if group := _group(item):
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
@@ -90,6 +94,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def pytest_unconfigure() -> None:
     shutil.rmtree(AIRFLOW_HOME, ignore_errors=True)
+
+
+def _group(item: pytest.Item) -> str | None:
+    """Name the tests that one worker runs, since each worker would start anew what they share.
+
+    These are the tests with a fixture of their module, those on Airflow's own tables, and those with crews in processes
+    of one pool.
+    """
+    fixtures: dict[str, Any] = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009
+    if "play" in fixtures:
+        return "crews"
+    if "database" in fixtures and "service" not in item.path.parts:
+        return "tables"
+    shared = [each for found in fixtures.values() for each in found if each.scope == "module"]
+    return item.path.stem if shared else None
 
 
 def _needs(marker: pytest.Mark) -> Version:

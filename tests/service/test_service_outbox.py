@@ -131,6 +131,7 @@ def test_s10_a_silent_receiver_with_600_webhooks_does_not_hold_up_the_others(
     assert len(silent.taken) <= outbox.PER_RECEIVER
 
 
+@pytest.mark.long
 @pytest.mark.row("S10")
 def test_s10_ten_thousand_webhooks_wait_in_the_database_and_not_in_memory(
     command: Callable[..., Command], receiver: Receiver, silent: Receiver, tmp_path: Path
