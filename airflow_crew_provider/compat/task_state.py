@@ -1,10 +1,10 @@
 """Which try of a task runs, what a task keeps between its tries, and what tasks of a run tell each other.
 
 A retry leaves a task instance's `max_tries` alone; a clear sets it to the tries so far plus the task's `retries`, a
-number that only grows while `retries` stays the same. The run's `clear_number` counts clears of its other tasks too,
-so it proves nothing by itself: it and a task that has ended only count where `retries` was edited, and `max_tries` is
-what a clear of this very task would have made it. In doubt it is a retry, since a retry starts nothing twice. So is a
-clear of a task that runs, which leaves `max_tries` alone on every version.
+number that only grows while `retries` stays the same. Where `retries` was edited, a clear may leave the same number as
+a retry: no other figure tells them apart, since `clear_number` counts clears of the run's other tasks too. In doubt it
+is a retry, since a retry starts nothing twice; a further clear then changes the number. So is a clear of a task that
+runs, which leaves `max_tries` alone on every version.
 
 Airflow 3.3 has a task state store. Before, a Variable named after the task instance serves, and from 3.4 on again:
 there a clear empties the store, and the next try would not know what to stop, or what was sent. XCom does not serve: it
@@ -88,16 +88,24 @@ class Attempt:
     def follows_clear(self, kept: Json) -> bool:
         """Whether the task was cleared since the try that a record was kept by.
 
-        :param kept: what `as_dict` returned then; with ``over`` once the task had ended
+        :param kept: what `as_dict` returned then
         """
-        if kept.get("max_tries") != self.max_tries:
-            return True
-        if kept.get("retries", self.retries) == self.retries:
-            return False
-        clears = kept.get("clears")
-        cleared_some = None not in (clears, self.clears) and clears != self.clears
-        fits = self.max_tries == self.try_number - 1 + self.retries
-        return fits and (bool(kept.get("over")) or cleared_some)
+        return bool(kept.get("max_tries", self.max_tries) != self.max_tries)
+
+    def may_follow_clear(self, kept: Json) -> bool:
+        """Whether a clear would have left the very numbers of this retry, since the task's `retries` was edited."""
+        edited = kept.get("retries", self.retries) != self.retries
+        return edited and not self.follows_clear(kept) and self.max_tries == self.try_number - 1 + self.retries
+
+    def tell_doubt(self, kept: Json) -> None:
+        """Log where a retry and a clear look alike."""
+        if self.may_follow_clear(kept):
+            log.warning(
+                "The task's retries were edited from %s to %s, so that a retry and a clear look alike. It counts as a "
+                "retry, which starts nothing twice; if you have cleared the task to start anew, clear it once more",
+                kept["retries"],
+                self.retries,
+            )
 
 
 # --- what a task keeps ---

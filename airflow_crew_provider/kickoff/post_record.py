@@ -125,8 +125,7 @@ class PostRecord:
     Keys of `record`: ``fingerprint`` of the request, ``base_url``, ``principal`` and ``credentials`` of the `Sender`
     (fingerprints, no secrets), ``idempotency_key``, ``try_number`` and ``intended_at`` (epoch seconds) of the try that
     sent it last, ``first_at`` of the first, ``kickoff_id`` once it is known, with the ``view`` that the answer named,
-    ``cleared`` if the task was cleared since, ``over`` once the task has ended, ``added`` what the operator has added
-    by itself.
+    ``cleared`` if the task was cleared since, ``added`` what the operator has added by itself.
 
     :param memory: where the record is kept between tries
     :param attempt: the try that runs
@@ -139,13 +138,14 @@ class PostRecord:
         self._resent = False
         if self.record and attempt.follows_clear(self.record):
             # At once: if this try ends early, the next one must still know.
-            self.note(**_generation(attempt), cleared=True, over=False)
+            self.note(**_generation(attempt), cleared=True)
 
     def forget_deleted_run(self) -> None:
         """Forget what a DAG run has left that was deleted and created again under its id, where a try begins.
 
         A try of this run can only find what earlier tries have recorded.
         """
+        self.attempt.tell_doubt(self.record)
         if self.memory.outlives_run and not self.attempt.follows(self.record):
             log.warning("The record that this task finds is of a deleted DAG run of the same id; it is not used")
             self.record = {}
@@ -265,7 +265,7 @@ class PostRecord:
 
         :param more: ``finished=True`` if the execution is known to have ended too
         """
-        self.record = {**self.record, "over": True, **more}
+        self.record = {**self.record, **more}
         self.memory.over(self.record)
 
     def _unsettled(self) -> list[Json]:

@@ -254,14 +254,6 @@ class KickoffStart:
             return "No execution was started"
         return f"This try started nothing, but {'; '.join(map(_left_by, open_posts[:3]))}"
 
-    def ended(self) -> None:
-        """Record that no retry follows, so that the next try is known to be a clear."""
-        if self._record is not None and self._record.record:
-            try:
-                self._record.note(over=True)
-            except CrewError as error:
-                self._log.warning("%s", error)
-
 
 def _left_by(post: Json) -> str:
     by = f"try {post['try_number']}" if "try_number" in post else "an earlier try"

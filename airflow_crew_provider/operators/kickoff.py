@@ -139,13 +139,7 @@ class CrewKickoffOperator(WaitingTask):
             self.note_run(context, kickoff_id)
             return kickoff_id
         except CrewError as error:
-            known = f"{_advice(error)}{start.what_is_known()}"
-            if outcomes.is_final(error):
-                start.ended()
-            outcomes.fail_task(error, known)
-        except outcomes.CrewTaskFailed:
-            start.ended()
-            raise
+            outcomes.fail_task(error, f"{_advice(error)}{start.what_is_known()}")
 
     # --- waiting ---
 

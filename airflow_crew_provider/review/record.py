@@ -51,6 +51,7 @@ class QuestionRecord:
 
     def forget_deleted_run(self) -> None:
         """Forget the question of a DAG run that was deleted and created again under its id, where a try begins."""
+        self._attempt.tell_doubt(self._record)
         if self._memory.outlives_run and not self._attempt.follows(self._record):
             self._record, self.cleared = {}, False
             self._memory.forget()

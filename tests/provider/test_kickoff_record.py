@@ -34,37 +34,43 @@ def two_executions(server: FaultServer) -> None:
 # --- a clear and a retry ------------------------------------------------------------------------------------
 
 
-@pytest.mark.row("A17")
+LOOKS_ALIKE = "a retry and a clear look alike. It counts as a retry"
+
+
+@pytest.mark.row("A34")
 @pytest.mark.parametrize("counted", [True, False])
-def test_a17_a_clear_after_retries_were_edited_down_starts_a_new_execution(server: FaultServer, counted: bool) -> None:
-    task_run = TaskRun(retries=2)
-    assert run(kickoff(retries=2), task_run) == "k-1"
-    task_run.retries = 1
-    assert task_run.clear(counted=counted).max_tries == 2  # as before
-    assert run(kickoff(retries=1), task_run) == "k-2"
-    assert len(server.sent(POST)) == 2
-
-
-@pytest.mark.row("A17")
-def test_a17_a_clear_of_a_killed_task_is_recognized_by_the_runs_clear_number(server: FaultServer) -> None:
-    task_run = TaskRun(retries=2)
-    die_after_recording(task_run, kickoff(retries=2))
-    task_run.retries = 1
-    assert run(kickoff(retries=1), task_run.clear()) == "k-2"
-
-
-@pytest.mark.row("A17")
-@pytest.mark.parametrize("retries", [0, 1, 2, 5])
-@pytest.mark.parametrize("others_cleared", [0, 1])
-def test_a17_a_retry_after_retries_were_edited_takes_the_execution_up(
-    server: FaultServer, retries: int, others_cleared: int
+@pytest.mark.parametrize(("try_number", "retries"), [(2, 1), (3, 0)])
+def test_a34_a_clear_that_looks_like_a_retry_starts_nothing_and_a_further_one_starts_anew(
+    server: FaultServer, try_number: int, retries: int, counted: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     task_run = TaskRun(retries=2)
     die_after_recording(task_run, kickoff(retries=2))
-    # Not both: another task's clear beside an edit that fits by chance is the one case that cannot be distinguished.
-    task_run.clears += others_cleared if retries != 1 else 0
+    task_run.try_number, task_run.retries = try_number - 1, retries
+    assert task_run.clear(counted=counted).max_tries == 2  # as before
+    assert run(kickoff(retries=retries), task_run) == "k-1"
+    assert len(server.sent(POST)) == 1
+    assert server.sent("POST /stop/k-1") == []
+    assert caplog.text.count(LOOKS_ALIKE) == 1
+    assert "clear it once more" in caplog.text
+    die_after_recording(task_run.clear(counted=counted), kickoff(retries=retries))
+    assert len(server.sent(POST)) == 2
+    assert caplog.text.count(LOOKS_ALIKE) == 1
+
+
+@pytest.mark.row("A34")
+@pytest.mark.parametrize("retries", [0, 1, 2, 5])
+@pytest.mark.parametrize("others_cleared", [0, 1])
+@pytest.mark.parametrize("try_number", [2, 3])
+def test_a34_a_retry_after_retries_were_edited_takes_the_execution_up(
+    server: FaultServer, retries: int, others_cleared: int, try_number: int
+) -> None:
+    task_run = TaskRun(retries=2)
+    die_after_recording(task_run, kickoff(retries=2))
+    task_run.try_number = try_number - 1
+    task_run.clears += others_cleared
     assert run(kickoff(retries=retries), task_run.retry()) == "k-1"
     assert len(server.sent(POST)) == 1
+    assert server.sent("POST /stop/k-1") == []
 
 
 @pytest.mark.row("A17")
@@ -88,12 +94,13 @@ def test_a17_a_clear_is_remembered_by_a_try_that_ends_before_it_sends_anything(s
         ({"max_tries": 2, "retries": 2, "clears": 0, "over": True}, Attempt(2, 2, 2, 1), False),
         ({"max_tries": 3, "retries": 2, "clears": 1, "over": True}, Attempt(4, 3, 2, 2), False),
         ({"max_tries": 3, "retries": 2, "clears": 1, "over": True}, Attempt(3, 4, 2, 2), True),
-        ({"max_tries": 2, "retries": 2, "over": True}, Attempt(2, 2, 1), True),
+        ({"max_tries": 2, "retries": 2, "over": True}, Attempt(2, 2, 1), False),
         ({"max_tries": 2, "retries": 2, "over": True}, Attempt(2, 2, 0), False),
-        ({"max_tries": 2, "retries": 2, "clears": 0}, Attempt(2, 2, 1, 1), True),
+        ({"max_tries": 2, "retries": 2, "clears": 0}, Attempt(2, 2, 1, 1), False),
         ({"max_tries": 2, "retries": 2, "clears": 1}, Attempt(2, 2, 1, 1), False),
         ({"max_tries": 2, "retries": 2}, Attempt(3, 2, 1, 1), False),
         ({"max_tries": 2}, Attempt(2, 2, 1), False),  # as release 0.1 wrote it
+        ({}, Attempt(2, 2, 1), False),
     ],
 )
 def test_a17_a_clear_is_distinguished_from_a_retry(kept: Any, now: Attempt, cleared: bool) -> None:

@@ -135,7 +135,7 @@ def test_a_clear_is_stored_at_once_and_makes_the_record_anothers(memory: Memory)
     cleared = record(memory, try_number=2, max_tries=3, clears=1)
     assert (cleared.cleared, cleared.earlier) == (True, Earlier.ANOTHER)
     kept = memory.recall()
-    assert (kept["cleared"], kept["over"], kept["max_tries"], kept["clears"]) == (True, False, 3, 1)
+    assert (kept["cleared"], kept["max_tries"], kept["clears"]) == (True, 3, 1)
     assert "try_number" in kept
     assert kept["try_number"] == 1
     assert record(memory, try_number=3, max_tries=3, clears=1).earlier is Earlier.ANOTHER
@@ -217,7 +217,7 @@ def test_the_end_of_a_task_is_written_down(memory: Memory) -> None:
     first.intend(SENDER)
     first.over(finished=True)
     ended = json.loads(memory.ended)
-    assert (ended["over"], ended["finished"], ended["fingerprint"]) == (True, True, "one")
+    assert (ended["finished"], ended["fingerprint"]) == (True, "one")
 
 
 def test_a_request_is_named_by_its_content() -> None:

@@ -47,8 +47,9 @@ def test_a16_a_retry_that_renders_other_inputs_starts_nothing_while_the_first_ex
         assert run.xcom("crew")["execution_id"] == second["id"] != first["id"]
 
 
-@pytest.mark.row("A17")
-def test_a17_a_clear_after_retries_were_edited_down_starts_a_new_execution(
+@pytest.mark.row("A34")
+@pytest.mark.since_airflow("3.3")  # before, the record goes with the task's success
+def test_a34_a_clear_after_retries_were_edited_down_counts_as_a_retry_and_a_further_one_starts_anew(
     airflow: AirflowStack, deployments: dict[str, Deployment]
 ) -> None:
     topic, deployment = "edited retries", deployments["spec"]
@@ -64,6 +65,12 @@ def test_a17_a_clear_after_retries_were_edited_down_starts_a_new_execution(
         wait_until(lambda: run.task("crew")["try_number"] == 2, "the second try")
         run.wait_for("success")
         assert run.task("crew")["max_tries"] == before, "else this proves nothing"
+        (first,) = deployment.executions(topic)
+        assert run.xcom("crew") == first["id"]
+        assert "clear it once more" in run.log("crew", try_number=2)
+        run.clear("crew")
+        wait_until(lambda: run.task("crew")["try_number"] == 3, "the third try")
+        run.wait_for("success")
         _, second = deployment.executions(topic)
         assert run.xcom("crew") == second["id"]
 
