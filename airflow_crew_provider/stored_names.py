@@ -37,6 +37,9 @@ RESUME_STATE = "crew_resume"
 WATCH_STATE = "crew_watch"
 REVIEW_STATE = "crew_review"
 
+# Variables by which a DAG run confirms which executions it is about, followed by a hash.
+EXECUTION_RECORD_KEY = "crew_execution_"
+
 # The fields of the review form.
 FEEDBACK_FIELD = "human_feedback"
 EDIT_FIELD = "edited_draft"

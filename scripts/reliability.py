@@ -109,6 +109,8 @@ ROWS = {
     "A27": ("SQLite: forty answers by REST while tasks and webhooks write", "each request is answered within 5 s"),
     "A28": ("Airflow 3.4: rounds in a loop, and whatever names one of their tasks", "each finds its own iteration"),
     "A29": ("the tab: a viewer without the rights", "403 or 404 at every address"),
+    "A31": ("the tab: another DAG polls the same execution by another id", "each DAG sees what was polled for it"),
+    "A33": ("the tab: an XCom names another DAG's execution", "shown only if a task of the run has recorded it"),
     "A22": ("a DAG run deleted and created again under its id", "a new execution"),
     "A23": ("escalation steps at one time; an answer after a lost look", "all are told; the answer counts"),
     "A24": ("Airflow 3.4, and an upgrade to it with open registrations", "what the inbox stores is found as before"),

@@ -1,11 +1,12 @@
 """What Airflow has stored about the executions of one DAG run, read in the API server. Needs Airflow 3.1 or newer.
 
+An XCom says which execution a task is about; it counts only where the run has recorded it too (`execution_record`).
 XComs stand in another table from Airflow 3.4 on, and belong to one attempt there; `XComModel.get_many` reads either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,10 +14,12 @@ from typing import Any
 from airflow.models.dagrun import DagRun
 from airflow.models.hitl import HITLDetail
 from airflow.models.taskinstance import TaskInstance
+from airflow.models.variable import Variable
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
+from airflow_crew_provider.compat.execution_record import ExecutionRecord
 from airflow_crew_provider.compat.loops import public_map_index
 from airflow_crew_provider.compat.version import has_loops
 from airflow_crew_provider.models import Json, region
@@ -24,6 +27,7 @@ from airflow_crew_provider.stored_names import EXECUTION_KEY, REVIEW_KEY
 
 MOST_TASKS = 5_000
 MOST_DECISIONS = 50
+AT_ONCE = 500  # names in one statement
 WAITS_FOR_A_PERSON = ("awaiting_input", "deferred")
 
 Place = tuple[str, int, Any]  # task id, index, and the region that counts it (`compat.loops`)
@@ -31,7 +35,7 @@ Place = tuple[str, int, Any]  # task id, index, and the region that counts it (`
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """One task instance, and which execution it has said it is about.
+    """One task instance, and which execution it is about.
 
     :param map_index: -1 in each iteration of a loop
     :param label: of a mapped task, what Airflow shows for its index
@@ -68,7 +72,7 @@ def exists(dag_id: str, run_id: str, task_id: str | None = None, map_index: int 
 def of_run(dag_id: str, run_id: str) -> list[TaskRecord]:
     """Return the task instances of a DAG run that are about an execution, the latest last."""
     with create_session(scoped=False) as session:
-        pushed = [row for row in _xcoms(session, dag_id, run_id, EXECUTION_KEY, MOST_TASKS) if _is_object(row)]
+        pushed = list(_recorded(session, dag_id, run_id, _xcoms(session, dag_id, run_id, EXECUTION_KEY, MOST_TASKS)))
         instances = _instances(session, dag_id, run_id, {row.task_id for row in pushed})
         forms = _open_forms(session, [ti.id for ti in instances.values() if ti.state in WAITS_FOR_A_PERSON])
         found = [_record(row, instances.get(_place(row)), forms) for row in pushed]
@@ -104,6 +108,15 @@ def _xcoms(
         **everywhere,
     )
     return list(session.scalars(query))
+
+
+def _recorded(session: Any, dag_id: str, run_id: str, rows: list[Any]) -> Iterator[Any]:
+    """Yield the XComs of executions that this run has recorded."""
+    said = [(row, ExecutionRecord.of(dag_id, run_id, row.value).key) for row in rows if _is_object(row)]
+    keys = sorted({key for _, key in said})
+    parts = (keys[first : first + AT_ONCE] for first in range(0, len(keys), AT_ONCE))
+    found = {key for part in parts for key in session.scalars(select(Variable.key).where(Variable.key.in_(part)))}
+    return (row for row, key in said if key in found)
 
 
 def _is_object(row: Any) -> bool:

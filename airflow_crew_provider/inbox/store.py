@@ -225,10 +225,12 @@ def sweep(now: datetime) -> int:
     """Remove what belongs to DAG runs that are gone or have been over for a day; return how many rows.
 
     What tasks keep (`compat.task_state`) stays as long as a DAG run that failed, since its tasks may be cleared later;
-    and that of a resume as long as any run, since a clear must not send its answer again.
+    and that of a resume as long as any run, since a clear must not send its answer again. So does what confirms which
+    executions a run is about (`compat.execution_record`).
     """
     states = (_sweep(f"{name}__", now, over) for name, over in KEPT_BY_TASKS.items())
-    return _sweep(stored_names.INBOX_PREFIX, now, OVER) + sum(states)
+    of_tab = _sweep(stored_names.EXECUTION_RECORD_KEY, now, ())
+    return _sweep(stored_names.INBOX_PREFIX, now, OVER) + of_tab + sum(states)
 
 
 def _sweep(prefix: str, now: datetime, over: tuple[str, ...]) -> int:

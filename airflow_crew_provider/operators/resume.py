@@ -19,7 +19,7 @@ from airflow_crew_provider.models import ExecutionState, Json, Webhooks
 from airflow_crew_provider.resume.sending import Resuming
 from airflow_crew_provider.stored_names import EXECUTION_ID_KEY, RESUME_KEY
 from airflow_crew_provider.wait.outcomes import ends_in_a_sentence, fail_task
-from airflow_crew_provider.wait.task import CrewTask, push_execution
+from airflow_crew_provider.wait.task import CrewTask, push_execution, push_execution_of
 from airflow_crew_provider.wait.watch import COMPLETED
 
 
@@ -105,7 +105,7 @@ class CrewResumeOperator(CrewTask):
             path_segment(each)
         self.log.info("Execution %s is completed; there is nothing to answer and nothing is sent", execution_id)
         context["ti"].xcom_push(key=EXECUTION_ID_KEY, value=execution_id)
-        push_execution(context, self.hook, kickoff_id, execution_id, completed.get("view"))
+        push_execution_of(context, self.crew_conn_id, completed, self.log)
         return kickoff_id
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import HTMLResponse, Response
 
+from airflow_crew_provider.api.addresses import view_path
 from airflow_crew_provider.compat import task_records
 from airflow_crew_provider.compat.access import MAY_SEE
 from airflow_crew_provider.compat.task_records import Place, TaskRecord
@@ -35,21 +36,44 @@ SAID = {
 }
 
 
-@dataclass(frozen=True)
 class Run:
-    """What Airflow's database has on the executions of a DAG run."""
+    """What Airflow's database has on the executions of a DAG run: its tasks, the latest last."""
 
-    tasks: Sequence[TaskRecord]
-    is_final: bool = False
+    is_final = False
+
+    def __init__(self, tasks: Sequence[TaskRecord] = ()) -> None:
+        self.tasks = tasks
+        self._by_execution: dict[tuple[str, str], list[TaskRecord]] = {}
+        for task in tasks:
+            self._by_execution.setdefault(_execution(task), []).append(task)
 
     def of(self, task_id: str, map_index: int, iteration: Json) -> TaskRecord | None:
         """Return what a task instance has said; of a loop the latest iteration, where none is named."""
         mine = [task for task in self.tasks if (task.task_id, task.map_index) == (task_id, map_index)]
         return next((task for task in reversed(mine) if not iteration or task.iteration == iteration), None)
 
-    def about(self, target: Target) -> list[TaskRecord]:
-        """Return all tasks that are about an execution, the latest last."""
-        return [task for task in self.tasks if target_of(task) == target]
+    def about(self, task: TaskRecord) -> list[TaskRecord]:
+        """Return all tasks that are about the same execution as one of them."""
+        return self._by_execution[_execution(task)]
+
+    @property
+    def latest(self) -> list[TaskRecord]:
+        """The latest task of each execution."""
+        return [tasks[-1] for tasks in self._by_execution.values()]
+
+    def target(self, task: TaskRecord) -> Target:
+        """Return the execution of a task as it is polled last, with the page that any of its tasks was told of.
+
+        A resume may give a new id to poll.
+        """
+        same = self.about(task)
+        view = next((view for each in reversed(same) if (view := view_path(each.about.get("view")))), None)
+        kickoff_id = str(same[-1].about["kickoff_id"])
+        return Target(*_execution(task), kickoff_id, view)
+
+
+def _execution(task: TaskRecord) -> tuple[str, str]:
+    return str(task.about["crew_conn_id"]), str(task.about["execution_id"])
 
 
 @dataclass(frozen=True)
@@ -58,13 +82,6 @@ class Decided:
 
     decisions: Sequence[Json]
     is_final: bool = False
-
-
-def target_of(task: TaskRecord) -> Target:
-    """Return the execution that a task instance is about."""
-    told = task.about
-    ids = str(told.get("execution_id") or ""), str(told.get("kickoff_id") or told.get("execution_id") or "")
-    return Target(str(told.get("crew_conn_id") or ""), *ids, told.get("view"))
 
 
 class Knowledge:
@@ -79,14 +96,11 @@ class Knowledge:
 
     async def run(self, dag_id: str, run_id: str, now: float) -> Run:
         """Return the records of a DAG run."""
-        return await self.runs.latest((dag_id, run_id), now) or Run(())
+        return await self.runs.latest((dag_id, run_id), now) or Run()
 
     async def facts(self, run: Run, task: TaskRecord, dag_id: str, run_id: str, now: float) -> Facts:
         """Return what the page of a task shows."""
-        same = run.about(target_of(task))
-        # What was polled last, since a resume may give a new id; and the page that any of these tasks was told of.
-        view = next((each.about["view"] for each in reversed(same) if each.about.get("view")), None)
-        target = replace(target_of(same[-1]), view=view)
+        same, target = run.about(task), run.target(task)
         seen = of_dag(await self.executions.latest(target, now), dag_id)
         key = (dag_id, run_id, frozenset(each.place for each in same))
         decided = await self.decided.latest(key, now)
@@ -185,11 +199,10 @@ async def run_page(request: Request, dag_id: str, run_id: str) -> Response:
     run = await known.run(dag_id, run_id, time.monotonic())
     if not run.tasks and not await run_in_threadpool(task_records.exists, dag_id, run_id):
         raise HTTPException(404)
-    latest = {target_of(task): task for task in run.tasks}
+    latest = sorted(run.latest, key=lambda task: task.map_index)
     prefix = f"{request.scope.get('root_path', '')}/{address('dags', dag_id, 'runs', run_id, 'tasks')}"
-    in_order = sorted(latest.items(), key=lambda each: each[1].map_index)
     shown = [
-        _line(of_dag(known.executions.peek(target), dag_id), task, prefix) for target, task in in_order[:MOST_SHOWN]
+        _line(of_dag(known.executions.peek(run.target(task)), dag_id), task, prefix) for task in latest[:MOST_SHOWN]
     ]
     return _fragment(
         request,
@@ -203,7 +216,7 @@ def _line(seen: Seen | None, task: TaskRecord, prefix: str) -> Json:
     state = str(found["state"]) if found else _state(task)
     return {
         "href": f"{prefix}/{address(task.task_id, task.map_index)}{_query(task.iteration)}",
-        "label": task.label or (f"#{task.map_index}" if task.map_index >= 0 else target_of(task).execution_id),
+        "label": task.label or (f"#{task.map_index}" if task.map_index >= 0 else task.about["execution_id"]),
         "task_id": task.task_id,
         "state": state,
         "word": page.STATES.get(state, state),

@@ -7,7 +7,7 @@ status, and what the reviews in Airflow have kept of its drafts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_crew_provider.api.status import text_or_none
@@ -26,12 +26,15 @@ UNTOLD = ("the inputs", "when each task ran", "what each task used")
 
 @dataclass(frozen=True)
 class Target:
-    """Which execution is looked up, and where; `kickoff_id` is what to poll, which changes with each resume."""
+    """Which execution is looked up, and where; `kickoff_id` is what to poll, which changes with each resume.
+
+    What is looked up is shared by those who ask for the same in every field.
+    """
 
     crew_conn_id: str
     execution_id: str
-    kickoff_id: str = field(compare=False)
-    view: str | None = field(compare=False)
+    kickoff_id: str
+    view: str | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Seen:
 def of_dag(seen: Seen | None, dag_id: str) -> Seen | None:
     """Return what was found, unless the deployment names another DAG as the one that started the execution.
 
-    Whoever may write XComs of a DAG chooses which execution its tab is about, and may not see those of other DAGs.
+    A task may wait for any execution that its DAG names; what another DAG has started is for those who may see that.
     """
     meta = seen.found.get("meta") if seen and seen.found else None
     origin = meta.get("airflow") if isinstance(meta, dict) else None

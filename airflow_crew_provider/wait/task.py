@@ -9,6 +9,7 @@ from airflow.providers.common.compat.sdk import Asset, BaseOperator, TaskDeferre
 
 from airflow_crew_provider.api.budget import FAIL, NO_BUDGET, Budget
 from airflow_crew_provider.compat import metrics
+from airflow_crew_provider.compat.execution_record import record_execution
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import Execution, ExecutionState, Json
@@ -95,29 +96,43 @@ class CrewTask(BaseOperator):
 def push_execution(
     context: Any, hook: CrewHook, kickoff_id: str, execution_id: str | None = None, view: str | None = None
 ) -> None:
-    """Push which execution the task is about, and the URL of its link, before the task waits.
+    """Push which execution the task is about, before the task waits, and record that it is this DAG run's.
 
-    A link without a page is pushed empty: Airflow logs an error for a link whose XCom is missing. A connection that
-    cannot be looked up at the moment costs the link only.
+    :raises CrewError: the connection cannot be used
     """
-    try:
-        url = hook.connection.link(kickoff_id, execution_id, view)
-    except CrewConnectionError as error:
-        hook.log.warning("No link to the execution: %s", error)
-        url = ""
-    ids = {"kickoff_id": kickoff_id, "execution_id": execution_id or kickoff_id}
-    about = {**ids, "crew_conn_id": hook.crew_conn_id, "view": view}
-    context["ti"].xcom_push(key=EXECUTION_KEY, value=about)
-    context["ti"].xcom_push(key=LINK_KEY, value=url)
+    about = _about(hook.crew_conn_id, kickoff_id, execution_id, view)
+    record_execution(context, about)
+    _announce(context, hook, about)
 
 
 def push_execution_of(context: Any, crew_conn_id: str, record: Json, log: Any) -> None:
-    """Push which execution a record is of; without a link if the connection cannot be read."""
-    ids = record.get("kickoff_id") or record["execution_id"], record["execution_id"]
+    """Push which execution a record is of, which is an XCom of another task and so confirms nothing by itself."""
+    execution_id = record["execution_id"]
+    about = _about(crew_conn_id, record.get("kickoff_id") or execution_id, execution_id, record.get("view"))
     try:
-        push_execution(context, CrewHook(crew_conn_id), *ids, record.get("view"))
+        _announce(context, CrewHook(crew_conn_id), about)
     except CrewError as error:
         log.info("No link to the execution: %s", error)
+
+
+def _about(crew_conn_id: str, kickoff_id: str, execution_id: str | None, view: str | None) -> Json:
+    ids = {"kickoff_id": kickoff_id, "execution_id": execution_id or kickoff_id}
+    return {**ids, "crew_conn_id": crew_conn_id, "view": view}
+
+
+def _announce(context: Any, hook: CrewHook, about: Json) -> None:
+    """Push the execution and the URL of its link, which is empty without a page.
+
+    Airflow logs an error for a link whose XCom is missing. A connection that cannot be looked up at the moment costs
+    the link only.
+    """
+    try:
+        url = hook.connection.link(about["kickoff_id"], about["execution_id"], about["view"])
+    except CrewConnectionError as error:
+        hook.log.warning("No link to the execution: %s", error)
+        url = ""
+    context["ti"].xcom_push(key=EXECUTION_KEY, value=about)
+    context["ti"].xcom_push(key=LINK_KEY, value=url)
 
 
 class WaitingTask(CrewTask):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -16,9 +17,11 @@ from airflow.models import xcom
 from airflow.models.dagrun import DagRun
 from airflow.models.variable import Variable
 from airflow.utils.session import create_session
-from registered_run import Given, RegisteredRun, store_variables
+from registered_run import Given, RegisteredRun, StoredVariables, store_variables
 from sqlalchemy import delete, event, func, insert, select, update
 
+from airflow_crew_provider.compat import execution_record
+from airflow_crew_provider.compat.execution_record import ExecutionRecord, record_execution
 from airflow_crew_provider.compat.task_state import VariableTaskState
 from airflow_crew_provider.inbox import plugin, store
 from airflow_crew_provider.inbox.messages import HumanInputRequest, InboxMessages, registered
@@ -148,6 +151,27 @@ def test_a24_what_a_task_keeps_goes_within_a_day_of_a_run_that_succeeded(
         session.execute(delete(DagRun).where(DagRun.dag_id == dag_run.dag_id))
     plugin.sweep(now)
     assert stored(kept) == set()
+
+
+@pytest.mark.row("A33")
+@pytest.mark.since_airflow("3.1")
+def test_a33_what_confirms_an_execution_stays_after_success_until_its_run_goes(
+    dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution_record, "Variable", StoredVariables)
+    about = {"crew_conn_id": "crew_default", "execution_id": "k-1", "kickoff_id": "k-1"}
+    record, now = ExecutionRecord.of(dag_run.dag_id, dag_run.run_id, about), datetime.now(UTC)
+    ti = SimpleNamespace(dag_id=dag_run.dag_id, run_id=dag_run.run_id, task_id="kickoff", map_index=-1)
+    for _ in range(2):  # a retry records the same
+        record_execution({"ti": ti}, about)
+    with create_session(scoped=False) as session:
+        session.execute(update(DagRun).where(DagRun.dag_id == dag_run.dag_id).values(state="success", end_date=now))
+    plugin.sweep(now + 30 * DAY)
+    assert stored({record.key}) == {record.key}
+    with create_session(scoped=False) as session:
+        session.execute(delete(DagRun).where(DagRun.dag_id == dag_run.dag_id))
+    plugin.sweep(now)
+    assert stored({record.key}) == set()
 
 
 def test_more_rows_than_one_page_of_a_sweep_go(dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch) -> None:

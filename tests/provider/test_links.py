@@ -11,6 +11,7 @@ import requests
 from simulated_airflow import Connect, TaskRun, die_after_recording, run
 
 from airflow_crew_provider.client.deployment import CrewConnection, Deployment
+from airflow_crew_provider.compat import execution_record
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
@@ -54,6 +55,34 @@ def test_each_task_leads_to_the_page_of_its_execution(connect: Connect, service:
         }
     page = requests.get(of_kickoff["crew_execution_url"].replace(REACHED, service.url), headers=HTML, timeout=30)
     assert "<title>Crew</title>" in page.text
+
+
+class Variables(dict[str, Any]):
+    """Airflow's Variables."""
+
+    def get(self, key: str, *more: Any, **options: Any) -> Any:
+        return self[key]
+
+    def set(self, key: str, value: str, description: str) -> None:
+        self[key] = json.loads(value)
+
+
+@pytest.mark.since_airflow("3.1")
+@pytest.mark.row("A33")
+def test_a33_tasks_that_ask_the_service_record_their_execution_and_one_that_passes_a_record_on_does_not(
+    connect: Connect, service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(service.url, token=service.token)
+    monkeypatch.setattr(execution_record, "Variable", kept := Variables())
+    kickoff_id, _ = pushed(CrewKickoffOperator(task_id="kickoff", inputs={}))
+    assert [(each["execution_id"], each["kickoff_id"]) for each in kept.values()] == [(kickoff_id, kickoff_id)]
+    kept.clear()
+    pending, _ = pushed(wait_for(kickoff_id))
+    assert [each["kickoff_id"] for each in kept.values()] == [kickoff_id]
+    kept.clear()
+    completed = {**pending, "state": "completed"}
+    _, xcom = pushed(CrewResumeOperator(task_id="resume", review=json.dumps(completed)))
+    assert (kept, xcom["crew_execution"]["execution_id"]) == ({}, kickoff_id)
 
 
 def test_a_retry_that_goes_on_with_its_execution_keeps_the_link(connect: Connect, service: Any) -> None:

@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from faults.server import FaultServer, Reply
 from viewed_run import ONE_DAG, TOKEN, Run, about, client_of
 
+from airflow_crew_provider.models import Json
 from scripts.stack.waiting import wait_until
 
 pytestmark = [pytest.mark.since_airflow("3.1"), pytest.mark.row("A29")]
@@ -113,6 +114,45 @@ def test_a29_an_execution_that_another_dag_has_started_is_not_shown_whatever_the
         wait_until(asked_three_times, "status and details to be asked for in turn")
     pages += [client.get(other.page("kickoff")).text, client.get(other.path()).text]
     assert not [text for text in pages if SECRET in text]
+
+
+@pytest.mark.row("A33")
+@pytest.mark.parametrize("meta", [{}, {"meta": None, "left_out": ["meta"]}, {"meta": {"airflow": "?"}}])
+@pytest.mark.parametrize("forged", ["execution", "polled id", "connection"])
+def test_a33_without_its_origin_an_execution_is_shown_only_where_the_run_has_recorded_it(
+    app: FastAPI, dag_run: Run, service: FaultServer, meta: Json, forged: str
+) -> None:
+    details = {"execution_id": "k-1", "state": "completed", "output": SECRET, "tasks": [], "rounds": [], **meta}
+    service.on("GET /executions/k-1", details)
+    dag_run.task("kickoff", about(view="/view?id=k-1"))
+    other = Run()
+    other.task("kickoff", about("own", view="/view?id=own"))
+    named = {
+        "execution": about(view="/view?id=k-1"),
+        "polled id": about("own", "k-1"),
+        "connection": {**about(), "crew_conn_id": "crew_other"},
+    }[forged]
+    other.task("review", named, recorded=False)
+    client = client_of(app)
+    wait_until(lambda: SECRET in client.get(dag_run.page("kickoff", end="/fragment")).text, "the page of its own DAG")
+    text = client.get(other.page("review", end="/fragment")).text
+    assert (SECRET in text, "k-1" in text, "No execution yet" in text) == (False, False, True)
+    assert "k-1" not in client.get(other.path()).text
+    assert [each.target for each in service.requests if each.target != "/executions/k-1"] == []
+
+
+@pytest.mark.row("A31")
+def test_a31_an_xcom_of_another_dag_does_not_decide_what_is_polled_for_this_one(
+    app: FastAPI, dag_run: Run, service: FaultServer
+) -> None:
+    service.on("GET /status/k-2", {"status": "completed", "result": {"output": "another text", "tasks": []}})
+    other = Run()
+    other.task("kickoff", about("k-1", "k-2"))
+    dag_run.task("kickoff", about())
+    client = client_of(app)
+    wait_until(lambda: "another text" in client.get(other.page("kickoff", end="/fragment")).text, "the other DAG")
+    wait_until(lambda: SECRET in client.get(dag_run.page("kickoff", end="/fragment")).text, "this DAG")
+    assert "another text" not in client.get(dag_run.page("kickoff")).text
 
 
 def test_neither_the_token_nor_a_header_of_the_connection_reaches_the_browser(

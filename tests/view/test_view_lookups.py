@@ -122,8 +122,9 @@ def test_a_look_up_that_fails_is_tried_again_after_the_pause() -> None:
     assert settled(values, "a", 2.0) == Number(2)
 
 
-def test_an_execution_is_the_same_one_whatever_is_polled_for_it() -> None:
-    assert Target("c", "e", "k-1", None) == Target("c", "e", "k-2", "/view")
+@pytest.mark.row("A31")
+def test_a31_what_is_polled_is_a_part_of_what_a_look_up_is_shared_by() -> None:
+    assert Target("c", "e", "k-1") != Target("c", "e", "k-2")
     assert Target("c", "e", "k", None) != Target("d", "e", "k", None)
 
 

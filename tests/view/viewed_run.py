@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from inspect import signature
 from typing import Any
@@ -40,8 +41,10 @@ class Run:
             session.execute(insert(DagRun).values(**values, run_after=datetime.now(UTC)))
             self.dag_run_id = session.scalar(select(DagRun.id).where(DagRun.dag_id == self.dag_id))
 
-    def task(self, task_id: str, about: Json | None = None, map_index: int = -1, **values: Any) -> Run:
-        """Add a task instance, and what it has pushed about its execution."""
+    def task(
+        self, task_id: str, about: Json | None = None, map_index: int = -1, *, recorded: bool = True, **values: Any
+    ) -> Run:
+        """Add a task instance, and what it has pushed and recorded about its execution."""
         from airflow.models.taskinstance import TaskInstance
         from airflow.utils.session import create_session
         from sqlalchemy import insert
@@ -51,7 +54,22 @@ class Run:
             session.execute(insert(TaskInstance).values(**where, pool="default_pool", **{"state": "running", **values}))
         if about is not None:
             self.push(task_id, EXECUTION_KEY, about, map_index, region_id=values.get("region_id"))
+        if about is not None and recorded:
+            self.record(about)
         return self
+
+    def record(self, about: Json) -> None:
+        """Record an execution as a task of this package does."""
+        from airflow.models.variable import Variable
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        from airflow_crew_provider.compat.execution_record import ExecutionRecord
+
+        record = ExecutionRecord.of(self.dag_id, self.run_id, about)
+        with create_session(scoped=False) as session:
+            if session.scalar(select(Variable.key).where(Variable.key == record.key)) is None:
+                session.add(Variable(key=record.key, val=json.dumps(vars(record))))
 
     def loop(self, group_id: str) -> Any:
         """Add a loop; return the region in which its iterations are counted."""
