@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 LARGEST_BODY = 1024 * 1024  # bytes
 BODY_SECONDS = 30.0
+# A body that is too large is read on all the same: a peer that still sends does not read an answer.
+DRAINED, DRAINING_SECONDS = 15 * LARGEST_BODY, 5.0
 WOKEN = "woken by the crew's webhook"
 
 
@@ -154,11 +156,17 @@ def unknown() -> HTTPException:
 
 async def raw_body(request: Request) -> bytes:
     """Read the body, up to a size and within a time."""
+    length = request.headers.get("content-length", "0")
+    announced = length.isdecimal() and int(length[:20]) > LARGEST_BODY
+    too_large = HTTPException(413, f"The body is larger than {LARGEST_BODY} bytes", {"Connection": "close"})
     try:
-        async with asyncio.timeout(BODY_SECONDS):
-            return await _capped(request)
+        async with asyncio.timeout(DRAINING_SECONDS if announced else BODY_SECONDS):
+            return await acollect(request.stream(), LARGEST_BODY, DRAINED)
+    except BodyTooLarge:
+        raise too_large from None
     except TimeoutError:
-        raise HTTPException(408, f"The body did not arrive within {BODY_SECONDS:.0f} s") from None
+        late = HTTPException(408, f"The body did not arrive within {BODY_SECONDS:.0f} s")
+        raise too_large if announced else late from None
 
 
 async def body_of(request: Request) -> Any:
@@ -172,17 +180,6 @@ def json_body(body: bytes) -> Any:
         return json_of(HttpResponse(200, {}, body), "The webhook")
     except CrewProtocolError:
         raise HTTPException(422, "The body is not JSON") from None
-
-
-async def _capped(request: Request) -> bytes:
-    length = request.headers.get("content-length", "0")
-    too_large = HTTPException(413, f"The body is larger than {LARGEST_BODY} bytes", {"Connection": "close"})
-    if length.isdecimal() and int(length[:20]) > LARGEST_BODY:
-        raise too_large
-    try:
-        return await acollect(request.stream(), LARGEST_BODY)
-    except BodyTooLarge:
-        raise too_large from None
 
 
 Body = Annotated[Any, Depends(body_of)]

@@ -120,23 +120,36 @@ def test_n17_ten_megabytes_are_refused(dag_run: RegisteredRun, chunked: bool) ->
     assert dag_run.messages().newest is None
 
 
+@pytest.mark.parametrize("length", [2_000_000, 15_000_000])
+def test_n17_who_still_sends_too_large_a_body_reads_the_refusal(dag_run: RegisteredRun, length: int) -> None:
+    answers = [begin(dag_run, dag_run.kickoff.token, length, length) for _ in range(3)]
+    assert answers == [b"HTTP/1.1 413"] * 3
+
+
+def test_n17_too_large_a_body_that_does_not_come_is_refused_soon(
+    dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "DRAINING_SECONDS", 0.3)
+    assert begin(dag_run, dag_run.kickoff.token, 2_000_000) == b"HTTP/1.1 413"
+
+
 def test_n17_who_has_no_token_cannot_make_the_inbox_read(dag_run: RegisteredRun) -> None:
-    assert unfinished(dag_run, "wrong") == b"HTTP/1.1 401"
+    assert begin(dag_run, "wrong", 9) == b"HTTP/1.1 401"
 
 
 def test_n17_a_body_that_does_not_come_to_its_end_is_given_up(
     dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "BODY_SECONDS", 0.3)
-    assert unfinished(dag_run, dag_run.kickoff.token) == b"HTTP/1.1 408"
+    assert begin(dag_run, dag_run.kickoff.token, 9) == b"HTTP/1.1 408"
 
 
-def unfinished(dag_run: RegisteredRun, token: str) -> bytes:
-    """Announce a body, send none of it, and return the status that comes all the same."""
+def begin(dag_run: RegisteredRun, token: str, announced: int, sent: int = 1) -> bytes:
+    """Announce a body, send a part of it, and return the status that comes all the same."""
     where = urlsplit(dag_run.kickoff.url)
-    head = f"POST {where.path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: 9\r\n\r\n{{"
+    fields = f"Host: x\r\nAuthorization: Bearer {token}\r\nContent-Length: {announced}"
     with socket.create_connection((where.hostname, where.port), timeout=PATIENCE) as connection:
-        connection.sendall(head.encode())
+        connection.sendall(f"POST {where.path} HTTP/1.1\r\n{fields}\r\n\r\n".encode() + b"{" * sent)
         return connection.recv(12)
 
 
