@@ -48,7 +48,8 @@ def polled(conn_id: str, *, in_triggerer: bool) -> None:
 def reviewed(conn_id: str, asked: datetime | None, decided: datetime) -> None:
     """Record how long a person was waited for."""
     if asked is not None:
-        _time("review.duration", (decided - asked).total_seconds(), conn_id=conn_id)
+        # The two moments come from two machines, whose clocks may differ.
+        _time("review.duration", max(0.0, (decided - asked).total_seconds()), conn_id=conn_id)
 
 
 def _used(conn_id: str, usage: Json | None) -> None:

@@ -196,8 +196,7 @@ class Decision:
         review = {**self._review(event, in_time=in_time), **self._sent_back_before()}
         if review["is_approve"] and in_time and self._rules.approvals > 1:
             review = self._with_others(review)
-        asked = getattr(self._context["ti"], "start_date", None)
-        metrics.reviewed(self._rules.crew_conn_id, asked, event["responded_at"])
+        metrics.reviewed(self._rules.crew_conn_id, self._record.asked_at, event["responded_at"])
         self._write_down(review)
         self._record.over()
         if review["is_approve"] is False and self._rules.page(self._shown).needs_another_round:

@@ -131,9 +131,10 @@ class Question(Generic[AnyRules]):
         signs = [given] if given else [form.mark, shown["execution_id"]]
         attempt = airflow_form.asking_attempt(self.context)
         self.record.asking(identity, until, attempt)
+        at = datetime.now(UTC)
         if airflow_form.shows_another_draft(task, self.context, signs):
             raise CrewTaskFailed(self.rules.holds_another)
-        self.record.asked(identity, until, shown.get(TERMS), again=bool(refused), by=attempt)
+        self.record.asked(identity, until, shown.get(TERMS), again=bool(refused), by=attempt, at=at)
         self._wait(shown, until)
 
     def _wait(self, shown: Json, until: str | None) -> NoReturn:

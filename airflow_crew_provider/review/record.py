@@ -36,7 +36,8 @@ CARRIED = ("since", "notified", "told", "approvals", "terms")
 class QuestionRecord:
     """The record of the question that a task has asked.
 
-    Keys: ``draft`` that was shown, the ``terms`` of its form, ``since`` and ``until`` when it is open, ``doubt`` while
+    Keys: ``draft`` that was shown, the ``terms`` of its form, ``since`` and ``until`` when it is open, ``asked_at``
+    when it was asked the last time, ``doubt`` while
     Airflow may not have the question yet, ``asked_by``: the id of the attempt that has the form, from Airflow 3.4 on,
     whether people were ``notified``, the steps of the escalation that were ``told``, the ``approvals`` that are not
     enough yet, whether it was ``rejected``, the draft that a schema has ``sent_back``, what was ``shown`` while an
@@ -105,13 +106,19 @@ class QuestionRecord:
         again: bool = False,
         doubt: bool = False,
         by: str | None = None,
+        at: datetime | None = None,
     ) -> None:
-        """Record that the question is open, or still in ``doubt``; ``again`` notifies people once more."""
+        """Record that the question is open, or still in ``doubt``; ``again`` notifies people once more.
+
+        :param at: when it was asked, by a visit that has asked it
+        """
         by = by or self.asked_by
         before, sent_back = self._about(draft), self.draft_sent_back
         since = before.get("since") or datetime.now(UTC).isoformat()
         notified = None if again else before.get("notified")
         self._record = {**self._attempt.as_dict(), "draft": draft, "since": since, "until": until, "notified": notified}
+        asked_at = at.isoformat() if at else before.get("asked_at")
+        self._record |= {"asked_at": asked_at} if asked_at else {}
         self._record |= {"terms": terms} if terms else {}
         self._record |= {"asked_by": by} if by else {}
         self._record |= {name: before[name] for name in ("told", "approvals", "rejected") if before.get(name)}
@@ -139,6 +146,12 @@ class QuestionRecord:
         """Return since when the question about this draft is open; now, if it is not."""
         since = self._about(draft).get("since")
         return datetime.fromisoformat(since) if since else datetime.now(UTC)
+
+    @property
+    def asked_at(self) -> datetime | None:
+        """When the question was asked that is open now; None where an older release has recorded it."""
+        at = self._record.get("asked_at")
+        return datetime.fromisoformat(at) if at else None
 
     def _about(self, draft: list[Any]) -> Json:
         """Return what was recorded of this draft; before Airflow 3.3 a record outlives a run of the same name."""

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from airflow_stand_ins import PENDING
+from airflow_stand_ins import PENDING, Supervisor, parked
 from faults.statsd import StatsdServer, receive
 
 from airflow_crew_provider.operators.review import CrewReviewOperator
@@ -15,19 +15,39 @@ from scripts.stack.waiting import wait_until
 
 pytestmark = pytest.mark.since_airflow("3.3")
 
-ASKED = datetime(2026, 11, 20, 12, tzinfo=UTC)
-
 
 @pytest.fixture
 def of_tasks(monkeypatch: pytest.MonkeyPatch) -> Iterator[StatsdServer]:
     yield from receive("airflow.sdk.observability", monkeypatch)
 
 
-def test_the_time_between_question_and_answer_is_sent(context: dict[str, Any], of_tasks: StatsdServer) -> None:
-    context["ti"].start_date = ASKED
-    answer = {"chosen_options": ["approve"], "params_input": {"human_feedback": ""}, "timedout": False}
-    event = {**answer, "responded_at": ASKED + timedelta(hours=2), "responded_by_user": {"id": "7", "name": "Ann"}}
-    CrewReviewOperator(task_id="review", pending=PENDING, crew_conn_id="crew_a").execute_complete(context, event)
+def answer(who: str, at: datetime) -> dict[str, Any]:
+    given = {"chosen_options": ["approve"], "params_input": {"human_feedback": ""}, "timedout": False}
+    return {**given, "responded_at": at, "responded_by_user": {"id": who, "name": who}}
+
+
+def test_the_time_between_question_and_answer_is_sent(
+    context: dict[str, Any], supervisor: Supervisor, of_tasks: StatsdServer
+) -> None:
+    operator, asked = CrewReviewOperator(task_id="review", pending=PENDING, crew_conn_id="crew_a"), datetime.now(UTC)
+    parked(lambda: operator.execute(context))
+    operator.execute_complete(context, answer("ann", asked + timedelta(hours=2)))
     wait_until(lambda: of_tasks.metrics(), "the metric")
     [sent] = of_tasks.metrics()
-    assert (sent.name, sent.tags, sent.value, sent.kind) == ("review.duration", {"conn_id": "crew_a"}, 7_200_000, "ms")
+    assert (sent.name, sent.tags, sent.kind) == ("review.duration", {"conn_id": "crew_a"}, "ms")
+    assert 7_140_000 < sent.value <= 7_200_000
+
+
+def test_of_several_people_the_time_since_the_last_question_is_sent(
+    context: dict[str, Any], supervisor: Supervisor, of_tasks: StatsdServer
+) -> None:
+    operator = CrewReviewOperator(task_id="review", pending=PENDING, approvals=2, assigned_users=["ann", "bob"])
+    parked(lambda: operator.execute(context))
+    parked(lambda: operator.execute_complete(context, answer("ann", datetime.now(UTC) + timedelta(hours=2))))
+    decided = datetime.now(UTC) + timedelta(minutes=1)
+    # Airflow sets it anew each time that a worker takes the task up, as now, after the answer.
+    context["ti"].start_date = decided + timedelta(seconds=6)
+    operator.execute_complete(context, answer("bob", decided))
+    wait_until(lambda: of_tasks.metrics(), "the metric")
+    [sent] = of_tasks.metrics()
+    assert 50_000 < sent.value < 100_000
