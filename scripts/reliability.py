@@ -116,6 +116,7 @@ ROWS = {
     "A24": ("Airflow 3.4, and an upgrade to it with open registrations", "what the inbox stores is found as before"),
     "A25": ("the service starts after the DAG run", "the kickoff is tried again"),
     "A34": ("`retries` is edited, so that a clear looks like a retry", "it is a retry; a further clear starts anew"),
+    "A35": ("a DAG run is made again under its id, and its first try dies early", "a new execution"),
     "S1": ("service killed in any state", "nothing is lost"),
     "S2": ("two resumes at once, or at the wrong time", "one wins, the others are refused"),
     "S3": ("malformed, huge and slow requests", "4xx with a reason, never 500"),

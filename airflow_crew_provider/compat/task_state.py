@@ -21,7 +21,8 @@ import logging
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -52,38 +53,50 @@ class Attempt:
     :param max_tries: of the task instance
     :param retries: of the task, as its DAG file says now
     :param clears: how often tasks of the DAG run were cleared; None where this Airflow does not say
+    :param run_started: when the DAG run started, in epoch seconds; None where this Airflow does not say
     """
 
     try_number: int = 1
     max_tries: int = 0
     retries: int = 0
     clears: int | None = None
+    run_started: float | None = None
 
     @classmethod
     def of(cls, context: Any, task: Any) -> Attempt:
         """Return the try that runs."""
-        ti = context["ti"]
+        ti, dag_run = context["ti"], context.get("dag_run")
+        started = getattr(dag_run, "start_date", None)
         return cls(
             try_number=getattr(ti, "try_number", 1),
             max_tries=getattr(ti, "max_tries", 0),
             retries=getattr(task, "retries", None) or 0,
-            clears=getattr(context.get("dag_run"), "clear_number", None),
+            clears=getattr(dag_run, "clear_number", None),
+            run_started=started.timestamp() if isinstance(started, datetime) else None,
         )
 
     def with_clears_as_retries(self) -> Attempt:
         """Return this try for a task whose POST must not be repeated by a clear either."""
-        return Attempt(try_number=self.try_number)
+        return replace(self, max_tries=0, retries=0)
 
     def as_dict(self) -> Json:
-        """Return what a record keeps of this try."""
-        return asdict(self)
+        """Return what a record keeps of this try; without what is not known."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     def follows(self, kept: Json) -> bool:
         """Whether a record may be of an earlier try; else the DAG run was deleted and created again under its id.
 
-        :param kept: the record; of release 0.1 without the number of its try
+        :param kept: the record; of release 0.1 without the number of its try, of 0.2.0 without the start of its run
         """
-        return bool(kept.get("try_number", 0) < self.try_number)
+        return bool(kept.get("try_number", 0) < self.try_number) and not self._is_of_another_run(kept)
+
+    def _is_of_another_run(self, kept: Json) -> bool:
+        """Whether the DAG run has another start than when a record was kept, which no clear explains.
+
+        A clear that lets a run that was over start again is counted, in the same transaction.
+        """
+        now, then = (self.run_started, self.clears), (kept.get("run_started"), kept.get("clears"))
+        return None not in (*now, *then) and now[0] != then[0] and now[1] <= then[1]  # type: ignore[operator]
 
     def follows_clear(self, kept: Json) -> bool:
         """Whether the task was cleared since the try that a record was kept by.

@@ -60,6 +60,7 @@ class TaskRun:
     store: StateStore = field(default_factory=StateStore)
     try_number: int = 1
     clears: int = 0
+    run_started: datetime = field(default_factory=lambda: datetime.now(UTC))
     xcom: dict[str, Any] = field(default_factory=dict)
     upstream: dict[str, TaskRun] = field(default_factory=dict)
 
@@ -92,7 +93,7 @@ class TaskRun:
             xcom_pull=self._pull,
             get_first_reschedule_date=lambda context: None,
         )
-        dag_run = SimpleNamespace(clear_number=self.clears)
+        dag_run = SimpleNamespace(clear_number=self.clears, start_date=self.run_started)
         return {"ti": ti, "task_instance": ti, "dag_run": dag_run, "task_state_store": self.store}
 
     def _pull(self, task_ids: list[str] | str | None = None, key: str = "return_value", **more: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -147,6 +148,46 @@ def test_a22_a_deleted_run_is_forgotten_by_a_try_that_starts_nothing(
     with pytest.raises(AirflowException):
         run(kickoff(), left_by_a_deleted_run)
     assert run(kickoff(), left_by_a_deleted_run.retry()) == "k-2"
+
+
+@pytest.mark.row("A35")
+def test_a35_a_deleted_run_is_not_taken_over_though_the_first_try_died_before_it_executed(
+    server: FaultServer, left_by_a_deleted_run: TaskRun
+) -> None:
+    die_after_recording(left_by_a_deleted_run.retry(), kickoff())
+    assert not server.sent("POST /stop/k-1")
+    assert run(kickoff(), left_by_a_deleted_run.retry()) == "k-2"
+    assert len(server.sent(POST)) == 2
+
+
+@pytest.mark.row("A35")
+@pytest.mark.parametrize("started_again", [True, False])
+def test_a35_a_run_that_goes_on_after_a_neighbour_was_cleared_is_the_same_run(
+    server: FaultServer, variables: Any, started_again: bool
+) -> None:
+    task_run = TaskRun()
+    die_after_recording(task_run, kickoff())
+    task_run.clears += 1
+    task_run.run_started += timedelta(minutes=started_again)
+    assert run(kickoff(), task_run.retry()) == "k-1"
+
+
+@pytest.mark.row("A35", "A22")
+@pytest.mark.parametrize(
+    ("kept", "same_run"),
+    [
+        ({"try_number": 1, "clears": 0, "run_started": 5.0}, True),
+        ({"try_number": 1, "clears": 0, "run_started": 4.0}, False),
+        ({"try_number": 1, "clears": 1, "run_started": 4.0}, False),
+        ({"try_number": 2, "clears": 0, "run_started": 5.0}, False),
+        ({"try_number": 1, "clears": 0}, True),  # as release 0.2.0 wrote it
+        ({"try_number": 1, "run_started": 4.0}, True),
+        ({}, True),
+    ],
+)
+def test_a35_a_record_is_of_this_run_unless_its_start_differs_for_no_reason(kept: Any, same_run: bool) -> None:
+    assert Attempt(2, 2, 2, 0, 5.0).follows(kept) is same_run
+    assert Attempt(2, 2, 2, 0).follows(kept) is (kept.get("try_number", 0) < 2)
 
 
 # --- a clear that empties the task state store, as since Airflow 3.4 ---------------------------------------
