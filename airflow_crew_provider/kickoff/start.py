@@ -33,7 +33,9 @@ WHAT_TO_CHECK = (
     "A second kickoff could run the crew twice, so none is sent. Check at the service whether an execution of this "
     "task runs (its meta.airflow names DAG, run, task and map index); then clear this task to start a new one"
 )
-BETWEEN_TWO_POLLS = 1.0  # seconds
+
+
+UNKNOWN_SINCE = "unknown_since"  # in the record of an execution that its service does not know, epoch seconds
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class KickoffStart:
         if self._policy.check_inputs:
             self._asked = check_inputs(self._hook, request.inputs, self._log)
         if record.earlier is Earlier.ANOTHER:
-            self._leave_behind()
+            self._leave_behind(sender)
         return self._send(replace(request, webhooks=webhooks), sender)
 
     # --- the POST ---
@@ -205,14 +207,14 @@ class KickoffStart:
     def _may_send_again(self) -> bool:
         return self._policy.on_unknown_outcome == "retry" or self._hook.connection.idempotency_keys
 
-    def _leave_behind(self) -> None:
+    def _leave_behind(self, sender: Sender) -> None:
         """Stop the execution from before a clear or a change of the request, if it still runs."""
         record = self.record
         why = "The task was cleared" if record.cleared else "The request has changed"
         if not record.kickoff_id:
             self._log.warning("%s; an earlier kickoff has an unknown outcome. Starting a new execution", why)
             return
-        over, fate = self._end_of_earlier(record.kickoff_id)
+        over, fate = self._end_of_earlier(record.kickoff_id, sender)
         if over:
             record.note(finished=True)
         elif not record.cleared and self._policy.on_unknown_outcome != "retry":
@@ -223,25 +225,45 @@ class KickoffStart:
             )
         self._log.warning("%s. %s. Starting a new execution", why, fate)
 
-    def _end_of_earlier(self, kickoff_id: str) -> tuple[bool, str]:
+    def _end_of_earlier(self, kickoff_id: str, sender: Sender) -> tuple[bool, str]:
         """Return whether an earlier execution is over, and a sentence on its fate; stop it first if asked to."""
         reply = self._look()
-        over = outcomes.is_over(reply) or self._is_forgotten(kickoff_id, reply)
+        over = outcomes.is_over(reply)
         if over or not self._policy.cancel_on_kill:
             return over, f"The earlier execution {kickoff_id} is {_state(reply)}"
         try:
             stopped = self._hook.stop(kickoff_id)
         except CrewError as error:
             return False, fate_of_stop(kickoff_id, error)
-        return stopped or outcomes.is_over(self._poller.poll(kickoff_id)), fate_of_stop(kickoff_id, stopped)
+        after = reply if stopped else self._poller.poll(kickoff_id)
+        if isinstance(after, CrewNotFound):
+            return self._is_forgotten(kickoff_id, sender)
+        if isinstance(after, Execution) and self.record.record.get(UNKNOWN_SINCE):
+            self.record.note(**{UNKNOWN_SINCE: None})
+        return stopped or outcomes.is_over(after), fate_of_stop(kickoff_id, stopped)
 
-    def _is_forgotten(self, kickoff_id: str, reply: Execution | CrewError) -> bool:
-        """Whether the service says twice that it does not know an id that is old enough to be known."""
-        since = self.record.record.get("intended_at", 0.0)
-        if not isinstance(reply, CrewNotFound) or time.time() - since < GRACE_FOR_UNKNOWN_ID:
-            return False
-        time.sleep(BETWEEN_TWO_POLLS)
-        return isinstance(self._poller.poll(kickoff_id), CrewNotFound)
+    def _is_forgotten(self, kickoff_id: str, sender: Sender) -> tuple[bool, str]:
+        """Return whether an execution that could not be stopped is believed to be gone, and a sentence on its fate.
+
+        A gateway, another deployment and another token's user show a running execution as not found too. So the place
+        must be the one that started it, and answer at both ends of the time for which it does not know the id; the
+        record counts that time over the tries.
+        """
+        not_known = f"Execution {kickoff_id} could not be stopped: the service does not know it"
+        if self.record.sent_by_another(sender):
+            return False, f"{not_known}, where the connection leads now or with its present token"
+        try:
+            self._hook.inputs()
+        except CrewError as error:
+            return False, f"{not_known}, and does not answer GET /inputs ({error})"
+        now, since = time.time(), self.record.record.get(UNKNOWN_SINCE)
+        if not since:
+            since = now
+            self.record.note(**{UNKNOWN_SINCE: now})
+        said = f"{not_known} since {_utc(since)}"
+        if now - since < GRACE_FOR_UNKNOWN_ID:
+            return False, f"{said}, which counts as its end after {GRACE_FOR_UNKNOWN_ID:.0f} s"
+        return True, f"{said}, which counts as its end"
 
     # --- what is known when a try ends without an execution ---
 

@@ -240,38 +240,117 @@ def test_a7_a_task_that_is_cleared_after_its_success_starts_a_new_execution(serv
     assert server.sent("POST /stop/k-1") == []
 
 
-@pytest.mark.row("A7")
-def test_a7_a_changed_request_starts_a_new_execution_on_a_retry(
-    server: FaultServer, log_text: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(start, "GRACE_FOR_UNKNOWN_ID", 0.0)
-    monkeypatch.setattr(start, "BETWEEN_TWO_POLLS", 0.0)
-    server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, 404)
+# --- an earlier execution that the service does not know ---
+
+CHANGED = {"inputs": {"topic": "other"}}
+NO_SECOND = "No second execution is started while the first may run"
+
+
+def unknown_for(monkeypatch: pytest.MonkeyPatch, *, long_enough: bool) -> None:
+    monkeypatch.setattr(start, "GRACE_FOR_UNKNOWN_ID", 0.0 if long_enough else 300.0)
+
+
+@pytest.fixture
+def not_found(server: FaultServer) -> TaskRun:
+    """Return a task whose first try died, at a service that does not know its execution any more."""
+    server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, 404).on("POST /stop/k-1", 404)
     task_run = TaskRun()
     _started_and_died(task_run)
-    assert run(kickoff(inputs={"topic": "other"}), task_run.retry()) == "k-2"
+    return task_run
+
+
+def refused(task_run: TaskRun, said: str = NO_SECOND, **more: Any) -> None:
+    with pytest.raises(AirflowException, match=said) as error:
+        run(kickoff(**{**CHANGED, **more}), task_run.retry())
+    assert not isinstance(error.value, CrewTaskFailed)
+
+
+@pytest.mark.row("A7", "N35")
+def test_n35_an_execution_that_is_not_known_for_long_counts_as_over_after_a_stop_was_tried(
+    server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch, log_text: Callable[[], str]
+) -> None:
+    for _ in range(2):
+        refused(not_found, rf"does not know it since 20.* counts as its end after 300 s.*{NO_SECOND}")
+    assert len(server.sent("POST /stop/k-1")) == 2
+    assert len(server.sent(POST)) == 1
+    unknown_for(monkeypatch, long_enough=True)
+    assert run(kickoff(**CHANGED), not_found.retry()) == "k-2"
     assert "The request has changed" in log_text()
+
+
+@pytest.mark.row("N35")
+@pytest.mark.parametrize("end", ["first", "last"])
+@pytest.mark.parametrize("inputs", [404, 503, 401])
+def test_n35_a_404_is_not_believed_where_get_inputs_fails_at_one_end(
+    server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch, end: str, inputs: int
+) -> None:
+    quiet = {"check_inputs": False}
+    if end == "last":
+        refused(not_found, **quiet)
+    unknown_for(monkeypatch, long_enough=True)
+    server.on("GET /inputs", inputs)
+    refused(not_found, "does not answer GET /inputs", **quiet)
+    assert len(server.sent(POST)) == 1
+    assert server.sent("POST /stop/k-1")
+
+
+@pytest.mark.row("N35")
+@pytest.mark.parametrize("seen", [{"status": "running"}, {"state": "NOT FOUND", "status": "?", "result": None}, 503])
+def test_n35_what_is_seen_between_two_404s_begins_anew_or_proves_nothing(
+    server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch, seen: Any
+) -> None:
+    refused(not_found)
+    unknown_for(monkeypatch, long_enough=True)
+    server.on(POLL, seen)
+    refused(not_found)
+    unknown_for(monkeypatch, long_enough=False)
+    server.on(POLL, 404)
+    refused(not_found)
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("N35", "N29")
+@pytest.mark.parametrize("moved", [{"token": "another-token-of-somebody"}, {"path": "/other"}])
+def test_n35_a_404_for_another_token_or_at_another_place_says_nothing(
+    server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch, connect: Connect, moved: Any
+) -> None:
+    refused(not_found)
+    unknown_for(monkeypatch, long_enough=True)
+    path = moved.get("path", "")
+    server.on(f"GET {path}/inputs", {"inputs": ["topic"]}).on(f"GET {path}/status/k-1", 404)
+    server.on(f"POST {path}/stop/k-1", 404)
+    connect(f"{server.url}{path}", **{name: value for name, value in moved.items() if name == "token"})
+    refused(not_found, "or with its present token")
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("N35")
+def test_n35_without_a_stop_a_404_is_not_believed(
+    server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown_for(monkeypatch, long_enough=True)
+    for _ in range(2):
+        refused(not_found, cancel_on_kill=False)
+    assert server.sent("POST /stop/k-1") == []
 
 
 @pytest.mark.row("A16", "N6")
 @pytest.mark.parametrize("cancel_on_kill", [True, False])
 def test_n6_an_execution_that_is_not_found_for_a_moment_is_not_over(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch, cancel_on_kill: bool
+    server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch, cancel_on_kill: bool
 ) -> None:
-    """Soon after its kickoff one 404 proves nothing; later two do."""
-    monkeypatch.setattr(start, "BETWEEN_TWO_POLLS", 0.0)
-    changed = kickoff(inputs={"topic": "other"}, cancel_on_kill=cancel_on_kill)
-    server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, 404, {"status": "running"})
-    server.on("POST /stop/k-1", 404)
-    task_run = TaskRun()
-    _started_and_died(task_run)
-    for grace in (300.0, 0.0):
-        monkeypatch.setattr(start, "GRACE_FOR_UNKNOWN_ID", grace)
+    for long_enough in (False, True):
+        unknown_for(monkeypatch, long_enough=long_enough)
         server.on(POLL, 404, {"status": "running"})
-        with pytest.raises(AirflowException, match="No second execution is started while the first may run"):
-            run(changed, task_run := task_run.retry())
+        refused(not_found, cancel_on_kill=cancel_on_kill)
     assert len(server.sent(POST)) == 1
     assert len(server.sent("POST /stop/k-1")) == (2 if cancel_on_kill else 0)
+
+
+@pytest.mark.row("A7", "N35")
+def test_n35_a_clear_stops_an_execution_that_is_not_found_all_the_same(server: FaultServer, not_found: TaskRun) -> None:
+    assert run(kickoff(), not_found.clear()) == "k-2"
+    assert len(server.sent("POST /stop/k-1")) == 1
 
 
 @pytest.mark.row("A7", "N6")
