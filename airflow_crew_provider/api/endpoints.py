@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeGuard, TypeVar
 from urllib.parse import quote, urlencode, urljoin, urlsplit
@@ -290,9 +290,8 @@ def _read_details(answer: HttpResponse, mask: Mask) -> Details:
     etag = answer.headers.get("etag")
     if answer.status == 304:
         return Details(None, etag)
-    # Masked as a whole: it goes to browsers.
-    masked = replace(answer, body=mask(answer.body.decode("utf-8", "replace")).encode())
-    found = responses.json_of(masked, "GET /executions", mask)
+    # As it arrived, since drafts have hashes: who shows something of it masks it.
+    found = responses.json_of(answer, "GET /executions", mask)
     if not isinstance(found, dict) or text_or_none(found.get("state")) is None:
         raise exceptions.CrewProtocolError("GET /executions/{id} gave no object with a state")
     return Details(found, etag)
@@ -301,17 +300,19 @@ def _read_details(answer: HttpResponse, mask: Mask) -> Details:
 def _read_ended_tasks(answer: HttpResponse, mask: Mask) -> list[TaskResult]:
     found = _read_details(answer, mask).found or {}
     listed = found.get("tasks")
-    if not isinstance(listed, list) or "tasks" in (found.get("left_out") or ()):  # the first ones, which count
+    left_out = found.get("left_out")
+    if not isinstance(listed, list) or (isinstance(left_out, list) and "tasks" in left_out):  # the first, which count
         return []
     ended = [each for each in listed if isinstance(each, dict) and each.get("state") == ExecutionState.COMPLETED]
-    return [_ended_task(each) for each in ended]
+    return [_ended_task(each, mask) for each in ended]
 
 
-def _ended_task(task: Json) -> TaskResult:
+def _ended_task(task: Json, mask: Mask) -> TaskResult:
     seconds = task.get("seconds")
+    name, agent = (text_or_none(task.get(each)) for each in ("name", "agent"))
     return TaskResult(
-        task_id=text_or_none(task.get("name")),
-        agent=text_or_none(task.get("agent")),
+        task_id=None if name is None else mask(name),
+        agent=None if agent is None else mask(agent),
         output=None,
         execution_time=seconds if is_number(seconds) and is_kept(seconds) else None,
     )

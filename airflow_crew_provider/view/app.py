@@ -24,9 +24,12 @@ from airflow_crew_provider.compat.task_records import Place, TaskRecord
 from airflow_crew_provider.models import REGION_FIELDS, Json, region
 from airflow_crew_provider.view import deployment, page
 from airflow_crew_provider.view.execution import Seen, Target, of_dag, progress
-from airflow_crew_provider.view.lookups import Shared
-from airflow_crew_provider.view.page import Facts, address
+from airflow_crew_provider.view.lookups import Made, Shared
+from airflow_crew_provider.view.page import Facts, Page, address
 
+# A deployment that hangs has no more than these, and others find some free.
+MOST_LOOK_UPS, LOOK_UPS_OF_A_CONNECTION = 32, 2
+LONGEST_INDEX = 9  # digits
 PAUSE = 2.0  # seconds between two look-ups of the same, however many people look
 MOST_SHOWN = 500  # executions in the overview of a run
 SAID = {
@@ -92,7 +95,11 @@ class Knowledge:
         self.decided: Shared[tuple[str, str, frozenset[Place]], Decided] = Shared(
             _decided, pause=pause, threads=2, most=64
         )
-        self.executions: Shared[Target, Seen] = Shared(look_up, pause=pause, threads=8, most=32)
+        self.executions: Shared[Target, Seen] = Shared(
+            look_up, pause=pause, threads=MOST_LOOK_UPS, most=32, owner=_connection, each=LOOK_UPS_OF_A_CONNECTION
+        )
+        self.overviews: Shared[tuple[str, str, str], Page] = Shared(self._overview, pause=pause, threads=1, most=16)
+        self.fragments: Made[tuple[str, ...], Page] = Made(threads=2, most=64)
 
     async def run(self, dag_id: str, run_id: str, now: float) -> Run:
         """Return the records of a DAG run."""
@@ -113,6 +120,20 @@ class Knowledge:
             decisions=decided.decisions if decided else (),
             form=_form(dag_id, run_id, asked) if asked else "",
         )
+
+    def _overview(self, key: tuple[str, str, str], before: Page | None) -> Page:
+        dag_id, run_id, root = key
+        run = self.runs.peek((dag_id, run_id)) or Run()
+        latest = sorted(run.latest, key=lambda task: task.map_index)
+        prefix = f"{root}/{address('dags', dag_id, 'runs', run_id, 'tasks')}"
+        shown = [
+            _line(of_dag(self.executions.peek(run.target(task)), dag_id), task, prefix) for task in latest[:MOST_SHOWN]
+        ]
+        return Page.of(page.run_page(dag_id, run_id, shown, left_out=max(0, len(latest) - MOST_SHOWN)))
+
+
+def _connection(target: Target) -> str:
+    return target.crew_conn_id
 
 
 def _run(key: tuple[str, str], before: Run | None) -> Run:
@@ -167,15 +188,17 @@ async def _task(request: Request, dag_id: str, run_id: str, task_id: str, map_in
     overview = f"{request.scope.get('root_path', '')}/{address('dags', dag_id, 'runs', run_id)}"
     if task is None:
         await _refuse_unknown(dag_id, run_id, task_id, index)
-        body, is_live = page.nothing_yet(overview), True
+        shown, is_live = Page.of(page.nothing_yet(overview)), True
     else:
         facts = await known.facts(run, task, dag_id, run_id, now)
         form = f"{_airflow(request)}/{facts.form}" if facts.form else ""
-        body, is_live = await run_in_threadpool(_rendered, facts, form, overview), facts.is_live
+        key = (overview, form, facts.crew_conn_id, facts.execution_id)
+        shown = await known.fragments.of(key, facts, lambda: Page.of(page.fragment(facts, form=form, run=overview)))
+        is_live = facts.is_live
     if not whole:
-        return _fragment(request, body, is_live=is_live)
+        return _fragment(request, shown, is_live=is_live)
     place = f"{overview}/{address('tasks', task_id, index)}/fragment{_query(iteration)}"
-    return _html(page.task_page(task_id, body, address=place, is_live=is_live, run=overview))
+    return _html(page.task_page(task_id, shown.body, address=place, is_live=is_live, run=overview))
 
 
 def _iteration(request: Request) -> Json:
@@ -195,20 +218,12 @@ async def _refuse_unknown(dag_id: str, run_id: str, task_id: str, index: int) ->
 @router.get("/dags/{dag_id}/runs/{run_id}")
 async def run_page(request: Request, dag_id: str, run_id: str) -> Response:
     """Show all executions of a DAG run, by what Airflow knows; nothing is asked of a deployment."""
-    known = knowledge(request)
-    run = await known.run(dag_id, run_id, time.monotonic())
+    known, now = knowledge(request), time.monotonic()
+    run = await known.run(dag_id, run_id, now)
     if not run.tasks and not await run_in_threadpool(task_records.exists, dag_id, run_id):
         raise HTTPException(404)
-    latest = sorted(run.latest, key=lambda task: task.map_index)
-    prefix = f"{request.scope.get('root_path', '')}/{address('dags', dag_id, 'runs', run_id, 'tasks')}"
-    shown = [
-        _line(of_dag(known.executions.peek(run.target(task)), dag_id), task, prefix) for task in latest[:MOST_SHOWN]
-    ]
-    return _fragment(
-        request,
-        page.run_page(dag_id, run_id, shown, left_out=max(0, len(latest) - MOST_SHOWN)),
-        is_live=True,
-    )
+    shown = await known.overviews.latest((dag_id, run_id, request.scope.get("root_path", "")), now)
+    return _fragment(request, shown or Page.of(page.run_page(dag_id, run_id, [], left_out=0)), is_live=True)
 
 
 def _line(seen: Seen | None, task: TaskRecord, prefix: str) -> Json:
@@ -234,10 +249,6 @@ def _state(task: TaskRecord) -> str:
 # --- answers ---
 
 
-def _rendered(facts: Facts, form: str, overview: str) -> str:
-    return page.fragment(facts, form=form, run=overview)
-
-
 def _airflow(request: Request) -> str:
     """Return the path of Airflow itself, below which plugins are mounted."""
     root: str = request.scope.get("app_root_path") or ""
@@ -248,18 +259,19 @@ def _index(text: str) -> int:
     """Read a map index; a task that is not mapped has -1, or what Airflow's page leaves in its place."""
     if text == "{MAP_INDEX}":
         return -1
+    if len(text) > LONGEST_INDEX:  # no database has such numbers
+        raise HTTPException(404)
     try:
         return int(text)
     except ValueError:
         raise HTTPException(404) from None
 
 
-def _fragment(request: Request, body: str, *, is_live: bool) -> Response:
-    etag = page.etag_of(body)
-    headers = {"ETag": etag, "Crew-Live": "yes" if is_live else "no"}
-    if request.headers.get("if-none-match") == etag:
+def _fragment(request: Request, shown: Page, *, is_live: bool) -> Response:
+    headers = {"ETag": shown.etag, "Crew-Live": "yes" if is_live else "no"}
+    if request.headers.get("if-none-match") == shown.etag:
         return Response(None, 304, {**_headers(), **headers})
-    return _html(body, headers=headers)
+    return _html(shown.body, headers=headers)
 
 
 def _html(text: str, status: int = 200, headers: dict[str, str] | None = None) -> Response:

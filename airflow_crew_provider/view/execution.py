@@ -2,26 +2,47 @@
 
 The shape is that of ``GET /executions/{id}``. A deployment that has only the specified endpoints gives less: its
 status, and what the reviews in Airflow have kept of its drafts.
+
+Everything that a deployment or an XCom says passes `_shaped` once, before anything is drawn: a field has the type that
+the page expects or None, a draft is compared with its hash as it arrived, then secrets are masked, then texts are cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_crew_provider.api.status import text_or_none
-from airflow_crew_provider.models import Execution, ExecutionState, Json, output_sha256
+from airflow_crew_provider.api.responses import Mask, unmasked
+from airflow_crew_provider.api.status import is_number, text_or_none
+from airflow_crew_provider.models import Execution, ExecutionState, Json, output_sha256, reported
 from airflow_crew_provider.review.drafts import text_of
+from airflow_crew_provider.stored_names import SCHEMA_REVISION
 
 LONGEST = 60_000  # characters of one text that are kept
+LONGEST_NAME = 200
 LONGEST_OF_TASK = 10_000
-MOST_TASKS, MOST_ROUNDS = 200, 30
-TEXTS = ("output", "error", "draft", "question", "human_feedback", "crew")
+MOST_TASKS, MOST_ROUNDS, MOST_INPUTS, MOST_APPROVALS, MOST_LEFT_OUT = 200, 30, 100, 20, 20
+LONGEST_VALUE, AROUND_VALUE, DEEPEST = 100_000, 8, 20  # characters and levels of an object that users or crews make
+HIGHEST_COUNT, HIGHEST_NUMBER = 1_000_000, 1e15
 OVER = ("completed", "error")
 OF_ANOTHER_DAG = "The deployment says that another DAG has started it. Whoever may see that DAG finds it there."
 # What a status does not say, as a sentence about the deployment ends.
 UNTOLD = ("the inputs", "when each task ran", "what each task used")
+# How a draft compares with the hash of the draft that was decided on.
+SAME, CUT, ANOTHER = "same", "cut", "another"
+
+_NAMES = dict.fromkeys
+_EXECUTION = {**_NAMES(("state", "crew", "created_at", "ended_at", "current_task"), LONGEST_NAME), "error": LONGEST}
+_TASK = _NAMES(("state", "task_id", "name", "agent", "started_at"), LONGEST_NAME) | {"output": LONGEST_OF_TASK}
+_ROUND = {
+    **_NAMES(("task_id", "asked_at", "decided_at", "outcome", "by", "output_sha256"), LONGEST_NAME),
+    **_NAMES(("question", "human_feedback"), LONGEST_OF_TASK),
+}
+_DECISION = {
+    **_NAMES(("crew_task_id", "decided_at", "outcome", "output_sha256", SCHEMA_REVISION), LONGEST_NAME),
+    "human_feedback": LONGEST_OF_TASK,
+}
 
 
 @dataclass(frozen=True)
@@ -43,18 +64,18 @@ class Seen:
 
     :param found: None where nothing is known yet
     :param problem: why the last look-up failed; what was found is of before then
-    :param at: when it was found, in epoch seconds
-    :param has_details: whether the deployment is known to tell everything
+    :param has_details: whether the deployment is known to tell everything; None once it has refused to
     :param is_elsewhere: whether the problem is that another DAG has started the execution
+    :param mask: hides the secrets of the connection in what people have said about the execution
     """
 
     found: Json | None = None
     problem: str = ""
-    at: float = 0.0
-    etag: str | None = None
-    has_details: bool = False
+    etag: str | None = field(default=None, compare=False)
+    has_details: bool | None = field(default=False, compare=False)
     link: str = ""
     is_elsewhere: bool = False
+    mask: Mask = field(default=unmasked, repr=False, compare=False)
 
     @property
     def is_final(self) -> bool:
@@ -72,59 +93,81 @@ def of_dag(seen: Seen | None, dag_id: str) -> Seen | None:
 
     A task may wait for any execution that its DAG names; what another DAG has started is for those who may see that.
     """
-    meta = seen.found.get("meta") if seen and seen.found else None
-    origin = meta.get("airflow") if isinstance(meta, dict) else None
-    named = origin.get("dag_id") if isinstance(origin, dict) else None
+    named = seen.found["started_by"] if seen and seen.found else None
     return seen if named in (None, dag_id) else Seen(problem=OF_ANOTHER_DAG, is_elsewhere=True)
 
 
-def of_details(given: Json) -> Json:
-    """Return details as they are kept: of bounded size, and each field of the type that the page expects."""
-    tasks = [_cut(_typed(task), "output", LONGEST_OF_TASK) for task in _listed(given, "tasks", dict)]
-    rounds = [_cut(_typed(each), "draft", LONGEST) for each in _listed(given, "rounds", dict)]
-    inputs = given.get("inputs") if isinstance(given.get("inputs"), dict) else None
-    lists = {"tasks": tasks[-MOST_TASKS:], "rounds": rounds[-MOST_ROUNDS:], "left_out": _listed(given, "left_out", str)}
-    return _cut(_typed({**given, **lists, "inputs": inputs, "unknown": []}), "output", LONGEST)
+def of_details(given: Json, mask: Mask = unmasked, hide: Callable[[Json], Any] = lambda inputs: inputs) -> Json:
+    """Return details as they are kept.
+
+    :param mask: hides secrets in a text
+    :param hide: returns inputs without the values whose names say that they are secret
+    """
+    inputs = _object(given, "inputs") or {}
+    kept = {name: inputs[name] for name in list(inputs)[:MOST_INPUTS]}
+    found = _shaped(given, {**_EXECUTION, "output": LONGEST}, mask)
+    return {
+        **found,
+        **_counts(given),
+        "state": found["state"] or "",
+        "work_seconds": _number(given, "work_seconds"),
+        "usage": _usage(given),
+        "output_json": _bounded(_object(given, "output_json"), mask),
+        "inputs": _bounded(hide(kept), mask),
+        "more_inputs": len(inputs) - len(kept),
+        "tasks": [_task(task, mask) for task in _listed(given, "tasks", dict)[-MOST_TASKS:]],
+        "rounds": [_round(each, mask) for each in _listed(given, "rounds", dict)[-MOST_ROUNDS:]],
+        "left_out": [_cut(mask(each), LONGEST_NAME) for each in _listed(given, "left_out", str)[:MOST_LEFT_OUT]],
+        "started_by": _origin(given),
+        "unknown": [],
+    }
 
 
-def of_status(execution: Execution, target: Target) -> Json:
+def of_status(execution: Execution, mask: Mask = unmasked) -> Json:
     """Return what one poll tells, in the shape of details."""
     state = execution.state
+    is_over = state is ExecutionState.COMPLETED
     rounds = [_asked(execution)] if state is ExecutionState.PENDING and execution.output is not None else []
     found: Json = {
-        "execution_id": target.execution_id,
-        "kickoff_ids": list(dict.fromkeys((target.execution_id, execution.kickoff_id))),
         "state": str(state),
         "usage": execution.usage,
         "work_seconds": execution.execution_time,
         "error": execution.error,
-        "output": execution.output if state is ExecutionState.COMPLETED else None,
-        "output_json": execution.output_json if state is ExecutionState.COMPLETED else None,
+        "output": execution.output if is_over else None,
+        "output_json": execution.output_json if is_over else None,
         "tasks": [_finished(task) for task in execution.tasks],
         "rounds": rounds,
         "current_task": execution.current_task or (execution.crew_task_id if rounds else None),
         "completed_tasks": execution.completed_tasks,
         "total_tasks": execution.total_tasks,
     }
-    return {**of_details(found), "unknown": list(UNTOLD)}
+    return {**of_details(found, mask), "unknown": list(UNTOLD)}
 
 
-def with_decisions(found: Json, decisions: Sequence[Json]) -> Json:
-    """Return what is known, with what the reviews in Airflow have kept: who decided, and the draft."""
+def with_decisions(found: Json, decisions: Sequence[Json], mask: Mask = unmasked) -> Json:
+    """Return what is known, with what the reviews in Airflow have kept: who decided, and the draft.
+
+    A draft that does not have the hash that was decided on gives way to the draft that the review has kept.
+    """
     rounds = [dict(each) for each in found["rounds"]]
-    for number, decision in enumerate(decisions, 1):
-        mine = [each for each in rounds if each.get("output_sha256") == decision.get("output_sha256")]
+    for number, given in enumerate(decisions, 1):
+        decision = _decision(given, mask)
+        mine = [each for each in rounds if each["output_sha256"] == decision["output_sha256"]]
         # A draft that comes again unchanged is another round, decided in the same order.
-        open_ones = [each for each in mine if "decision" not in each]
+        open_ones = [each for each in mine if not each["by_airflow"]]
         if open_ones:
-            open_ones[0]["decision"] = decision
+            asked = open_ones[0]
+            kept = asked if asked["text"] == SAME or decision["draft"] is None else decision
+            asked |= {**_decided(asked, decision), **_draft_of(kept)}
         elif not mine:
-            rounds.append({**_of_decision(decision, number), "decision": decision})
-    if any("number" not in each for each in rounds):
+            unasked = _round({"task_id": decision["crew_task_id"], "number": number}, mask)
+            rounds.append({**_decided(unasked, decision), **_draft_of(decision)})
+    if any(each["number"] is None for each in rounds):
         # The status has only the draft that waits now, which comes last.
-        rounds.sort(key=lambda each: ("decision" not in each, (each.get("decision") or {}).get("decided_at") or ""))
+        rounds.sort(key=lambda each: (not each["by_airflow"], each["decided_at"] or ""))
         rounds = [{**each, "number": number} for number, each in enumerate(rounds, 1)]
-    return {**found, "rounds": rounds[-MOST_ROUNDS:]}
+    shown = [{**each, "draft": None} if each["text"] == ANOTHER else each for each in rounds]
+    return {**found, "rounds": shown[-MOST_ROUNDS:]}
 
 
 def progress(found: Json) -> tuple[int, int] | None:
@@ -132,24 +175,103 @@ def progress(found: Json) -> tuple[int, int] | None:
     states = [task.get("state") for task in found["tasks"]]
     counted = found.get("completed_tasks"), found.get("total_tasks")
     done, total = counted if counted[1] is not None else (states.count("completed"), len(states))
-    if not isinstance(done, int) or not isinstance(total, int) or total <= 0:
+    if done is None or not total:
         return None
     return min(done, total), total
 
 
-def _asked(execution: Execution) -> Json:
+# --- what stands in a draft, and who has decided on it ---
+
+
+def _round(given: Json, mask: Mask) -> Json:
+    draft = text_or_none(given.get("draft"))
+    named = text_or_none(given.get("output_sha256"))
+    computed = None if draft is None else output_sha256(draft)
+    found = _shaped(given, _ROUND, mask)
     return {
-        "task_id": execution.crew_task_id,
-        "draft": execution.output,
-        "question": execution.question,
-        "output_sha256": output_sha256(execution.output),
+        **found,
+        **_text(draft, mask, _compared(computed, named or computed, arrived_cut=given.get("cut") is True)),
+        "output_sha256": named or computed,
+        "number": _count(given, "number"),
+        **{name: _flag(given, name) for name in ("is_approve", "edited")},
+        "who": found["by"] or "",
+        "approvals": [],
+        "by_airflow": False,
     }
 
 
-def _of_decision(decision: Json, number: int) -> Json:
-    draft = text_of(decision.get("output"))
-    kept = {name: decision.get(name) for name in ("output_sha256", "is_approve", "human_feedback", "decided_at")}
-    return _cut({**kept, "task_id": decision.get("crew_task_id"), "draft": draft}, "draft", LONGEST)
+def _decision(given: Json, mask: Mask) -> Json:
+    draft = given.get("output")
+    found = _shaped(given, _DECISION, mask)
+    named = (text_or_none(given.get("output_sha256")), text_or_none(given.get("object_sha256")))
+    computed = output_sha256(draft) if isinstance(draft, str | dict) else None
+    same = computed if computed in named else named[0]
+    return {
+        **found,
+        **_text(None if draft is None else text_of(draft), mask, _compared(computed, same, arrived_cut=True)),
+        "is_approve": _flag(given, "is_approve"),
+        "edited": bool(given.get("edited_output")),
+        "who": _person(given, mask),
+        "approvals": [_approval(each, mask) for each in _listed(given, "approvals", dict)[:MOST_APPROVALS]],
+    }
+
+
+def _decided(asked: Json, decision: Json) -> Json:
+    """Return a round with the decision that Airflow knows, in place of what the deployment knows of it."""
+    by = "by the schema" if decision[SCHEMA_REVISION] else "at the deadline"
+    taken = ("output_sha256", "is_approve", "human_feedback", "who", "approvals")
+    return {
+        **asked,
+        **{name: decision[name] for name in taken},
+        "decided_at": asked["decided_at"] or decision["decided_at"],
+        "outcome": decision["outcome"] or asked["outcome"],
+        "edited": decision["edited"] or asked["edited"],
+        "by": by,
+        "by_airflow": True,
+    }
+
+
+def _compared(computed: str | None, named: str | None, *, arrived_cut: bool) -> str:
+    return SAME if computed == named else CUT if arrived_cut else ANOTHER
+
+
+def _text(draft: str | None, mask: Mask, compared: str) -> Json:
+    shown = None if draft is None else mask(draft)
+    return {"draft": _cut(shown, LONGEST), "cut": shown is not None and len(shown) > LONGEST, "text": compared}
+
+
+def _draft_of(holder: Json) -> Json:
+    return {name: holder[name] for name in ("draft", "cut", "text")}
+
+
+def _asked(execution: Execution) -> Json:
+    return {"task_id": execution.crew_task_id, "draft": execution.output, "question": execution.question}
+
+
+def _approval(given: Json, mask: Mask) -> Json:
+    return {"who": _person(given, mask), **_shaped(given, {"decided_at": LONGEST_NAME}, mask)}
+
+
+def _person(given: Json, mask: Mask) -> str:
+    reviewer = _shaped(_object(given, "reviewer") or {}, _NAMES(("name", "id"), LONGEST_NAME), mask)
+    return reviewer["name"] or reviewer["id"] or ""
+
+
+# --- fields ---
+
+
+def _shaped(given: Json, texts: dict[str, int], mask: Mask) -> Json:
+    """Return the texts of an object, each masked and cut, None where there is none; and whether one was cut."""
+    found = {name: None if (text := text_or_none(given.get(name))) is None else mask(text) for name in texts}
+    is_cut = any(text is not None and len(text) > texts[name] for name, text in found.items())
+    return {
+        **{name: _cut(text, texts[name]) for name, text in found.items()},
+        "cut": is_cut or given.get("cut") is True,
+    }
+
+
+def _task(given: Json, mask: Mask) -> Json:
+    return {**_shaped(given, _TASK, mask), "seconds": _number(given, "seconds"), "usage": _usage(given)}
 
 
 def _finished(task: Any) -> Json:
@@ -157,16 +279,75 @@ def _finished(task: Any) -> Json:
     return {**said, "name": task.task_id, "state": "completed"}
 
 
+def _origin(given: Json) -> str | None:
+    """Return the DAG that has started the execution; None where that is not told."""
+    named = (_object(_object(given, "meta") or {}, "airflow") or {}).get("dag_id")
+    return None if named is None else str(named)
+
+
+def _usage(given: Json) -> Json:
+    return {name: reported(_object(given, "usage"), name) for name in ("total_tokens", "cost_usd")}
+
+
+def _counts(given: Json) -> Json:
+    return {name: _count(given, name) for name in ("completed_tasks", "total_tasks")}
+
+
+def _count(given: Json, name: str) -> int | None:
+    value = given.get(name)
+    return value if type(value) is int and 0 <= value <= HIGHEST_COUNT else None
+
+
+def _number(given: Json, name: str) -> float | None:
+    value = given.get(name)
+    return value if is_number(value) and 0 <= value <= HIGHEST_NUMBER else None  # type: ignore[operator]
+
+
+def _flag(given: Json, name: str) -> bool | None:
+    return given[name] if isinstance(given.get(name), bool) else None
+
+
+def _object(given: Json, name: str) -> Json | None:
+    value = given.get(name)
+    return value if isinstance(value, dict) else None
+
+
 def _listed(given: Json, name: str, kind: type) -> list[Any]:
     listed = given.get(name)
     return [each for each in listed if isinstance(each, kind)] if isinstance(listed, list) else []
 
 
-def _typed(holder: Json) -> Json:
-    """Return an object whose texts are strings, or none."""
-    return {**holder, **{name: text_or_none(holder[name]) for name in TEXTS if name in holder}}
+def _cut(text: Any, most: int) -> Any:
+    return text[:most] if isinstance(text, str) else text
 
 
-def _cut(holder: Json, name: str, most: int) -> Json:
-    text = holder.get(name)
-    return {**holder, name: text[:most], "cut": True} if isinstance(text, str) and len(text) > most else holder
+def _bounded(value: Any, mask: Mask) -> Any:
+    """Return a JSON value with its texts masked and cut; of a large or a deep one a part."""
+    left = LONGEST_VALUE
+
+    def text(value: str) -> str:
+        nonlocal left
+        shown = mask(value)[: max(0, min(left, LONGEST_OF_TASK))]
+        left -= len(shown)
+        return shown
+
+    def part(value: Any, depth: int) -> Any:
+        nonlocal left
+        left -= AROUND_VALUE
+        if isinstance(value, str):
+            return text(value)
+        if not isinstance(value, dict | list):
+            return value if abs(value or 0) < HIGHEST_NUMBER else str(value)[:LONGEST_NAME]
+        if depth == DEEPEST:
+            return "…"
+        if isinstance(value, list):
+            return [part(each, depth + 1) for each in _while_left(value)]
+        return {text(str(name))[:LONGEST_NAME]: part(value[name], depth + 1) for name in _while_left(value)}
+
+    def _while_left(values: Iterable[Any]) -> Iterable[Any]:
+        for each in values:
+            if left <= 0:
+                return
+            yield each
+
+    return None if value is None else part(value, 0)

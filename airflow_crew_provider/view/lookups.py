@@ -1,22 +1,24 @@
 """What many viewers share: each value is looked up at most once in a while, by one of a few threads.
 
 A viewer gets what is known, at once; only the first one waits a little for the first value. So a deployment that hangs
-holds up the threads here and none of the API server's.
+holds up the threads here and none of the API server's; and of these no more than one owner may have, so that others
+find one free. A page is made once from the same facts.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import RLock
-from typing import Generic, Protocol, TypeVar
+from threading import Lock
+from typing import Any, Generic, Protocol, TypeVar
 
 FIRST_WAIT = 1.5  # seconds that a page waits for what nobody has looked up yet
 
-K = TypeVar("K")
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 
 class Value(Protocol):
@@ -37,6 +39,10 @@ class _Entry(Generic[V]):
     pending: Future[V] | None = None
 
 
+def _nobody(key: Any) -> Hashable:
+    return None
+
+
 class Shared(Generic[K, V]):
     """Values by their keys.
 
@@ -44,14 +50,27 @@ class Shared(Generic[K, V]):
     :param pause: seconds between two look-ups of one key
     :param threads: how many look-ups run at the same time
     :param most: how many values are kept; those that nobody has asked for longest go, never one that is fresh
+    :param owner: returns who a key belongs to
+    :param each: how many of the threads one owner may have; None for all
     """
 
-    def __init__(self, look_up: Callable[[K, V | None], V], *, pause: float, threads: int, most: int) -> None:
+    def __init__(
+        self,
+        look_up: Callable[[K, V | None], V],
+        *,
+        pause: float,
+        threads: int,
+        most: int,
+        owner: Callable[[K], Hashable] = _nobody,
+        each: int | None = None,
+    ) -> None:
         self._look_up, self._pause, self._most = look_up, pause, most
-        self._threads = threads
+        self._threads, self._owner, self._each = threads, owner, each or threads
         self._pool: ThreadPoolExecutor | None = None
         self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()
-        self._lock = RLock()  # a look-up that is done at once ends in the thread that began it
+        self._waiting: OrderedDict[Hashable, deque[tuple[K, _Entry[V]]]] = OrderedDict()
+        self._at_work: Counter[Hashable] = Counter()
+        self._lock = Lock()
 
     def peek(self, key: K) -> V | None:
         """Return what is known, and look nothing up."""
@@ -66,9 +85,9 @@ class Shared(Generic[K, V]):
                 entry = self._entries[key] = _Entry(asked_at=float("-inf"))
             self._entries.move_to_end(key)
             if self._is_due(entry, now):
-                entry.asked_at = now
-                entry.pending = self._executor().submit(self._look_up, key, entry.value)
-                entry.pending.add_done_callback(lambda done: self._keep(entry, done))
+                entry.asked_at, entry.pending = now, Future()
+                self._waiting.setdefault(self._owner(key), deque()).append((key, entry))
+                self._begin()
             self._forget(now)
             return entry.value, entry.pending
 
@@ -84,11 +103,34 @@ class Shared(Generic[K, V]):
         is_final = entry.value is not None and entry.value.is_final
         return entry.pending is None and not is_final and now - entry.asked_at >= self._pause
 
-    def _keep(self, entry: _Entry[V], done: Future[V]) -> None:
+    def _begin(self) -> None:
+        """Begin the look-ups for which there are threads, those of owners in turn."""
+        while self._at_work.total() < self._threads:
+            owner = next((each for each in self._waiting if self._at_work[each] < self._each), None)
+            if owner not in self._waiting:
+                return
+            queue = self._waiting.pop(owner)
+            key, entry = queue.popleft()
+            if queue:
+                self._waiting[owner] = queue
+            self._at_work[owner] += 1
+            self._executor().submit(self._work, owner, key, entry)
+
+    def _work(self, owner: Hashable, key: K, entry: _Entry[V]) -> None:
+        pending = entry.pending
+        assert pending is not None
+        try:
+            value, problem = self._look_up(key, entry.value), None
+        except Exception as error:
+            value, problem = entry.value, error  # type: ignore[assignment]
         with self._lock:
-            entry.pending = None
-            if done.exception() is None:
-                entry.value = done.result()
+            entry.value, entry.pending = value, None
+            self._at_work -= Counter({owner: 1})
+            self._begin()
+        if problem is None:
+            pending.set_result(value)
+        else:
+            pending.set_exception(problem)
 
     def _forget(self, now: float) -> None:
         for key in list(self._entries)[: max(0, len(self._entries) - self._most)]:
@@ -99,3 +141,29 @@ class Shared(Generic[K, V]):
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="crew-view")
         return self._pool
+
+
+class Made(Generic[K, T]):
+    """What is made once from the same facts, however many ask for it; of each key the latest.
+
+    :param threads: how many are made at the same time
+    :param most: how many are kept
+    """
+
+    def __init__(self, *, threads: int, most: int) -> None:
+        self._threads, self._most = threads, most
+        self._pool: ThreadPoolExecutor | None = None
+        self._kept: OrderedDict[K, tuple[Any, Future[T]]] = OrderedDict()
+
+    async def of(self, key: K, facts: Any, make: Callable[[], T]) -> T:
+        """Return what is made of these facts; called by one event loop."""
+        known, made = self._kept.get(key, (None, None))
+        if made is None or known != facts or (made.done() and made.exception()):
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="crew-page")
+            made = self._pool.submit(make)
+            self._kept[key] = facts, made
+        self._kept.move_to_end(key)
+        while len(self._kept) > self._most:
+            self._kept.popitem(last=False)
+        return await asyncio.shield(asyncio.wrap_future(made))

@@ -6,8 +6,9 @@ What may act is taken out by the rules of the review's form, `drafts.inert`; the
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -18,8 +19,9 @@ from markupsafe import Markup, escape
 from airflow_crew_provider.review import drafts
 
 FOLLOWED = ("http://", "https://", "mailto:")
-LONGEST_JSON = 60_000  # characters
-LONGEST_MARKDOWN = 20_000
+LONGEST_MARKDOWN = 20_000  # characters
+MOST_WORK = 4_000
+_BEGINNINGS = re.compile(r"[\[\]!*_`<>&\\~:]")
 HEADINGS_OF_THE_PAGE = 3
 SIGNS = {"+": "ins", "-": "del"}
 
@@ -70,21 +72,51 @@ def _parser() -> MarkdownIt:
     return MarkdownIt("commonmark", {"html": False}, renderer_cls=_Renderer).enable("table")
 
 
-@lru_cache(maxsize=128)
-def rendered(text: str) -> Markup:
-    """Return Markdown as HTML; a long text as it stands, since some take the square of their length to render."""
-    if len(text) > LONGEST_MARKDOWN:
-        return Markup("<pre>{}</pre>").format(text)
-    return Markup(_parser().render(drafts.inert(text)))  # noqa: S704 - without HTML of its own
+def rendered(text: str, most: int) -> Markup:
+    """Return Markdown as HTML; as it stands if that could take long, or would take more than so many bytes."""
+    if is_cheap(text):
+        made = Markup(_parser().render(drafts.inert(text)))  # noqa: S704 - without HTML of its own
+        if size_of(made) <= most:
+            return made
+    return Markup('<div class="text">{}</div>').format(fitted(text, most))
 
 
-@lru_cache(maxsize=32)
-def difference(before: str, after: str, names: tuple[str, str]) -> Markup:
-    """Return what has changed between two drafts as HTML."""
-    return Markup(_parser().render(drafts.difference(before, after, names)))  # noqa: S704 - a code block
+def is_cheap(text: str) -> bool:
+    """Whether a parser is done with a text in less than a tenth of a second, however it is made.
+
+    A character that may begin something costs it up to 20 microseconds, a line of a list three times as much. The rows
+    of a table are filled up to its columns.
+    """
+    lines = text.splitlines()
+    cells = (1 + max((line.count("|") for line in lines), default=0)) * len(lines) if "|" in text else 0
+    return len(text) <= LONGEST_MARKDOWN and len(_BEGINNINGS.findall(text)) + 3 * len(lines) + cells <= MOST_WORK
+
+
+def difference(before: str, after: str, names: tuple[str, str], most: int) -> Markup:
+    """Return what has changed between two drafts as HTML of at most so many bytes."""
+    made = Markup(_parser().render(drafts.difference(before, after, names)))  # noqa: S704 - a code block
+    return made if size_of(made) <= most else Markup("<p>Too much has changed to be shown here.</p>")
+
+
+def fitted(value: Any, most: int) -> Markup:
+    """Return a text as HTML, cut so that it takes at most so many bytes."""
+    text = "" if value is None else str(value)
+    begun = text[:most]
+    while (size := size_of(shown := escape(begun))) > most:
+        begun = begun[: len(begun) * most // size]
+    return shown if len(begun) == len(text) else shown + "…"
+
+
+def fits(value: Any, most: int) -> bool:
+    """Whether `fitted` shows all of a text."""
+    return value is None or (len(str(value)) <= most and size_of(escape(value)) <= most)
+
+
+def size_of(html: str) -> int:
+    """Return how many bytes are sent for it."""
+    return len(html.encode("utf-8", "surrogatepass"))
 
 
 def json_text(value: Any) -> str:
-    """Return a JSON value for people, cut."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    return text if len(text) <= LONGEST_JSON else f"{text[:LONGEST_JSON]}…"
+    """Return a JSON value for people."""
+    return json.dumps(value, indent=2, ensure_ascii=False)

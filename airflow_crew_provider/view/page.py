@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
+from itertools import accumulate
 from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from airflow_crew_provider.models import Json, reported
+from airflow_crew_provider.models import Json
 from airflow_crew_provider.view import execution, markdown
 from airflow_crew_provider.view.execution import Seen
 
@@ -27,6 +28,44 @@ STATES = {
     "not_found": "Not found",
     "not_started": "Not started",
 }
+
+MOST_DIFFERENCES = 5  # of the latest rounds; each may take a fiftieth of a second
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many bytes of HTML parts of a page take at most, so that all of it has less than 1 MB in any case.
+
+    Of tasks, rounds and inputs these are for all together; of names for each.
+    """
+
+    main: int = 150_000  # the draft that is decided on, or the output
+    tasks: int = 120_000
+    drafts: int = 150_000
+    differences: int = 100_000
+    inputs: int = 80_000
+    feedback: int = 60_000
+    error: int = 20_000
+    question: int = 10_000
+    name: int = 150
+    overview: int = 800_000
+
+
+SHARE = Share()
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page as it is sent, and what changes with it."""
+
+    body: str
+    etag: str
+    is_final: bool = False
+
+    @classmethod
+    def of(cls, body: str) -> Page:
+        """Return the page with this text."""
+        return cls(body, etag_of(body))
 
 
 @dataclass(frozen=True)
@@ -58,7 +97,7 @@ def fragment(facts: Facts, *, form: str = "", run: str = "") -> str:
     :param run: the address of the overview of the DAG run
     """
     seen = facts.seen
-    found = execution.with_decisions(seen.found, facts.decisions) if seen and seen.found else None
+    found = execution.with_decisions(seen.found, facts.decisions, seen.mask) if seen and seen.found else None
     progress = execution.progress(found) if found else None
     return _rendered("fragment.html", facts=facts, seen=seen, found=found, progress=progress, form=form, run=run)
 
@@ -70,8 +109,11 @@ def task_page(title: str, body: str, *, address: str, is_live: bool, run: str) -
 
 
 def run_page(dag_id: str, run_id: str, executions: Sequence[Json], *, left_out: int) -> str:
-    """Return the overview of a DAG run."""
-    return _rendered("run.html", dag_id=dag_id, run_id=run_id, executions=executions, left_out=left_out)
+    """Return the overview of a DAG run, with as many executions as a page holds."""
+    sizes = accumulate(sum(5 * markdown.size_of(str(value)) for value in each.values()) for each in executions)
+    shown = executions[: sum(size <= SHARE.overview for size in sizes)]
+    left_out += len(executions) - len(shown)
+    return _rendered("run.html", dag_id=dag_id, run_id=run_id, executions=shown, left_out=left_out)
 
 
 def nothing_yet(run: str) -> str:
@@ -109,8 +151,8 @@ def address(*parts: str | int) -> str:
 # --- what the templates say ---
 
 
-def _duration(seconds: Any) -> str:
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
         return ""
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
@@ -119,13 +161,13 @@ def _duration(seconds: Any) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def _tokens(usage: Any) -> str:
-    count = reported(usage, "total_tokens")
+def _tokens(usage: Json) -> str:
+    count = usage["total_tokens"]
     return f"{count:,} tokens" if count else ""
 
 
-def _cost(usage: Any) -> str:
-    cost = reported(usage, "cost_usd")
+def _cost(usage: Json) -> str:
+    cost = usage["cost_usd"]
     return "" if not cost else f"${cost:,.2f}" if cost >= 1 else f"${cost:.4f}"
 
 
@@ -133,14 +175,9 @@ def _moment(text: Any) -> Markup | str:
     """Return a time, which the page's script writes in the reader's own zone."""
     try:
         moment = datetime.fromisoformat(text).astimezone(UTC)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return ""
     return Markup('<time datetime="{}">{}</time>').format(moment.isoformat(), f"{moment:%Y-%m-%d %H:%M:%S} UTC")
-
-
-def _person(decision: Json) -> str:
-    reviewer = decision.get("reviewer")
-    return str(reviewer.get("name") or reviewer.get("id") or "") if isinstance(reviewer, dict) else ""
 
 
 def _rendered(template: str, **values: Any) -> str:
@@ -150,14 +187,12 @@ def _rendered(template: str, **values: Any) -> str:
 @cache
 def _environment() -> Environment:
     made = Environment(loader=PackageLoader(__package__), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    filters = {"duration": _duration, "tokens": _tokens, "cost": _cost, "moment": _moment, "person": _person}
-    made.filters |= {
-        **filters,
-        "markdown": markdown.rendered,
-        "json": markdown.json_text,
-    }
+    filters = {"duration": _duration, "tokens": _tokens, "cost": _cost, "moment": _moment}
+    texts = {"markdown": markdown.rendered, "json": markdown.json_text}
+    made.filters |= {**filters, **texts, "fitted": markdown.fitted, "fits": markdown.fits}
     own = {"script": Markup(_file("page.js")), "style": Markup(_file("page.css"))}  # noqa: S704 - files of ours
-    made.globals |= {"states": STATES, "difference": markdown.difference, **own}
+    made.globals |= {"states": STATES, "difference": markdown.difference, "share": SHARE, **own}
+    made.globals["most_differences"] = MOST_DIFFERENCES
     return made
 
 

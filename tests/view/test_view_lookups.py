@@ -15,7 +15,7 @@ from faults.wire import Reply
 from viewed_run import Run, about
 
 from airflow_crew_provider.view.execution import Seen, Target
-from airflow_crew_provider.view.lookups import Shared
+from airflow_crew_provider.view.lookups import Made, Shared
 from scripts.stack.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.since_airflow("3.1")
@@ -120,6 +120,44 @@ def test_a_look_up_that_fails_is_tried_again_after_the_pause() -> None:
     assert settled(values, "a", 0.0) is None
     assert settled(values, "a", 1.0) is None
     assert settled(values, "a", 2.0) == Number(2)
+
+
+@pytest.mark.row("A30")
+def test_a30_an_owner_whose_look_ups_hang_leaves_the_others_their_threads() -> None:
+    look_up, hung = Counting(), threading.Event()
+
+    def look_up_of(key: str, before: Number | None) -> Number:
+        if key.startswith("hung"):
+            hung.wait(PATIENCE)
+        return look_up(key, before)
+
+    values: Shared[str, Number] = Shared(
+        look_up_of, pause=2.0, threads=4, most=50, owner=lambda key: key.partition(" ")[0], each=2
+    )
+    pending = [values.ask(f"hung {number}", 0.0)[1] for number in range(20)]
+    assert settled(values, "quick 1", 0.0) == Number(1)
+    assert not [each for each in pending if each is None or each.done()]
+    hung.set()
+    wait([each for each in pending if each], PATIENCE)
+    assert look_up.calls == 21
+
+
+@pytest.mark.row("A30")
+def test_a30_a_page_of_the_same_facts_is_made_once_however_many_look() -> None:
+    made: list[int] = []
+
+    def make() -> int:
+        time.sleep(0.05)  # so that the others ask meanwhile
+        made.append(1)
+        return len(made)
+
+    async def look() -> list[int]:
+        pages: Made[str, int] = Made(threads=2, most=2)
+        first = await asyncio.gather(*(pages.of("a", {"state": "running"}, make) for _ in range(VIEWERS)))
+        again = [await pages.of("a", {"state": state}, make) for state in ("running", "completed", "completed")]
+        return [*set(first), *again]
+
+    assert asyncio.run(look()) == [1, 1, 2, 2]
 
 
 @pytest.mark.row("A31")

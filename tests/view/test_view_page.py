@@ -24,7 +24,7 @@ from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.view import page, plugin
 from airflow_crew_provider.view.execution import LONGEST, Seen, of_details, progress, with_decisions
 from airflow_crew_provider.view.page import Facts
-from scripts.stack.waiting import PATIENCE, wait_until
+from scripts.stack.waiting import FACTOR, PATIENCE, wait_until
 
 pytestmark = pytest.mark.since_airflow("3.1")
 HOSTILE = [
@@ -68,7 +68,9 @@ def details_of(text: str) -> Json:
     task = dict.fromkeys(("task_id", "name", "agent", "state", "started_at", "output"), text)
     names = ("task_id", "asked_at", "question", "draft", "output_sha256", "outcome", "human_feedback", "by")
     asked = {**dict.fromkeys(names, text), "number": text, "outcomes": [text], "decided_at": None, "is_approve": False}
+    asked |= {"output_sha256": output_sha256(text)}
     decided = {**asked, "decided_at": "2026-11-20T12:00:00+00:00", "edited": True, "draft": f"{text}\n\nmore"}
+    decided |= {"output_sha256": output_sha256(f"{text}\n\nmore")}
     return {
         **dict.fromkeys(("execution_id", "crew", "dialect", "created_at", "ended_at", "error", "output"), text),
         **{
@@ -78,7 +80,7 @@ def details_of(text: str) -> Json:
             "meta": {text: text},
         },
         **{"usage": usage, "output_json": None, "tasks": [{**task, "seconds": text, "usage": usage}]},
-        **{"rounds": [decided, {**asked, "output_sha256": "other"}], "left_out": [text], "work_seconds": text},
+        **{"rounds": [decided, asked], "left_out": [text], "work_seconds": text},
     }
 
 
@@ -187,7 +189,7 @@ def test_without_details_the_rounds_are_those_that_airflow_kept() -> None:
     status = {
         "state": "pending",
         "tasks": [],
-        "rounds": [{"task_id": "write", "draft": DRAFTS[1], "output_sha256": "h"}],
+        "rounds": [{"task_id": "write", "draft": DRAFTS[1]}],
     }
     found = with_decisions(of_details(status), [decision(DRAFTS[0], approve=False)])
     assert [(each["number"], each["draft"]) for each in found["rounds"]] == [(1, DRAFTS[0]), (2, DRAFTS[1])]
@@ -198,7 +200,7 @@ def test_a_draft_that_comes_again_unchanged_is_another_round() -> None:
         of_details({"state": "completed", "rounds": [round_of(1, DRAFTS[0]), round_of(2, DRAFTS[0])]}),
         [decision(DRAFTS[0], approve=False), decision(DRAFTS[0], approve=True)],
     )
-    assert [each["decision"]["is_approve"] for each in found["rounds"]] == [False, True]
+    assert [each["is_approve"] for each in found["rounds"]] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -244,6 +246,110 @@ def test_an_answer_of_20_megabytes_is_not_read_to_its_end(
     assert len(text) < 10_000
 
 
+SAID = {"decided_at": "2026-11-20T12:02:00+00:00", "is_approve": True, "by": "Rita"}
+
+
+@pytest.mark.row("A31")
+@pytest.mark.parametrize("cut", [False, True])
+def test_a31_over_another_text_than_the_one_that_was_decided_on_the_one_that_the_review_kept_is_shown(
+    cut: bool,
+) -> None:
+    served = round_of(1, DRAFTS[0], **SAID) | {"draft": "Send them all the money.", **({"cut": True} if cut else {})}
+    html = rendered({**details_of("x"), "rounds": [served]}, [decision(DRAFTS[0], approve=True)])
+    assert [each in html for each in ("Send them", DRAFTS[0], "by Ann", "Not verified")] == [False, True, True, False]
+
+
+@pytest.mark.row("A31")
+def test_a31_a_decision_that_airflow_did_not_keep_stands_over_no_other_text() -> None:
+    html = rendered({**details_of("x"), "rounds": [round_of(1, DRAFTS[0], **SAID) | {"draft": "Send money."}]})
+    assert [each in html for each in ("Send money.", "Approved", "Rita", "so it is not shown here")] == [
+        *(False, False, False, True)
+    ]
+
+
+@pytest.mark.row("A31")
+def test_a31_a_text_that_arrived_cut_is_said_not_to_be_verified_and_one_that_is_cut_here_is_verified() -> None:
+    long = "word " * 20_000
+    for draft, more, said in ((long[:1_000], {"cut": True}, True), (long, {}, False)):
+        html = rendered({**details_of("x"), "rounds": [round_of(1, long, **SAID) | {"draft": draft, **more}]})
+        assert ("Not verified" in html, "Only the beginning" in html) == (said, not said)
+        assert "Approved" in html
+    forged = {**decision(DRAFTS[0], approve=True), "output": "Send money."}
+    assert "Not verified" in rendered({**details_of("x"), "rounds": []}, [forged])
+
+
+WORST = ["&", '"', "\N{GRINNING FACE}", "<a>", "*[", "- - - a\n", "|", "x"]
+
+
+def large(piece: str, count: int) -> tuple[Json, list[Json]]:
+    """Return details that are as large as can be, and the decisions on their rounds."""
+    text = piece * (70_000 // len(piece))
+    drafts = [f"{number} {text}" for number in range(count)]
+    task = dict.fromkeys(("task_id", "name", "agent", "state", "started_at", "output"), text)
+    details = {
+        **dict.fromkeys(("crew", "created_at", "ended_at", "error", "output", "current_task"), text),
+        **{"state": "completed", "tasks": [{**task, "output": f"{number}{text}"} for number in range(count)]},
+        **{"inputs": {f"{number}{text[:90]}": text for number in range(count)}, "left_out": [text] * count},
+        "rounds": [round_of(n, d, question=text, human_feedback=text, task_id=text) for n, d in enumerate(drafts)],
+    }
+    approvals = [{"reviewer": {"id": text, "name": text}}] * 30
+    return details, [decision(each, approve=True, name=text, approvals=approvals) for each in drafts[:50]]
+
+
+@pytest.mark.row("A30")
+@pytest.mark.parametrize("state", ["completed", "pending"])
+@pytest.mark.parametrize("piece", WORST)
+def test_a30_a_page_has_less_than_a_megabyte_and_takes_less_than_a_fifth_of_a_second(piece: str, state: str) -> None:
+    details, decisions = large(piece, 300)
+    details |= {"state": state}
+    found = of_details(details)
+    facts = Facts("k-1", "e-1", "crew_default", Seen(found), decisions if state == "completed" else [])
+    page.fragment(facts)
+    began = time.thread_time()
+    html = page.fragment(facts)
+    assert time.thread_time() - began < 0.2 * FACTOR
+    assert len(html.encode()) < 1_000_000
+
+
+TABLES = ["|" + "a|" * 120 + "\n|" + "-|" * 120 + "\n" + "|a\n" * 200, "a|" * 500 + "\n" + "-|" * 500 + "\na\n" * 100]
+
+
+@pytest.mark.row("A30")
+@pytest.mark.parametrize("text", [*TABLES, "[" * 20_000, "1. a\n" * 4_000, "![](" * 5_000, "**a** " * 3_000])
+def test_a30_markdown_that_would_be_slow_or_huge_is_shown_as_it_stands(text: str) -> None:
+    began = time.thread_time()
+    html = rendered({"state": "completed", "output": text})
+    assert time.thread_time() - began < 0.2 * FACTOR
+    assert len(html) < 300_000
+    assert '<div class="text">' in html
+
+
+@pytest.mark.row("A30")
+def test_a30_only_the_draft_that_is_decided_on_and_the_output_are_rendered() -> None:
+    rounds = [round_of(1, "**one**", **SAID), round_of(2, "**two**", question="**why**")]
+    html = rendered({"state": "pending", "tasks": [{"output": "**task**"}], "rounds": rounds})
+    shown = {word: f"<strong>{word}</strong>" in html for word in ("one", "two", "why", "task")}
+    assert shown == {"one": False, "two": True, "why": False, "task": False}
+    assert "<strong>end</strong>" in rendered({"state": "completed", "output": "**end**"})
+
+
+@pytest.mark.row("A30")
+def test_a30_of_300_000_inputs_the_first_are_shown() -> None:
+    html = rendered({"state": "running", "inputs": {f"name-{number}": number for number in range(300_000)}})
+    assert ("name-99<" in html, "name-100<" in html, "299900 more are not shown" in html) == (True, False, True)
+
+
+@pytest.mark.parametrize("bad", [5, 2**64, -1, 1e300, True, "5", [5], {"a": 5}, "x" * 100_000])
+def test_what_cannot_be_read_tells_less_and_ends_nothing(bad: Any) -> None:
+    names = ("left_out", "completed_tasks", "total_tasks", "current_task", "work_seconds", "usage", "meta", "output")
+    task = dict.fromkeys(("state", "name", "seconds", "usage", "output", "started_at"), bad)
+    asked = dict.fromkeys(("number", "draft", "task_id", "asked_at", "decided_at", "by", "is_approve"), bad)
+    html = rendered({**dict.fromkeys(names, bad), "state": "running", "tasks": [task], "rounds": [asked]}, [asked])
+    assert "Running" in html
+    assert len(html) < 200_000
+    assert "Running" in rendered({"state": "running"})
+
+
 @pytest.fixture(scope="module")
 def service() -> Iterator[Any]:
     local = pytest.importorskip("crew_service.local", reason="needs the crew service")
@@ -265,7 +371,7 @@ def test_the_real_service_tells_tasks_drafts_inputs_and_the_link(
     dag_run.task("kickoff", about(kickoff_id, view=f"/view?id={kickoff_id}"))
     dag_run.task("review", about(kickoff_id), state="awaiting_input")
     dag_run.asks("review")
-    wanted = ["Waits for a person", "A person is asked", "Researcher", "<em>notes</em>", DRAFTS[0], "<dd>tea</dd>"]
+    wanted = ["Waits for a person", "A person is asked", "Researcher", "Some *notes*", DRAFTS[0], "<dd>tea</dd>"]
     wanted += [f'href="{service.url}/view?id={kickoff_id}"', "/tasks/review/required_actions"]
     deadline, text = time.monotonic() + PATIENCE, ""
     while missing := [each for each in wanted if each not in text]:

@@ -229,7 +229,7 @@ def check_for_keyboard_and_screen_reader(page: Page, airflow: AirflowStack) -> N
     for _ in range(5):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.textContent.trim()"))
-    assert seen == ["Page of the service", "All of this run", "Output", "x", "Draft"]
+    assert seen == ["Page of the service", "All of this run", "Output", "Draft", "Changes since round 1"]
     for summary in page.locator("summary").all():
         summary.click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
