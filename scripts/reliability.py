@@ -153,6 +153,7 @@ ROWS = {
     ),
     "S30": ("PostgreSQL away for minutes, under the manifest's probes", "not ready, and alive: no restart"),
     "S31": ("two neighbouring releases on one PostgreSQL", "nothing is lost or doubled, or one refuses"),
+    "S33": ("a crew's code catches what asks a person", "it is pending all the same"),
     "F1": ("a Flow lists inputs that it does not require", "the kickoff is sent; the service's 422 decides"),
     "F2": ("a Flow's webhook: forged, old, repeated, nested, unknown", "refused, or taken once"),
     "F3": ("an empty answer, an unknown outcome, feedback beside one", "refused with the outcomes; both arrive"),

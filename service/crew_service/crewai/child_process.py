@@ -16,16 +16,24 @@ import sys
 import threading
 import time
 import traceback
+from typing import Any
 
 from crew_service import tracing
-from crew_service.crewai import description, loading, process_tree, serialization
+from crew_service.crewai import (
+    description,
+    feedback,
+    internals,
+    loading,
+    process_tree,
+    serialization,
+)
 from crew_service.crewai.channel import LINK_CLOSED, Channel, Message
 from crew_service.crewai.crew_run import CrewRun
-from crew_service.crewai.errors import UnsupportedCrew
+from crew_service.crewai.errors import Fatal, UnsupportedCrew
 from crew_service.crewai.flow_run import FlowRun
 from crew_service.crewai.flow_source import FlowSource
 from crew_service.crewai.json_crew import JsonCrew
-from crew_service.engine.crew import CrewFailed, Job, Progress, Report, TaskDone
+from crew_service.engine.crew import CrewFailed, Job, PendingReview, Progress, Report, TaskDone
 from crew_service.engine.printed import secrets_of
 
 CHECKED = 1.0  # seconds between two checks of the link
@@ -95,17 +103,21 @@ def _inode(descriptor: int) -> tuple[int, int] | None:
 def work(link: socket.socket) -> None:
     service = ServiceConnection(link)
     request = service.request()
-    with _traced(request):
+    with _traced(request) as spans:
         answer = _answer(service, request)
         if "job" in request:
             # As at the end of any Python program, threads that are no daemons are waited for.
             threading._shutdown()  # type: ignore[attr-defined]
+        if Fatal.noted:
+            answer = _failed(Fatal.noted[0])
         _flush()
         service.answer(answer)  # before the spans are sent: no collector delays an outcome
+        if spans:
+            spans.is_paused = answer["type"] == PendingReview.__name__
     _leave()
 
 
-def _traced(request: Message) -> contextlib.AbstractContextManager[None]:
+def _traced(request: Message) -> contextlib.AbstractContextManager[Any]:
     if not (request.get("trace") and tracing.is_wanted()):
         return contextlib.nullcontext()
     from crew_service.crewai import traces  # imports OpenTelemetry
@@ -116,11 +128,15 @@ def _traced(request: Message) -> contextlib.AbstractContextManager[None]:
 def _answer(service: ServiceConnection, request: Message) -> Message:
     try:
         return _done(service, request)
-    except CrewFailed as failure:
-        return {"type": "failed", "error": str(failure)}
     except BaseException as error:  # a crew that calls sys.exit is to say why, too
-        traceback.print_exc()
-        return {"type": "failed", "error": f"{type(error).__name__}: {error}"}
+        if not isinstance(error, CrewFailed | Fatal):
+            traceback.print_exc()
+        return _failed(error)
+
+
+def _failed(error: BaseException) -> Message:
+    kind = "" if isinstance(error, CrewFailed | Fatal) else f"{type(error).__name__}: "
+    return {"type": "failed", "error": f"{kind}{error}"}
 
 
 def _leave() -> None:
@@ -150,6 +166,8 @@ def _done(service: ServiceConnection, request: Message) -> Message:
     if "job" not in request:
         # With the variables of its `.env`, which the service does not read.
         return {"type": "description", "described": described, "secrets": secrets_of(os.environ)}
+    internals.let_interruptions_through()
+    internals.refuse_terminal(feedback.refuse)
     return serialization.packed(_run_of(served, serialization.job_from(request["job"]), service.report).run())
 
 

@@ -1,8 +1,8 @@
 """Runs a crew to its end or to the next task that asks a person, from where the stored tasks end.
 
 A gated task is stopped by a hook once its answer is known, checked and converted, before its callbacks and its
-file; these follow the approval. Nothing of CrewAI is patched: hooks, callbacks, outputs and the fields that its
-own checkpoints set are all public.
+file; these follow the approval. What the hook has seen is noted, so that it counts whatever `kickoff` makes of it.
+Nothing of CrewAI is patched here: hooks, callbacks, outputs and the fields that its own checkpoints set are all public.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from typing import Any
 from crewai import Agent, Crew, CrewOutput, Process, Task, TaskOutput
 from crewai.core.providers.human_input import set_provider
 from crewai.events import crewai_event_bus
-from crewai.hooks import HookAborted, InterceptionPoint, register_hook, unregister_hook
+from crewai.hooks import InterceptionPoint, register_hook, unregister_hook
 from crewai.hooks.contexts import StepContext
 
 from crew_service.crewai import usage
 from crew_service.crewai.callbacks import call, callbacks_of, listen_to_steps
 from crew_service.crewai.description import named_tasks
-from crew_service.crewai.feedback import StoredFeedback
+from crew_service.crewai.errors import Fatal, Interrupted
+from crew_service.crewai.feedback import NOT_STOPPED, OF_A_TASK, StoredFeedback
 from crew_service.crewai.output_files import save
 from crew_service.crewai.task_order import TaskOrder
 from crew_service.crewai.task_outputs import edited, object_in, restored, stored, structured
@@ -31,15 +32,14 @@ from crew_service.crewai.usage import TokenMeter
 from crew_service.engine.crew import Completed, CrewFailed, Job, PendingReview, Progress, ReviewDecision, TaskStarted
 from crew_service.engine.crew import TaskOutput as StoredOutput
 
-REVIEW = "a person decides on this answer"
 TASK: ContextVar[str] = ContextVar("the task that runs", default="")
 
 
-class GateReached(HookAborted):
+class GateReached(Interrupted):
     """A task that asks a person has its answer, and the crew stops here."""
 
     def __init__(self, task: Task, output: TaskOutput) -> None:
-        super().__init__(REVIEW, source="crew service")
+        super().__init__("a person decides on this answer")
         self.task = task
         self.output = output
 
@@ -59,6 +59,7 @@ class CrewRun:
             raise CrewFailed(f"The crew has changed: a decision on {self._gate.task_id} does not fit its tasks.")
         self._state: dict[str, Any] = job.gate.state if job.gate else {}
         self._after = {id(task): callbacks_of(crew, task) for task in crew.tasks}
+        self._reached: GateReached | None = None
 
     def run(self) -> Completed | PendingReview:
         self._prepare()
@@ -67,11 +68,14 @@ class CrewRun:
         try:
             with self._hooked():
                 result = self._crew.kickoff(inputs=dict(self._inputs))
-        except GateReached as reached:
-            crewai_event_bus.flush()
-            return self._waiting(reached)
+        except BaseException:
+            if self._reached is None:
+                raise
         finally:
             self._report.tell()
+        if self._reached:
+            crewai_event_bus.flush()
+            return self._waiting(self._reached)
         self._finished.pass_over()
         return _completed(result, self._usage())
 
@@ -128,6 +132,8 @@ class CrewRun:
         name = self._names.get(id(step.task))
         if step.kind != "task" or name is None:
             return
+        if self._reached:
+            raise self._reached
         self._finished.pass_over(until=name)
         if planned := self._state.get("descriptions"):
             step.task.description = planned[name]
@@ -138,13 +144,17 @@ class CrewRun:
         return self._by_id.get(task_id or "", TASK.get())
 
     def _answered(self, step: StepContext) -> None:
-        if step.kind == "task" and id(step.task) in self._names and step.task.human_input:
-            raise GateReached(step.task, step.output)
+        if step.kind != "task" or not step.task.human_input:
+            return
+        if id(step.task) not in self._names:
+            raise Fatal(OF_A_TASK)
+        self._reached = GateReached(step.task, step.output)
+        raise self._reached
 
     def _finisher(self, task: Task) -> Callable[[TaskOutput], None]:
         def finish(output: TaskOutput) -> None:
             if task.human_input:  # the hook has not stopped it: someone has cleared CrewAI's hooks
-                raise CrewFailed("A task that asks a person was not stopped; the crew must leave CrewAI's hooks alone.")
+                raise Fatal(NOT_STOPPED)
             for callback in self._after[id(task)]:
                 call(callback, output)
             self._finished.add(self._stored(task, output))

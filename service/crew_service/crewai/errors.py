@@ -1,7 +1,23 @@
-"""Why a target cannot be served."""
+"""Why a target cannot be served, and what ends the work of a crew whatever its own code catches."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 
 class UnsupportedCrew(Exception):
     """The target cannot be served; the text says what was found and what would do, as the end of a sentence."""
+
+
+class Interrupted(BaseException):
+    """Ends a crew's work at a question. No `except Exception` catches it, and who raises it notes it elsewhere too."""
+
+
+class Fatal(Interrupted):
+    """The execution fails, whatever the crew's own code makes of this exception; the text is its error."""
+
+    noted: ClassVar[list[Fatal]] = []  # a process runs one segment
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.noted.append(self)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NoReturn
 
 from crewai import Task
 from crewai.agents.parser import AgentFinish
 from crewai.core.providers.human_input import AsyncExecutorContext, ExecutorContext, SyncHumanInputProvider
 
 from crew_service.crewai import internals
-from crew_service.engine.crew import CrewFailed, Round
+from crew_service.crewai.errors import Fatal
+from crew_service.engine.crew import Round
 
+NOT_STOPPED = "A task that asks a person was not stopped; the crew must leave CrewAI's hooks alone."
+AT_A_TERMINAL = "The crew asks a person at a terminal, and there is none; a task with human_input asks by the service."
 OF_A_TASK = "A crew that was started by a task asks a person; only the served crew's own tasks can."
+
+
+def refuse(*args: object, **values: object) -> NoReturn:
+    raise Fatal(AT_A_TERMINAL)
 
 
 class StoredFeedback(SyncHumanInputProvider):
@@ -31,7 +39,7 @@ class StoredFeedback(SyncHumanInputProvider):
     def handle_feedback(self, formatted_answer: AgentFinish, context: ExecutorContext) -> AgentFinish:
         """Take the answer as it is: the crew stops after it, and the person decides then."""
         if not any(context.task is task for task in self._tasks):
-            raise CrewFailed(OF_A_TASK)
+            raise Fatal(OF_A_TASK)
         return formatted_answer
 
     async def handle_feedback_async(self, formatted_answer: AgentFinish, context: AsyncExecutorContext) -> AgentFinish:
@@ -53,7 +61,7 @@ class NestedFeedback(StoredFeedback):
 
     def handle_feedback(self, formatted_answer: AgentFinish, context: ExecutorContext) -> AgentFinish:
         if self._rounds_of(context.task) is None:
-            raise CrewFailed(OF_A_TASK)
+            raise Fatal(OF_A_TASK)
         return formatted_answer
 
 

@@ -16,6 +16,7 @@ from crewai.flow.async_feedback import HumanFeedbackPending, PendingFeedbackCont
 from crewai.flow.flow_config import flow_config
 
 from crew_service.crewai import flow_values, internals, usage
+from crew_service.crewai.errors import Fatal
 from crew_service.crewai.flow_branches import Branches, Question
 from crew_service.crewai.flow_persistence import WithoutPauses
 from crew_service.crewai.flow_replay import Replay
@@ -42,7 +43,7 @@ class FlowRun:
         self._seconds: dict[str, float] = earlier.get("seconds", {})
         self._asks: dict[int, TaskAsks] = {}
         self._job = job = replace(job, gate=self._nested.before)
-        self._report = TokenMeter(report, lambda task_id: (METHOD.get() or ("",))[0])
+        self._report = TokenMeter(report, lambda task_id: run.method if (run := METHOD.get()) else "")
         self._name = source.name
         self._stored: dict[str, Any] = job.gate.state if job.gate else {}
         since = job.done[self._stored.get("done", 0) :]
@@ -62,8 +63,8 @@ class FlowRun:
             result = self._resume(self._asked) if self._asked else self._kickoff()
         finally:
             self._report.tell()
-        if isinstance(result, HumanFeedbackPending):
-            waiting = self._branches.waiting
+        # Not what `kickoff` returned: the Flow's own may make anything of a question.
+        if waiting := self._branches.waiting:
             asks = next((self._asks[id(each.context)] for each in waiting if id(each.context) in self._asks), None)
             return self._pending_in_method(asks) if asks else self._pending(waiting)
         return Completed(flow_values.text(result), flow_values.json_object(result), self._usage())
@@ -233,5 +234,5 @@ class _Asking:
 
     def request_feedback(self, context: PendingFeedbackContext, flow: Any) -> str:
         if flow is not self._flow:
-            raise CrewFailed("A Flow that was started by a method asks a person; only the served Flow itself can.")
+            raise Fatal("A Flow that was started by a method asks a person; only the served Flow itself can.")
         raise HumanFeedbackPending(context=context)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import wraps
 from types import SimpleNamespace
@@ -16,16 +17,19 @@ from typing import Any, Protocol
 
 from crewai import Crew, Task, TaskOutput
 from crewai.agents.agent_builder.base_agent import BaseAgent
+from crewai.core.providers.human_input import SyncHumanInputProvider
 from crewai.events import crewai_event_bus
 from crewai.flow.async_feedback import PendingFeedbackContext
 from crewai.flow.flow import Flow
 from crewai.flow.human_feedback import HumanFeedbackResult, _serialize_llm_for_context
 from crewai.flow.runtime import _iter_condition_events
 from crewai.flow.types import FlowMethodName
-from crewai.hooks import HookAborted
+from crewai.hooks import HookAborted, LLMCallHookContext, ToolCallHookContext
 from crewai.llms.base_llm import BaseLLM
 from crewai.utilities.internal_instructor import InternalInstructor
 from pydantic import BaseModel
+
+from crew_service.crewai.errors import Interrupted
 
 AsyncCall = Callable[..., Awaitable[Any]]
 Memory = dict[str, Any]
@@ -323,6 +327,30 @@ def wrap_tasks(settled: Callable[[Task], TaskOutput | None], done: Callable[[Tas
         return output
 
     Task._execute_core, Task._aexecute_core = executed, aexecuted  # type: ignore[method-assign, assignment]
+
+
+def let_interruptions_through() -> None:
+    """Give whoever waits for an `async_execution` task what ended it: CrewAI passes on only an `Exception`."""
+    execute = Task._execute_task_async
+
+    def executed(task: Task, agent: Any, context: Any, tools: Any, future: Future[TaskOutput]) -> None:
+        try:
+            execute(task, agent, context, tools, future)
+        except Interrupted as interrupted:
+            future.set_exception(interrupted)
+
+    Task._execute_task_async = executed  # type: ignore[method-assign, assignment]
+
+
+def refuse_terminal(refuse: Callable[..., Any]) -> None:
+    """Call `refuse` wherever CrewAI would read an answer from a terminal: it passes over that there is none.
+
+    A thread that somebody has started is without the provider of the context, and with CrewAI's own.
+    """
+    SyncHumanInputProvider.handle_feedback = refuse  # type: ignore[method-assign]
+    SyncHumanInputProvider.handle_feedback_async = refuse  # type: ignore[method-assign]
+    for context in (LLMCallHookContext, ToolCallHookContext):
+        context.request_human_input = refuse  # type: ignore[method-assign]
 
 
 def memory(flow: Flow[Any], jsonable: Callable[[Any], Any]) -> Memory:

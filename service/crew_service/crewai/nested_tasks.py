@@ -1,11 +1,13 @@
 """Tasks of crews that a Flow's method started: a person may be asked at each, and none that has finished runs again.
 
-The question ends the method. With the answer the method runs from its beginning, and its crews' finished tasks give
-their stored outputs. A task is known by its method, its texts, and how often the method has run it before.
+The question ends the method, whatever the method catches and returns. With the answer it runs from its beginning, and
+its crews' finished tasks give their stored outputs. A task is known by its method, its texts, and how often the method
+has run it before.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import time
@@ -13,18 +15,19 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from crewai import Task, TaskOutput
 from crewai.core.providers.human_input import set_provider
-from crewai.hooks import HookAborted, InterceptionPoint, register_hook
+from crewai.hooks import InterceptionPoint, register_hook
 from crewai.hooks.contexts import StepContext
 
 from crew_service.crewai import internals
 from crew_service.crewai.callbacks import call, callbacks_of
 from crew_service.crewai.description import named_tasks
-from crew_service.crewai.feedback import NestedFeedback
+from crew_service.crewai.errors import Fatal, Interrupted
+from crew_service.crewai.feedback import NOT_STOPPED, OF_A_TASK, NestedFeedback
 from crew_service.crewai.output_files import save
 from crew_service.crewai.serialization import decision_from
 from crew_service.crewai.task_outputs import restored, stored
@@ -33,16 +36,31 @@ from crew_service.engine.crew import CrewFailed, ReviewDecision, Round
 from crew_service.engine.crew import TaskOutput as StoredOutput
 
 APPROVE, REVISE = "approve", "revise"
-Run = tuple[str, Counter[str]]  # a method, and how often each task ran in it
-METHOD: ContextVar[Run | None] = ContextVar("the method that runs", default=None)
 
 
-class TaskAsks(HookAborted):
+class TaskAsks(Interrupted):
     """A task that asks a person has its answer, and the method that started its crew stops here."""
 
     def __init__(self, place: str, answer: StoredOutput) -> None:
-        super().__init__("a person decides on this answer", source="crew service")
+        super().__init__("a person decides on this answer")
         self.place, self.answer = place, answer
+
+
+@dataclass
+class MethodRun:
+    """A call of a method: how often each task ran in it, and the question that ends it."""
+
+    method: str
+    counts: Counter[str] = field(default_factory=Counter)
+    asked: TaskAsks | None = None
+
+    def ask(self, place: str, answer: StoredOutput) -> TaskAsks:
+        """Return what to raise; of several tasks that ask at once, the first one does."""
+        self.asked = self.asked or TaskAsks(place, answer)
+        return self.asked
+
+
+METHOD: ContextVar[MethodRun | None] = ContextVar("the method that runs", default=None)
 
 
 class NestedTasks:
@@ -70,11 +88,20 @@ class NestedTasks:
 
     @contextmanager
     def method(self, name: str) -> Iterator[None]:
-        token = METHOD.set((name, Counter()))
+        """Enclose a call of a method; it ends by `TaskAsks` if a task has asked, whatever the method did then."""
+        run = MethodRun(name)
+        token = METHOD.set(run)
         try:
             yield
+        except asyncio.CancelledError:  # it has lost a race: nobody is asked
+            raise
+        except BaseException:
+            if run.asked is None:
+                raise
         finally:
             METHOD.reset(token)
+        if run.asked:
+            raise run.asked
         self._over(name)
 
     def state(self, asks: TaskAsks) -> dict[str, Any]:
@@ -107,22 +134,24 @@ class NestedTasks:
         run = METHOD.get()
         if run is None:
             return None
+        if run.asked:
+            raise run.asked
         place = self._running[id(task)] = _place(run, task)
         if place in self._finished:
-            task.output = restored(task, self._finished[place])
+            task.output = _restored(task, self._finished[place])
             return task.output
         if place == self._unused:
             self._unused = None
         if place in self._approved:
             return self._approve(task, place)
         if place in self._drafts and place != self._decided:
-            raise TaskAsks(place, self._drafts[place])
+            raise run.ask(place, self._drafts[place])
         return None
 
     def _approve(self, task: Task, place: str) -> TaskOutput:
         """Do what CrewAI does after a task's answer, now that it is approved."""
         self._finished[place] = self._approved.pop(place)
-        task.output = output = restored(task, self._finished[place])
+        task.output = output = _restored(task, self._finished[place])
         crew = internals.crew_of(task)
         for callback in callbacks_of(crew, task) if crew else []:
             call(callback, output)
@@ -132,21 +161,25 @@ class NestedTasks:
 
     def _answered(self, step: StepContext) -> None:
         run, place = METHOD.get(), self._running.get(id(step.task))
-        if step.kind != "task" or run is None or place is None or not step.task.human_input:
+        if step.kind != "task" or not step.task.human_input:
             return
+        if run is None or place is None:
+            raise Fatal(OF_A_TASK)
         self._drafts[place] = self._stored(run, step.task, step.output)
         if self._decision and self._drafts[place]["task_id"] == self._decision.task_id:
-            self._check_used(run[0])
-        raise TaskAsks(place, self._drafts[place])
+            self._check_used(run.method)
+        raise run.ask(place, self._drafts[place])
 
     def _done(self, task: Task, output: TaskOutput) -> None:
         run, place = METHOD.get(), self._running.get(id(task))
+        if task.human_input:  # the hook has not stopped it: someone has cleared CrewAI's hooks
+            raise Fatal(NOT_STOPPED)
         if run is not None and place is not None:
             self._finished[place] = self._stored(run, task, output)
 
-    def _stored(self, run: Run, task: Task, output: TaskOutput) -> StoredOutput:
+    def _stored(self, run: MethodRun, task: Task, output: TaskOutput) -> StoredOutput:
         began = task.start_time.timestamp() if task.start_time else time.time()
-        return stored(f"{run[0]}.{_name(task)}", output, time.time() - began)
+        return stored(f"{run.method}.{_name(task)}", output, time.time() - began)
 
     def _over(self, method: str) -> None:
         """Forget the tasks of a method that has finished; it may be called again."""
@@ -158,18 +191,24 @@ class NestedTasks:
     def _check_used(self, method: str) -> None:
         """Refuse to go on when the answered task has not come by again."""
         if self._unused and _method(self._unused) == method:
-            raise CrewFailed(
+            raise Fatal(
                 f"The crew that the method {method!r} started is not the one that a person has answered: the same "
                 "tasks must come with the same descriptions when the method runs again. Start it again."
             )
 
 
-def _place(run: Run, task: Task) -> str:
-    method, counts = run
+def _restored(task: Task, output: StoredOutput) -> TaskOutput:
+    try:
+        return restored(task, output)
+    except CrewFailed as failure:  # which the method could catch
+        raise Fatal(str(failure)) from None
+
+
+def _place(run: MethodRun, task: Task) -> str:
     texts = json.dumps([task.name, task.description, task.expected_output])
     known = hashlib.sha256(texts.encode()).hexdigest()[:16]
-    counts[known] += 1
-    return f"{method}/{known}/{counts[known]}"
+    run.counts[known] += 1
+    return f"{run.method}/{known}/{run.counts[known]}"
 
 
 def _name(task: Task) -> str:

@@ -13,11 +13,10 @@ from typing import Any
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
-from opentelemetry.trace import Status
+from opentelemetry.trace import Status, StatusCode
 
 from crew_service import tracing
 from crew_service.crewai import internals
-from crew_service.crewai.crew_run import REVIEW
 
 # Texts that the author of a crew chose, or that CrewAI made: no word of a person or of a model.
 NAMES = frozenset(
@@ -34,20 +33,20 @@ NAMES = frozenset(
     }
 )
 ROLES: dict[str, str] = {}  # the roles that inputs stand in: as they were declared
-OF_A_FAILURE = ("error.type", "crewai.event_name")
 
 
 @contextmanager
-def below(parent: tracing.Carrier, execution_id: str) -> Iterator[None]:
+def below(parent: tracing.Carrier, execution_id: str) -> Iterator[SpanExporter | None]:
     """Send CrewAI's spans of what is run meanwhile as part of the span that `parent` names; those of CrewAI 1.15.22."""
     session = _session()
     if session is None:
-        yield
+        yield None
         return
     internals.watch_roles(ROLES.__setitem__)
-    with session(execution_id, "crew", [SpanExporter()], resource=tracing.resource()) as context:
+    exporter = SpanExporter()
+    with session(execution_id, "crew", [exporter], resource=tracing.resource()) as context:
         context.root_span = tracing.remote_span(parent)
-        yield
+        yield exporter
 
 
 def _session() -> Any:
@@ -59,18 +58,21 @@ def _session() -> Any:
 
 
 class SpanExporter(OTLPSpanExporter):
+    is_paused = False  # a person is asked: what is open then has not failed
+
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         keeps = tracing.shows_content()
-        told = [_without_pause(span) for span in spans]
+        told = [_paused(span) if self.is_paused and _was_open(span) else span for span in spans]
         return super().export([span if keeps else _without_content(span) for span in told])
 
 
-def _without_pause(span: ReadableSpan) -> ReadableSpan:
-    """A crew that stops for a person has not failed, although this is how CrewAI sees it."""
-    if span.status.description != REVIEW:
-        return span
-    attributes = {name: value for name, value in (span.attributes or {}).items() if name not in OF_A_FAILURE}
-    return _changed(span, {**attributes, "crew.outcome": "pending"}, Status(), ())
+def _was_open(span: ReadableSpan) -> bool:
+    """Whether CrewAI has only ended it with the session, as an error; a failure has its type."""
+    return span.status.status_code is StatusCode.ERROR and "error.type" not in (span.attributes or {})
+
+
+def _paused(span: ReadableSpan) -> ReadableSpan:
+    return _changed(span, {**(span.attributes or {}), "crew.outcome": "pending"}, Status(), span.events)
 
 
 def _without_content(span: ReadableSpan) -> ReadableSpan:

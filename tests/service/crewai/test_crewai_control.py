@@ -1,0 +1,72 @@
+"""Code of a crew's own that catches exceptions around what asks a person: the person is asked all the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from engine_stub import EngineStub
+
+from crew_service.engine.crew import Completed, CrewFailed, PendingReview
+from scripts.stack.waiting import FACTOR
+
+Player = Callable[..., EngineStub]
+pytestmark = pytest.mark.row("S33")
+
+
+def careful(play: Player, name: str, topic: str = "ducks") -> EngineStub:
+    run = play(name, "careful.py")
+    run.inputs["topic"] = topic
+    limit = threading.Timer(60 * FACTOR, run.cancelled.set, ["it hangs"])
+    limit.daemon = True
+    limit.start()
+    return run
+
+
+CAUGHT = ["catches", "awaits", "catches_all", "retries", "raises_another", "in_a_thread", "beside"]
+
+
+@pytest.mark.parametrize("way", [*CAUGHT, "in_a_tool", "in_a_tool_beside"])
+def test_s33_a_flow_whose_method_catches_exceptions_waits_and_goes_on(play: Player, way: str) -> None:
+    run = careful(play, "CarefulFlow", way)
+    asked = run.segment()
+    assert isinstance(asked, PendingReview), asked
+    assert (asked.task_id.partition(".")[2], asked.output) == ("letter", "letter v1")
+    assert "fallback" not in run.calls()
+    assert "other" not in run.calls() or way == "beside"
+    revised = run.choose("revise", "shorter")
+    assert isinstance(revised, PendingReview), revised
+    assert revised.output == "letter v2 (shorter)"
+    outcome = run.choose("approve")
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "got letter v2 (shorter)"
+    assert run.calls().count("letter") == 2
+    assert "fallback" not in run.calls()
+
+
+@pytest.mark.parametrize("way", ["outside_of_the_method", "in_another_flow", "without_hooks"])
+def test_s33_a_flow_that_asks_where_nobody_can_be_asked_fails_whatever_it_catches(play: Player, way: str) -> None:
+    with pytest.raises(CrewFailed, match="asks a person"):
+        careful(play, "CarefulFlow", way).segment()
+
+
+@pytest.mark.parametrize("name", ["careful_tool", "careful_tool_beside"])
+def test_s33_a_crew_in_a_tool_fails_the_execution_whatever_the_tool_catches(play: Player, name: str) -> None:
+    with pytest.raises(CrewFailed, match="asks a person"):
+        careful(play, name).segment()
+
+
+def test_s33_a_hook_that_asks_at_the_terminal_fails_the_execution_before_the_tool_runs(play: Player) -> None:
+    with pytest.raises(CrewFailed, match="asks a person at a terminal"):
+        careful(play, "asks_in_a_hook").segment()
+
+
+def test_s33_a_crew_or_a_flow_with_a_kickoff_of_its_own_waits(play: Player) -> None:
+    crew = careful(play, "careful_crew")
+    assert isinstance(crew.segment(), PendingReview)
+    assert crew.calls() == ["draft"]
+    assert crew.approve().output == "draft v1"
+    flow = careful(play, "WrappingFlow")
+    assert isinstance(flow.segment(), PendingReview)
+    assert isinstance(flow.answer("yes"), Completed)
