@@ -1,6 +1,7 @@
 """A crew's process: reads one request from the service, performs it, and ends with its process group.
 
-It goes on only while the service is there: the end of the connection ends it.
+It goes on only while the service is there: the end of the connection ends it. Only this process speaks to the service:
+a copy of it that a crew forks reports nothing, and ends where the crew's own work would.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any
+from typing import Any, NoReturn
 
 from crew_service import tracing
 from crew_service.crewai import (
@@ -45,10 +46,16 @@ class ServiceConnection:
 
     def __init__(self, link: socket.socket) -> None:
         self._channel = Channel(link)
+        self._pid = os.getpid()
         self._descriptor, self._inode = link.fileno(), _inode(link.fileno())
         self._acknowledged: queue.Queue[Message] = queue.Queue()
         self._asking = threading.Lock()
         self._over = False
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this is the process that the service speaks to, and no copy of it."""
+        return os.getpid() == self._pid
 
     def request(self) -> Message:
         self._channel.send({"type": "born", "pid": os.getpid()})
@@ -61,6 +68,8 @@ class ServiceConnection:
 
     def report(self, progress: Progress) -> None:
         """Send progress; a finished task is stored by the service before the crew goes on."""
+        if not self.is_mine:  # where other threads' locks are held for ever
+            return
         with self._asking:
             self._check_link()
             self._channel.send(serialization.packed(progress))
@@ -126,17 +135,31 @@ def _traced(request: Message) -> contextlib.AbstractContextManager[Any]:
 
 
 def _answer(service: ServiceConnection, request: Message) -> Message:
+    failure: BaseException | None = None
     try:
         return _done(service, request)
     except BaseException as error:  # a crew that calls sys.exit is to say why, too
+        failure = error
         if not isinstance(error, CrewFailed | Fatal):
-            traceback.print_exc()
+            with contextlib.suppress(BaseException):  # the streams may be anything by now
+                traceback.print_exc()
         return _failed(error)
+    finally:
+        if not service.is_mine:
+            _end_copy(failure)
 
 
 def _failed(error: BaseException) -> Message:
     kind = "" if isinstance(error, CrewFailed | Fatal) else f"{type(error).__name__}: "
     return {"type": "failed", "error": f"{kind}{error}"}
+
+
+def _end_copy(failure: BaseException | None) -> NoReturn:
+    """End a copy of the process that came back out of the crew as the crew would have ended it, or has forgotten to."""
+    _flush()
+    if isinstance(failure, SystemExit) and isinstance(failure.code, int | None):
+        os._exit(failure.code or 0)
+    os._exit(0 if failure is None else 1)
 
 
 def _leave() -> None:
@@ -148,9 +171,9 @@ def _leave() -> None:
 
 
 def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # the crew has closed it
-            stream.flush()
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        with contextlib.suppress(BaseException):  # the crew has closed it, or put anything in its place
+            stream.flush()  # type: ignore[union-attr]
 
 
 def _done(service: ServiceConnection, request: Message) -> Message:

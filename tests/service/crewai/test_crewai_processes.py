@@ -11,7 +11,7 @@ from crew_client import eventually
 from engine_stub import EngineStub, alive
 
 from crew_service.crewai.channel import Channel
-from crew_service.engine.crew import Cancelled, Completed, CrewFailed
+from crew_service.engine.crew import Cancelled, Completed, CrewFailed, PendingReview
 from scripts.stack.waiting import FACTOR
 
 Player = Callable[..., EngineStub]
@@ -95,6 +95,35 @@ def test_s28_a_crew_that_closes_its_descriptors_ends_as_an_error(play: Player, d
     limit.cancel()
     assert crew.finished() == ["start"]
     eventually(lambda: not any(map(alive, pids(crew))), "the end of the process")
+
+
+ENDS = ["replace_streams", "drop_streams", "rude_streams", "fork_and_exit", "fork_and_fail", "fork_and_go_on"]
+
+
+@pytest.mark.row("S40")
+@pytest.mark.parametrize("deed", [*ENDS, "fork_at_exit"])
+def test_s40_what_a_crew_answers_counts_whatever_it_does_to_its_streams_and_in_copies(play: Player, deed: str) -> None:
+    crew = unruly(play, deed)
+    outcome = crew.segment()
+    assert isinstance(outcome, Completed)
+    assert outcome.output in ("replaced", "dropped", "rude", "forked")
+    assert crew.finished() == ["start", "trouble"]
+    eventually(lambda: not any(map(alive, pids(crew))), "the end of the process")
+
+
+@pytest.mark.row("S40")
+@pytest.mark.parametrize("deed", ["replace_streams", "fork_and_exit"])
+def test_s40_the_draft_of_such_a_crew_counts_too(play: Player, deed: str) -> None:
+    crew = play("reviewed", "unruly.py")
+    crew.inputs["topic"] = deed
+    assert isinstance(crew.segment(), PendingReview)
+    assert isinstance(crew.approve(), Completed)
+
+
+@pytest.mark.row("S40")
+def test_s40_why_a_crew_failed_is_told_without_its_streams(play: Player) -> None:
+    with pytest.raises(CrewFailed, match="ValueError: bad input"):
+        unruly(play, "fail_without_streams").segment()
 
 
 def test_crewai_itself_uses_no_network(play: Player) -> None:

@@ -27,7 +27,7 @@ class Unruly(Scribe):
         if from_task.name == "trouble":
             topic = text.split("Do: ")[1].split(" .")[0]
             write(found.group(1), {"pid": os.getpid(), "topic": topic})
-            return DEEDS[topic](Path(found.group(1)))
+            return topic if topic in FORKS else DEEDS[topic](Path(found.group(1)))
         return super().call(messages, *args, from_task=from_task, **kwargs)
 
 
@@ -157,20 +157,102 @@ def hide_and_die(log: Path) -> str:
     return die(log)
 
 
+class Mute:
+    """In the place of a stream; it cannot be flushed."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+class Rude(Mute):
+    def flush(self) -> None:
+        sys.exit("not now")
+
+
+def replace_streams(log: Path) -> str:
+    print("said before", end="")  # noqa: T201
+    sys.stdout = sys.stderr = Mute()  # type: ignore[assignment]
+    return "replaced"
+
+
+def drop_streams(log: Path) -> str:
+    sys.stdout = sys.stderr = None  # type: ignore[assignment]
+    return "dropped"
+
+
+def rude_streams(log: Path) -> str:
+    sys.stdout = sys.stderr = Rude()  # type: ignore[assignment]
+    return "rude"
+
+
+def fail_without_streams(log: Path) -> str:
+    sys.stdout = sys.stderr = Mute()  # type: ignore[assignment]
+    raise ValueError("bad input")
+
+
+def fork_and_exit() -> None:
+    """Leave a copy of the process in the middle of the task, as many do."""
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    os.waitpid(child, 0)
+
+
+def fork_and_fail() -> None:
+    child = os.fork()
+    if child == 0:
+        raise ValueError("only in the copy")
+    os.waitpid(child, 0)
+
+
+def fork_and_go_on() -> None:
+    """Forget to end the copy, which then does what the crew does."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+
+
+FORKS = {deed.__name__: deed for deed in (fork_and_exit, fork_and_fail, fork_and_go_on)}
+
+
+def guard(output):  # type: ignore[no-untyped-def]
+    """Fork in the thread that runs the crew, and not in one of a pool, where an exit ends nothing."""
+    if output.raw in FORKS:
+        FORKS[output.raw]()
+        return True, "forked"
+    return True, output.raw
+
+
+def fork_at_exit(log: Path) -> str:
+    def leave() -> None:
+        if os.fork() == 0:
+            sys.exit(0)
+
+    threading.Thread(target=lambda: (time.sleep(0.3), leave())).start()
+    atexit.register(leave)
+    return "forked"
+
+
 DEEDS: dict[str, Callable[[Path], str]] = {
     deed.__name__: deed
     for deed in (
         *(well, fail, leave, leave_politely, die, hang, flood, ask_the_terminal, kill_the_parent, wait),
         *(leave_all_behind, hide_and_hang, hide_and_die, stop_at_the_end),
         *(close_descriptors, close_all_descriptors, replace_descriptors, close_descriptors_and_wait),
+        *(replace_streams, drop_streams, rude_streams, fail_without_streams),
+        fork_at_exit,
     )
 }
 
 
-def unruly() -> Crew:
+def unruly(*, is_reviewed: bool = False) -> Crew:
     of = Agent(role="Hooligan", goal="g", backstory="b", llm=Unruly(model="unruly"), max_retry_limit=0)
     tasks = [
-        Task(name=name, description="Do: {topic} . Log: {log} .", expected_output="text", agent=of)
-        for name in ("start", "trouble")
+        Task(name=name, description="Do: {topic} . Log: {log} .", expected_output="text", agent=of, **more)
+        for name, more in (("start", {}), ("trouble", {"human_input": is_reviewed, "guardrail": guard}))
     ]
     return Crew(agents=[of], tasks=tasks)
+
+
+def reviewed() -> Crew:
+    return unruly(is_reviewed=True)
