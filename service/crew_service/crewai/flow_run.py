@@ -24,6 +24,8 @@ from crew_service.crewai.flow_source import FlowSource
 from crew_service.crewai.nested_tasks import APPROVE, METHOD, REVISE, NestedTasks, TaskAsks
 from crew_service.crewai.usage import TokenMeter
 from crew_service.engine.crew import (
+    STATE_ID,
+    STATE_ID_REFUSED,
     Completed,
     CrewFailed,
     Job,
@@ -81,6 +83,8 @@ class FlowRun:
         self._nested.watch()
 
     def _kickoff(self) -> Any:
+        if STATE_ID in self._job.inputs:  # queued at a terminal, or by an earlier release
+            raise CrewFailed(STATE_ID_REFUSED)
         if self._job.restore_from:
             self._restore(self._job.restore_from)
         internals.stamp(self._flow, self._job.execution_id)

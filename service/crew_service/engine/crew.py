@@ -15,6 +15,12 @@ from typing import Any, Literal, Protocol, TypedDict
 
 from crew_service.engine.printed import Printed
 
+STATE_ID = "id"  # among the inputs of a Flow: CrewAI reads the stored state of that id, and writes over it
+STATE_ID_REFUSED = (
+    "The input 'id' of a Flow names a stored state, which may be anybody's, to be read and overwritten. Leave it out; "
+    "restoreFromStateId starts from the state of an earlier execution."
+)
+
 
 class Cancelled(Exception):
     """The segment ended on request, not because the crew failed."""

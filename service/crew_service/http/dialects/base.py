@@ -11,7 +11,7 @@ from fastapi import HTTPException
 from pydantic import BaseModel, ValidationError
 from sqlalchemy.engine import Row
 
-from crew_service.engine.crew import Crew
+from crew_service.engine.crew import STATE_ID, STATE_ID_REFUSED, Crew
 from crew_service.engine.executions import Decision, Refused, Start
 from crew_service.engine.limits import Limits
 from crew_service.engine.usage import Usage
@@ -48,6 +48,8 @@ class Dialect(ABC):
         missing = sorted(name for name in crew.required if asked.inputs.get(name) is None)
         if missing:
             raise HTTPException(422, f"Missing inputs: {', '.join(missing)}")
+        if crew.kind == "flow" and STATE_ID in asked.inputs:
+            raise HTTPException(self.bad_request, STATE_ID_REFUSED)
         if asked.restoreFromStateId and crew.kind != "flow":
             raise HTTPException(self.bad_request, "restoreFromStateId is for Flows, and this is a crew.")
         own = asked.limits.model_dump(exclude_none=True) if asked.limits else {}
