@@ -156,6 +156,7 @@ ROWS = {
     "S32": ("a Flow's input `id` names another owner's state", "refused; nothing is read or overwritten"),
     "S33": ("a crew's code catches what asks a person", "it is pending all the same"),
     "S40": ("a crew replaces its streams, or forks and exits", "its answer counts"),
+    "S42": ("an edited answer that the model or guardrail refuses", "400; the question stays open"),
     "F1": ("a Flow lists inputs that it does not require", "the kickoff is sent; the service's 422 decides"),
     "F2": ("a Flow's webhook: forged, old, repeated, nested, unknown", "refused, or taken once"),
     "F3": ("an empty answer, an unknown outcome, feedback beside one", "refused with the outcomes; both arrive"),

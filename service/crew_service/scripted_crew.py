@@ -107,6 +107,9 @@ class ScriptedCrew:
             TaskInfo(task.id, task.agent, task.description, bool(task.human_input)) for task in self._scenario.tasks
         ]
 
+    def edit_problem(self, task_id: str, state: dict[str, Any], text: str) -> str | None:
+        return None
+
     def run(self, job: Job, report: Report) -> Completed | PendingReview:
         outputs = [task["output"] for task in job.done]
         meter = _Tokens(self._scenario.tasks, job, report)

@@ -27,9 +27,11 @@ from crew_service.crewai import (
     loading,
     process_tree,
     serialization,
+    task_outputs,
 )
 from crew_service.crewai.channel import LINK_CLOSED, Channel, Message
 from crew_service.crewai.crew_run import CrewRun
+from crew_service.crewai.description import named_tasks
 from crew_service.crewai.errors import Fatal, UnsupportedCrew
 from crew_service.crewai.flow_run import FlowRun
 from crew_service.crewai.flow_source import FlowSource
@@ -186,12 +188,22 @@ def _done(service: ServiceConnection, request: Message) -> Message:
         if "job" not in request:
             raise
         return {"type": "refused", "reason": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+    if "edit" in request:
+        return {"type": "checked", "problem": _edit_problem(served, **request["edit"])}
     if "job" not in request:
         # With the variables of its `.env`, which the service does not read.
         return {"type": "description", "described": described, "secrets": secrets_of(os.environ)}
     internals.let_interruptions_through()
     internals.refuse_terminal(feedback.refuse)
     return serialization.packed(_run_of(served, serialization.job_from(request["job"]), service.report).run())
+
+
+def _edit_problem(served: loading.Served, task_id: str, state: dict[str, Any], text: str) -> str | None:
+    crew = served.crew if isinstance(served, JsonCrew) else served
+    task = None if isinstance(crew, FlowSource) else named_tasks(crew).get(task_id)
+    if task is None or "task" not in state:
+        return "the crew has changed, and has no such task any more"
+    return task_outputs.edit_problem(task, state["task"], text)
 
 
 def _run_of(served: loading.Served, job: Job, report: Report) -> CrewRun | FlowRun:

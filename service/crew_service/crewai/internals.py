@@ -306,6 +306,11 @@ def crew_of(task: Task) -> Crew | None:
     return crew if isinstance(crew, Crew) else None
 
 
+def guardrails_of(task: Task) -> list[Callable[[TaskOutput], tuple[bool, Any]]]:
+    single = [task._guardrail] if task._guardrail else []
+    return [*task._guardrails, *single]
+
+
 def wrap_tasks(settled: Callable[[Task], TaskOutput | None], done: Callable[[Task, TaskOutput], None]) -> None:
     """Ask `settled` before any task of this process runs, and tell `done` after one that ran."""
     execute, aexecute = Task._execute_core, Task._aexecute_core

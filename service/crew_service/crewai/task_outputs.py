@@ -9,6 +9,7 @@ from crewai import Task, TaskOutput
 from crewai.tasks import OutputFormat
 from pydantic import BaseModel, ValidationError
 
+from crew_service.crewai import internals
 from crew_service.engine.crew import CrewFailed
 from crew_service.engine.crew import TaskOutput as StoredOutput
 from crew_service.engine.drafts import json_object_in
@@ -68,19 +69,41 @@ def restored(task: Task, output: StoredOutput) -> TaskOutput:
         expected_output=output.get("expected_output"),
         raw=output["output"],
         agent=output["agent"],
-        pydantic=_model(task, data),
+        pydantic=_fitting(task.output_pydantic, data),
         json_dict=data if task.output_json else None,
         output_format=_format(task),
     )
 
 
-def _model(task: Task, data: Any) -> BaseModel | None:
-    if task.output_pydantic is None or data is None:
+def edit_problem(task: Task, output: StoredOutput, text: str) -> str | None:
+    """Return why a text cannot be the output of a task that waits, as the end of a sentence; None if it can."""
+    try:
+        result = restored(task, edited(output, text))
+        _fitting(task.output_json, result.json_dict)
+    except CrewFailed as failure:
+        return f"its task cannot take it. {failure}"
+    for guardrail in internals.guardrails_of(task):
+        try:
+            passes, said = guardrail(result)
+        except Exception as error:
+            return f"the guardrail of its task failed with {type(error).__name__}: {error}"
+        if not passes:
+            return f"the guardrail of its task refuses it: {said}"
+    return None
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_context=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the object'}: {first['msg']}"
+
+
+def _fitting(model: type[BaseModel] | None, data: Any) -> BaseModel | None:
+    if model is None or data is None:
         return None
     try:
-        return task.output_pydantic.model_validate(data)
+        return model.model_validate(data)
     except ValidationError as error:
-        raise CrewFailed(f"The approved output does not fit the model of its task: {error}") from None
+        raise CrewFailed(f"The approved output does not fit the model of its task: {_first(error)}.") from None
 
 
 def _format(task: Task) -> OutputFormat:

@@ -153,6 +153,7 @@ class Container:
             queue_delay=dialect.queue_delay,
             wake=self.runner.wake,
             cancel=self.runner.cancel,
+            edit_problem=lambda task_id, state, text: crew.edit_problem(task_id, state, text),
         )
         self.flow_answers = FlowAnswers(self.database, self.executions, process.flow_webhook)
 

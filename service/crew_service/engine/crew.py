@@ -210,3 +210,10 @@ class Crew(Protocol):
         ...
 
     def run(self, job: Job, report: Report) -> Completed | PendingReview: ...
+
+    def edit_problem(self, task_id: str, state: dict[str, Any], text: str) -> str | None:
+        """Return why a text cannot be the output of a task that waits, as the end of a sentence; None if it can.
+
+        :param state: what the crew gave with `PendingReview`
+        """
+        ...

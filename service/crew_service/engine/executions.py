@@ -14,6 +14,7 @@ from crew_service import tracing
 from crew_service.engine import events, usage
 from crew_service.engine.crew import TaskOutput
 from crew_service.engine.decisions import AlreadyOver as AlreadyOver
+from crew_service.engine.decisions import BadAnswer as BadAnswer
 from crew_service.engine.decisions import Decision as Decision
 from crew_service.engine.decisions import NotWaiting as NotWaiting
 from crew_service.engine.decisions import Refused as Refused
@@ -46,7 +47,13 @@ Respond = Callable[[str], dict[str, Any]]
 
 
 class Executions:
-    """Of one crew, or of all. `columns`: what a poll reads. `wake`: something is queued. `cancel`: it is over."""
+    """Of one crew, or of all.
+
+    :param columns: what a poll reads
+    :param wake: something is queued
+    :param cancel: it is over
+    :param edit_problem: why the crew cannot take an edited answer, given its task, what it stored, and the text
+    """
 
     def __init__(
         self,
@@ -58,6 +65,7 @@ class Executions:
         queue_delay: float = 0.0,
         wake: Callable[[], None] = lambda: None,
         cancel: Callable[[str, str], None] = lambda execution_id, reason: None,
+        edit_problem: Callable[[str, dict[str, Any], str], str | None] = lambda task_id, state, text: None,
     ) -> None:
         self._database = database
         self._crew = crew
@@ -67,6 +75,7 @@ class Executions:
         self._queue_delay = queue_delay
         self._wake = wake
         self._cancel = cancel
+        self._edit_problem = edit_problem
 
     def kickoff(self, caller: Principal, start: Start, once: IdempotencyKey | None) -> dict[str, Any]:
         now = self._database.now()
@@ -165,6 +174,8 @@ class Executions:
     ) -> dict[str, Any]:
         """Apply the decision; `answer` makes the response from the id that is polled from now on."""
         self._mend(decision.execution_id)
+        if decision.edit:
+            self._check_edit(caller, decision)
         now = self._database.now()
         with self._database.writing() as connection:
             once, earlier = self._repeated(connection, once)
@@ -267,6 +278,24 @@ class Executions:
         if hook and (not hook.get("events") or "crew_kickoff_failed" in hook["events"]):
             body = events.body(row.id, [events.failed(STOPPED, now=now)])
             webhooks.post(connection, row.id, "events", hook, body, now=now)
+
+    def _check_edit(self, caller: Principal, decision: Decision) -> None:
+        """Ask the crew about an edited answer before anything is locked, since its code may take a while.
+
+        Its draft cannot be another one afterwards: an edit names it.
+        """
+        with self._database.reading() as connection:
+            row = queries.by_id(connection, decision.execution_id)
+        if row is None or not self._sees(caller, row) or row.state != State.WAITING:
+            return  # refused where it would be applied
+        try:
+            edit = settled(row.gate, decision).edit
+        except Refused:
+            return
+        if edit is None or row.gate["key"] != decision.task_id:
+            return
+        if problem := self._edit_problem(row.gate["task_id"], row.gate["state"], edit.text):
+            raise BadAnswer(f"edited_output is not accepted because {problem.rstrip('.')}; nothing was changed.")
 
     def _question(self, connection: Connection, caller: Principal, decision: Decision) -> Row[Any]:
         row = queries.locked(connection, decision.execution_id)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from crew_client import Serve
+import requests
+from crew_client import Client, Serve, eventually
 from engine_stub import CREWS
 
 from crew_service.crewai import load
+from crew_service.engine.drafts import draft_sha256
 
 ANN, BOB = "a-token-of-ann", "a-token-of-bob"
 
@@ -40,3 +43,43 @@ def test_the_input_id_of_a_crew_is_an_input_like_others(serve: Serve, tmp_path: 
     client = serve(crew=load(f"{CREWS / 'samples.py'}:last_gate"))
     kickoff_id = client.kickoff(inputs={"id": "a-ticket", "topic": "ducks", "log": str(tmp_path / "log")})
     client.until(kickoff_id, "pending")
+
+
+REFUSED = {
+    '{"x": "many", "why": "mine"}': "x: Input should be a valid integer",
+    '{"x": 3}': "why: Field required",
+    "There you are.": "JSON object",
+}
+OF_THE_GUARDRAIL = {
+    json.dumps({"x": 3, "why": "mine " * 20}): "the guardrail of its task refuses it: it is too long",
+    '{"x": 3, "why": "boom"}': "the guardrail of its task failed with RuntimeError: out of order",
+}
+
+
+@pytest.mark.row("S42")
+def test_s42_an_edit_that_the_model_or_the_guardrail_refuses_leaves_the_question_open(
+    serve: Serve, tmp_path: Path
+) -> None:
+    client = serve(crew=load(f"{CREWS / 'samples.py'}:demanding"))
+    execution = client.kickoff(inputs={"topic": "ducks", "log": str(tmp_path / "log")})
+    for task, problems in (("place", {**REFUSED, **OF_THE_GUARDRAIL}), ("answer", REFUSED)):
+        draft = until_asked(client, execution, task)
+        for text, reason in problems.items():
+            refused = edited(client, execution, task, draft, text)
+            assert refused.status_code == 400, refused.text
+            assert reason in refused.json()["detail"]
+            assert client.status(execution)["status"] == "pending"
+        assert edited(client, execution, task, draft, '{"x": 4, "why": "mine"}').ok
+    tasks = client.until(execution, "completed")["result"]["tasks"]
+    assert [task["output"] for task in tasks] == ['{"x": 4, "why": "mine"}'] * 2
+
+
+def until_asked(client: Client, execution: str, task: str) -> str:
+    """Return the draft of that task."""
+    eventually(lambda: client.status(execution).get("task_id") == task, f"the question of {task}")
+    return str(client.status(execution)["task_output"])
+
+
+def edited(client: Client, execution: str, task: str, draft: str, text: str) -> requests.Response:
+    edit = {"text": text, "output_sha256": draft_sha256(draft)}
+    return client.resume(execution, task_id=task, edited_output=edit)

@@ -233,6 +233,20 @@ def of_a_stranger() -> Crew:
     return Crew(agents=[of], tasks=[task("draft", of, human_input=True)])
 
 
+def demanding() -> Crew:
+    """Two models, and a guardrail that fails at some answers."""
+
+    def brief(output):  # type: ignore[no-untyped-def]
+        if "boom" in output.raw:
+            raise RuntimeError("out of order")
+        return (True, output.raw) if len(output.raw) < 60 else (False, "it is too long")
+
+    answer = '{"x": 3, "why": "there"}'
+    of = agent(llm=Scribe(model="scribe", answers={"place": answer, "answer": answer}))
+    place = task("place", of, output_pydantic=Point, human_input=True, guardrail=brief)
+    return Crew(agents=[of], tasks=[place, task("answer", of, output_json=Point, human_input=True)])
+
+
 class SomeFlow(Flow):
     pass
 
