@@ -25,6 +25,7 @@ from crew_service.crewai import (
     feedback,
     internals,
     loading,
+    output_files,
     process_tree,
     serialization,
     task_outputs,
@@ -195,6 +196,7 @@ def _done(service: ServiceConnection, request: Message) -> Message:
         return {"type": "description", "described": described, "secrets": secrets_of(os.environ)}
     internals.let_interruptions_through()
     internals.refuse_terminal(feedback.refuse)
+    internals.watch_files(output_files.check)
     return serialization.packed(_run_of(served, serialization.job_from(request["job"]), service.report).run())
 
 

@@ -47,7 +47,9 @@ def named_tasks(crew: Crew) -> dict[str, Task]:
     named: dict[str, Task] = {}
     for place, task in enumerate(crew.tasks, 1):
         name = task.name or f"task_{place}"
-        named[name if name not in named else f"{name}_{place}"] = task
+        while name in named:
+            name = f"{name}_{place}"
+        named[name] = task
     return named
 
 

@@ -358,6 +358,18 @@ def refuse_terminal(refuse: Callable[..., Any]) -> None:
         context.request_human_input = refuse  # type: ignore[method-assign]
 
 
+def watch_files(check: Callable[[str, str], None]) -> None:
+    """Show each `output_file` as it was declared, and as inputs have filled it in, before any task of the crew runs."""
+    interpolate = Task.interpolate_inputs_and_add_conversation_history
+
+    def interpolated(task: Task, inputs: dict[str, Any]) -> None:
+        interpolate(task, inputs)
+        if task.output_file and task._original_output_file:
+            check(task._original_output_file, task.output_file)
+
+    Task.interpolate_inputs_and_add_conversation_history = interpolated  # type: ignore[method-assign, assignment]
+
+
 def memory(flow: Flow[Any], jsonable: Callable[[Any], Any]) -> Memory:
     """Return what a Flow knows apart from its state, as plain JSON."""
     known: Memory = {name: sorted(map(str, getattr(flow, name))) for name in SETS}

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import requests
 from crew_client import Client, Serve, eventually
-from engine_stub import CREWS
+from engine_stub import CREWS, EngineStub
 
 from crew_service.crewai import load
+from crew_service.engine.crew import CrewFailed
 from crew_service.engine.drafts import draft_sha256
 
+Player = Callable[..., EngineStub]
 ANN, BOB = "a-token-of-ann", "a-token-of-bob"
 
 
@@ -83,3 +85,26 @@ def until_asked(client: Client, execution: str, task: str) -> str:
 def edited(client: Client, execution: str, task: str, draft: str, text: str) -> requests.Response:
     edit = {"text": text, "output_sha256": draft_sha256(draft)}
     return client.resume(execution, task_id=task, edited_output=edit)
+
+
+@pytest.mark.parametrize("topic", ["../../outside", "/../../outside", "../reports/../outside"])
+def test_an_input_leads_no_output_file_out_of_its_folder(play: Player, tmp_path: Path, topic: str) -> None:
+    crew = play("into_a_file")
+    crew.inputs["topic"] = topic
+    with pytest.raises(CrewFailed, match=r"'reports/\{topic\}.txt' out of its folder; no task was run"):
+        crew.segment()
+    assert crew.calls() == []
+    assert list(tmp_path.parent.glob("*outside*")) == list(tmp_path.glob("*outside*")) == []
+
+
+def test_an_input_names_an_output_file_within_its_folder(play: Player, tmp_path: Path) -> None:
+    crew = play("into_a_file")
+    crew.inputs["topic"] = "birds/ducks"
+    crew.segment()
+    assert (tmp_path / "reports/birds/ducks.txt").read_text() == "final v1"
+
+
+def test_tasks_whose_names_are_those_that_others_would_get_run_each(play: Player) -> None:
+    crew = play("names_that_collide")
+    assert crew.segment().output == "x v1"
+    assert crew.finished() == ["x", "x_3", "x_3_3"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from pathlib import Path
 from typing import Any
 
 from crewai import Agent, Crew, Flow, Process, Task
@@ -69,6 +70,7 @@ def with_callbacks() -> Crew:
 
     def remember(inputs: dict[str, Any]) -> dict[str, Any]:
         logs["log"] = inputs["log"]
+        os.chdir(Path(inputs["log"]).parent)  # inputs do not lead its file out of the working directory
         return {**inputs, "topic": inputs["topic"].upper()}
 
     def of_task(output: TaskOutput) -> None:
@@ -231,6 +233,21 @@ class Stranger(BaseAgent):
 def of_a_stranger() -> Crew:
     of = Stranger(role="Stranger", goal="g", backstory="b", llm=Scribe(model="scribe"))
     return Crew(agents=[of], tasks=[task("draft", of, human_input=True)])
+
+
+def names_that_collide() -> Crew:
+    of = agent()
+    return Crew(agents=[of], tasks=[task(name, of) for name in ("x", "x_3", "x")])
+
+
+def into_a_file() -> Crew:
+    """Its working directory is that of its log; an input names the file."""
+    of = agent()
+    return Crew(
+        agents=[of],
+        tasks=[task("draft", of), task("final", of, output_file="reports/{topic}.txt")],
+        before_kickoff_callbacks=[lambda inputs: os.chdir(Path(inputs["log"]).parent) or inputs],
+    )
 
 
 def demanding() -> Crew:
