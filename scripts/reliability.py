@@ -46,7 +46,7 @@ UNNOTICED = frozenset(
         "S22",
         "S23",
     }
-    | {"S11", "S17", "S24", "S25", "S26", "S27", "S28", "S29", "S32", "S40", "F1"}
+    | {"S11", "S17", "S24", "S25", "S26", "S27", "S28", "S29", "S32", "S39", "S40", "F1"}
 )
 
 # What may happen, and its outcome.
@@ -155,6 +155,7 @@ ROWS = {
     "S31": ("two neighbouring releases on one PostgreSQL", "nothing is lost or doubled, or one refuses"),
     "S32": ("a Flow's input `id` names another owner's state", "refused; nothing is read or overwritten"),
     "S33": ("a crew's code catches what asks a person", "it is pending all the same"),
+    "S39": ("secrets of the service, and of one owner", "in no environment or command line, and never another's"),
     "S40": ("a crew replaces its streams, or forks and exits", "its answer counts"),
     "S42": ("an edited answer that the model or guardrail refuses", "400; the question stays open"),
     "F1": ("a Flow lists inputs that it does not require", "the kickoff is sent; the service's 422 decides"),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sys
 
+from crew_service import restart
+
 
 def main() -> int:
+    arguments = restart.arguments()  # before anything that takes long is imported
     try:
         from crew_service.cli import main as run
     except ModuleNotFoundError as error:
@@ -15,7 +18,7 @@ def main() -> int:
         sentence = f"The crew service needs {package!r}: pip install airflow-crew-service."
         print(sentence, file=sys.stderr)  # noqa: T201
         return 2
-    return run()
+    return run(arguments)
 
 
 if __name__ == "__main__":

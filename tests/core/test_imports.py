@@ -75,6 +75,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 KNOWS_ALL = ("testing",)
 SERVICE_MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "prices": (),
+    "restart": (),
     "settings": ("prices",),
     "logs": (),
     "tracing": (),
@@ -82,7 +83,7 @@ SERVICE_MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "storage": ("storage.states",),
     "engine": ("storage", "settings", "prices", "tracing"),
     "scripted_crew": ("engine", "tracing"),
-    "crewai": ("engine", "tracing", "prices"),
+    "crewai": ("engine", "tracing", "prices", "restart"),
     "targets": ("engine", "scripted_crew", "crewai"),
     "image": ("engine", "crewai"),
     "offline_model": ("engine",),

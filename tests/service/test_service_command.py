@@ -33,6 +33,25 @@ def test_a_token_is_made_printed_once_alone_on_its_line_and_works(command: Calla
     assert token not in service.log.read_text()
 
 
+@pytest.mark.row("S39")
+def test_s39_no_secret_stands_in_the_environment_or_on_the_command_line_of_a_service(
+    command: Callable[..., Command],
+) -> None:
+    environment = {"CREW_SERVICE_TOKEN": "secret-of-all", "CREW_SERVICE_WEBHOOK_SECRET": "secret-of-hooks"}
+    options = ["--user-token", "ann=secret-of-ann", "--user-token=bob=secret-of-bob", "--flow-webhook-sec", "secret-f"]
+    service = command(*options, "--workers", "3", environment={**environment, "A_MODEL_KEY": "kept"})
+    place = Path(f"/proc/{service.process.pid}")
+    told = (place / "environ").read_text() + (place / "cmdline").read_text()
+    assert "secret-" not in told
+    assert "CREW_SERVICE_" not in told
+    assert "A_MODEL_KEY=kept" in told
+    assert told.endswith("\0".join(["serve", "--port", "0", "--workers", "3", ""]))
+    assert not [file for file in (place / "fd").iterdir() if "memfd" in str(file.readlink())]
+    for token in ("secret-of-all", "secret-of-ann", "secret-of-bob"):
+        assert service.client(token).get("/inputs").ok
+    assert service.stop() == 0
+
+
 def test_a_token_of_the_environment_is_taken_and_not_printed(command: Callable[..., Command]) -> None:
     service = command("--user-token", "ann=ann-token", environment={"CREW_SERVICE_TOKEN": "from-the-environment"})
     for token in ("from-the-environment", "ann-token"):

@@ -18,6 +18,7 @@ from importlib.metadata import version
 from crew_service.crewai import process_tree
 from crew_service.crewai.channel import Channel, Message
 from crew_service.crewai.output import LoadingLog, Output
+from crew_service.restart import PREFIX
 
 SETTINGS = {
     "CREWAI_DISABLE_TELEMETRY": "true",
@@ -26,7 +27,6 @@ SETTINGS = {
 }
 """A crew behind the service sends nothing to CrewAI and asks nothing of PyPI, unless the environment says so."""
 
-OF_THE_SERVICE = "CREW_SERVICE_"  # its tokens, secrets and database: a crew must not hold the keys to the service
 OLDEST = "1.15.3"  # the first with hooks around each task
 READY = 180.0  # seconds; importing CrewAI takes about five on an idle machine
 
@@ -122,7 +122,7 @@ class ProcessPool:
             self._process.wait()
         mine, theirs = socket.socketpair()
         command = [sys.executable, "-m", f"{__package__}.fork_server", str(theirs.fileno())]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(OF_THE_SERVICE)}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603
                 command,

@@ -33,7 +33,8 @@ class Service:
         names = {"CREW_SERVICE_USER_TOKENS": "ann=a-token-of-ann", "CREW_SERVICE_WEBHOOK_SECRET": "a-secret"}
         keys = {"CREW_SERVICE_TOKEN": TOKEN, "CREW_SERVICE_DB": "crew-service.db", **names}
         environment = {**keys, "PYTHONPATH": os.pathsep.join(filter(None, places)), "OF_A_MODEL_API_KEY": MODEL_KEY}
-        self.command = self._start(*self._crews, "--workers", "8", environment=environment)
+        options = ("--workers", "9", "--user-token", "bob=a-token-of-bob")
+        self.command = self._start(*self._crews, *options, environment=environment)
 
     def restart(self) -> None:
         self.command.kill()
@@ -180,12 +181,12 @@ def hidden_processes(service: Served, log: Path) -> Iterator[None]:
     service.cancel(execution)
 
 
-@pytest.mark.row("S7")
+@pytest.mark.row("S7", "S39")
 def test_s7_crews_that_fail_leave_hang_or_flood_end_as_errors_and_harm_no_other(
     served: Callable[[str], Served], tmp_path: Path
 ) -> None:
     service = served("unruly:unruly")
-    topics = ["hang", "fail", "leave", "leave_politely", "die", "flood", "ask_the_terminal", "well"]
+    topics = ["hang", "fail", "leave", "leave_politely", "die", "flood", "ask_the_terminal", "well", "spy"]
     running = {topic: service.kickoff(topic=topic, log=str(tmp_path / topic)) for topic in topics}
     ended = {topic: service.reached(running[topic], "completed", "error") for topic in topics[1:]}
     errors = {topic: status["error"] for topic, status in ended.items() if "error" in status}
@@ -197,6 +198,7 @@ def test_s7_crews_that_fail_leave_hang_or_flood_end_as_errors_and_harm_no_other(
     assert errors == {}
     assert ended["flood"]["result"]["output"] == "dry again"
     assert ended["well"]["result"]["output"] == "done well, knowing []", "crews see none of the service's keys"
+    assert ended["spy"]["result"]["output"] == f"{service.command.process.pid} tells []", "nor in /proc"
     printed = {topic: service.printed(running[topic]) for topic in topics[1:]}
     assert "the last drop\n" in printed["flood"]
     assert 2**20 - 64 <= len(printed["flood"]) <= 2**20

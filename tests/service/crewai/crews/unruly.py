@@ -37,6 +37,18 @@ def well(log: Path) -> str:
     return f"done well, knowing {[name for name in os.environ if name.startswith('CREW_SERVICE_')]}"
 
 
+def spy(log: Path) -> str:
+    """Look for variables and arguments of the service in the processes above this one."""
+    found, pid = "", os.getpid()
+    while pid > 1:
+        for name in ("environ", "cmdline"):
+            found += Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+        if "crew_service\0serve" in found:
+            break
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return f"{pid} tells {sorted(word for word in found.split(chr(0)) if 'CREW_SERVICE_' in word or 'a-token' in word)}"
+
+
 def fail(log: Path) -> str:
     raise ValueError("bad input")
 
@@ -236,7 +248,7 @@ def fork_at_exit(log: Path) -> str:
 DEEDS: dict[str, Callable[[Path], str]] = {
     deed.__name__: deed
     for deed in (
-        *(well, fail, leave, leave_politely, die, hang, flood, ask_the_terminal, kill_the_parent, wait),
+        *(well, spy, fail, leave, leave_politely, die, hang, flood, ask_the_terminal, kill_the_parent, wait),
         *(leave_all_behind, hide_and_hang, hide_and_die, stop_at_the_end),
         *(close_descriptors, close_all_descriptors, replace_descriptors, close_descriptors_and_wait),
         *(replace_streams, drop_streams, rude_streams, fail_without_streams),

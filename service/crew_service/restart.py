@@ -1,0 +1,64 @@
+"""Starts the command again without its secrets in the environment and on the command line.
+
+Crews run as the same user, who may read both of every process. The secrets go by a descriptor that is read and closed
+before a crew is loaded; the process keeps its id, and a supervisor notices nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+
+PREFIX = "CREW_SERVICE_"  # of variables: tokens, secrets and the database, which no crew is to hold
+PASSED = "_CREW_PASSED"  # the number of the descriptor
+SERVING = ("serve", "work")  # what loads crews
+SECRET = (
+    *("--token", "--user-token", "--crew-token", "--db"),
+    *("--webhook-secret", "--flow-webhook", "--flow-webhook-secret"),
+)
+
+
+def arguments() -> list[str]:
+    """Return the arguments of the command, after a second start where it serves crews and has something to hide."""
+    if (passed := os.environ.pop(PASSED, None)) is not None:
+        with open(int(passed), encoding="ascii") as file:
+            given = json.load(file)
+        os.environ.update(given["environment"])
+        return list(given["arguments"])
+    given = sys.argv[1:]
+    hidden = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
+    shown = list(_shown(given))
+    if given[:1] and given[0] in SERVING and (hidden or shown != given):
+        _start_again(given, shown, hidden)
+    return given
+
+
+def _start_again(given: list[str], shown: list[str], hidden: dict[str, str]) -> None:
+    descriptor = _nameless_file()
+    os.set_inheritable(descriptor, True)
+    with open(descriptor, "w", encoding="ascii", closefd=False) as file:
+        json.dump({"arguments": given, "environment": hidden}, file)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    left = {name: value for name, value in os.environ.items() if name not in hidden}
+    interpreter = sys.orig_argv[1 : len(sys.orig_argv) - len(given)]  # its own options, and what it runs
+    os.execve(sys.executable, [sys.executable, *interpreter, *shown], {**left, PASSED: str(descriptor)})  # noqa: S606
+
+
+def _nameless_file() -> int:
+    if sys.platform == "linux":
+        return os.memfd_create("crew-service")
+    return os.dup(tempfile.TemporaryFile().fileno())
+
+
+def _shown(given: list[str]) -> Iterator[str]:
+    """Leave out options with a secret; argparse takes the beginning of a name for the name."""
+    words = iter(given)
+    for word in words:
+        name, has_value, _ = word.partition("=")
+        if not (name.startswith("--") and name != "--crew" and any(each.startswith(name) for each in SECRET)):
+            yield word
+        elif not has_value:
+            next(words, None)
