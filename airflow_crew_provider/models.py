@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -149,21 +150,60 @@ class Execution:
 
 
 HIGHEST_FIGURE = 2**63
+REQUESTS = ("successful_requests", "requests")  # to models, in a usage
 
 
 def total_tokens(usage: Json | None) -> int | float | None:
-    """Read how many tokens were used in all; None where the service does not say.
+    """Read how many tokens were used in all; None where the service does not say, or says none beside requests.
 
     Where it gives a total that is less than its parts, as 0 beside them, the parts count.
     """
-    sent, received = (reported(usage, f"{each}_tokens") for each in ("prompt", "completion"))
-    whole = None if sent is None or received is None else sent + received
-    return max((each for each in (reported(usage, "total_tokens"), whole) if each is not None), default=None)
+    given = _tokens(usage)
+    if given is None:
+        return None
+    most = max(given, _sum(_tokens(used) for used in by_model(usage).values()))
+    return most if most or not _has_requests(usage) else None
+
+
+def _tokens(used: Json | None) -> int | float | None:
+    """Read the tokens of an execution or of one of its models: the total, or both of its parts if they are more."""
+    parts = [reported(used, f"{each}_tokens") for each in ("prompt", "completion")]
+    whole = reported(used, "total_tokens")
+    return None if whole is None and None in parts else max(whole or 0, _sum(parts))
 
 
 def cost_usd(usage: Json | None) -> int | float | None:
-    """Read what an execution cost; None where the service does not say, or a model has no price."""
-    return reported(usage, "cost_usd")
+    """Read what an execution cost; None where the service does not say, or a model has no price.
+
+    Where it gives a cost that is less than those of its models, theirs count. Nothing is not the cost of requests whose
+    tokens are not known.
+    """
+    costs, whole = model_costs(usage), reported(usage, "cost_usd")
+    if whole is None or None in costs.values():
+        return None
+    most = max(whole, _sum(costs.values()))
+    return most if most or total_tokens(usage) or not _has_requests(usage) else None
+
+
+def _has_requests(usage: Json | None) -> bool:
+    """Whether models were asked at all."""
+    return any(reported(used, name) for used in (usage, *by_model(usage).values()) for name in REQUESTS)
+
+
+def by_model(usage: Json | None) -> dict[str, Json]:
+    """Read the usage of each model that the service names."""
+    given = usage.get("by_model") if isinstance(usage, dict) else None
+    return {name: used for name, used in given.items() if isinstance(used, dict)} if isinstance(given, dict) else {}
+
+
+def model_costs(usage: Json | None) -> dict[str, int | float | None]:
+    """Read the costs by model, of those for which the service gives one; None for a model without a price."""
+    return {model: reported(used, "cost_usd") for model, used in by_model(usage).items() if "cost_usd" in used}
+
+
+def _sum(parts: Iterable[int | float | None]) -> int | float:
+    """Add up the figures that are known, which is the least that was used."""
+    return min(round(sum(each for each in parts if each is not None), 10), HIGHEST_FIGURE)
 
 
 def reported(usage: Json | None, name: str) -> int | float | None:

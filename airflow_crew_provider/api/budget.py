@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import Json, cost_usd, reported, total_tokens
+from airflow_crew_provider.models import Json, cost_usd, model_costs, reported, total_tokens
 
 FAIL, IGNORE, ASK = "fail", "ignore", "ask"
 UNCOUNTED = "uncounted_calls"  # of models that did not say how many tokens they used
@@ -68,13 +68,17 @@ NO_BUDGET = Budget()
 
 
 def figures(usage: Json | None) -> Json | None:
-    """Return what of a usage a limit is compared with; None where nothing is known."""
+    """Return what of a usage a limit is compared with; None where nothing is known.
+
+    Read again, it gives the same: of a cost that is not known, the parts that say the least that it was.
+    """
     known: Json = {
         "total_tokens": total_tokens(usage),
         "cost_usd": cost_usd(usage),
         UNCOUNTED: reported(usage, UNCOUNTED),
     }
-    if known["cost_usd"] is None and (costs := _costs(usage)):
+    if known["cost_usd"] is None and (costs := model_costs(usage)):
+        known["cost_usd"] = reported(usage, "cost_usd")
         known["by_model"] = {model: {"cost_usd": cost} for model, cost in costs.items()}
     return {name: value for name, value in known.items() if value is not None} or None
 
@@ -82,8 +86,10 @@ def figures(usage: Json | None) -> Json | None:
 def known_cost(usage: Json | None) -> float | None:
     """Read what an execution cost; where a model has no price, what the others did, which is the least that it cost."""
     whole = cost_usd(usage)
-    parts = [cost for cost in _costs(usage).values() if cost is not None]
-    return whole if whole is not None or not parts else round(sum(parts), 10)
+    parts = [cost for cost in model_costs(usage).values() if cost is not None]
+    if whole is not None or not parts:
+        return whole
+    return max(round(sum(parts), 10), reported(usage, "cost_usd") or 0)
 
 
 def at_least(usage: Json | None) -> str:
@@ -91,15 +97,8 @@ def at_least(usage: Json | None) -> str:
     return "at least " if cost_usd(usage) is None else ""
 
 
-def _costs(usage: Json | None) -> dict[str, int | float | None]:
-    """Read the costs by model, of those that the service names; None for a model without a price."""
-    models = usage.get("by_model") if isinstance(usage, dict) else None
-    given = models.items() if isinstance(models, dict) else ()
-    return {model: reported(used, "cost_usd") for model, used in given if isinstance(used, dict) and "cost_usd" in used}
-
-
 def _without_cost(usage: Json | None, quoted: Callable[[str], str]) -> str:
-    unknown = [quoted(model[:LONGEST_NAME]) for model, cost in _costs(usage).items() if cost is None]
+    unknown = [quoted(model[:LONGEST_NAME]) for model, cost in model_costs(usage).items() if cost is None]
     more = [f"{len(unknown) - MOST_NAMED} more"] if len(unknown) > MOST_NAMED else []
     return f"; not known is the cost of {', '.join(unknown[:MOST_NAMED] + more)}" if unknown else ""
 

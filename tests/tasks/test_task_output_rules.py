@@ -12,9 +12,9 @@ from airflow.providers.common.compat import sdk
 from airflow.providers.common.compat.sdk import AirflowException
 from warning_log import WarningLog
 
-from airflow_crew_provider.api.budget import Budget
+from airflow_crew_provider.api.budget import Budget, figures
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import Execution, ExecutionState, TaskResult
+from airflow_crew_provider.models import Execution, ExecutionState, TaskResult, cost_usd, total_tokens
 from airflow_crew_provider.wait import output as output_storage
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from airflow_crew_provider.wait.output import OutputRules
@@ -185,6 +185,56 @@ def test_n30_tokens_and_costs_are_limits_of_their_own(log: WarningLog, budget: B
     with pytest.raises(CrewTaskFailed) as error:
         OutputRules(budget=budget).applied(completed(usage=usage), log)
     assert said in str(error.value)
+
+
+PRICED = {"by_model": {"a": {"cost_usd": 50}, "b": {"cost_usd": 1.5}}}
+UNPRICED = {"by_model": {"a": {"cost_usd": 50}, "b": {"cost_usd": None}}}
+NO_FIGURES = [
+    {"total_tokens": 0, "cost_usd": 0, "successful_requests": 3},
+    {"total_tokens": 0, "cost_usd": 0.0, "prompt_tokens": 0, "completion_tokens": 0, "requests": 1},
+    {"total_tokens": 0, "cost_usd": 0, "by_model": {"a": {"total_tokens": 0, "requests": 2}}},
+    {"cost_usd": None, "successful_requests": 3},
+]
+
+
+@pytest.mark.row("N30")
+@pytest.mark.parametrize("usage", NO_FIGURES, ids=str)
+def test_n30_nothing_beside_requests_is_not_known(log: WarningLog, usage: Any) -> None:
+    for budget, said in ((Budget(5), "how many tokens it used"), (Budget(max_cost=0.5), "what it cost")):
+        with pytest.raises(CrewTaskFailed, match=said):
+            OutputRules(budget=budget).applied(completed(usage=usage), log)
+
+
+@pytest.mark.row("N30")
+@pytest.mark.parametrize(
+    ("usage", "tokens", "cost"),
+    [
+        ({"cost_usd": 0, **PRICED}, None, 51.5),
+        ({"cost_usd": 99, **PRICED}, None, 99),
+        ({"total_tokens": 0, "by_model": {"a": {"total_tokens": 7}, "b": {"prompt_tokens": 1}}}, 7, None),
+        ({"total_tokens": 0, "prompt_tokens": 8}, 8, None),
+        ({"total_tokens": 9, "cost_usd": 0, "successful_requests": 1}, 9, 0),  # of a model that costs nothing
+        ({"total_tokens": 0, "cost_usd": 0}, 0, 0),
+        ({"prompt_tokens": 8}, None, None),
+        ({"by_model": {"a": {"total_tokens": 7}}}, None, None),
+        ({"cost_usd": 3, **UNPRICED}, None, None),
+        ({"total_tokens": 2**63, "prompt_tokens": 2**63, "completion_tokens": 2**63}, 2**63, None),
+        ({"by_model": [7], "total_tokens": 1, "cost_usd": 1}, 1, 1),
+    ],
+    ids=str,
+)
+def test_n30_a_whole_that_is_less_than_its_parts_is_their_sum(usage: Any, tokens: Any, cost: Any) -> None:
+    assert (total_tokens(usage), cost_usd(usage)) == (tokens, cost)
+    limits = Budget(1, 0.5)
+    assert limits.passed_by(figures(usage)) == limits.passed_by(usage)
+    assert bool(limits.unknown_in(figures(usage))) is bool(limits.unknown_in(usage))
+
+
+@pytest.mark.row("N30")
+@pytest.mark.parametrize("whole", [None, 0, 3])
+def test_n30_of_a_cost_that_is_not_known_the_parts_are_the_least(whole: Any) -> None:
+    said = Budget(max_cost=0.5).passed_by({"cost_usd": whole, **UNPRICED})
+    assert said == "cost at least 50 USD, more than max_cost of 0.5"
 
 
 @pytest.mark.row("N30")
