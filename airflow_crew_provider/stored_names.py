@@ -34,6 +34,7 @@ FLOW_RUN_KEY = "crew_flow_run_"  # which DAG run started an execution, or waits 
 # Task state: what a task must know in its next try.
 KICKOFF_STATE = "crew_kickoff"
 RESUME_STATE = "crew_resume"
+AGENT_STATE = "crew_agent"  # followed by the hash of a question, and how often it was asked before
 WATCH_STATE = "crew_watch"
 REVIEW_STATE = "crew_review"
 

@@ -85,6 +85,7 @@ ROWS = {
     "N32": ("what an operator adds by itself differs", "still the same request"),
     "N33": ("an execution goes over its budget", "it is stopped; retries start nothing"),
     "N35": ("404 for an execution that runs, for a while or elsewhere", "a stop is tried; no second execution"),
+    "N36": ("an agent's second question fails, and its task is retried", "the first is not asked again"),
     "A1": ("worker killed between the POST and its record", "no second execution; the next try says so"),
     "A2": ("worker killed while it waits", "the next try waits for the same execution"),
     "A3": ("triggerer killed with 100 waits", "all go on in another one, with their deadlines"),

@@ -88,9 +88,9 @@ class Attempt:
 
         :param kept: the record; of release 0.1 without the number of its try, of 0.2.0 without the start of its run
         """
-        return bool(kept.get("try_number", 0) < self.try_number) and not self._is_of_another_run(kept)
+        return bool(kept.get("try_number", 0) < self.try_number) and not self.is_of_another_run(kept)
 
-    def _is_of_another_run(self, kept: Json) -> bool:
+    def is_of_another_run(self, kept: Json) -> bool:
         """Whether the DAG run has another start than when a record was kept, which no clear explains.
 
         A clear that lets a run that was over start again is counted, in the same transaction.

@@ -7,10 +7,15 @@ installs. Airflow tries a task again whatever failed in it, so an error also say
     our own error, unchanged     nothing was started, and a later try may succeed
     ManagedAgentInvocationError  nothing was started, and a later try would fail alike
     CrewAgentFailed              a crew may have been started: the task fails without further tries
+
+What was started for a question is kept by the task that asks, so that a retry of it goes on with that: another
+question, or another tool, may have failed. A clear asks anew.
 """
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +31,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.client.deployment import FLOW
 from airflow_crew_provider.compat import metrics
-from airflow_crew_provider.compat.task_state import task_identity
+from airflow_crew_provider.compat.task_state import Attempt, NoTaskState, task_identity, task_state_of
 from airflow_crew_provider.exceptions import (
     REFUSED,
     CrewBadRequest,
@@ -34,7 +39,9 @@ from airflow_crew_provider.exceptions import (
     CrewError,
     CrewExecutionFailed,
 )
-from airflow_crew_provider.models import Execution, Json, Kickoff, reported
+from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, Sender, fingerprint
+from airflow_crew_provider.models import Execution, ExecutionState, Json, Kickoff, reported
+from airflow_crew_provider.stored_names import AGENT_STATE
 from airflow_crew_provider.wait.watch import (
     COMPLETED,
     FAILED,
@@ -78,6 +85,7 @@ except ImportError:
 PLATFORM = "crewai.crew"
 LONGEST = 3600.0  # seconds, for a request without a limit of its own
 POLL_INTERVAL = 2.0
+OVER = (ExecutionState.COMPLETED, ExecutionState.ERROR)
 SENT = "The task was ended while the kickoff was under way, so a crew may run"
 WHAT_NOW = (
     "The task is not tried again, since a second kickoff could run the crew twice; clear it to ask again. Check at the "
@@ -135,15 +143,11 @@ class Consultation:
         self._deadline = time.time() + self._seconds
 
     def answer(self, prompt: str) -> Execution:
-        """Start the crew with a prompt, and return its completed execution."""
+        """Start the crew with a prompt, unless an earlier try has, and return its completed execution."""
         with _nothing_started():
-            name = self._input()
-            try:
-                kickoff_id = self._kickoff({name: prompt})
-            except CrewBadRequest as error:
-                raise ManagedAgentRejected(str(error)) from error
-        metrics.started(self._crew.crew_conn_id)
-        self._crew.log.info("Started execution %s of the crew at connection %s", kickoff_id, self._crew.crew_conn_id)
+            asked = {"connection": self._crew.crew_conn_id, "prompt": prompt, "input": self._prompt_input}
+            self._record = _record_of(asked)
+            kickoff_id = self._started_before() or self._start(prompt)
         try:
             return self._completed(kickoff_id)
         except CrewAgentFailed:
@@ -154,7 +158,45 @@ class Consultation:
             self._crew.log.warning("%s", self._stopped(kickoff_id))
             raise
 
+    # --- what an earlier try has started ---
+
+    def _started_before(self) -> str | None:
+        """Return the execution that an earlier try has started for this question, unless it failed or is not wanted."""
+        record = self._record
+        kickoff_id = record.kickoff_id
+        if kickoff_id is None:
+            return None
+        reply = self._polled(kickoff_id, self._left())
+        state = reply.state if isinstance(reply, Execution) else None
+        if not record.cleared and state is not ExecutionState.ERROR:
+            self._crew.log.info("An earlier try has asked this: execution %s; going on with it", kickoff_id)
+            return kickoff_id
+        if state not in OVER:
+            self._crew.log.warning("The task was cleared. %s", self._stopped(kickoff_id))
+        record.note(finished=state in OVER)
+        return None
+
+    def _refuse_unknown(self, sender: Sender) -> None:
+        """Refuse a second kickoff after one of unknown outcome, unless the service knows it by its key."""
+        keyed = self._crew.connection.idempotency_keys
+        if self._record.earlier is Earlier.UNKNOWN and (not keyed or self._record.changes(sender)):
+            raise CrewAgentFailed(
+                f"An earlier try sent a kickoff for this question; its outcome is unknown. {WHAT_NOW}"
+            )
+
     # --- the kickoff ---
+
+    def _start(self, prompt: str) -> str:
+        sender = Sender.of(self._crew.connection)
+        self._refuse_unknown(sender)
+        name = self._input()
+        try:
+            kickoff_id = self._kickoff({name: prompt}, sender)
+        except CrewBadRequest as error:
+            raise ManagedAgentRejected(str(error)) from error
+        metrics.started(self._crew.crew_conn_id)
+        self._crew.log.info("Started execution %s of the crew at connection %s", kickoff_id, self._crew.crew_conn_id)
+        return kickoff_id
 
     def _input(self) -> str:
         """Return the input that takes the prompt.
@@ -182,22 +224,31 @@ class Consultation:
             raise CrewConnectionError(f"{over}. Nothing was started")
         return left
 
-    def _kickoff(self, inputs: Json) -> str:
-        """Send the kickoff, once."""
-        left = self._left()
+    def _kickoff(self, inputs: Json, sender: Sender) -> str:
+        """Send the kickoff, once, and record it."""
+        left, keyed = self._left(), self._crew.connection.idempotency_keys
+        key = self._record.intend(sender, keyed=keyed, asked_in=self._record.attempt.try_number)
+        request = Kickoff(inputs=inputs, meta=_meta(), idempotency_key=key if keyed else None)
         try:
-            kickoff_id: str = self._crew.send_kickoff(Kickoff(inputs=inputs, meta=_meta()), timeout=left).kickoff_id
-            return kickoff_id
-        except REFUSED:
-            raise
+            kickoff_id: str = self._crew.send_kickoff(request, timeout=left).kickoff_id
+        except REFUSED as error:
+            # One that was sent before, under the same key, may have been taken then.
+            if self._record.failed(error) or is_transient(error):
+                raise
+            raise CrewAgentFailed(f"{error}. {WHAT_NOW}") from error
         except (Exception, AirflowTaskTimeout) as error:
             metrics.outcome_unknown(self._crew.crew_conn_id, "kickoff")
             said = f"{SENT}: {error}" if isinstance(error, AirflowTaskTimeout) else error
             raise CrewAgentFailed(f"{said}. {WHAT_NOW}") from error
         except BaseException:  # such as the end of the worker
             metrics.outcome_unknown(self._crew.crew_conn_id, "kickoff")
-            self._crew.log.warning("%s. A later try would start another", SENT)
+            self._crew.log.warning("%s. A later try starts no other", SENT)
             raise
+        try:
+            self._record.done(kickoff_id)
+        except Exception as error:  # whatever it is: the execution runs
+            self._crew.log.error("Execution %s was started, but its id could not be recorded: %s", kickoff_id, error)
+        return kickoff_id
 
     # --- the wait ---
 
@@ -231,11 +282,18 @@ class Consultation:
             return time.sleep(step.seconds)
         if isinstance(step, Results):
             return []
+        if isinstance(step, Poll):
+            return self._polled(kickoff_id, step.timeout)
         try:
-            if not isinstance(step, Poll):
-                return self._crew.refresh()
-            metrics.polled(self._crew.crew_conn_id, in_triggerer=False)
-            return self._crew.client.send(endpoints.status(kickoff_id), timeout=step.timeout)
+            return self._crew.refresh()
+        except CrewError as error:
+            return error
+
+    def _polled(self, kickoff_id: str, timeout: float | None) -> Execution | CrewError:
+        metrics.polled(self._crew.crew_conn_id, in_triggerer=False)
+        try:
+            seen: Execution = self._crew.client.send(endpoints.status(kickoff_id), timeout=timeout)
+            return seen
         except CrewError as error:
             return error
 
@@ -245,6 +303,34 @@ class Consultation:
             return fate_of_stop(kickoff_id, self._crew.stop(kickoff_id))
         except CrewError as error:
             return fate_of_stop(kickoff_id, error)
+
+
+_FINDING = threading.Lock()  # a model may ask several questions at once
+
+
+def _record_of(question: Json) -> PostRecord:
+    """Return the record of a question; one that is asked again in the same try has another."""
+    name = fingerprint(question)
+    try:
+        context = get_current_context()
+    except Exception:  # outside of a task
+        return PostRecord(NoTaskState(), Attempt(), name)
+    attempt = Attempt.of(context, context.get("task"))
+    with _FINDING:
+        names = (f"{AGENT_STATE}__{name[:16]}_{number}" for number in itertools.count(1))
+        records = (PostRecord(task_state_of(context, each), attempt, name) for each in names)
+        record = next(each for each in records if not _is_asked_now(each))
+        if attempt.is_of_another_run(record.record):
+            record.record = {}
+        attempt.tell_doubt(record.record)
+        record.note(asked_in=attempt.try_number)
+    return record
+
+
+def _is_asked_now(record: PostRecord) -> bool:
+    """Whether this try has asked the question of a record already."""
+    kept, attempt = record.record, record.attempt
+    return kept.get("asked_in") == attempt.try_number and not attempt.is_of_another_run(kept)
 
 
 @contextmanager

@@ -53,7 +53,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "compat": (*VALUES, "api"),
     "client": (*VALUES, "api", "compat"),
     "hooks": (*VALUES, "api", "client", "compat", "get_provider_info"),
-    "hooks.agent": (*VALUES, "api", "client", "compat", "wait.watch"),  # what a poll means, which is pure
+    "hooks.agent": (*VALUES, "api", "client", "compat", "wait.watch", "kickoff.post_record"),
     "wait": BELOW,
     "inbox": (*BELOW, "wait"),
     "inbox.plugin": ("inbox", "flows", "review"),

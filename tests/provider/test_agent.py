@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -253,6 +254,102 @@ def test_polls_that_fail_for_good_are_a_failure_after_the_start(server: FaultSer
 def test_polls_that_fail_for_a_while_are_forgiven(server: FaultServer) -> None:
     server.on(POLL, Reply(status=503), NoReply(RESET), SPEC.completed)
     assert ask().text == "the output"
+
+
+# --- in the next try of the task ---
+
+
+@pytest.fixture
+def asking(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> TaskRun:
+    """Return the task that asks, at a service that completes two executions."""
+    task_run = TaskRun("ask")
+    monkeypatch.setattr(agents, "get_current_context", task_run.context)
+    server.on(START, {"kickoff_id": "k-1"}, {"kickoff_id": "k-2"})
+    for each in ("k-1", "k-2"):
+        server.on(f"GET /status/{each}", SPEC.completed).on(f"POST /stop/{each}", STOPPED)
+    return task_run
+
+
+@pytest.mark.row("N36")
+def test_n36_a_question_that_was_answered_is_not_asked_again_when_another_one_fails(
+    server: FaultServer, asking: TaskRun
+) -> None:
+    assert ask("What is tea?").trace_ref == "k-1"
+    server.on(START, Reply(status=429), {"kickoff_id": "k-2"})
+    with pytest.raises(CrewRateLimited):
+        ask("And coffee?")
+    asking.retry()
+    assert ask("What is tea?").trace_ref == "k-1"
+    assert ask("And coffee?").trace_ref == "k-2"
+    assert starts(server) == 3, "the first, the one that was refused, and the second"
+    asking.retry()
+    assert [ask("And coffee?").trace_ref, ask("What is tea?").trace_ref] == ["k-2", "k-1"]
+    assert starts(server) == 3
+
+
+@pytest.mark.row("N36")
+def test_n36_a_question_that_is_asked_twice_in_a_try_has_two_answers_in_the_next_one_too(
+    server: FaultServer, asking: TaskRun
+) -> None:
+    for _ in range(2):
+        assert [ask().trace_ref, ask().trace_ref] == ["k-1", "k-2"]
+        asking.retry()
+    assert starts(server) == 2
+
+
+@pytest.mark.row("N36", "A2")
+def test_n36_a_try_after_a_dead_worker_goes_on_with_the_execution(server: FaultServer, asking: TaskRun) -> None:
+    server.on(POLL, SPEC.running).on(STOP, 503)
+    with pytest.raises(Ended), interrupted(Ended, lambda: server.sent(POLL)):
+        ask()
+    server.on(POLL, SPEC.running, SPEC.completed)
+    asking.retry()
+    assert (ask().trace_ref, starts(server)) == ("k-1", 1)
+
+
+@pytest.mark.row("N36")
+def test_n36_an_execution_that_was_stopped_is_followed_by_another(server: FaultServer, asking: TaskRun) -> None:
+    server.on(POLL, SPEC.failed)
+    failure()
+    asking.retry()
+    assert ask().trace_ref == "k-2"
+
+
+@pytest.mark.row("N36", "A1")
+@pytest.mark.parametrize("keyed", [True, False])
+def test_n36_a_kickoff_of_unknown_outcome_is_sent_again_under_its_key_only(
+    server: FaultServer, asking: TaskRun, connect: Connect, keyed: bool
+) -> None:
+    connect(server.url, idempotency_keys=keyed)
+    server.on(START, NoReply(RESET), {"kickoff_id": "k-1"})
+    failure()
+    asking.retry()
+    if not keyed:
+        assert "An earlier try sent a kickoff for this question; its outcome is unknown" in failure()
+        assert starts(server) == 1
+        return
+    assert ask().trace_ref == "k-1"
+    first, second = server.sent(START)
+    assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
+    assert first.body == second.body
+
+
+@pytest.mark.row("N36", "A7")
+def test_n36_a_clear_asks_anew_and_stops_what_still_runs(server: FaultServer, asking: TaskRun) -> None:
+    assert ask().trace_ref == "k-1"
+    server.on(POLL, SPEC.running)
+    asking.clear()
+    assert ask().trace_ref == "k-2"
+    assert len(server.sent(STOP)) == 1
+
+
+@pytest.mark.row("N36", "A35")
+def test_n36_the_answers_of_a_deleted_run_are_not_taken_over(
+    server: FaultServer, asking: TaskRun, variables: Any
+) -> None:
+    assert ask().trace_ref == "k-1"
+    asking.run_started += timedelta(hours=1)
+    assert ask().trace_ref == "k-2"
 
 
 class Ended(BaseException):
