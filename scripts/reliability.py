@@ -107,6 +107,8 @@ ROWS = {
     "A19": ("wrong types that templates and params bring", "read as meant, or refused before anything is sent"),
     "A20": ("an answer with other fields, or values that cannot be read back", "not accepted, and asked again"),
     "A21": ("a draft rejected in a form not accepted, then the deadline", "the deadline does not approve it"),
+    "A32": ("an empty list of people who may answer", "refused, never everybody"),
+    "A36": ("a rejected draft, a clear, then the deadline", "the deadline does not approve it"),
     "A26": ("Airflow 3.4: a review is retried or cleared around its answer", "the answer counts, or it is asked anew"),
     "A27": ("SQLite: forty answers by REST while tasks and webhooks write", "each request is answered within 5 s"),
     "A28": ("Airflow 3.4: rounds in a loop, and whatever names one of their tasks", "each finds its own iteration"),

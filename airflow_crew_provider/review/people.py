@@ -73,14 +73,20 @@ def _no_bool(value: Any) -> Any:
 
 
 def reviewers(given: Any) -> list[Json] | None:
-    """Read who may answer: one user or several, each an id or a dict with ``id`` and perhaps ``name``."""
+    """Read who may answer: one user or several, each an id or a dict with ``id`` and perhaps ``name``.
+
+    Nobody is refused: for Airflow an empty list means everybody.
+    """
     if given is None:
         return None
     several = [given] if isinstance(given, str | Mapping) else given
     try:
-        return [_reviewer(each) for each in several]
+        read = [_reviewer(each) for each in several]
     except TypeError:
         raise ValueError(f"assigned_users must be ids of users, or dicts with id and name, not {given!r}") from None
+    if not read:
+        raise ValueError("assigned_users names nobody; leave it out where everybody may answer")
+    return read
 
 
 def _reviewer(given: Any) -> Json:
@@ -189,9 +195,10 @@ def _step(given: Any) -> EscalationStep:
     after, who = given
     several = [who] if isinstance(who, str | Mapping) or callable(who) else list(who)
     notifiers = [each for each in several if callable(each)]
-    users = reviewers([each for each in several if not callable(each)]) or []
     if not several:
         raise ValueError("each escalate step needs a user or a notifier")
+    named = [each for each in several if not callable(each)]
+    users = reviewers(named or None) or []
     time = response_time(after or 0, "A time of escalate")
     assert time
     return EscalationStep(time, users, notifiers)

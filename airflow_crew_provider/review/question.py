@@ -14,7 +14,7 @@ from airflow_crew_provider.models import Json
 from airflow_crew_provider.review import airflow_form
 from airflow_crew_provider.review.airflow_form import HITLOperator
 from airflow_crew_provider.review.answer import identity_of
-from airflow_crew_provider.review.people import Escalation, deadline_after
+from airflow_crew_provider.review.people import Escalation, deadline_after, reviewers
 from airflow_crew_provider.review.record import question_of
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, ends_in_a_sentence
 
@@ -123,6 +123,7 @@ class Question(Generic[AnyRules]):
     def ask(self, shown: Json, until: str | None, refused: str = "") -> NoReturn:
         """Put the question and give the worker slot back; ``refused`` says why the last answer was not taken."""
         task, identity = self.task, identity_of(shown)
+        task.assigned_users = _rendered(task.assigned_users)
         later = self.rules.escalation.told(self.record.since(identity))
         form = self.rules.form(self.context, shown, until, refused, later)
         task.subject = task.subject or f"{form.subject} · {_place_of(self.context['ti'])}"
@@ -163,6 +164,14 @@ class Question(Generic[AnyRules]):
         self.record.looking(shown, once_more=once_more)
         kept = {"until": until, "shown": shown}
         airflow_form.find_answer(self.task, self.context, until, kept, self.record.asked_by)
+
+
+def _rendered(users: Any) -> Any:
+    """Read who may answer as the task was rendered: a subclass may have made it a template."""
+    try:
+        return reviewers(users)
+    except ValueError as error:
+        raise CrewTaskFailed(f"{error}. Nobody was asked, and nothing was sent") from None
 
 
 def _place_of(ti: Any) -> str:

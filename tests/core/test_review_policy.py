@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_crew_provider.review.people import (
+    Escalation,
     deadline_after,
     deadline_policy,
     refuse_foreign,
@@ -78,7 +79,6 @@ def test_a_deadline_is_a_point_in_time_that_says_its_zone() -> None:
     ("given", "users"),
     [
         (None, None),
-        ([], []),
         ("7", [{"id": "7", "name": "7"}]),
         ({"id": "7"}, [{"id": "7", "name": "7"}]),
         ({"id": "7", "name": "Ann"}, [{"id": "7", "name": "Ann"}]),
@@ -96,6 +96,29 @@ def test_what_names_no_user_is_refused(given: Any) -> None:
     with pytest.raises(ValueError) as error:
         reviewers(given)
     assert str(error.value) == f"assigned_users must be ids of users, or dicts with id and name, not {given!r}"
+
+
+@pytest.mark.row("A32")
+@pytest.mark.parametrize("given", [[], (), set(), iter(())], ids=["list", "tuple", "set", "iterator"])
+def test_a32_nobody_is_refused_and_does_not_mean_everybody(given: Any) -> None:
+    with pytest.raises(ValueError, match=r"^assigned_users names nobody; leave it out where everybody may answer$"):
+        reviewers(given)
+
+
+@pytest.mark.row("A32")
+@pytest.mark.parametrize("given", ["", " ", [""], {}, [{}]], ids=str)
+def test_a32_an_empty_name_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError, match="assigned_users must be ids of users"):
+        reviewers(given)
+
+
+@pytest.mark.row("A32")
+def test_a32_a_step_of_the_escalation_names_somebody() -> None:
+    with pytest.raises(ValueError, match="each escalate step needs a user or a notifier"):
+        Escalation.of([(60, [])], None, None)
+    with pytest.raises(ValueError, match="assigned_users must be ids of users"):
+        Escalation.of([(60, [""])], reviewers("ann"), None)
+    assert Escalation.of([(60, print)], None, None).users is None
 
 
 @pytest.mark.parametrize("options", [[], ["a"], ["a", "a"], ["a", "b", "c"]])

@@ -70,6 +70,28 @@ def test_the_tab_and_the_link_of_the_task_are_about_the_execution(
     assert pushed["crew_execution"] == {**ids, "crew_conn_id": "crew_metered", "view": "/view?id=k-1"}
 
 
+@pytest.mark.row("A32")
+def test_a32_an_empty_list_of_approvers_is_refused_when_the_dag_is_parsed() -> None:
+    with pytest.raises(ValueError, match="assigned_users names nobody"):
+        approval(assigned_users=[])
+
+
+class OfTemplate(CrewUsageApprovalOperator):
+    template_fields = (*CrewUsageApprovalOperator.template_fields, "assigned_users")
+
+
+@pytest.mark.row("A32")
+@pytest.mark.parametrize("rendered", [[], "", [""], [{"id": ""}]], ids=str)
+def test_a32_an_empty_list_of_approvers_is_refused_when_it_is_rendered(
+    context: Json, supervisor: Supervisor, rendered: Any
+) -> None:
+    task = OfTemplate(task_id="allowed", completed=record(), max_total_tokens=1000, assigned_users=["ann"])
+    task.assigned_users = rendered
+    with pytest.raises(CrewTaskFailed, match=r"assigned_users .*Nobody was asked, and nothing was sent"):
+        task.execute(context)
+    assert supervisor.asked == []
+
+
 UNREPORTED = [None, {}, {"total_tokens": None}, {"total_tokens": "many"}, {"total_tokens": float("nan")}, "1500", 7]
 UNREPORTED.append({"total_tokens": 10**400})
 
