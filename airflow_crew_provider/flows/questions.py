@@ -154,6 +154,13 @@ def at_deadline(shown: Json, options: Sequence[str], policy: str | Json) -> list
     return [meant]
 
 
+def approving(shown: Json, options: Sequence[str]) -> list[str] | None:
+    """Return the choice that approves; None where the Flow offers none that can only mean it."""
+    outcomes = outcomes_of(shown)
+    meant = outcome_meant(True, outcomes) if outcomes else options[0]
+    return None if meant is None else [meant]
+
+
 def refuse_approvals_of(shown: Json, approvals: int) -> None:
     """Refuse to ask for several approvals where no outcome is one.
 

@@ -198,6 +198,8 @@ class Decision:
             review = self._with_others(review)
         metrics.reviewed(self._rules.crew_conn_id, self._record.asked_at, event["responded_at"])
         self._write_down(review)
+        if in_time:
+            self._keep_rejection(event)
         self._record.over()
         if review["is_approve"] is False and self._rules.page(self._shown).needs_another_round:
             # The decision stays on record.
@@ -222,13 +224,18 @@ class Decision:
         )
 
     def _refuse(self, event: Json, problem: str) -> None:
-        """Ask again; that somebody has rejected the draft is kept where the deadline would approve it."""
+        """Ask again; that somebody has rejected the draft is kept."""
         who, kept = airflow_form.name_of(event), self._keep_refused(event)
-        at_deadline = self._rules.at_deadline(self._shown)
-        if self._rules.on_timeout == "approve" and event.get("chosen_options") not in (None, [], at_deadline):
-            self._record.rejected()
+        self._keep_rejection(event)
         self._task.log.warning("The answer of %s is not accepted because %s.%s Asking again", who, problem, kept)
         self._question.ask(self._shown, self._until, notice(who, problem))
+
+    def _keep_rejection(self, event: Json) -> None:
+        """Record a rejection: the draft may stay open, and by another DAG file the deadline may approve it."""
+        approving = flow.approving(self._shown, self._rules.words)
+        chosen = event.get("chosen_options")
+        if chosen and approving and chosen != approving and not airflow_form.timed_out(event):
+            self._record.rejected(identity_of(self._shown))
 
     def _keep_refused(self, event: Json) -> str:
         """Keep what an answer said, since asking again removes it from Airflow; return what the log says about that."""

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 BEGUN, DONE = "begun", "done"
 # What a question about the same draft takes over from the one before.
 CARRIED = ("since", "notified", "told", "approvals", "terms")
+# What was found out about drafts, each by its name: nothing ends it but a new DAG run.
+FOUND = ("sent_back", "rejected")
 
 
 class QuestionRecord:
@@ -40,7 +42,8 @@ class QuestionRecord:
     when it was asked the last time, ``doubt`` while
     Airflow may not have the question yet, ``asked_by``: the id of the attempt that has the form, from Airflow 3.4 on,
     whether people were ``notified``, the steps of the escalation that were ``told``, the ``approvals`` that are not
-    enough yet, whether it was ``rejected``, the draft that a schema has ``sent_back``, what was ``shown`` while an
+    enough yet, the drafts that were ``rejected``, each by its execution and hash (True, as earlier releases have
+    stored it, means this one), the draft that a schema has ``sent_back``, what was ``shown`` while an
     answer is looked for, and whether that is done ``once_more``, ``over`` once an answer or the deadline has ended it,
     and those of `Attempt`.
     """
@@ -48,6 +51,8 @@ class QuestionRecord:
     def __init__(self, memory: TaskState, attempt: Attempt) -> None:
         self._memory, self._attempt = memory, attempt
         self._record: Json = memory.recall()
+        if self._record.get("rejected") is True:
+            self._record = {**self._record, "rejected": [_without_task(self._record["draft"])]}
         self.cleared = bool(self._record) and attempt.follows_clear(self._record)
 
     def forget_deleted_run(self) -> None:
@@ -89,11 +94,10 @@ class QuestionRecord:
         """
         if by == self.asked_by if by else self._record or self._attempt.try_number > 1:
             return
-        before, sent_back = self._about(draft), self.draft_sent_back
-        self._record = {**self._attempt.as_dict(), "draft": draft, "until": until, "doubt": True}
+        before = self._about(draft)
+        self._record = {**self._begun(), "draft": draft, "until": until, "doubt": True}
         self._record |= {name: before[name] for name in CARRIED if before.get(name)}
         self._record |= {"asked_by": by} if by else {}
-        self._record |= {"sent_back": sent_back} if sent_back else {}
         self.cleared = False
         self._must_keep("Nobody was asked; the retry of this task asks")
 
@@ -113,16 +117,15 @@ class QuestionRecord:
         :param at: when it was asked, by a visit that has asked it
         """
         by = by or self.asked_by
-        before, sent_back = self._about(draft), self.draft_sent_back
+        before = self._about(draft)
         since = before.get("since") or datetime.now(UTC).isoformat()
         notified = None if again else before.get("notified")
-        self._record = {**self._attempt.as_dict(), "draft": draft, "since": since, "until": until, "notified": notified}
+        self._record = {**self._begun(), "draft": draft, "since": since, "until": until, "notified": notified}
         asked_at = at.isoformat() if at else before.get("asked_at")
         self._record |= {"asked_at": asked_at} if asked_at else {}
         self._record |= {"terms": terms} if terms else {}
         self._record |= {"asked_by": by} if by else {}
-        self._record |= {name: before[name] for name in ("told", "approvals", "rejected") if before.get(name)}
-        self._record |= {"sent_back": sent_back} if sent_back else {}
+        self._record |= {name: before[name] for name in ("told", "approvals") if before.get(name)}
         if doubt:
             self._record["doubt"] = True
         self.cleared = False
@@ -193,13 +196,22 @@ class QuestionRecord:
         return approvals
 
     def was_rejected(self, draft: list[Any]) -> bool:
-        """Whether a person has rejected this draft, also in a form that was not accepted."""
-        return bool(self._about(draft).get("rejected"))
+        """Whether a person has rejected this draft, also in a form that was not accepted, or before a clear."""
+        return _without_task(draft) in self._rejected
 
-    def rejected(self) -> None:
+    def rejected(self, draft: list[Any]) -> None:
         """Record that a person has rejected the draft, before the answer is removed for the next one."""
-        self._record = {**self._record, "rejected": True}
-        self._must_keep("The rejection is kept; a retry of this task takes it")
+        if not self.was_rejected(draft):
+            self._record = {**self._record, "rejected": [*self._rejected, _without_task(draft)]}
+            self._must_keep("The rejection is kept; a retry of this task takes it")
+
+    @property
+    def _rejected(self) -> list[Any]:
+        return self._record.get("rejected") or []
+
+    def _begun(self) -> Json:
+        """Return the record with which a question begins."""
+        return {**self._attempt.as_dict(), **{name: self._record[name] for name in FOUND if self._record.get(name)}}
 
     @property
     def draft_sent_back(self) -> list[Any] | None:
@@ -208,7 +220,7 @@ class QuestionRecord:
 
     def sent_back(self, draft: list[Any]) -> None:
         """Record that a schema sends this draft back, which it does once for an execution."""
-        self._record = {**self._attempt.as_dict(), "sent_back": draft}
+        self._record = {**self._begun(), "sent_back": draft}
         self._must_keep("Nothing was sent back; a retry of this task does")
 
     def over(self) -> None:
@@ -231,6 +243,11 @@ class QuestionRecord:
             self._memory.keep(self._record)
         except CrewError as error:
             log.warning("%s. The question is open; if this try is lost, the next one may ask anew", error)
+
+
+def _without_task(draft: list[Any]) -> list[Any]:
+    """Return a draft's execution and hash: the id of its task may be another at each question."""
+    return [draft[0], draft[2]]
 
 
 def _call(notifiers: Sequence[Any], context: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from airflow.providers.common.compat.sdk import DAG, AirflowSkipException
 from airflow_stand_ins import PENDING, Supervisor, TaskParked, parked, time_left
 
+from airflow_crew_provider.compat import version
 from airflow_crew_provider.operators.review import CrewReviewOperator
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
@@ -235,6 +237,55 @@ def test_a21_a_draft_that_somebody_has_rejected_is_not_approved_by_the_deadline(
     kept = parked(lambda: operator.execute_complete(context, said("revise", ""), kept["until"], kept["shown"]))
     with pytest.raises(CrewTaskFailed, match=r"rejected.*deadline does not approve"):
         operator.execute_complete(context, at_deadline("approve"), kept["until"], kept["shown"])
+
+
+@pytest.mark.row("A32")
+@pytest.mark.parametrize("steps", [{}, {"escalate": [(60, "boss")]}], ids=str)
+def test_a32_an_empty_list_of_reviewers_is_refused_when_the_dag_is_parsed(steps: Any) -> None:
+    with pytest.raises(ValueError, match="assigned_users names nobody"):
+        review_of(assigned_users=[], **steps)
+
+
+def cleared(context: Json) -> None:
+    context["ti"].try_number, context["ti"].max_tries = context["ti"].try_number + 1, context["ti"].try_number
+    context["ti"].id = uuid.uuid4()
+
+
+@pytest.mark.row("A36")
+@pytest.mark.parametrize("release", [(3, 3), (3, 4)], ids=str)
+@pytest.mark.parametrize("asked_with", ["approve", "fail"])
+@pytest.mark.parametrize("feedback", ["", "Shorter."], ids=["not accepted", "in the last round"])
+def test_a36_a_clear_does_not_forget_that_somebody_has_rejected_the_draft(
+    context: Json,
+    supervisor: Supervisor,
+    monkeypatch: pytest.MonkeyPatch,
+    release: Any,
+    asked_with: str,
+    feedback: str,
+) -> None:
+    monkeypatch.setattr(version, "RELEASE", release)
+    timeout = timedelta(hours=1)
+    first = review_of(response_timeout=timeout, on_timeout=asked_with, round_number=1, max_rounds=1)
+    kept = parked(lambda: first.execute(context))
+    with pytest.raises((*TaskParked, CrewTaskFailed)):
+        first.execute_complete(context, said("revise", feedback), kept["until"], kept["shown"])
+    operator = review_of(response_timeout=timeout, on_timeout="approve", round_number=1, max_rounds=1)
+    for _ in range(2):
+        cleared(context)
+        kept = parked(lambda: operator.execute(context))
+        assert kept["shown"]["terms"]["on_timeout"] == "approve"
+    with pytest.raises(CrewTaskFailed, match=r"rejected.*deadline does not approve"):
+        operator.execute_complete(context, at_deadline("approve"), kept["until"], kept["shown"])
+
+
+@pytest.mark.row("A36")
+def test_a36_a_person_may_approve_after_a_clear_what_was_rejected_before(context: Json, supervisor: Supervisor) -> None:
+    operator = review_of(response_timeout=timedelta(hours=1), on_timeout="approve")
+    kept = parked(lambda: operator.execute(context))
+    parked(lambda: operator.execute_complete(context, said("revise", ""), kept["until"], kept["shown"]))
+    cleared(context)
+    kept = parked(lambda: operator.execute(context))
+    assert operator.execute_complete(context, said("approve"), kept["until"], kept["shown"])["is_approve"] is True
 
 
 @pytest.mark.row("A21")
