@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -17,8 +18,10 @@ from sqlalchemy.engine import Row
 
 from crew_service.engine import paths
 from crew_service.engine.background import Background
-from crew_service.storage import questions, webhooks
+from crew_service.storage import integrity, questions, webhooks
 from crew_service.storage.database import Database
+
+log = logging.getLogger(__name__)
 
 PAUSE = 0.25  # seconds between two polls for questions
 
@@ -91,8 +94,19 @@ class FlowWebhooks:
         now = self._database.now()
         with self._database.writing() as connection:
             for question_id, row in questions.claim_unannounced(connection, now=now):
-                body = self._webhook.body(question_id, row)
+                body = self._body(question_id, row)
+                if body is None:
+                    integrity.end_unreadable(connection, row.id, now=now)
+                    continue
                 webhooks.post(
                     connection, row.id, webhooks.FLOW, {"url": self._webhook.url}, body, now=now, key=question_id
                 )
         self._posted()
+
+    def _body(self, question_id: str, row: Row[Any]) -> dict[str, Any] | None:
+        """None of a question that cannot be read: it must not cost the others their announcement."""
+        try:
+            return self._webhook.body(question_id, row)
+        except Exception:
+            log.exception("a question cannot be read; its execution was ended", extra={"execution_id": row.id})
+            return None

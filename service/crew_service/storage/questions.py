@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import insert, select, update
 from sqlalchemy.engine import Connection, Row
 
+from crew_service.storage import integrity
 from crew_service.storage.states import State
 from crew_service.storage.tables import executions, questions, rounds
 
@@ -73,7 +74,10 @@ def any_unannounced(connection: Connection) -> bool:
 
 
 def claim_unannounced(connection: Connection, *, now: float) -> list[tuple[str, Row[Any]]]:
-    """Mark questions as announced, since each is announced at most once; return those that still wait."""
+    """Mark questions as announced, since each is announced at most once.
+
+    Return those that still wait, and those of which nobody can tell since their execution cannot be read.
+    """
     wanted = select(questions.c.id, questions.c.execution_id).where(questions.c.announced_at.is_(None)).limit(100)
     found = []
     for question_id, execution_id in connection.execute(wanted).all():
@@ -81,6 +85,8 @@ def claim_unannounced(connection: Connection, *, now: float) -> list[tuple[str, 
         if connection.execute(mine.values(announced_at=now)).rowcount == 0:
             continue
         row = connection.execute(select(executions).where(executions.c.id == execution_id)).one_or_none()
-        if row is not None and row.state == State.WAITING and (row.gate or {}).get("question_id") == question_id:
+        if row is None or row.state != State.WAITING:
+            continue
+        if not integrity.is_readable(row) or row.gate.get("question_id") == question_id:
             found.append((question_id, row))
     return found
