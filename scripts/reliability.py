@@ -161,6 +161,7 @@ ROWS = {
     "S39": ("secrets of the service, and of one owner", "in no environment or command line, and never another's"),
     "S40": ("a crew replaces its streams, or forks and exits", "its answer counts"),
     "S42": ("an edited answer that the model or guardrail refuses", "400; the question stays open"),
+    "S34": ("an address that one parser takes and another refuses", "refused; a stored one is given up, with pauses"),
     "S43": ("an unreadable question, one among many", "that execution ends as `error`; the others are announced"),
     "F1": ("a Flow lists inputs that it does not require", "the kickoff is sent; the service's 422 decides"),
     "F2": ("a Flow's webhook: forged, old, repeated, nested, unknown", "refused, or taken once"),

@@ -8,9 +8,8 @@ import os
 import re
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
-from crew_service import operating
+from crew_service import addresses, operating
 from crew_service.engine.crew import BadTarget, Crew
 from crew_service.engine.paths import ROOT
 from crew_service.http.dialects import DIALECTS
@@ -141,9 +140,10 @@ def host(text: str) -> str:
 
 
 def web_address(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise argparse.ArgumentTypeError("must begin with http:// or https:// and name a host")
+    try:
+        addresses.parsed(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("must begin with http:// or https:// and name a host") from None
     return text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
-from crew_service import tracing
+from crew_service import addresses, tracing
 from crew_service.engine.browser_sessions import BrowserSessions
 from crew_service.engine.crew import Crew
 from crew_service.engine.dead_letters import DeadLetters
@@ -113,7 +113,7 @@ class Process:
 def _flow_webhook(settings: Settings) -> FlowWebhook | None:
     if not settings.flow_webhook:
         return None
-    return FlowWebhook(settings.flow_webhook, settings.flow_webhook_secret, settings.base_url)
+    return FlowWebhook(addresses.parsed(settings.flow_webhook), settings.flow_webhook_secret, settings.base_url)
 
 
 class Container:

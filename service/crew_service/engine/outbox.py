@@ -37,6 +37,7 @@ PER_SILENT_RECEIVER = 4  # for one that did not answer the last time
 TURN = 50  # webhooks of a queue before others of its receiver may go first
 FIRST_PAUSE = 1.0  # seconds before the second try; doubles from then on, up to an hour
 KEEP_TRYING = 86400.0  # seconds after which a webhook that was tried is given up, however few its tries were
+UNFORESEEN = 60.0  # seconds before a queue is tried again that failed in a way that nobody has foreseen
 GRACE = 3.0  # seconds that deliveries have to end when the service stops
 LARGE = 256 * 1024  # bytes from which a body counts as large
 LARGE_AT_ONCE = 2  # large bodies in memory
@@ -167,9 +168,23 @@ class Outbox:
             pass
         except Exception:
             log.exception("webhooks of a queue are delayed", extra={"execution_id": queue.execution_id})
+            await self._put_off(queue)
         finally:
             del self._working[queue.id]
             self._posted.set()
+
+    async def _put_off(self, queue: Row[Any]) -> None:
+        """Pause, whether or not that can be stored: else the queue is taken up again at once, for ever."""
+
+        def write() -> None:
+            with self._database.writing() as connection:
+                webhooks.put_off(connection, queue.id, due_at=self._database.now() + UNFORESEEN)
+
+        try:
+            await asyncio.to_thread(write)
+        except Exception:
+            log.exception("a queue cannot be put off", extra={"execution_id": queue.execution_id})
+            await asyncio.sleep(UNFORESEEN)
 
     def _first(self, queue: Row[Any]) -> Row[Any] | None:
         with self._database.reading() as connection:
@@ -180,30 +195,43 @@ class Outbox:
         return webhook
 
     async def _deliver(self, client: aiohttp.ClientSession, queue: Row[Any], webhook: Row[Any]) -> str | None:
-        async with self._large if webhook.size > LARGE else contextlib.nullcontext():
-            body, now = await asyncio.to_thread(self._body, webhook)
-            if body is None:  # withdrawn
-                return None
-            problem = await sending.send(
-                client,
-                queue.url,
-                body,
-                key=webhook.key,
-                authentication=queue.authentication,
-                secret=self._secret_of(webhook),
-                now=now,
-            )
+        try:
+            problem = await self._send(client, queue, webhook)
+        except DatabaseUnavailable:
+            raise
+        except Exception as error:
+            problem = type(error).__name__  # its text may hold the address, and with that a secret
+            log.error("a webhook cannot be sent: %s", problem, extra={"execution_id": queue.execution_id})
         (self._silent.discard if sending.answered(problem) else self._silent.add)(queue.receiver)
         self._metrics.tried(queue.crew or ROOT, webhook.kind, "failed" if problem else "delivered")
         return problem
 
-    def _body(self, webhook: Row[Any]) -> tuple[bytes | None, float]:
-        """Return the body and the moment that is signed with it."""
+    async def _send(self, client: aiohttp.ClientSession, queue: Row[Any], webhook: Row[Any]) -> str | None:
+        async with self._large if webhook.size > LARGE else contextlib.nullcontext():
+            found = await asyncio.to_thread(self._read, queue, webhook)
+            if found is None:
+                return None
+            url, authentication, body, now = found
+            return await sending.send(
+                client,
+                url,
+                body,
+                key=webhook.key,
+                authentication=authentication,
+                secret=self._secret_of(webhook),
+                now=now,
+            )
+
+    def _read(self, queue: Row[Any], webhook: Row[Any]) -> tuple[str, Any, bytes, float] | None:
+        """Return address, authentication, body, and the moment that is signed; None of one that was withdrawn."""
         with self._database.reading() as connection:
             body = webhooks.body_of(connection, webhook.id)
-        if body is not None and self._flow_webhook and webhook.kind == webhooks.FLOW:
+            if body is None:
+                return None
+            url, authentication = webhooks.address_of(connection, queue.id)
+        if self._flow_webhook and webhook.kind == webhooks.FLOW:
             body = self._flow_webhook.with_answer(body)
-        return None if body is None else body.encode(), self._database.now()
+        return url, authentication, body.encode(), self._database.now()
 
     def _secret_of(self, webhook: Row[Any]) -> str | None:
         return self._flow_webhook.secret if self._flow_webhook and webhook.kind == webhooks.FLOW else self._secret

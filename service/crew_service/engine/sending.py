@@ -19,8 +19,12 @@ STANDARD = "whsec_"  # secrets of https://www.standardwebhooks.com begin so
 
 
 def session(timeout: float) -> aiohttp.ClientSession:
-    """The connections are not limited here: the outbox bounds them for each receiver."""
-    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout), connector=aiohttp.TCPConnector(limit=0))
+    """The connections are not limited here: the outbox bounds them. Cookies of one owner must not reach another."""
+    return aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(total=timeout),
+        connector=aiohttp.TCPConnector(limit=0),
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )
 
 
 async def send(

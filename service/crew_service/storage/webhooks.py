@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Collection
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
 from sqlalchemy import Text, and_, cast, delete, exists, func, insert, or_, select, true, update
@@ -100,7 +99,8 @@ def claim(connection: Connection, process_id: str, queue_ids: list[str]) -> list
     wanted = webhook_queues.c.id.in_(queue_ids)
     connection.execute(update(webhook_queues).where(wanted, _free(process_id)).values(claimed_by=process_id))
     of_crew = webhook_queues.outerjoin(executions, executions.c.id == webhook_queues.c.execution_id)
-    query = select(webhook_queues, executions.c.crew).select_from(of_crew)
+    of_queue = [webhook_queues.c[name] for name in ("id", "execution_id", "receiver", "claimed_by")]
+    query = select(*of_queue, executions.c.crew).select_from(of_crew)
     return list(connection.execute(query.where(wanted, webhook_queues.c.claimed_by == process_id)))
 
 
@@ -121,6 +121,18 @@ def first(connection: Connection, queue_id: str) -> Row[Any] | None:
     """Return the webhook whose turn it is, without its body, which may be large."""
     query = select(*HEAD).where(outbox.c.queue_id == queue_id).order_by(outbox.c.id).limit(1)
     return connection.execute(query).one_or_none()
+
+
+def address_of(connection: Connection, queue_id: str) -> tuple[str, Any]:
+    """Return the address of a queue and its authentication.
+
+    :raises ValueError: it cannot be read
+    """
+    query = select(webhook_queues.c.url, webhook_queues.c.authentication).where(webhook_queues.c.id == queue_id)
+    url, authentication = connection.execute(query).one()
+    if not isinstance(url, str) or not isinstance(authentication, (dict, type(None))):
+        raise ValueError("the stored address cannot be read")
+    return url, authentication
 
 
 def body_of(connection: Connection, webhook_id: int) -> str | None:
@@ -147,16 +159,29 @@ def count_attempt(connection: Connection, webhook_id: int) -> None:
     connection.execute(update(outbox).where(outbox.c.id == webhook_id).values(attempts=outbox.c.attempts + 1))
 
 
+def put_off(connection: Connection, queue_id: str, *, due_at: float) -> None:
+    """Count a try of whatever is first in the queue, and let the others go first, without reading anything of it."""
+    oldest = select(func.min(outbox.c.id)).where(outbox.c.queue_id == queue_id).scalar_subquery()
+    connection.execute(update(outbox).where(outbox.c.id == oldest).values(attempts=outbox.c.attempts + 1))
+    values = {"claimed_by": None, "due_at": due_at}
+    connection.execute(update(webhook_queues).where(webhook_queues.c.id == queue_id).values(values))
+
+
 def give_up(connection: Connection, webhook: Row[Any], queue: Row[Any], problem: str, *, now: float) -> None:
     """Keep the webhook as a dead letter, with its token, which nobody is shown; a password in its address goes."""
     kept = select(outbox.c.body).where(outbox.c.id == webhook.id).scalar_subquery()
+    try:
+        url, authentication = address_of(connection, queue.id)
+    except ValueError:
+        url, authentication = queue.receiver, None
+    url = without_credentials(url)
     connection.execute(
         insert(dead_letters).values(
             key=webhook.key,
             execution_id=webhook.execution_id,
             kind=webhook.kind,
-            url=without_credentials(queue.url),
-            hook={"url": without_credentials(queue.url), "authentication": queue.authentication},
+            url=url,
+            hook={"url": url, "authentication": authentication},
             body=kept,
             attempts=webhook.attempts + 1,
             problem=problem,
@@ -241,5 +266,7 @@ def receiver(url: str) -> str:
 
 
 def without_credentials(url: str) -> str:
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    """Without a parser, which could refuse what an earlier release has stored."""
+    scheme, mark, rest = url.partition("://")
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    return f"{scheme}{mark}{authority.rpartition('@')[2]}{rest[len(authority) :]}"

@@ -8,11 +8,13 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from crew_service import addresses
 from crew_service.http.dialects.response_models import ID
 
 PORT = r"6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3}"
 HOST = r"[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\]"
 WEB_ADDRESS = rf"^https?://([!-.0-9:;=A-Z_a-z~]+@)?({HOST})(:({PORT}))?([/?#][!-~]*)?$"
+NO_ADDRESS = "must be an http or https URL, in ASCII"
 HEADER_TEXT = r"^[!-~]([ -~]*[!-~])?$"
 
 
@@ -27,6 +29,13 @@ def _like(pattern: str, reason: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _as_sent(value: str) -> str:
+    try:
+        return addresses.parsed(value)
+    except ValueError:
+        raise ValueError(NO_ADDRESS) from None
+
+
 Text = Annotated[str, Field(strict=True)]
 WITHOUT_ZEROS = "^[^\\x00]*$"  # PostgreSQL stores none in a string
 Name = Annotated[
@@ -37,7 +46,8 @@ Name = Annotated[
 Url = Annotated[
     str,
     Field(strict=True, max_length=2048, json_schema_extra={"pattern": WEB_ADDRESS}),
-    _like(WEB_ADDRESS, "must be an http or https URL, in ASCII"),
+    _like(WEB_ADDRESS, NO_ADDRESS),
+    AfterValidator(_as_sent),
 ]
 BearerToken = Annotated[
     str,
