@@ -29,7 +29,7 @@ SIGNS = {"+": "ins", "-": "del"}
 class _Renderer(RendererHTML):
     def image(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
         """Show the address, which nobody fetches."""
-        return f"<code>{escape(tokens[idx].attrGet('src'))}</code>"
+        return f"<code>{_shown(tokens[idx].attrGet('src'))}</code>"
 
     def heading_open(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
         """Put the headings of a text below those of the page."""
@@ -47,13 +47,18 @@ class _Renderer(RendererHTML):
     def link_close(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
         """Show the address beside the text, which may say another."""
         href = env["links"].pop()
-        return f'</a> <span class="soft">({escape(href)})</span>' if href else "</span>"
+        return f'</a> <span class="soft">({_shown(href)})</span>' if href else "</span>"
 
     def fence(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
         """Mark the lines of a difference."""
         lines = tokens[idx].content.splitlines()
         shown = map(_line_of_difference, lines) if tokens[idx].info == "diff" else map(escape, lines)
         return str(Markup("<pre>{}</pre>\n").format(Markup("\n").join(shown)))
+
+
+def _shown(address: Any) -> Markup:
+    """Isolate an address: a mark that turns the text round does not turn what stands here."""
+    return Markup('<bdi dir="ltr">{}</bdi>').format(address)
 
 
 def _heading(token: Token) -> str:

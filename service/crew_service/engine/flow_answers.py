@@ -11,7 +11,7 @@ from sqlalchemy.engine import Row
 from crew_service.engine.decisions import AlreadyAnswered, BadResponseToken, Decision, NotWaiting, UnknownExecution
 from crew_service.engine.executions import Executions
 from crew_service.engine.flow_webhook import FlowWebhook
-from crew_service.engine.principals import Principal
+from crew_service.engine.principals import Principal, is_key
 from crew_service.storage import queries, questions
 from crew_service.storage.database import Database
 from crew_service.storage.states import State
@@ -39,7 +39,7 @@ class FlowAnswers:
             row = queries.by_id(connection, question.execution_id) if question else None
         if question is None or row is None:
             raise BadResponseToken("there is no such question")
-        return self._answer(Principal(), row, question, answer, by=answer.source or "callback")
+        return self._answer(Principal(), row, question, answer, by=_named(answer.source))
 
     def resume(self, caller: Principal, flow_id: str, answer: FlowAnswer) -> dict[str, Any]:
         """Answer what the Flow asks now."""
@@ -53,7 +53,7 @@ class FlowAnswers:
             question = asked or questions.latest_of(connection, found[0].id)
         if question is None:
             raise NotWaiting("the Flow has asked nothing yet")
-        return self._answer(caller, found[0], question, answer, by=answer.source or caller.key)
+        return self._answer(caller, found[0], question, answer, by=caller.key)
 
     def _answer(
         self, caller: Principal, row: Row[Any], question: Row[Any], answer: FlowAnswer, *, by: str
@@ -80,6 +80,12 @@ class FlowAnswers:
         if question is None or question.answered_at is None:
             return NotWaiting("the Flow does not wait for this answer any more")
         return AlreadyAnswered(question.answered_by, question.answered_at)
+
+
+def _named(source: str | None) -> str:
+    """Return what the receiver of a webhook calls itself, which is never the name of a token's holder."""
+    name = (source or "").strip()
+    return "callback" if not name or is_key(name) else name
 
 
 def _iso(moment: float) -> str:

@@ -25,6 +25,11 @@ class Principal:
         return self.user is None or self.user == owner
 
 
+def is_key(name: str) -> bool:
+    """Whether a name reads as that of the holder of a token."""
+    return name.strip().casefold() == Principal().key or name.strip().casefold().startswith("user:")
+
+
 class Tokens:
     def __init__(self, organization: str, users: list[tuple[str, str]]) -> None:
         self._callers = [(_digest(organization), Principal())]

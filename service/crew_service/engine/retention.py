@@ -70,7 +70,12 @@ def add_up_counts(database: Database) -> None:
 
 
 def forget_old(database: Database, *, before: float) -> int:
-    """Delete what ended before that moment and whose webhooks are delivered; return the number of executions."""
+    """Delete what ended before that moment and whose webhooks are delivered; return the number of executions.
+
+    Answers to requests that named no known execution go by their own age.
+    """
+    with database.writing() as connection:
+        connection.execute(delete(answers).where(answers.c.execution_id.is_(None), answers.c.created_at < before))
     count = 0
     while deleted := _forget_some(database, before):
         count += deleted

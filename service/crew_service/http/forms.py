@@ -36,6 +36,7 @@ PROBLEMS = {
     "over": "The execution has already ended. Nothing was changed.",
     "gone": "This webhook is no longer among those that were given up. Nothing was changed.",
 }
+FOREIGN_FORM = "This form was sent by a page of another site; nothing was changed."
 REFUSED_FORM = "This form belongs to another session; reload the page."
 ENDED = "Your session has ended. What you typed is kept: sign in, and decide."
 
@@ -73,7 +74,8 @@ class Forms(ABC):
             said = {"title": self._service.title, "problem": refused.problem}
             return html_page("login.html", refused.status, **said, typed=typed, back=back)
         session = await run_in_threadpool(self._sessions.open, caller)
-        answer = await self.show(request, session, typed["execution_id"], typed) if typed else _to_page(back)
+        asked = typed.get("execution_id")
+        answer = await self.show(request, session, asked, typed) if asked else _to_page(back)
         self._keep(request, answer, session)
         return answer
 
@@ -172,12 +174,28 @@ def _notice(decision: Decision) -> str:
 
 
 async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form of this service.
+
+    :raises HTTPException: a page of another site sends it, or it cannot be read
+    """
+    if _is_cross_site(request):
+        raise HTTPException(403, FOREIGN_FORM)
     raw = await bodies.read(request, limit=FORM_LIMIT, seconds=30)
     try:
         fields = parse_qs(raw.decode("ascii"), keep_blank_values=True, max_num_fields=20, errors="strict")
     except ValueError:
         raise HTTPException(400, "The form cannot be read.") from None
     return {name: without_zeros(values[0]) for name, values in fields.items()}
+
+
+def _is_cross_site(request: Request) -> bool:
+    """Whether a browser says so; what is no browser names no site."""
+    headers = request.headers
+    if site := headers.get("sec-fetch-site"):
+        return site not in ("same-origin", "none")
+    origin = headers.get("origin")  # all that a browser sends over plain HTTP; a proxy may have changed the host
+    hosts = (headers.get("host"), headers.get("x-forwarded-host"))
+    return origin is not None and origin.rpartition("://")[2] not in hosts
 
 
 def without_zeros(text: str) -> str:

@@ -12,9 +12,11 @@ from markupsafe import Markup
 
 from crew_service.engine.overview import beginning
 from crew_service.http import differences, markdown
+from crew_service.storage import webhooks
 
 POLICY = "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
+# With `no-referrer` a browser sends the page's own forms under the origin `null`, as those of anybody else.
+HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "same-origin", "X-Content-Type-Options": "nosniff"}
 
 
 def _moment(seconds: float) -> Markup:
@@ -41,6 +43,7 @@ templates.filters |= {
     "usd": _usd,
     "markdown": markdown.render,
     "fromjson": beginning,
+    "address": webhooks.shown_url,
 }
 templates.globals["compared"] = differences.compare
 

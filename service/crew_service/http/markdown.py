@@ -18,7 +18,7 @@ class _Renderer(RendererHTML):
     def image(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
         """An address that would be fetched: shown, and not followed."""
         address = tokens[idx].attrGet("src")
-        return f"<code>{escape(f'![{tokens[idx].content}]({address})')}</code>"
+        return f"<code>![<bdi>{escape(tokens[idx].content)}</bdi>]({_shown(address)})</code>"
 
     def link_open(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
         href = str(tokens[idx].attrGet("href") or "")
@@ -30,7 +30,12 @@ class _Renderer(RendererHTML):
     def link_close(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
         """The address stands beside the text, which may say another."""
         href = env["links"].pop()
-        return f'</a> <span class="soft">({escape(href)})</span>' if href else "</span>"
+        return f'</a> <span class="soft">({_shown(href)})</span>' if href else "</span>"
+
+
+def _shown(address: Any) -> Markup:
+    """Isolate an address: a mark that turns the text round does not turn what stands here."""
+    return Markup('<bdi dir="ltr">{}</bdi>').format(address)
 
 
 @cache

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import and_, delete, insert, select
 from sqlalchemy.engine import Connection, Row
 
 from crew_service.storage.tables import sessions
 
-MOST = 1000  # sessions of a crew that are kept; the oldest give way
+MOST = 1000  # sessions of one holder of a token that are kept for a crew; the oldest give way
 
 
 def add(connection: Connection, *, now: float, **values: Any) -> None:
-    crew = values["crew"]
+    mine = and_(sessions.c.crew == values["crew"], sessions.c.owner.is_not_distinct_from(values["owner"]))
     connection.execute(delete(sessions).where(sessions.c.expires_at <= now))
-    newest = select(sessions.c.key_hash).where(sessions.c.crew == crew).order_by(sessions.c.expires_at.desc())
+    newest = select(sessions.c.key_hash).where(mine).order_by(sessions.c.expires_at.desc())
     kept = list(connection.execute(newest.limit(MOST - 1)).scalars())
     if len(kept) == MOST - 1:
-        connection.execute(delete(sessions).where(sessions.c.crew == crew, sessions.c.key_hash.not_in(kept)))
+        connection.execute(delete(sessions).where(mine, sessions.c.key_hash.not_in(kept)))
     connection.execute(insert(sessions).values(values))
 
 
