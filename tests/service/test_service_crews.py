@@ -103,6 +103,26 @@ def test_the_front_page_leads_a_browser_to_each_crew_that_the_token_opens(crews:
     assert re.findall('href="(crews/[^"]*)"', own.text) == ["crews/brief/"]
 
 
+@pytest.mark.row("S44")
+def test_s44_the_form_key_of_the_front_page_opens_no_crew_and_there_is_none_without_a_cookie(
+    folder: Path, command: Callable[..., Command]
+) -> None:
+    service = command("--crew", "form=plain.json", "--crew", "brief=brief.json", "--token", COMMON)
+    front = service.url.removesuffix("crews/form")
+    browser = requests.Session()
+    browser.headers.update(HTML)
+    page = browser.post(f"{front}login", data={"token": COMMON}, timeout=PATIENCE)
+    form_key = re.findall('name="form_key" value="([^"]+)"', page.text)[0]
+    assert form_key != {cookie.path: cookie.value for cookie in browser.cookies}["/crews/form/"]
+    stolen = {"crew_session": form_key}
+    assert requests.get(f"{front}crews/form/", headers=HTML, cookies=stolen, timeout=PATIENCE).status_code == 401
+    by_token = {**HTML, "Authorization": f"Bearer {COMMON}"}
+    assert 'name="form_key" value=""' in requests.get(front, headers=by_token, timeout=PATIENCE).text
+    for headers in (HTML, by_token):
+        answer = requests.post(f"{front}logout", data={"form_key": ""}, headers=headers, timeout=PATIENCE)
+        assert answer.status_code == 403
+
+
 def test_who_asks_for_no_html_finds_no_front_page(crews: tuple[Client, Client]) -> None:
     front = crews[0].url.removesuffix("crews/report")
     headers = {"Authorization": f"Bearer {COMMON}"}

@@ -61,7 +61,7 @@ class Front:
             crews=[crew for crew, _ in sessions],
             others=len(self._crews) - len(sessions),
             who=some.caller.user or "the organization",
-            form_key=_derived(request.cookies.get(FRONT_COOKIE, ""), "form"),
+            form_key=_form_key(request),
         )
 
     async def login(self, request: Request) -> Response:
@@ -74,15 +74,15 @@ class Front:
         key, answer = secrets.token_urlsafe(32), RedirectResponse("./", 303)
         keep_cookie(request, answer, FRONT_COOKIE, key, path=_base(request))
         for crew, caller in known:
-            session = BrowserSession(caller, _derived(key, crew.name))
+            session = BrowserSession(caller, _session_key(key, crew))
             await run_in_threadpool(crew.browser_sessions.keep, session)
             keep_cookie(request, answer, COOKIE, session.key, path=_base(request, crew))
         return answer
 
     async def logout(self, request: Request) -> Response:
         form = await read_form(request)
-        key = request.cookies.get(FRONT_COOKIE, "")
-        if not hmac.compare_digest(_derived(key, "form").encode(), form.get("form_key", "").encode()):
+        form_key = _form_key(request)
+        if not form_key or not hmac.compare_digest(form_key.encode(), form.get("form_key", "").encode()):
             raise HTTPException(403, REFUSED_FORM)
         answer = RedirectResponse("./", 303)
         answer.delete_cookie(FRONT_COOKIE, path=_base(request))
@@ -100,13 +100,23 @@ class Front:
             for crew in self._crews:
                 caller = crew.tokens.of_header(authorization)
                 session = BrowserSession(caller) if caller else None
-                yield crew, session or (crew.browser_sessions.find(_derived(key, crew.name)) if key else None)
+                yield crew, session or (crew.browser_sessions.find(_session_key(key, crew)) if key else None)
 
         return await run_in_threadpool(lambda: [(crew, session) for crew, session in found() if session])
 
 
-def _derived(key: str, name: str) -> str:
-    return hmac.new(key.encode("utf-8", "replace"), f"crew {name}".encode(), hashlib.sha256).hexdigest()
+def _session_key(key: str, crew: Container) -> str:
+    return _derived(key, f"crew {crew.name}")
+
+
+def _form_key(request: Request) -> str:
+    """Return the key of this browser's forms, which opens no session of any crew; empty without a cookie."""
+    key = request.cookies.get(FRONT_COOKIE)
+    return _derived(key, "form") if key else ""
+
+
+def _derived(key: str, purpose: str) -> str:
+    return hmac.new(key.encode("utf-8", "replace"), purpose.encode(), hashlib.sha256).hexdigest()
 
 
 def _base(request: Request, crew: Container | None = None) -> str:
