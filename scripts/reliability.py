@@ -164,6 +164,7 @@ ROWS = {
     "S34": ("an address that one parser takes and another refuses", "refused; a stored one is given up, with pauses"),
     "S43": ("an unreadable question, one among many", "that execution ends as `error`; the others are announced"),
     "S44": ("1,001 logins of a user, a borrowed name, a form of another site", "no other session ends; refused"),
+    "S36": ("many pages, lists or searches by one owner", "429 for that owner alone; nobody else waits"),
     "F1": ("a Flow lists inputs that it does not require", "the kickoff is sent; the service's 422 decides"),
     "F2": ("a Flow's webhook: forged, old, repeated, nested, unknown", "refused, or taken once"),
     "F3": ("an empty answer, an unknown outcome, feedback beside one", "refused with the outcomes; both arrive"),

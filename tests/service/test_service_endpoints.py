@@ -19,6 +19,7 @@ from crew_service.http.api import Api
 from crew_service.http.app import crew_app
 from crew_service.http.dialects import DIALECTS
 from crew_service.http.endpoints import Endpoint, table
+from crew_service.http.places import Places
 from crew_service.scripted_crew import DEMO, ScriptedCrew
 from crew_service.settings import Settings
 from scripts.stack.waiting import PATIENCE
@@ -46,9 +47,8 @@ class Served:
 
     def app(self, folder: Path) -> FastAPI:
         settings = Settings(token="a-token-of-20-letters", dialect=self.dialect, database=str(folder / "service.db"))
-        return crew_app(
-            Process(settings, {ROOT: self.crew}, DIALECTS[self.dialect]()).crews[ROOT], DIALECTS[self.dialect]()
-        )
+        dialect = DIALECTS[self.dialect]()
+        return crew_app(Process(settings, {ROOT: self.crew}, dialect).crews[ROOT], dialect, Places())
 
 
 SERVED = [Served(dialect, kind) for dialect in sorted(DIALECTS) for kind in KINDS]

@@ -17,7 +17,7 @@ from crew_service.engine.limits import Limits
 from crew_service.engine.membership import Membership
 from crew_service.engine.metrics import Metrics, Pool
 from crew_service.engine.outbox import Outbox
-from crew_service.engine.principals import Tokens
+from crew_service.engine.principals import Principal, Tokens
 from crew_service.engine.printed_writer import PrintedWriter
 from crew_service.engine.retention import Retention
 from crew_service.engine.runner import Runner
@@ -156,6 +156,11 @@ class Container:
             edit_problem=lambda task_id, state, text: crew.edit_problem(task_id, state, text),
         )
         self.flow_answers = FlowAnswers(self.database, self.executions, process.flow_webhook)
+
+    def owner(self, caller: Principal) -> str:
+        """Name who holds a token: of this crew alone where it has its own, else of all crews."""
+        has_own = any(crew == self.name for crew, _, _ in self.settings.crew_tokens)
+        return f"{self.name if has_own else ''} {caller.key}"
 
     def figures(self) -> bytes:
         """Return the metrics for the organization's token: of all crews, unless the token is this crew's own."""

@@ -37,6 +37,7 @@ from crew_service.http.dialects.base import Body
 from crew_service.http.dialects.request_models import FlowAnswerBody, ResumeFeedbackBody
 from crew_service.http.dialects.spec import WORDS as SPECIFIED
 from crew_service.http.html import plain_text
+from crew_service.http.places import Places
 from crew_service.storage.states import State
 
 LONGEST_KEY = 255
@@ -59,8 +60,9 @@ Asked = TypeVar("Asked")
 
 
 class Api:
-    def __init__(self, service: Container, dialect: Dialect) -> None:
+    def __init__(self, service: Container, dialect: Dialect, places: Places) -> None:
         self._service = service
+        self._places = places
         self._dialect = dialect
         self._executions = service.executions
         self._prices = service.settings.prices
@@ -134,13 +136,13 @@ class Api:
 
     async def executions(self, request: Request) -> JSONResponse:
         limit, states = self._limit(request), self._states(request)
-        rows = await run_in_threadpool(self._executions.latest, _caller(request), limit, states)
+        rows = await self._in_place(request, self._executions.latest, _caller(request), limit, states)
         total = len(self._service.crew.tasks)
         return JSONResponse({"executions": [_listed(row, total) for row in rows]})
 
     async def details(self, request: Request) -> Response:
         known = request.headers.getlist("if-none-match")
-        return await run_in_threadpool(self._detailed, _caller(request), request.path_params["id"], known)
+        return await self._in_place(request, self._detailed, _caller(request), request.path_params["id"], known)
 
     def _detailed(self, caller: Principal, some_id: str, known: list[str]) -> Response:
         """Answer from the ETag alone where the caller has the rest; who may see it at all is asked before."""
@@ -154,7 +156,7 @@ class Api:
         return Response(text, media_type="application/json", headers=headers)
 
     async def logs(self, request: Request) -> Response:
-        return await run_in_threadpool(self._logs, _caller(request), request.path_params["id"])
+        return await self._in_place(request, self._logs, _caller(request), request.path_params["id"])
 
     def _logs(self, caller: Principal, some_id: str) -> Response:
         head = self._head(caller, some_id)
@@ -224,6 +226,9 @@ class Api:
         code, text = self._dialect.refusals[type(refused)]
         state = self._dialect.word(refused.state) if isinstance(refused, AlreadyOver) else ""
         return JSONResponse({"detail": text.format(state=state, reason=refused)}, code)
+
+    async def _in_place(self, request: Request, work: Callable[..., Asked], *args: Any) -> Asked:
+        return await self._places.run(self._service.owner(_caller(request)), work, *args)
 
     def _ids(self, request: Request) -> list[str]:
         given = request.query_params.getlist("ids")

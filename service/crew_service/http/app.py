@@ -21,6 +21,7 @@ from crew_service.http.api import Api, key_reused
 from crew_service.http.auth import Authentication
 from crew_service.http.dialects import DIALECTS, Dialect
 from crew_service.http.endpoints import Endpoint, table
+from crew_service.http.places import Places
 from crew_service.http.request_metrics import RequestMetrics
 from crew_service.settings import Settings
 
@@ -29,6 +30,7 @@ def create_app(settings: Settings, crews: Mapping[str, Crew]) -> FastAPI:
     """Serve one crew at the root if it has no name, and each of several below `/crews/<name>`."""
     dialect = DIALECTS[settings.dialect]()
     process = Process(settings, crews, dialect)
+    places = Places()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -37,16 +39,16 @@ def create_app(settings: Settings, crews: Mapping[str, Crew]) -> FastAPI:
         await run_in_threadpool(process.stop)
 
     if paths.ROOT in crews:
-        app = crew_app(process.crews[paths.ROOT], dialect)
+        app = crew_app(process.crews[paths.ROOT], dialect, places)
     else:
         app = several_crews.create_app(process)
         for name, crew in process.crews.items():
-            app.mount(paths.of_crew(name), crew_app(crew, dialect, paths.of_crew(name)))
+            app.mount(paths.of_crew(name), crew_app(crew, dialect, places, paths.of_crew(name)))
     app.router.lifespan_context = lifespan
     return app
 
 
-def crew_app(service: Container, dialect: Dialect, base: str = "") -> FastAPI:
+def crew_app(service: Container, dialect: Dialect, places: Places, base: str = "") -> FastAPI:
     """The whole API of one crew, its page and its documentation."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     endpoints = table(dialect, flow=service.crew.kind == "flow")
@@ -55,9 +57,9 @@ def crew_app(service: Container, dialect: Dialect, base: str = "") -> FastAPI:
         Authentication, tokens=service.tokens, open_paths=open_paths | page.OPEN_PATHS | swagger_ui.OPEN_PATHS
     )
     app.add_middleware(RequestMetrics, metrics=service.metrics, crew=service.name)
-    api = Api(service, dialect)
+    api = Api(service, dialect, places)
     _add_routes(app, endpoints, api)
-    page.Page(service).add_to(app)
+    page.Page(service, places).add_to(app)
     app.add_exception_handler(Refused, api.refused)
     app.add_exception_handler(KeyReused, key_reused)
     errors.add_to(app)

@@ -8,12 +8,14 @@ from typing import Any
 
 from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, PackageLoader
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from crew_service.engine.overview import beginning
 from crew_service.http import differences, markdown
 from crew_service.storage import webhooks
 
+LARGEST = 1024 * 1024  # bytes of a page
+ROOMS = (400_000, 60_000, 5_000)  # bytes for its long texts; markup may make more of the others than anybody foresees
 POLICY = "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 # With `no-referrer` a browser sends the page's own forms under the origin `null`, as those of anybody else.
 HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "same-origin", "X-Content-Type-Options": "nosniff"}
@@ -41,18 +43,50 @@ templates.filters |= {
     "moment": _moment,
     "duration": _duration,
     "usd": _usd,
-    "markdown": markdown.render,
     "fromjson": beginning,
     "address": webhooks.shown_url,
 }
-templates.globals["compared"] = differences.compare
+
+
+class Room:
+    """What is left on a page for long texts: each is cut to its own limit, and all together to this."""
+
+    def __init__(self, size: int) -> None:
+        self.left = size
+
+    def __call__(self, text: Any, most: int) -> Markup:
+        shown = escape(str(text)[:most])
+        if len(shown.encode("utf-8", "replace")) > self.left:
+            shown = escape(str(text)[: self.left // len("&#34;")])
+        self.left -= min(len(shown.encode("utf-8", "replace")), self.left)
+        return shown
+
+    def markdown(self, text: Any) -> Markup:
+        html = markdown.render(str(text))
+        size = len(html.encode("utf-8", "replace"))
+        if size > self.left:
+            return Markup("<pre>{}</pre>").format(self(text, len(str(text))))
+        self.left -= size
+        return html
+
+    def compared(self, before: str, after: str) -> differences.Sides | None:
+        sides = differences.compare(before, after)
+        size = sum(len(side.encode("utf-8", "replace")) for side in sides or ())
+        if size > self.left // 2:
+            return None
+        self.left -= size
+        return sides
 
 
 def html_page(template: str, code: int = 200, **values: Any) -> Response:
     nonce = secrets.token_urlsafe(16)
     sources = f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'self'; connect-src 'self'"
     headers = {**HEADERS, "Content-Security-Policy": f"{sources}; {POLICY}"}
-    return HTMLResponse(templates.get_template(template).render(nonce=nonce, **values), code, headers)
+    for room in ROOMS:
+        page = templates.get_template(template).render(nonce=nonce, room=Room(room), **values)
+        if len(page.encode("utf-8", "replace")) <= LARGEST:
+            return HTMLResponse(page, code, headers)
+    return HTMLResponse("The page is too large; ask for the record of the execution.", 500, headers)
 
 
 def plain_text(text: str) -> Response:

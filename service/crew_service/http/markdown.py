@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -11,7 +12,10 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markupsafe import Markup, escape
 
-LONGEST = 100_000  # characters; a longer text is shown as it is, since rendering takes time that others wait for
+# What exceeds one of these is shown as the text that it is, since rendering takes time that others wait for.
+LONGEST = 100_000  # characters
+LARGEST = 300_000  # characters of HTML: a table of 1.5 KB may have 65,000 cells
+SECONDS = 0.1  # of CPU
 
 
 class _Renderer(RendererHTML):
@@ -38,12 +42,36 @@ def _shown(address: Any) -> Markup:
     return Markup('<bdi dir="ltr">{}</bdi>').format(address)
 
 
+class _TooCostly(Exception):
+    pass
+
+
+def _in_time(state: Any, *_: Any) -> bool:
+    """Stand as a rule before the others, which the parser tries at every place of a text."""
+    if time.thread_time() > state.env["until"]:
+        raise _TooCostly
+    return False
+
+
 @cache
 def _parser() -> MarkdownIt:
-    return MarkdownIt("commonmark", {"html": False}, renderer_cls=_Renderer).enable("table")
+    parser = MarkdownIt("commonmark", {"html": False}, renderer_cls=_Renderer).enable("table")
+    inside = ["paragraph", "reference", "blockquote", "list"]
+    parser.block.ruler.before("table", "in_time", _in_time, {"alt": inside})
+    parser.inline.ruler.before("text", "in_time", _in_time)
+    return parser
 
 
 def render(text: str) -> Markup:
-    if len(text) > LONGEST:
+    html = _rendered(text) if len(text) <= LONGEST else None
+    if html is None:
         return Markup("<pre>{}</pre>").format(text)
-    return Markup('<div class="prose">{}</div>').format(Markup(_parser().render(text)))  # noqa: S704
+    return Markup('<div class="prose">{}</div>').format(Markup(html))  # noqa: S704
+
+
+def _rendered(text: str) -> str | None:
+    try:
+        html = str(_parser().render(text, {"until": time.thread_time() + SECONDS}))
+    except _TooCostly:
+        return None
+    return html if len(html) <= LARGEST else None

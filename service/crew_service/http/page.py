@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from fastapi import FastAPI, HTTPException, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
 from crew_service.engine.browser_sessions import BrowserSession
 from crew_service.engine.container import Container
 from crew_service.engine.origin import LONGEST_ID
-from crew_service.engine.overview import PAGE, Filter, Overview, cursor
+from crew_service.engine.overview import Filter, Overview, cursor
 from crew_service.http.forms import NOTICES, PROBLEMS, Forms, without_zeros
 from crew_service.http.html import html_page, plain_text
+from crew_service.http.places import Places
 from crew_service.storage.states import State
 
 ROUTES = (
@@ -31,14 +32,16 @@ ROUTES = (
 )
 OPEN_PATHS = frozenset(path for _, path, _ in ROUTES)  # each checks the session itself
 LONGEST_SEARCH = 200
+Made = TypeVar("Made")
 SCRIPT = (Path(__file__).parent / "page.js").read_bytes()
 
 
 class Page(Forms):
     """Plain forms and links, which work without the script too; the script keeps what is shown up to date."""
 
-    def __init__(self, service: Container) -> None:
+    def __init__(self, service: Container, places: Places) -> None:
         super().__init__(service)
+        self._places = places
         self._data = Overview(service.database, service.name, service.settings.prices)
 
     def add_to(self, app: FastAPI) -> None:
@@ -50,19 +53,15 @@ class Page(Forms):
         if session is None:
             return self.login_form(request)
         which = _filter(request, self._service.name, session)
-        shown = await run_in_threadpool(self._data.listed, which)
         query = {name: request.query_params[name] for name in ("q", "state", "dag") if request.query_params.get(name)}
-        older = urlencode({**query, "before": cursor(shown.rows[-1])}) if shown.has_older else ""
-        return await run_in_threadpool(
-            html_page,
-            "executions.html",
-            shown=shown,
-            older=older,
-            query=query,
-            states=[state.value for state in State],
-            page_size=PAGE,
-            **self._common(request, session),
-        )
+        values = {"query": query, "states": [state.value for state in State], **self._common(request, session)}
+
+        def page() -> Response:
+            shown = self._data.listed(which)
+            older = urlencode({**query, "before": cursor(shown.rows[-1])}) if shown.has_older else ""
+            return html_page("executions.html", shown=shown, older=older, **values)
+
+        return await self._in_place(session, page)
 
     async def execution(self, request: Request) -> Response:
         session = await self.session(request)
@@ -74,18 +73,22 @@ class Page(Forms):
         self, request: Request, session: BrowserSession, execution_id: str, typed: dict[str, str] | None = None
     ) -> Response:
         """One execution; with what was typed before the session ended, where there is something."""
-        shown = await run_in_threadpool(self._data.execution, session.caller, execution_id)
-        if shown is None:
-            return html_page("unknown.html", 404, **self._common(request, session))
-        values = {"it": shown, "typed": typed or {}, **self._common(request, session)}
-        return await run_in_threadpool(html_page, "execution.html", **values)
+        common = self._common(request, session)
+
+        def page() -> Response:
+            shown = self._data.execution(session.caller, execution_id)
+            if shown is None:
+                return html_page("unknown.html", 404, **common)
+            return html_page("execution.html", it=shown, typed=typed or {}, **common)
+
+        return await self._in_place(session, page)
 
     async def text(self, request: Request) -> Response:
         session = await self.session(request)
         if session is None:
             return self.login_form(request)
         part = request.query_params.get("part", "")
-        found = await run_in_threadpool(self._data.text, session.caller, _id(request), part)
+        found = await self._in_place(session, self._data.text, session.caller, _id(request), part)
         if found is None:
             raise HTTPException(404, "There is no such text.")
         return plain_text(found)
@@ -94,6 +97,9 @@ class Page(Forms):
     async def script(request: Request) -> Response:
         headers = {"Cache-Control": "max-age=300", "X-Content-Type-Options": "nosniff"}
         return Response(SCRIPT, media_type="text/javascript", headers=headers)
+
+    async def _in_place(self, session: BrowserSession, work: Callable[..., Made], *args: Any) -> Made:
+        return await self._places.run(self._service.owner(session.caller), work, *args)
 
     def _common(self, request: Request, session: BrowserSession) -> dict[str, Any]:
         return {
