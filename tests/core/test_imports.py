@@ -76,18 +76,19 @@ KNOWS_ALL = ("testing",)
 SERVICE_MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "prices": (),
     "restart": (),
+    "addresses": (),
     "settings": ("prices",),
     "logs": (),
     "tracing": (),
     "storage.states": (),
     "storage": ("storage.states",),
-    "engine": ("storage", "settings", "prices", "tracing"),
+    "engine": ("storage", "settings", "prices", "tracing", "addresses"),
     "scripted_crew": ("engine", "tracing"),
     "crewai": ("engine", "tracing", "prices", "restart"),
     "targets": ("engine", "scripted_crew", "crewai"),
     "image": ("engine", "crewai"),
     "offline_model": ("engine",),
-    "http": ("engine", "storage.states", "settings", "tracing"),
+    "http": ("engine", "storage.states", "settings", "tracing", "addresses"),
 }
 # The command, and what stands around the rooms.
 COMMAND = ("__main__", "cli", "local", "operating", "options", "terminal", "terminal_output", "terminal_webhooks")

@@ -17,6 +17,11 @@ log = logging.getLogger(__name__)
 MOST = 100_000  # sent again in one go
 
 
+def shown_url(letter: Row[Any]) -> str:
+    """Return the address of a dead letter for whoever may see its execution: a flow webhook's is the organization's."""
+    return webhooks.receiver(letter.url) if letter.kind == webhooks.FLOW else str(letter.url)
+
+
 class DeadLetters:
     """`posted`: something is to be delivered; `crew`: only that one's, all without."""
 

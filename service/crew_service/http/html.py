@@ -10,9 +10,9 @@ from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup, escape
 
+from crew_service.engine.dead_letters import shown_url
 from crew_service.engine.overview import beginning
 from crew_service.http import differences, markdown
-from crew_service.storage import webhooks
 
 LARGEST = 1024 * 1024  # bytes of a page
 ROOMS = (400_000, 60_000, 5_000)  # bytes for its long texts; markup may make more of the others than anybody foresees
@@ -44,7 +44,7 @@ templates.filters |= {
     "duration": _duration,
     "usd": _usd,
     "fromjson": beginning,
-    "address": webhooks.shown_url,
+    "address": shown_url,
 }
 
 

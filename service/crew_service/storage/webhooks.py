@@ -241,11 +241,6 @@ def letters(
     return list(connection.execute(newest.limit(limit)))
 
 
-def shown_url(letter: Row[Any]) -> str:
-    """Return the address of a dead letter for whoever may see its execution: a flow webhook's is the organization's."""
-    return receiver(letter.url) if letter.kind == FLOW else letter.url
-
-
 def resend(connection: Connection, key: str, *, now: float) -> bool:
     """Put a dead letter back into a queue; False when there is none of that key."""
     letter = connection.execute(select(dead_letters).where(dead_letters.c.key == key)).one_or_none()
