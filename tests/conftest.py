@@ -102,6 +102,8 @@ def _group(item: pytest.Item) -> str | None:
     These are the tests with a fixture of their module, those on Airflow's own tables, and those with crews in processes
     of one pool.
     """
+    if {"system", "cluster"} & set(item.path.parts):
+        return None  # they have groups of their own
     fixtures: dict[str, Any] = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009
     if "play" in fixtures:
         return "crews"

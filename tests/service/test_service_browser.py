@@ -87,17 +87,28 @@ def test_the_stop_button_stops_what_runs(serve: Serve, page: Page) -> None:
     assert client.status(kickoff_id)["error"] == "Stopped on request"
 
 
-def test_long_words_and_wide_tables_stay_within_their_cards(serve: Serve, page: Page) -> None:
-    table = f"| a | b |\n|---|---|\n| {'wide' * 40} | {'x' * 200} |\n"
+TABLE = f"| a | b |\n|---|---|\n| {'wide' * 40} | {'x' * 200} |\n"
+WIDE = "[...document.querySelectorAll('.card')].filter((card) => card.scrollWidth > card.clientWidth).length"
+
+
+def test_long_words_stay_within_their_cards(serve: Serve, page: Page) -> None:
     names = ["a_long_name_of_a_task_" * 4, "and_one_that_fails_" * 4]
-    client = serve({"tasks": [{"id": names[0], "output": table}, {"id": names[1], "error": "no-luck" * 60}]})
+    client = serve({"tasks": [{"id": names[0], "output": TABLE}, {"id": names[1], "error": "no-luck" * 60}]})
     kickoff_id = client.kickoff()
     client.until(kickoff_id, "error")
     sign_in(page, client, f"/view?id={kickoff_id}")
     page.locator("#task-0 summary").click()
-    expect(page.locator("#task-0 table")).to_be_visible()
-    wide = "[...document.querySelectorAll('.card')].filter((card) => card.scrollWidth > card.clientWidth).length"
-    assert page.evaluate(wide) == 0
+    expect(page.locator("#task-0 pre")).to_be_visible()
+    assert page.evaluate(WIDE) == 0
+
+
+def test_the_wide_table_of_a_draft_stays_within_its_card(serve: Serve, page: Page) -> None:
+    client = serve({"tasks": [{"id": "draft_task", "output": TABLE, "human_input": True}]})
+    kickoff_id = client.kickoff()
+    client.until(kickoff_id, "pending")
+    sign_in(page, client, f"/view?id={kickoff_id}")
+    expect(page.locator(".draft table")).to_be_visible()
+    assert page.evaluate(WIDE) == 0
 
 
 def test_times_are_of_the_readers_time_zone_also_after_an_update(serve: Serve, browser: Browser) -> None:
