@@ -33,8 +33,6 @@ WHAT_TO_CHECK = (
     "A second kickoff could run the crew twice, so none is sent. Check at the service whether an execution of this "
     "task runs (its meta.airflow names DAG, run, task and map index); then clear this task to start a new one"
 )
-
-
 UNKNOWN_SINCE = "unknown_since"  # in the record of an execution that its service does not know, epoch seconds
 
 

@@ -39,13 +39,12 @@ class QuestionRecord:
     """The record of the question that a task has asked.
 
     Keys: ``draft`` that was shown, the ``terms`` of its form, ``since`` and ``until`` when it is open, ``asked_at``
-    when it was asked the last time, ``doubt`` while
-    Airflow may not have the question yet, ``asked_by``: the id of the attempt that has the form, from Airflow 3.4 on,
-    whether people were ``notified``, the steps of the escalation that were ``told``, the ``approvals`` that are not
-    enough yet, the drafts that were ``rejected``, each by its execution and hash (True, as earlier releases have
-    stored it, means this one), the draft that a schema has ``sent_back``, what was ``shown`` while an
-    answer is looked for, and whether that is done ``once_more``, ``over`` once an answer or the deadline has ended it,
-    and those of `Attempt`.
+    when it was asked the last time, ``doubt`` while Airflow may not have the question yet, ``asked_by``: the id of the
+    attempt that has the form, from Airflow 3.4 on, whether people were ``notified``, the steps of the escalation that
+    were ``told``, the ``approvals`` that are not enough yet, the drafts that were ``rejected``, each by its execution
+    and hash (True, as earlier releases have stored it, means this one), the draft that a schema has ``sent_back``,
+    what was ``shown`` while an answer is looked for, and whether that is done ``once_more``, ``over`` once an answer or
+    the deadline has ended it, and those of `Attempt`.
     """
 
     def __init__(self, memory: TaskState, attempt: Attempt) -> None:

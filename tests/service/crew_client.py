@@ -113,8 +113,9 @@ class Command:
         assert self.process.poll() is None, self.log.read_text()
         self.url = self.log.read_text().split(" at ", 1)[1].split(";", 1)[0]
 
-    def client(self, token: str) -> Client:
-        return Client(self.url, token)
+    def client(self, token: str, crew: str = "") -> Client:
+        """Return a client of the one crew, or of the first of several; or of that of a name."""
+        return Client(f"{self.url.partition('/crews/')[0]}/crews/{crew}" if crew else self.url, token)
 
     @staticmethod
     def refused(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -59,7 +59,7 @@ HOSTILE = {
 
 
 @contextlib.contextmanager
-def watched(client: Client) -> Iterator[list[float]]:
+def watched(client: Client, path: str = "/healthz") -> Iterator[list[float]]:
     """The seconds that each of another caller's requests took meanwhile."""
     took: list[float] = []
     over = threading.Event()
@@ -68,7 +68,7 @@ def watched(client: Client) -> Iterator[list[float]]:
         other = client.holding(client.token)
         while not over.is_set():
             began = time.monotonic()
-            assert other.get("/healthz").status_code == 200
+            assert other.get(path).status_code == 200
             took.append(time.monotonic() - began)
 
     thread = threading.Thread(target=ask)

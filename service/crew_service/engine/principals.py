@@ -27,7 +27,8 @@ class Principal:
 
 def is_key(name: str) -> bool:
     """Whether a name reads as that of the holder of a token."""
-    return name.strip().casefold() == Principal().key or name.strip().casefold().startswith("user:")
+    said = name.strip().casefold()
+    return said == Principal().key or said.startswith("user:")
 
 
 class Tokens:

@@ -7,7 +7,7 @@ fewer than the database has connections, and an owner never all of them.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -34,13 +34,13 @@ class Places:
     """Of one process; used in its event loop only."""
 
     def __init__(self) -> None:
-        self._owners: dict[str, _Owner] = {}
+        self._owners: defaultdict[str, _Owner] = defaultdict(_Owner)
         self._here: Counter[str] = Counter()
         self._threads: CapacityLimiter | None = None
 
     async def run(self, owner: str, work: Callable[..., Made], *args: Any) -> Made:
         """Work in a thread; receiving and sending bodies is no part of it."""
-        places = self._owners.setdefault(owner, _Owner())
+        places = self._owners[owner]
         self._here[owner] += 1
         try:
             await self._enter(places)

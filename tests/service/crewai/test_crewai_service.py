@@ -53,8 +53,7 @@ class Served:
 
     @property
     def client(self) -> Client:
-        url = self.command.url
-        return Client(f"{url.partition('/crews/')[0]}/crews/{self._name}" if self._name else url, TOKEN)
+        return self.command.client(TOKEN, self._name)
 
     def kickoff(self, **inputs: str) -> str:
         return str(self._posted("/kickoff", {"inputs": inputs})["kickoff_id"])

@@ -50,7 +50,7 @@ def environment(server: OpenAI) -> dict[str, str]:
 
 
 def client_of(service: Command, crew: str) -> Client:
-    return Client(f"{service.url.partition('/crews/')[0]}/crews/{crew.lower()}", TOKEN)
+    return service.client(TOKEN, crew.lower())
 
 
 def details(client: Client, some_id: str) -> dict[str, Any]:

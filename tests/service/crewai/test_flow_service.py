@@ -52,8 +52,7 @@ class ServedFlow:
 
     @property
     def client(self) -> Client:
-        url = self.service.command.url
-        return Client(f"{url.partition('/crews/')[0]}/crews/{self._name}" if self._name else url, TOKEN)
+        return self.service.command.client(TOKEN, self._name)
 
     def restart(self) -> None:
         self.service.restart()
