@@ -38,10 +38,9 @@ TOOLS = (
 )
 DEV = nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]["dev"]
 TEST_TOOLS = [each for each in DEV if re.match(r"[\w-]+", each)[0] in TOOLS]
-FOLDERS = {
-    "2.11": ("client", "compat", "kit", "provider", "tasks"),
-    "3.0": ("client", "compat", "inbox", "kit", "provider", "tasks"),
-}
+ROOMS = ("api", "client", "compat", "flows", "kickoff", "kit", "resume", "wait")
+CLASSES = ("decorators", "hooks", "links", "operators", "sensors", "triggers")
+FOLDERS = {"2.11": (*ROOMS, *CLASSES), "3.0": (*ROOMS, *CLASSES, "inbox")}
 ALL_FOLDERS = (*FOLDERS["3.0"], "review", "view")
 REVIEWS = "tests/system/reviews"  # they need Airflow 3.1, as the tab does
 ON_PROCESSES = ("tests/system/test_inbox.py", *(f"{REVIEWS}/test_{name}.py" for name in ("reviews", "tab", "loop")))

@@ -1,23 +1,24 @@
-"""What can go wrong between Airflow and a crew, each with a name. No text or attribute of these shows a token.
+"""What can go wrong between Airflow and a crew, each with a name. Texts and attributes never show a token.
 
 ::
 
     CrewError
-    ├── CrewInvalidInput        refused here, before anything was sent
-    ├── CrewApiError            the service answered, and the answer is a refusal
+    ├── CrewInvalidInput        refused before anything was sent
+    ├── CrewApiError            the service refused the request
     │   ├── CrewBadRequest      400
     │   ├── CrewUnauthorized    401, 403
     │   ├── CrewNotFound        404
     │   ├── CrewMissingInputs   422, or found missing before the kickoff
-    │   ├── CrewKeyReused       422: the idempotency key belongs to another request
+    │   ├── CrewKeyReused       422: the idempotency key was used for another request
+    │   ├── CrewAlreadyContinued  409: another execution already continues the failed one
     │   ├── CrewRateLimited     429, or an exhausted quota
     │   └── CrewServerError     5xx
-    ├── CrewConnectionError     nothing was sent, or a GET got no answer
+    ├── CrewConnectionError     nothing was sent, or a GET got no response
     ├── CrewOutcomeUnknown      a POST may have arrived
-    ├── CrewProtocolError       an answer that cannot be read
+    ├── CrewProtocolError       a response that cannot be read
     │   └── CrewWebPage         a web page where the crew's API is expected
     ├── CrewExecutionFailed     the execution ended as failed
-    └── CrewTimeout             the wait reached its deadline; the execution may go on
+    └── CrewTimeout             the wait reached its deadline; the execution may continue
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ class CrewInvalidInput(CrewError, ValueError):
 class CrewApiError(CrewError):
     """The service refused a request.
 
-    :param status_code: the HTTP status code of the answer
+    :param status_code: the HTTP status code of the response
     :param method: the HTTP method of the request
     :param path: the path of the request, below the base URL
-    :param detail: what the service said, as text
+    :param detail: the service's explanation, as text
     """
 
     def __init__(self, status_code: int | None, method: str, path: str, detail: str) -> None:
@@ -47,7 +48,7 @@ class CrewApiError(CrewError):
         self.status_code, self.method, self.path, self.detail = status_code, method, path, detail
 
     def __str__(self) -> str:
-        return f"{self.method} {self.path} was answered {self.status_code}: {self.detail or 'no detail given'}"
+        return f"{self.method} {self.path} returned {self.status_code}: {self.detail or 'no detail given'}"
 
 
 class CrewBadRequest(CrewApiError):
@@ -65,8 +66,8 @@ class CrewNotFound(CrewApiError):
 class CrewMissingInputs(CrewApiError):
     """422: required inputs are missing (specification, section 7).
 
-    :param names: the missing inputs; empty where the service did not name them
-    :param status_code: None where they were found missing before anything was sent
+    :param names: the missing inputs; empty if the service did not name them
+    :param status_code: None if they were found missing before anything was sent
     """
 
     def __init__(
@@ -86,13 +87,25 @@ class CrewMissingInputs(CrewApiError):
 
 
 class CrewKeyReused(CrewApiError):
-    """422: the service has accepted another request with this idempotency key; what came of that one is not said."""
+    """422: this idempotency key was used for another request; the outcome of that one is not reported."""
+
+
+class CrewAlreadyContinued(CrewApiError):
+    """409: another execution goes on from the one that was to be continued; this request has started nothing.
+
+    :param kickoff_id: of that other execution
+    """
+
+    def __init__(self, status_code: int, method: str, path: str, detail: str, kickoff_id: str = "") -> None:
+        super().__init__(status_code, method, path, detail)
+        self.kickoff_id = kickoff_id
+        self.args = (*self.args, kickoff_id)
 
 
 class CrewRateLimited(CrewApiError):
     """429, or an exhausted quota: the request was refused, nothing was started.
 
-    :param retry_after: seconds to wait as the service asks for, None if it does not say or says nonsense
+    :param retry_after: seconds that the service asks to wait; None if missing or invalid
     """
 
     def __init__(self, status_code: int, method: str, path: str, detail: str, retry_after: float | None = None) -> None:
@@ -102,7 +115,7 @@ class CrewRateLimited(CrewApiError):
 
 
 class CrewServerError(CrewApiError):
-    """5xx: the service failed. After a POST it is unknown what it did before it failed."""
+    """5xx: the service failed. After a POST, it is unknown what it did before."""
 
     def __init__(self, status_code: int, method: str, path: str, detail: str, retry_after: float | None = None) -> None:
         super().__init__(status_code, method, path, detail)
@@ -111,10 +124,10 @@ class CrewServerError(CrewApiError):
 
 
 class CrewConnectionError(CrewError):
-    """No answer, and no harm: a request that never left, or a GET that may be asked again.
+    """No response, and no harm: the request never left, or it was a GET, which can be repeated.
 
-    :param permanent: True if asking again cannot help, as with a certificate that is not trusted
-    :param renewable: True if it was a CA file that did not trust it, which may be replaced at this moment
+    :param permanent: True if trying again cannot help, as with an untrusted certificate
+    :param renewable: True if a CA file rejected the certificate, since that file may be about to be replaced
     :param unreachable: True if there was no connection at all, so that another request would not arrive either
     """
 
@@ -129,9 +142,9 @@ class CrewConnectionError(CrewError):
 
 
 class CrewOutcomeUnknown(CrewError):
-    """A POST may have arrived, and its answer is lost or cannot be used.
+    """A POST may have arrived, but its response is lost or unusable.
 
-    :param status_code: the HTTP status code, None if there was no answer
+    :param status_code: the HTTP status code, None if there was no response
     """
 
     def __init__(self, message: str, status_code: int | None = None) -> None:
@@ -143,14 +156,14 @@ class CrewOutcomeUnknown(CrewError):
 
 
 class CrewProtocolError(CrewError):
-    """The service answered with something that is not an answer of this API."""
+    """The service returned something that is not a response of this API."""
 
 
 class CrewWebPage(CrewProtocolError):
-    """A web page where the crew's API is expected: this is not a crew deployment."""
+    """A web page instead of the crew's API: this is not a crew deployment."""
 
 
-# After these it is certain that a POST has started nothing.
+# After these, it is certain that a POST started nothing.
 REFUSED = (
     CrewInvalidInput,
     CrewConnectionError,
@@ -158,7 +171,8 @@ REFUSED = (
     CrewUnauthorized,
     CrewNotFound,
     CrewMissingInputs,
-    CrewKeyReused,  # of a key of its own; of one that was sent before it settles nothing
+    CrewAlreadyContinued,
+    CrewKeyReused,  # for a new key; for a key that was sent before, it proves nothing
     CrewRateLimited,
 )
 
@@ -167,7 +181,7 @@ class CrewExecutionFailed(CrewError):
     """The execution ended as failed.
 
     :param kickoff_id: the id that was polled
-    :param error: what the service says of the failure
+    :param error: the service's description of the failure
     """
 
     def __init__(self, kickoff_id: str, error: str) -> None:
@@ -179,4 +193,4 @@ class CrewExecutionFailed(CrewError):
 
 
 class CrewTimeout(CrewError):
-    """The wait reached its deadline; what became of the execution stands in the message."""
+    """The wait reached its deadline; the message reports the fate of the execution."""

@@ -83,9 +83,11 @@ def connection_fields() -> dict[str, Any]:
         "browser_url": _field("Browser URL", "string", "The base URL for browsers, if not the one above; for links"),
         "inbox_url": _field("Inbox URL", "string", "The inbox of this Airflow, as the service sees it"),
         "kind": _field("Kind", "string", "crew or flow; leave it empty if unknown"),
-        "flow_webhook_secret": _secret("Flow webhook secret", "By which the console signs the webhooks of a Flow"),
-        "crew_webhook_secret": _secret("Crew webhook secret", "By which the inbox knows the webhooks of this crew"),
-        "callback_hosts": _field("Callback hosts", "string", "Where answers to a Flow may go too; with commas"),
+        "flow_webhook_secret": _secret("Flow webhook secret", "Secret the console signs Flow webhooks with"),
+        "crew_webhook_secret": _secret("Crew webhook secret", "Secret that authenticates this crew's webhooks"),
+        "callback_hosts": _field(
+            "Callback hosts", "string", "Further hosts allowed to receive Flow answers, comma-separated"
+        ),
     }
 
 

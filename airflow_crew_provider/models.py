@@ -1,32 +1,32 @@
-"""The values of the API, frozen and without behaviour: what is sent and what comes back."""
+"""The values of the API, frozen and without behaviour: requests and responses."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
 Json = dict[str, Any]
 
-# What names an iteration of a loop, beside the DAG, the run, the task and the map index.
+# Fields that identify a loop's iteration, besides the DAG, run, task and map index.
 REGION_FIELDS = ("region_id", "region_index")
 
 
 def region(region_id: str, index: int) -> Json:
-    """Return an iteration of a loop as it is named everywhere."""
+    """Return the fields that identify a loop's iteration."""
     return dict(zip(REGION_FIELDS, (region_id, index), strict=True))
 
 
-# NUL and half surrogates: legal in JSON, refused by databases and by UTF-8.
+# NUL and unpaired surrogates: legal in JSON, refused by databases and by UTF-8.
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class ExecutionState(StrEnum):
-    """What an execution is doing (specification, section 3; the words of live deployments are mapped to these)."""
+    """What an execution is doing (specification, section 3; words of live deployments are mapped to these)."""
 
     RUNNING = "running"
     PENDING = "pending"
@@ -49,15 +49,16 @@ class TaskResult:
 class Execution:
     """One poll of an execution, the same for both dialects (specification, section 2.2).
 
-    ``output`` is the text: the result of a completed one, the draft of a pending one. ``output_json`` is the
-    object where that text is one. ``execution_time`` is as the service gives it. ``raw`` is the answer itself.
-    Of a pending Flow, ``question`` is what its author asks and ``outcomes`` are the answers that it routes on, none
-    where it takes any text. ``takes_edited_output`` says whether an approval may bring a text instead of the draft,
-    ``checks_draft`` whether the service takes an answer with the hash of its draft for that draft only.
-    ``view`` is the path of its page below the crew's base URL, where the service names one.
-    ``has_details`` says whether the service tells more of it at ``GET /executions/{id}``.
-    With ``object_is_kept`` False an XCom would not bring ``output_json`` back as it is: tasks hand on its text.
-    With ``state_is_known`` False the service gave a word of its own: it counts as in progress and decides nothing.
+    ``output`` is the text: the result of a completed execution, the draft of a pending one. ``output_json`` is the
+    object if that text is one. ``execution_time`` is the service's value. ``raw`` is the response itself. For a pending
+    Flow, ``question`` is its author's question and ``outcomes`` are the answers that it routes on, empty if it accepts
+    any text. ``takes_edited_output`` says whether an approval may send a text instead of the draft, ``checks_draft``
+    whether the service accepts an answer with the hash of its draft for that draft only. ``shown_task`` is the
+    beginning of ``crew_task_id`` for messages, with secrets masked before it was cut. ``view`` is the path of the
+    execution's page below the crew's base URL, if the service names one. ``has_details`` says whether ``GET
+    /executions/{id}`` returns more. With ``object_is_kept`` False, ``output_json`` does not survive XCom; tasks pass
+    its text. With ``state_is_known`` False, the service returned an unknown word: it counts as in progress and decides
+    nothing.
     """
 
     kickoff_id: str
@@ -68,6 +69,7 @@ class Execution:
     object_is_kept: bool = True
     error: str | None = None
     crew_task_id: str | None = None
+    shown_task: str | None = field(default=None, compare=False)
     current_task: str | None = None
     completed_tasks: int | None = None
     total_tasks: int | None = None
@@ -91,7 +93,7 @@ class Execution:
 
     @property
     def progress(self) -> str:
-        """Return in a few words how far the execution is, e.g. ``2 of 5 tasks, now draft_task``."""
+        """Return the progress in a few words, e.g. ``2 of 5 tasks, now draft_task``."""
         of = f" of {self.total_tasks}" if self.total_tasks is not None else ""
         counted = [f"{self.completed_tasks}{of} tasks"] if self.completed_tasks is not None else []
         now = [f"now {self.current_task}"] if self.current_task else []
@@ -99,7 +101,7 @@ class Execution:
 
     @property
     def handed_on(self) -> str | Json | None:
-        """The output as it is in a record; the text of a draft stays as it came, since its hash is of that."""
+        """The output as in a record; a draft's text stays unchanged, because its hash is computed from it."""
         if self.output_json is not None and self.object_is_kept:
             return self.output_json
         if self.output_json is None or self.state is ExecutionState.PENDING:
@@ -108,14 +110,14 @@ class Execution:
 
     @property
     def _draft_hashes(self) -> Json:
-        """What a pending record says about its draft; of an object the text is not in the record."""
+        """The draft's hashes in a pending record; an object's text is not in the record."""
         if self.state is not ExecutionState.PENDING or self.output is None:
             return {}
         of_object = {"object_sha256": output_sha256(self.handed_on)} if isinstance(self.handed_on, dict) else {}
         return {"output_sha256": output_sha256(self.output), **of_object}
 
     def record(self, execution_id: str | None = None) -> Json:
-        """Return the record that tasks hand on as XCom, plain JSON."""
+        """Return the record that tasks pass on as XCom, plain JSON."""
         completed = self.state is ExecutionState.COMPLETED
         return {
             "state": str(self.state),
@@ -143,20 +145,21 @@ class Execution:
 
     @property
     def _progress(self) -> Json:
-        """How far a crew is that waits for a person, where the service reports it."""
+        """The progress of a crew that waits for a person, if the service reports it."""
         if self.total_tasks is None:
             return {}
         return {"completed_tasks": self.completed_tasks, "total_tasks": self.total_tasks}
 
 
 HIGHEST_FIGURE = 2**63
+CHAIN = "chain_usage"  # in a usage: that of the execution together with those that it continues
 REQUESTS = ("successful_requests", "requests")  # to models, in a usage
 
 
 def total_tokens(usage: Json | None) -> int | float | None:
-    """Read how many tokens were used in all; None where the service does not say, or says none beside requests.
+    """Return the total number of tokens; None if not reported, or reported as 0 with requests.
 
-    Where it gives a total that is less than its parts, as 0 beside them, the parts count.
+    If the reported total is less than the sum of its parts, the sum counts.
     """
     given = _tokens(usage)
     if given is None:
@@ -166,17 +169,17 @@ def total_tokens(usage: Json | None) -> int | float | None:
 
 
 def _tokens(used: Json | None) -> int | float | None:
-    """Read the tokens of an execution or of one of its models: the total, or both of its parts if they are more."""
+    """Read the tokens of an execution or of one of its models: the total, or the sum of its parts if that is higher."""
     parts = [reported(used, f"{each}_tokens") for each in ("prompt", "completion")]
     whole = reported(used, "total_tokens")
     return None if whole is None and None in parts else max(whole or 0, _sum(parts))
 
 
 def cost_usd(usage: Json | None) -> int | float | None:
-    """Read what an execution cost; None where the service does not say, or a model has no price.
+    """Return the cost of an execution; None if not reported, or if a model has no price.
 
-    Where it gives a cost that is less than those of its models, theirs count. Nothing is not the cost of requests whose
-    tokens are not known.
+    If the reported cost is less than the sum over its models, the sum counts. A cost of 0 is not believed for requests
+    whose tokens are unknown.
     """
     costs, whole = model_costs(usage), reported(usage, "cost_usd")
     if whole is None or None in costs.values():
@@ -186,7 +189,7 @@ def cost_usd(usage: Json | None) -> int | float | None:
 
 
 def _has_requests(usage: Json | None) -> bool:
-    """Whether models were asked at all."""
+    """Whether any model was called."""
     return any(reported(used, name) for used in (usage, *by_model(usage).values()) for name in REQUESTS)
 
 
@@ -197,32 +200,46 @@ def by_model(usage: Json | None) -> dict[str, Json]:
 
 
 def model_costs(usage: Json | None) -> dict[str, int | float | None]:
-    """Read the costs by model, of those for which the service gives one; None for a model without a price."""
+    """Read the reported costs by model; None for a model without a price."""
     return {model: reported(used, "cost_usd") for model, used in by_model(usage).items() if "cost_usd" in used}
 
 
 def _sum(parts: Iterable[int | float | None]) -> int | float:
-    """Add up the figures that are known, which is the least that was used."""
+    """Add up the known figures, which gives the minimum."""
     return min(round(sum(each for each in parts if each is not None), 10), HIGHEST_FIGURE)
 
 
+def is_unreadable(usage: Any, names: Collection[str]) -> bool:
+    """Whether one of these figures, for the execution or a model, is present but unreadable."""
+    if not isinstance(usage, dict):
+        return usage is not None
+    models = usage.get("by_model")
+    if not isinstance(models, dict | None):
+        return True
+    parts = [usage, *(models or {}).values()]
+    return any(
+        not isinstance(each, dict) or any(each.get(name) is not None and reported(each, name) is None for name in names)
+        for each in parts
+    )
+
+
 def reported(usage: Json | None, name: str) -> int | float | None:
-    """Read a figure that can be compared with a limit and added up, which NaN cannot; None where there is none."""
+    """Read a figure that can be compared and added up, which NaN cannot; None if there is none."""
     value: Any = usage.get(name) if isinstance(usage, dict) else None
     return value if type(value) in (int, float) and 0 <= value <= HIGHEST_FIGURE else None
 
 
 def speaks_live(status: Json) -> bool:
-    """Whether the body of a status answer is of the live dialect: that one has a ``state``."""
+    """Whether the body of a status answer is in the live dialect, which has a ``state``."""
     return "state" in status
 
 
 @dataclass(frozen=True)
 class HumanInputWebhook:
-    """Where the service asks for a person, and with which credential (observed dialect, POST /kickoff).
+    """Where the service sends questions to a person, and with which credential (observed dialect, POST /kickoff).
 
     Either ``token`` (bearer), or ``username`` and ``password`` (basic), or none. ``conn_id`` names an Airflow
-    connection that holds the credential; operators take it in this form only.
+    connection that holds the credential; operators accept only this form.
     """
 
     url: str
@@ -234,7 +251,7 @@ class HumanInputWebhook:
 
 @dataclass(frozen=True)
 class Webhooks:
-    """The addresses that the service notifies (specification, section 6); they are not carried over at resume."""
+    """The addresses that the service notifies (specification, section 6); a resume does not keep them."""
 
     task: str | None = None
     step: str | None = None
@@ -243,7 +260,7 @@ class Webhooks:
 
     @classmethod
     def of(cls, value: Webhooks | Json | None) -> Webhooks | None:
-        """Read a dict with the same keys; a name that is not one of them is refused."""
+        """Read a dict with the same keys; refuse unknown names."""
         if value is None or isinstance(value, cls):
             return value
         if not isinstance(value, dict):
@@ -258,7 +275,7 @@ class Webhooks:
         return cls(**{**value, "human_input": human})
 
     def as_dict(self) -> Json:
-        """Return the same as a dict that a template can be rendered in."""
+        """Return a dict whose values can be rendered as templates."""
         return asdict(self)
 
 
@@ -273,35 +290,38 @@ def _refuse_unknown(what: str, value: Json, shape: type) -> None:
 
 @dataclass(frozen=True)
 class CrewInputs:
-    """What a crew asks for at its kickoff.
+    """The inputs of a crew.
 
     :param names: all of them; those of a Flow need not be required
-    :param required: which of them are; None where the service does not say
+    :param required: the required ones; None if not reported
+    :param continues: whether a kickoff may continue a failed execution
     """
 
     names: list[str]
     required: list[str] | None = None
+    continues: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kickoff:
-    """What ``POST /kickoff`` carries; the one value that goes from an operator through the hook to the call.
+    """What ``POST /kickoff`` carries; the value that an operator passes through the hook to the call.
 
-    ``webhooks`` may be the word of the inbox, until its addresses are made right before the POST.
+    ``webhooks`` may be ``inbox`` until its addresses are created right before the POST.
     """
 
     inputs: Json
     webhooks: Webhooks | str | None = None
     meta: Json | None = None
     restore_from: str | None = None
+    continue_from: str | None = None
     idempotency_key: str | None = None
 
 
 @dataclass(frozen=True)
 class EditedOutput:
-    """A text that becomes the output of a task instead of its draft, at the project's own crew service only.
+    """A text that replaces a task's draft as its output; only `airflow-crew-service` supports it.
 
-    :param output_sha256: the hash of the draft that it was made of; of any other draft the service takes no edit
+    :param output_sha256: the hash of the original draft; the service refuses an edit of any other draft
     """
 
     text: str
@@ -310,9 +330,9 @@ class EditedOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """What ``POST /resume`` carries (specification, section 2.3; of a Flow also the chosen outcome).
+    """What ``POST /resume`` carries (specification, section 2.3; for a Flow also the chosen outcome).
 
-    :param output_sha256: the hash of the draft that is answered, at the project's own crew service only
+    :param output_sha256: the hash of the answered draft; only `airflow-crew-service` checks it
     """
 
     execution_id: str
@@ -328,9 +348,9 @@ class Resume:
 
 @dataclass(frozen=True)
 class Started:
-    """The answer to a kickoff.
+    """The response to a kickoff.
 
-    :param view: the path of the execution's page below the crew's base URL, where the service names one
+    :param view: the path of the execution's page below the crew's base URL, if the service names one
     """
 
     kickoff_id: str
@@ -339,7 +359,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Resumed:
-    """The answer to a resume. ``kickoff_id`` is what to poll next: on live deployments a new one."""
+    """The response to a resume. ``kickoff_id`` is the id to poll next, which is new on live deployments."""
 
     kickoff_id: str
     status: str | None = None
@@ -347,14 +367,14 @@ class Resumed:
 
 
 def canonical_json(value: Any) -> str:
-    """Write JSON in the one form that is compared and hashed: sorted keys, no spaces."""
+    """Write JSON in canonical form for comparing and hashing: sorted keys, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def output_sha256(output: str | Json | None) -> str:
-    """Hash a draft: its UTF-8 text as it arrives, without what no database holds; of an object, its one form.
+    """Hash a draft: its UTF-8 text without characters that databases refuse; an object in canonical form.
 
-    A draft goes by the hash of its object in what release 0.1 stored, and where the text is gone.
+    Records of release 0.1, and those without the text, use the hash of the object.
     """
     text = output if isinstance(output, str) else canonical_json(output)
     return hashlib.sha256(UNSTORABLE.sub("\ufffd", text).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Names under which Airflow's database holds something of this provider. Running DAGs depend on them: none changes."""
+"""Names that this provider stores in Airflow's database. Running DAGs depend on them: never change one."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ ANSWER_TRIGGER_CLASS_PATH = "airflow_crew_provider.compat.answer_trigger.AnswerT
 # XCom keys that users may read.
 KICKOFF_ID_KEY = "kickoff_id"
 EXECUTION_ID_KEY = "execution_id"  # of the first kickoff
-REVIEW_KEY = "crew_decision"  # a review, with the draft that it is about and its round
-SCHEMA_REVISION, BY_SCHEMA = "schema_revision", "this"  # in the one review that a schema has decided
-REFUSED_KEY = "crew_refused_answer"  # the fields of the last answer that a review has not accepted
-RESUME_KEY = "crew_resume"  # an answer as it was sent, and what the service said to it
-NOT_SENT = "not sent"  # the status in there of an answer that nobody was given
+REVIEW_KEY = "crew_decision"  # a review, with its draft and round
+SCHEMA_REVISION, BY_SCHEMA = "schema_revision", "this"  # in the one review that a schema decided
+REFUSED_KEY = "crew_refused_answer"  # the fields of the last answer that a review did not accept
+RESUME_KEY = "crew_resume"  # an answer as sent, and the service's response
+NOT_SENT = "not sent"  # its status for an answer that was never sent
 LINK_KEY = "crew_execution_url"
-EXECUTION_KEY = "crew_execution"  # which execution the task is about, at which connection
+EXECUTION_KEY = "crew_execution"  # the task's execution and its connection
 
 # XCom keys of the inbox.
-POSTED_KEY = "crew_inbox"  # which registration went with which kickoff id
+POSTED_KEY = "crew_inbox"  # maps kickoff ids to registrations
 REGISTRATION_KEY = "crew_inbox:"  # until 0.2, followed by the id of a registration
 MESSAGES_KEY = "crew_inbox_box"  # until 0.2: what arrived
 
@@ -25,20 +25,20 @@ MESSAGES_KEY = "crew_inbox_box"  # until 0.2: what arrived
 INBOX_PREFIX = "crew_inbox_"
 INBOX_REGISTRATION_KEY = "crew_inbox_of_"
 INBOX_BOX_KEY = "crew_inbox_box_"  # what arrived
-INBOX_NEWEST_KEY = "crew_inbox_newest_"  # which resume of an execution registered last
+INBOX_NEWEST_KEY = "crew_inbox_newest_"  # the latest registered resume of an execution
 FLOW_PREFIX = "crew_flow_"
 FLOW_QUESTIONS_KEY = "crew_flow_questions_"
-FLOW_ANSWER_KEY = "crew_flow_secret_"  # Airflow hides what is named so
-FLOW_RUN_KEY = "crew_flow_run_"  # which DAG run started an execution, or waits for it
+FLOW_ANSWER_KEY = "crew_flow_secret_"  # Airflow masks Variables with such names
+FLOW_RUN_KEY = "crew_flow_run_"  # the DAG run that started an execution or waits for it
 
-# Task state: what a task must know in its next try.
+# Task state: what a task must know at its next try.
 KICKOFF_STATE = "crew_kickoff"
 RESUME_STATE = "crew_resume"
-AGENT_STATE = "crew_agent"  # followed by the hash of a question, and how often it was asked before
+AGENT_STATE = "crew_agent"  # followed by a question's hash and how often it was asked before
 WATCH_STATE = "crew_watch"
 REVIEW_STATE = "crew_review"
 
-# Variables by which a DAG run confirms which executions it is about, followed by a hash.
+# Variables in which a DAG run confirms its executions, followed by a hash.
 EXECUTION_RECORD_KEY = "crew_execution_"
 
 # The fields of the review form.
@@ -46,4 +46,4 @@ FEEDBACK_FIELD = "human_feedback"
 EDIT_FIELD = "edited_draft"
 
 
-VALIDATION = "validation"  # the ``error_type`` of an event whose answer does not fit the form
+VALIDATION = "validation"  # the ``error_type`` of an event with an invalid answer

@@ -19,6 +19,7 @@ from benchmarks import (
     parsing,
     poll_cost,
     slow_neighbour,
+    steps,
     tls_keep_alive,
     traces,
     triggerer_load,
@@ -31,6 +32,7 @@ PARTS = {
     "A slow neighbour": slow_neighbour.run,
     "The pace of one wait": pace.run,
     "Traces off and on": traces.run,
+    "Steps of a crew": steps.run,
     "DAG files": parsing.run,
 }
 ON_PROCESSES = {"A triggerer": triggerer_load.run, "After the crew": downstream_start.run}

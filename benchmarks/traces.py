@@ -66,12 +66,12 @@ def answering() -> Iterator[str]:
 
 
 @contextmanager
-def serving(folder: Path, crew: Any = TASK, **environment: str) -> Iterator[tuple[int, int]]:
+def serving(folder: Path, crew: Any = TASK, *options: str, **environment: str) -> Iterator[tuple[int, int]]:
     """Serve a crew in a process of its own; yield the process and the port."""
     port = free_port()
     (folder / f"{port}.json").write_text(json.dumps(crew))
     command = ["-m", "crew_service", "serve", "--crew", str(folder / f"{port}.json"), "--port", str(port)]
-    command += ["--db", str(folder / f"{port}.db")]
+    command += ["--db", str(folder / f"{port}.db"), *options]
     env = {**os.environ, "CREW_SERVICE_TOKEN": TOKEN, **environment}
     process = subprocess.Popen(
         [sys.executable, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env
@@ -111,7 +111,7 @@ def of_service(folder: Path, receiver: str, rounds: int) -> dict[str, turns.Turn
             "kickoff": {OFF: [kickoff], ON: [traced(kickoff, number) for number in range(64)]},
         }
         return {
-            what: turns.in_turn({case: _turn(*at[case], each[case]) for case in at}, rounds)
+            what: turns.in_turn({case: turn_of(*at[case], each[case]) for case in at}, rounds)
             for what, each in sent.items()
         }
 
@@ -121,16 +121,16 @@ async def _started(port: int, kickoff: bytes) -> str:
     return str(json.loads((await ask(*streams, kickoff))[1])["kickoff_id"])
 
 
-def _turn(process: int, port: int, sent: list[bytes]) -> Callable[[], turns.Figures]:
+def turn_of(process: int, port: int, sent: list[bytes]) -> Callable[[], turns.Figures]:
     def turn() -> turns.Figures:
         side, before = Side(process, port, sent), cpu_seconds(process)
         asyncio.run(side.turn())
-        return {CPU: (_cpu_once_idle(process) - before) / side.answers * 1e6}
+        return {CPU: (cpu_once_idle(process) - before) / side.answers * 1e6}
 
     return turn
 
 
-def _cpu_once_idle(process: int) -> float:
+def cpu_once_idle(process: int) -> float:
     """Return the CPU that a process has used by the time that it uses next to none: what was kicked off has ended."""
     used, more = cpu_seconds(process), 1.0
     while more > IDLE:

@@ -52,7 +52,7 @@ with DAG(
         deferrable=True,
         poll_interval=1,
         output_schema=LETTER,
-        retries=2,  # safe: a retry goes on with the same execution
+        retries=2,  # safe: a retry reattaches to the same execution
         retry_delay=timedelta(seconds=30),
     ).expand(inputs=found)
 

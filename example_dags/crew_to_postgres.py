@@ -51,7 +51,7 @@ with DAG(
         poll_interval=1,
         timeout=timedelta(hours=1),
         output_schema=FIGURES,
-        retries=2,  # safe: a retry goes on with the same execution
+        retries=2,  # safe: a retry reattaches to the same execution
         retry_delay=timedelta(seconds=30),
     )
 

@@ -27,4 +27,4 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Let links out of `docs/`, and those back into it, lead to where the site has the files."""
     inside = (ROOT / "docs" / page.file.src_uri).exists()
-    return BESIDE.sub(r"\1", markdown) if inside else markdown.replace("](docs/", "](")
+    return BESIDE.sub(r"\1", markdown) if inside else re.sub(r"\]\(((?:\.\./)?)docs/", r"](\1", markdown)

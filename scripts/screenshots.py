@@ -13,6 +13,7 @@ from playwright.sync_api import Page
 
 from airflow_crew_provider.compat.version import has_loops
 from scripts.demo_stack import ROOT
+from scripts.find_postgres import server_url
 from scripts.stack import AirflowStack, CrewService, DagRun, ProcessGroup, wait_until
 from tests.system.reviews.browser import signed_in
 
@@ -118,6 +119,7 @@ def main(folder: Path) -> None:
         airflow = AirflowStack(
             dags=[ROOT / "example_dags", ROOT / "scripts" / "picture_dags"],
             connections={"crew_default": service.connection},
+            postgres=server_url(),  # on SQLite a triggerer may wait half a minute for a lock, and log an error
             group=group,
         ).start_all()
         run, edited = airflow.api.trigger("crew_review"), airflow.api.trigger("review_pictures")

@@ -17,7 +17,7 @@ from scripts.stack.waiting import FACTOR
 
 # The tests of the service run without Airflow and the provider too.
 HAS_PROVIDER = find_spec("airflow_crew_provider") is not None and find_spec("airflow") is not None
-pytest_plugins = ["failures", *(["airflow_crew_provider.testing"] if HAS_PROVIDER else [])]
+pytest_plugins = ["failures", *(["airflow_crew_provider.testing", "task_fixtures"] if HAS_PROVIDER else [])]
 
 NO_SKIP = os.environ.get("CREW_TESTS_NO_SKIP") == "1"
 AIRFLOW = Version(Version(version("apache-airflow") if HAS_PROVIDER else "0").base_version)
@@ -76,7 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         starts = "subprocess" in (code.co_names if code else ()) or fixtures
         if starts or {"crewai", "system"} & set(item.path.parts):
             item.add_marker("slow")
-        if group := _group(item):
+        if config.pluginmanager.hasplugin("xdist") and (group := _group(item)):
             item.add_marker(pytest.mark.xdist_group(group))
 
 

@@ -1,4 +1,4 @@
-"""Addresses: the base URLs of a connection, the page of an execution, and where an answer to a Flow may be sent."""
+"""Addresses: a connection's base URLs, an execution's page, and where an answer to a Flow may be sent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
 
-# Parsers of URLs disagree about what is not here: user names, backslashes, control characters.
+# URL parsers disagree about everything that this excludes: user names, backslashes, control characters.
 _PLAIN_URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?(?:/[!-\[\]-~]*)?")
 HOST = "Host"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -20,7 +20,7 @@ def base_url(host: str | None, port: int | None, schema: str | None) -> str:
 
 
 def browser_url(given: str | None) -> str | None:
-    """Read the Extra ``browser_url``, a base URL as Host is one."""
+    """Read the Extra ``browser_url``, a base URL like Host."""
     return _base_url(given, None, None, "Extra 'browser_url'") if given else None
 
 
@@ -42,7 +42,7 @@ def _base_url(host: str, port: int | None, schema: str | None, name: str) -> str
 def _port(parts: SplitResult, name: str) -> int | None:
     try:
         return parts.port
-    except ValueError:  # whose text shows what stands there
+    except ValueError:  # its text would show the port
         problem = f"{name} has a port that is not a number up to 65535"
     raise ValueError(problem)
 
@@ -51,7 +51,7 @@ LONGEST_VIEW = 2048
 
 
 def view_path(given: Any) -> str | None:
-    """Return the path of an execution's page if it leads to a place below a base URL and nowhere else."""
+    """Return the path of an execution's page if it stays below the base URL, else None."""
     if not isinstance(given, str) or not given.startswith("/") or len(given) > LONGEST_VIEW:
         return None
     elsewhere = given.startswith("//") or "\\" in given or " " in given or not given.isprintable()
@@ -59,20 +59,20 @@ def view_path(given: Any) -> str | None:
 
 
 def hosts(given: Any) -> tuple[str, ...]:
-    """Read the Extra ``callback_hosts``: a list, or a string with commas, of hosts with or without a port."""
+    """Read the Extra ``callback_hosts``: hosts with or without a port, as a list or separated by commas."""
     listed = given.split(",") if isinstance(given, str) else given or []
     if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
         raise ValueError("Extra 'callback_hosts' must be a list of hosts")
     named = tuple(each.strip().lower() for each in listed if each.strip())
     if any("/" in each or "@" in each for each in named):
-        raise ValueError("Extra 'callback_hosts' takes hosts, with or without a port, and no URLs")
+        raise ValueError("Extra 'callback_hosts' must contain hosts, with or without a port, not URLs")
     return named
 
 
 def is_allowed(url: str, own: str, others: tuple[str, ...]) -> bool:
-    """Whether an answer may be sent to a URL: the same origin as the base URL, or another host that is allowed.
+    """Whether an answer may be sent to a URL: the same origin as the base URL, or another allowed host.
 
-    A host that is named without a port is allowed at the default one. Where the base URL is https, so is the URL.
+    A host without a port is allowed on the default port. If the base URL is https, the URL must be too.
     """
     parts = _plain(url)
     base = urlsplit(own)

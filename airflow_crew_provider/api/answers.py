@@ -1,8 +1,8 @@
-"""A person's answer: the text that is sent for it, the one rule of what reads as an approval, and its draft.
+"""A person's answer: the text to send, the one rule for what reads as an approval, and the draft it belongs to.
 
-Live deployments decide by the text alone, so the text must say what the flag says (observed dialect). The crew
-service decides by the same rule. An answer belongs to one draft: an execution, a task of the crew, and the hash of
-the text that was shown.
+Live deployments decide by the text alone, so the text must agree with the flag (observed dialect). The crew service
+uses the same rule. An answer belongs to one draft: an execution, a task of the crew, and the hash of the text that was
+shown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from airflow_crew_provider.models import EditedOutput, Execution, ExecutionState
 APPROVAL = "Approved."
 REVISION_PREFIX = "Please revise: "
 MOST_MARKS = 30  # as in Unicode's stream-safe text format
-# The whole texts that a service which decides by the text takes as an approval.
+# Complete texts that a service which decides by the text accepts as an approval.
 APPROVING_WORDS = frozenset(
     ("approved", "approve", "ok", "okay", "yes", "looks good", "looks good to me", "lgtm", "accept", "accepted")
 )
@@ -28,13 +28,13 @@ def reads_like_approval(text: str) -> bool:
     """Return whether the text alone is an approval: one of the words, whatever its case, form and decoration."""
     if _heaps_marks(text):
         return False
-    # Folding can bring up characters that are normalized in turn.
+    # Case folding can introduce characters that normalize in turn.
     plain = _normal(_normal(text).casefold())
     return " ".join(_trimmed(plain).split()) in APPROVING_WORDS
 
 
 def outcome_meant(is_approve: bool, outcomes: list[str]) -> str | None:
-    """Return the one outcome of a Flow that an approval or a rejection can mean; None where it is not clear."""
+    """Return the one outcome of a Flow that an approval or a rejection can mean; None if ambiguous."""
     approving = [outcome for outcome in outcomes if reads_like_approval(outcome.replace("_", " "))]
     others = [outcome for outcome in outcomes if outcome not in approving]
     if len(approving) != 1 or (not is_approve and len(others) != 1):
@@ -54,10 +54,10 @@ def _normal(text: str) -> str:
 
 
 def _heaps_marks(text: str) -> bool:
-    """Whether more combining marks follow each other than text of any language has; to sort them takes time squared."""
+    """Whether there are more successive combining marks than in any language; sorting them takes quadratic time."""
     run = 0
     for character in text:
-        # Some characters are no marks and are normalized to nothing else.
+        # Some characters are not marks themselves, but normalize to nothing but marks.
         is_mark = not character.isascii() and unicodedata.combining(unicodedata.normalize("NFKD", character)[0])
         run = run + 1 if is_mark else 0
         if run > MOST_MARKS:
@@ -74,7 +74,7 @@ def _trimmed(text: str) -> str:
 
 
 def feedback_to_send(is_approve: bool, feedback: str) -> str:
-    """Return the text to send; a rejection without one is refused."""
+    """Return the text to send; refuse a rejection without one."""
     if is_approve:
         return feedback if feedback.strip() else APPROVAL
     if not feedback.strip():
@@ -83,7 +83,7 @@ def feedback_to_send(is_approve: bool, feedback: str) -> str:
 
 
 def strict_bool(value: Any) -> bool:
-    """Read a bool or the words true and false, as templates give them; anything else is refused."""
+    """Read a bool, or the words true and false as templates return them; refuse anything else."""
     word = value.strip().lower() if isinstance(value, str) else value
     if word is True or word == "true":
         return True
@@ -97,7 +97,7 @@ FIELDS = ("execution_id", "crew_task_id", "human_feedback", "is_approve", "outco
 
 @dataclass(frozen=True)
 class Draft:
-    """What a person was shown. Without a hash all drafts of the task are the same."""
+    """What a person was shown. Without a hash, it matches every draft of the task."""
 
     execution_id: str
     crew_task_id: str
@@ -111,18 +111,18 @@ class Draft:
 
 
 def hash_of(seen: Execution) -> str:
-    """Hash the draft that an execution waits with, as its record does."""
+    """Return the hash of the waiting draft, as in its record."""
     return output_sha256(seen.output)
 
 
 def is_hash_of(named: str, seen: Execution) -> bool:
-    """Whether a hash is of the draft that an execution waits with; before 0.2 that of an object was of its one form."""
+    """Whether a hash is that of the waiting draft; before 0.2, an object was hashed in canonical form."""
     return named == hash_of(seen) or (isinstance(seen.handed_on, dict) and named == output_sha256(seen.handed_on))
 
 
 @dataclass(frozen=True)
 class ReviewAnswer:
-    """A person's answer as it is sent. With an ``outcome``, which is of a Flow, ``is_approve`` may be None."""
+    """A person's answer as it is sent. If it has an ``outcome`` (of a Flow), ``is_approve`` may be None."""
 
     execution_id: str
     crew_task_id: str
@@ -134,7 +134,7 @@ class ReviewAnswer:
 
     @classmethod
     def of(cls, source: Json) -> ReviewAnswer:
-        """Read a review or the four fields; what is not an answer is refused."""
+        """Read a review or the four fields; refuse anything else."""
         outcome = _outcome(source.get("outcome"))
         needed = ("execution_id", "crew_task_id", *(() if outcome else ("is_approve",)))
         missing = [name for name in needed if source.get(name) is None]
@@ -150,30 +150,30 @@ class ReviewAnswer:
 
     @property
     def request(self) -> Json:
-        """Return what names this answer; a crew's as release 0.1 named it."""
+        """Return what identifies this answer; for a crew, as release 0.1 did."""
         later = ("outcome", "edited_output")
         return {name: value for name, value in vars(self).items() if name not in later or value is not None}
 
     @property
     def edit(self) -> EditedOutput | None:
-        """Return the text that is approved instead of the draft."""
+        """Return the text approved instead of the draft."""
         if self.edited_output is None or self.output_sha256 is None:
             return None
         return EditedOutput(self.edited_output, self.output_sha256)
 
     def draft(self, seen_before: str | None = None) -> Draft:
-        """Return the draft that was answered; ``seen_before`` is the hash to go by where the answer brings none."""
+        """Return the answered draft; ``seen_before`` is the hash to use if the answer has none."""
         return Draft(self.execution_id, self.crew_task_id, self.output_sha256 or seen_before)
 
 
 def _outcome(given: Any) -> str | None:
     if given is None or (isinstance(given, str) and given.strip()):
         return given
-    raise CrewInvalidInput("outcome must be a string that is not empty; nothing was sent")
+    raise CrewInvalidInput("outcome must be a non-empty string; nothing was sent")
 
 
 def _edited(source: Json, is_approve: bool | None) -> str | None:
-    """Read an edited draft, which goes with an approval of the draft that was shown and nothing else."""
+    """Read an edited draft, which is only valid with an approval of the draft that was shown."""
     given = source.get("edited_output")
     if given is None or (isinstance(given, str) and is_approve and source.get("output_sha256")):
         return given
@@ -181,9 +181,9 @@ def _edited(source: Json, is_approve: bool | None) -> str | None:
 
 
 def _text_to_send(is_approve: bool | None, outcome: str | None, feedback: str) -> str:
-    """Return the text beside an outcome, or instead of one: never an empty one, which a Flow may take as an approval.
+    """Return the text sent with or instead of an outcome: never empty, since a Flow may take that as an approval.
 
-    An empty text takes the first outcome where the Flow has no default (observed Flows, answers).
+    With an empty text, a Flow without a default takes the first outcome (observed Flows, answers).
     """
     if outcome is not None:
         return feedback if feedback.strip() else outcome

@@ -1,4 +1,4 @@
-"""What an execution may use, and how its usage compares with that."""
+"""Limits of an execution, and how its usage compares with them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import Json, cost_usd, model_costs, reported, total_tokens
+from airflow_crew_provider.models import (
+    CHAIN,
+    REQUESTS,
+    Json,
+    cost_usd,
+    is_unreadable,
+    model_costs,
+    reported,
+    total_tokens,
+)
 
 FAIL, IGNORE, ASK = "fail", "ignore", "ask"
-UNCOUNTED = "uncounted_calls"  # of models that did not say how many tokens they used
-MOST_NAMED, LONGEST_NAME = 5, 100  # models in a message, and characters of each
+UNCOUNTED = "uncounted_calls"  # model calls without a reported number of tokens
+UNREADABLE = "unreadable"  # in figures: limits whose reported figures could not be read
+# The figures behind each limit: if one of them cannot be read, the limit's figure is unknown.
+BASES = {
+    "max_total_tokens": ("total_tokens", "prompt_tokens", "completion_tokens", UNCOUNTED, *REQUESTS),
+    "max_cost": ("cost_usd", UNCOUNTED, *REQUESTS),
+}
+MOST_NAMED, LONGEST_NAME = 5, 100  # models named in a message, characters per name
 
 
 @dataclass(frozen=True)
@@ -27,7 +42,7 @@ class Budget:
     max_cost: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse, when the DAG file is parsed, what is not a limit."""
+        """Refuse invalid limits when the DAG file is parsed."""
         if self.max_total_tokens is not None:
             refuse_bad_limit(self.max_total_tokens)
         if self.max_cost is not None:
@@ -35,12 +50,17 @@ class Budget:
 
     @property
     def limits(self) -> Json:
-        """Return the limits that were given, by their parameters."""
+        """Return the given limits by parameter name."""
         given = {"max_total_tokens": self.max_total_tokens, "max_cost": self.max_cost}
         return {name: value for name, value in given.items() if value is not None}
 
     def passed_by(self, usage: Json | None) -> str:
-        """Return which limits are known to be passed, with the figures; empty if none is."""
+        """Return which limits are known to be exceeded, with the figures; empty if none is."""
+        if self.max_total_tokens is None and self.max_cost is None:
+            return ""
+        return self._passed_by(judged(usage)) or self._passed_by(usage)
+
+    def _passed_by(self, usage: Json | None) -> str:
         tokens, cost = total_tokens(usage), known_cost(usage)
         said = []
         if self.max_total_tokens is not None and tokens is not None and tokens > self.max_total_tokens:
@@ -50,16 +70,19 @@ class Budget:
         return " and ".join(said)
 
     def unknown_in(self, usage: Json | None, quoted: Callable[[str], str] = repr) -> str:
-        """Return which figures are missing that a limit is compared with; empty if none is.
+        """Return which figures for the limits are missing; empty if none is.
 
-        :param quoted: how the name of a model is written, which is text of the service
+        :param quoted: how to quote a model's name, which the service chose
         """
         missing = []
-        uncounted = reported(usage, UNCOUNTED)
-        if self.max_total_tokens is not None and (uncounted or total_tokens(usage) is None):
-            calls = f"; {uncounted} calls of its models gave no figures" if uncounted else ""
+        usage = judged(usage)
+        uncounted, unreadable = reported(usage, UNCOUNTED), _unreadable(usage)
+        if self.max_total_tokens is not None and (
+            uncounted or "max_total_tokens" in unreadable or total_tokens(usage) is None
+        ):
+            calls = f"; {uncounted} model calls reported no usage" if uncounted else ""
             missing.append(f"how many tokens it used (max_total_tokens is {self.max_total_tokens}{calls})")
-        if self.max_cost is not None and cost_usd(usage) is None:
+        if self.max_cost is not None and (uncounted or "max_cost" in unreadable or cost_usd(usage) is None):
             missing.append(f"what it cost (max_cost is {self.max_cost}{_without_cost(usage, quoted)})")
         return " and ".join(missing)
 
@@ -68,55 +91,90 @@ NO_BUDGET = Budget()
 
 
 def figures(usage: Json | None) -> Json | None:
-    """Return what of a usage a limit is compared with; None where nothing is known.
+    """Return the part of a usage that limits are compared with; None if nothing is known.
 
-    Read again, it gives the same: of a cost that is not known, the parts that say the least that it was.
+    The result can be passed in again. If the cost is unknown, it contains the known minimum, and some of the
+    models whose cost is unknown.
     """
+    known = _figures(usage)
+    chain = judged(usage)
+    return known if chain is usage else {**(known or {}), CHAIN: _figures(chain) or {}}
+
+
+def judged(usage: Json | None) -> Any:
+    """Return what a limit is compared with: of an execution that continues another, what all of them used.
+
+    A chain that is said to have used less than its last execution is not known.
+    """
+    chain = usage.get(CHAIN) if isinstance(usage, dict) else None
+    if chain is None:
+        return usage
+    return {} if _is_less(chain, usage) else chain
+
+
+def _is_less(chain: Any, own: Json | None) -> bool:
+    used = [(total_tokens(each), known_cost(each), reported(each, UNCOUNTED) or 0) for each in (chain, own)]
+    pairs = [(whole, part) for whole, part in zip(*used, strict=True) if whole is not None and part is not None]
+    return any(whole < part and not math.isclose(whole, part) for whole, part in pairs)
+
+
+def _figures(usage: Json | None) -> Json | None:
     known: Json = {
         "total_tokens": total_tokens(usage),
         "cost_usd": cost_usd(usage),
         UNCOUNTED: reported(usage, UNCOUNTED),
+        UNREADABLE: _unreadable(usage) or None,
     }
     if known["cost_usd"] is None and (costs := model_costs(usage)):
-        known["cost_usd"] = reported(usage, "cost_usd")
-        known["by_model"] = {model: {"cost_usd": cost} for model, cost in costs.items()}
+        known["cost_usd"] = known_cost(usage)
+        unknown = [model[:LONGEST_NAME] for model, cost in costs.items() if cost is None][:MOST_NAMED]
+        known["by_model"] = {model: {"cost_usd": None} for model in unknown}
     return {name: value for name, value in known.items() if value is not None} or None
 
 
+def _unreadable(usage: Any) -> list[str]:
+    """Return the limits whose figures are reported in an unreadable form."""
+    told = usage.get(UNREADABLE) if isinstance(usage, dict) else None
+    told = told if isinstance(told, list) else []
+    return [limit for limit, names in BASES.items() if limit in told or is_unreadable(usage, names)]
+
+
 def known_cost(usage: Json | None) -> float | None:
-    """Read what an execution cost; where a model has no price, what the others did, which is the least that it cost."""
+    """Return the cost of an execution; if a model has no price, the minimum: what the others cost."""
     whole = cost_usd(usage)
-    parts = [cost for cost in model_costs(usage).values() if cost is not None]
-    if whole is not None or not parts:
+    if whole is not None:
         return whole
-    return max(round(sum(parts), 10), reported(usage, "cost_usd") or 0)
+    known = [reported(usage, "cost_usd"), *model_costs(usage).values()]
+    parts = [cost for cost in known[1:] if cost is not None]
+    least = max(round(sum(parts), 10), known[0] or 0)
+    return least if least or parts else None
 
 
 def at_least(usage: Json | None) -> str:
-    """Return the words before a known cost that is not all."""
+    """Return the words to put before a known cost that is incomplete."""
     return "at least " if cost_usd(usage) is None else ""
 
 
 def _without_cost(usage: Json | None, quoted: Callable[[str], str]) -> str:
     unknown = [quoted(model[:LONGEST_NAME]) for model, cost in model_costs(usage).items() if cost is None]
     more = [f"{len(unknown) - MOST_NAMED} more"] if len(unknown) > MOST_NAMED else []
-    return f"; not known is the cost of {', '.join(unknown[:MOST_NAMED] + more)}" if unknown else ""
+    return f"; cost unknown for {', '.join(unknown[:MOST_NAMED] + more)}" if unknown else ""
 
 
 def used_in(usage: Json | None, *, with_cost: bool = True) -> list[str]:
-    """Write what an execution used for a person; what is not known is left out."""
+    """Describe an execution's usage for a person; leave out what is unknown."""
     cost = known_cost(usage) if with_cost else None
     return amounts(total_tokens(usage), cost, at_least(usage))
 
 
 def amounts(tokens: float | None, cost: float | None, before_cost: str = "") -> list[str]:
-    """Write tokens and USD for a person."""
+    """Format tokens and USD for a person."""
     written = [f"{tokens:,} tokens"] if tokens is not None else []
     return written + ([f"{before_cost}{cost:,} USD"] if cost is not None else [])
 
 
 def refuse_bad_limit(most: Any) -> None:
-    """Refuse what is not a number of tokens."""
+    """Refuse anything but a number of tokens."""
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise CrewInvalidInput(f"max_total_tokens must be an integer >= 1, not {most!r}")
 
@@ -127,8 +185,8 @@ def _refuse_bad_cost(most: Any) -> None:
 
 
 def refuse_bad_choice(chosen: Any, choices: Collection[str]) -> None:
-    """Refuse a word for `on_unknown_usage` that this task does not know."""
+    """Refuse a value of `on_unknown_usage` that this task does not support."""
     if chosen not in choices:
         known = " or ".join(map(repr, choices))
-        asks = f"; only CrewUsageApprovalOperator can {ASK}" if chosen == ASK else ""
+        asks = f"; only CrewUsageApprovalOperator supports {ASK!r}" if chosen == ASK else ""
         raise CrewInvalidInput(f"on_unknown_usage must be {known}, not {chosen!r}{asks}")

@@ -1,6 +1,6 @@
-"""Each endpoint as a value: how to ask, and how to read what comes back.
+"""Each endpoint as a value: the request, and how to read its response.
 
-Requests fit both dialects, the specification's and that of live deployments; answers of both are read.
+Requests fit both dialects, the specification's and that of live deployments; responses of both are read.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from airflow_crew_provider.api.responses import HttpResponse, Mask
 from airflow_crew_provider.api.status import (
     EDITS_FIELD,
     HASH_FIELD,
+    LONGEST_ID,
     USAGE_FIELD,
     VIEW,
     WORDS,
@@ -41,19 +42,18 @@ from airflow_crew_provider.models import (
     Webhooks,
 )
 
-LONGEST_ID = 2048
-# The first two are not path segments; the last is what a template makes of a value that is missing.
+# The first two are not path segments; the last is how a template renders a missing value.
 NO_IDS = (".", "..", "None")
 
 
 def path_segment(identifier: str) -> str:
-    """Quote an id as one path segment; what cannot be one is refused."""
+    """Quote an id as one path segment; refuse one that cannot be a segment."""
     if not isinstance(identifier, str) or not identifier.strip() or identifier in NO_IDS:
         raise exceptions.CrewInvalidInput(f"{identifier!r} is not an id of the crew service; nothing was sent")
     try:
         size = len(identifier.encode())
     except UnicodeEncodeError:
-        raise exceptions.CrewInvalidInput("An id with half a surrogate pair cannot be sent; nothing was sent") from None
+        raise exceptions.CrewInvalidInput("An id with an unpaired surrogate cannot be sent; nothing was sent") from None
     if size > LONGEST_ID:
         raise exceptions.CrewInvalidInput(f"An id of {size} bytes is longer than {LONGEST_ID}; nothing was sent")
     return quote(identifier, safe="")
@@ -97,22 +97,22 @@ T = TypeVar("T")
 
 KEY_TEXT = re.compile("idempotency.?key", re.IGNORECASE)
 QUOTA_TEXT = "monthly execution limit reached"
-# A gateway that gives up does not say what the service behind it did.
+# A gateway that times out does not say what the service behind it did.
 GATEWAY_ERRORS = (502, 503, 504)
 
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """One exchange: what to send, and how to read a 2xx answer."""
+    """One exchange: what to send, and how to read a 2xx response."""
 
     method: str
     path: str
     read: Callable[[HttpResponse, Mask], T]
     body: Json | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    polled: str | None = None  # the id, of a status request
-    target: str = field(default="", repr=False)  # what is asked instead of `path`, where no error may show it
-    also: tuple[int, ...] = ()  # the refusals that `read` takes too
+    polled: str | None = None  # the id in a status request
+    target: str = field(default="", repr=False)  # the real path, if errors must not show it
+    also: tuple[int, ...] = ()  # further status codes that `read` accepts
 
     @property
     def starts_something(self) -> bool:
@@ -130,7 +130,9 @@ def kickoff(request: Kickoff) -> Call[Started]:
     body: Json = {"inputs": request.inputs}
     if request.meta is not None:
         body["meta"] = request.meta
-    if request.restore_from is not None:
+    if request.continue_from is not None:
+        body["continueFrom"] = request.continue_from
+    elif request.restore_from is not None:  # a service takes one of the two; what is continued has its state
         body["restoreFromStateId"] = request.restore_from
     body |= webhook_fields(request.webhooks)
     return Call("POST", "/kickoff", _read_kickoff, body, idempotency(request.idempotency_key))
@@ -143,27 +145,27 @@ def status(kickoff_id: str) -> Call[Execution]:
 
 
 def executions(state: str | None = None, limit: int = 20) -> Call[list[Execution]]:
-    """``GET /executions``: only this project's crew service has it."""
+    """``GET /executions``: only this project's crew service supports it."""
     asked = {"state": str(state), "limit": str(limit)} if state else {"limit": str(limit)}
     return Call("GET", f"/executions?{urlencode(asked)}", _read_executions)
 
 
 @dataclass(frozen=True)
 class Details:
-    """What `details` was answered: the object, None where it is as it was, and the mark of this state of it."""
+    """The response to `details`: the object, or None if it is unchanged, and its ETag."""
 
     found: Json | None
     etag: str | None
 
 
 def details(execution_id: str, etag: str | None = None) -> Call[Details]:
-    """``GET /executions/{id}``: only this project's crew service has it. What has not changed is not sent again."""
+    """``GET /executions/{id}``: only this project's crew service supports it. Unchanged details are not sent again."""
     headers = {"If-None-Match": etag} if etag else {}
     return Call("GET", f"/executions/{path_segment(execution_id)}", _read_details, headers=headers, also=(304,))
 
 
 def ended_tasks(execution_id: str) -> Call[list[TaskResult]]:
-    """``GET /executions/{id}``, of which the tasks that have ended are read, in their order, without their outputs."""
+    """``GET /executions/{id}``: read the finished tasks in order, without their outputs."""
     return Call("GET", f"/executions/{path_segment(execution_id)}", _read_ended_tasks)
 
 
@@ -197,22 +199,22 @@ def stop(kickoff_id: str) -> Call[bool]:
 
 
 def read(call: Call[T], answer: HttpResponse, mask: Mask = responses.unmasked) -> T:
-    """Return what the answer says, or raise the one error that names what happened."""
+    """Return the value of a response, or raise the one error that names what happened."""
     if 200 <= answer.status < 300 or answer.status in call.also:
         return call.read(answer, mask)
     raise refusal(call, answer, mask)
 
 
 def refusal(call: Call[Any], answer: HttpResponse, mask: Mask) -> exceptions.CrewError:
-    """Name an answer that is not a 2xx."""
+    """Return the error for a response that is not a 2xx."""
     detail = responses.detail(answer, mask) or _redirection(answer, mask)
     where = (answer.status, call.method, mask(call.path), detail)
     if QUOTA_TEXT in detail.lower():
         return exceptions.CrewRateLimited(*where, responses.retry_after(answer))
     if call.starts_something and answer.status in GATEWAY_ERRORS:
         return exceptions.CrewOutcomeUnknown(
-            f"{call.method} {call.path} was answered {answer.status} ({detail}) after it was sent: "
-            "whether the service acted on it is unknown",
+            f"{call.method} {call.path} returned {answer.status} ({detail}) after it was sent: "
+            "it is unknown whether the service acted on it",
             answer.status,
         )
     if answer.status == 422:
@@ -222,6 +224,8 @@ def refusal(call: Call[Any], answer: HttpResponse, mask: Mask) -> exceptions.Cre
         if names and "missing inputs" not in detail.lower():
             detail = f"Missing inputs: {', '.join(names)} ({detail})"
         return exceptions.CrewMissingInputs(names, *where[:3], detail=detail)
+    if answer.status == 409 and (other := _continued_by(call, answer, mask)):
+        return exceptions.CrewAlreadyContinued(*where, kickoff_id=other)
     if answer.status == 429:
         return exceptions.CrewRateLimited(*where, responses.retry_after(answer))
     if answer.status >= 500:
@@ -235,13 +239,23 @@ def refusal(call: Call[Any], answer: HttpResponse, mask: Mask) -> exceptions.Cre
     return named.get(answer.status, exceptions.CrewApiError)(*where)
 
 
+def _continued_by(call: Call[Any], answer: HttpResponse, mask: Mask) -> str | None:
+    """Return the execution that goes on from the one that a kickoff was to continue; messages name it."""
+    try:
+        said = responses.json_of(answer, "POST /kickoff") if call.body and "continueFrom" in call.body else None
+    except exceptions.CrewProtocolError:
+        return None
+    kickoff_id = said.get("kickoff_id") if isinstance(said, dict) else None
+    return kickoff_id if _can_be_polled(kickoff_id) and mask(kickoff_id) == kickoff_id else None
+
+
 def _redirection(answer: HttpResponse, mask: Mask) -> str:
     location = mask(answer.headers.get("location", ""))
-    return f"a redirect to {location[:200]} that is not followed, so that the token stays here" if location else ""
+    return f"a redirect to {location[:200]}, which is not followed, to protect the token" if location else ""
 
 
 def redirect(call: Call[Any], url: str, answer: HttpResponse) -> str | None:
-    """Return where to ask again: only a GET, only at the same origin, since the token goes along."""
+    """Return the URL to ask instead: only for a GET, only on the same origin, since the request carries the token."""
     location = answer.headers.get("location")
     if answer.status not in (301, 302, 303, 307, 308) or not location or call.method != "GET":
         return None
@@ -261,15 +275,13 @@ def _origin(url: str) -> tuple[str, str | None, int | None] | None:
 def _read_inputs(answer: HttpResponse, mask: Mask) -> CrewInputs:
     if responses.is_html(answer):
         said = responses.words(answer, mask)[:200]
-        raise exceptions.CrewWebPage(
-            f"GET /inputs was answered with a web page: this is not a crew deployment ({said})"
-        )
+        raise exceptions.CrewWebPage(f"GET /inputs returned a web page: this is not a crew deployment ({said})")
     body = responses.json_of(answer, "GET /inputs", mask)
     names = _names(body, "inputs")
     if names is None:
-        raise exceptions.CrewProtocolError("GET /inputs gave no list of names under 'inputs'")
-    # Not masked: they are compared, and an extra header's value may be part of a name.
-    return CrewInputs(names, _names(body, "required"))
+        raise exceptions.CrewProtocolError("GET /inputs returned no list of names under 'inputs'")
+    # Not masked: these are compared, and an extra header's value may be part of a name.
+    return CrewInputs(names, _names(body, "required"), continues=body.get("continues") is True)
 
 
 def _names(body: Any, field: str) -> list[str] | None:
@@ -282,7 +294,7 @@ def _read_executions(answer: HttpResponse, mask: Mask) -> list[Execution]:
     listed = body.get("executions") if isinstance(body, dict) else None
     found = [_listed(each, mask) for each in listed] if isinstance(listed, list) else [None]
     if None in found:
-        raise exceptions.CrewProtocolError("GET /executions gave no list of executions under 'executions'")
+        raise exceptions.CrewProtocolError("GET /executions returned no list of executions under 'executions'")
     return [execution for execution in found if execution]
 
 
@@ -290,10 +302,10 @@ def _read_details(answer: HttpResponse, mask: Mask) -> Details:
     etag = answer.headers.get("etag")
     if answer.status == 304:
         return Details(None, etag)
-    # As it arrived, since drafts have hashes: who shows something of it masks it.
+    # Not masked, since drafts have hashes: callers mask what they show.
     found = responses.json_of(answer, "GET /executions", mask)
     if not isinstance(found, dict) or text_or_none(found.get("state")) is None:
-        raise exceptions.CrewProtocolError("GET /executions/{id} gave no object with a state")
+        raise exceptions.CrewProtocolError("GET /executions/{id} returned no object with a state")
     return Details(found, etag)
 
 
@@ -344,8 +356,8 @@ def _read_kickoff(answer: HttpResponse, mask: Mask) -> Started:
     if _can_be_polled(kickoff_id):
         return Started(kickoff_id, view_path(answer.headers.get(VIEW.lower())))
     raise exceptions.CrewOutcomeUnknown(
-        f"POST /kickoff was answered {answer.status} without a kickoff_id that can be polled: "
-        "the crew may be running under an id that is not known",
+        f"POST /kickoff returned {answer.status} without a kickoff_id that can be polled: "
+        "the crew may be running under an unknown id",
         answer.status,
     )
 
@@ -363,15 +375,15 @@ def _read_resume(execution_id: str, answer: HttpResponse, mask: Mask) -> Resumed
     kickoff_id = body.get("kickoff_id") or (execution_id if status else None)
     if not _can_be_polled(kickoff_id):
         raise exceptions.CrewOutcomeUnknown(
-            "POST /resume was answered with neither a status nor an id that can be polled: "
-            "whether the answer was accepted is unknown",
+            "POST /resume returned neither a status nor an id that can be polled: "
+            "it is unknown whether the answer was accepted",
             answer.status,
         )
     return Resumed(kickoff_id=kickoff_id, status=status, message=message and mask(message))
 
 
 def _read_stop(answer: HttpResponse, mask: Mask) -> bool:
-    """Trust a stop only where the service reports it with a word that the state table lists as final."""
+    """Trust a stop only if the service reports it with a word that the state table lists as final."""
     try:
         body = responses.json_of(answer, "POST /stop", mask)
     except exceptions.CrewProtocolError:
@@ -381,37 +393,37 @@ def _read_stop(answer: HttpResponse, mask: Mask) -> bool:
 
 
 def posted(answer: HttpResponse, what: str, mask: Mask) -> Json:
-    """Read the object that a POST was answered with; without one, what the POST did is unknown."""
+    """Read the object in the response to a POST; without one, the outcome of the POST is unknown."""
     try:
         body = responses.json_of(answer, what, mask)
     except exceptions.CrewProtocolError as error:
         body, problem = None, str(error)
     else:
-        problem = f"{what} was answered with {type(body).__name__} instead of an object"
+        problem = f"{what} returned {type(body).__name__} instead of an object"
     if isinstance(body, dict):
         return body
     raise exceptions.CrewOutcomeUnknown(
-        f"{problem}; whether the service acted on the request is unknown", answer.status
+        f"{problem}; it is unknown whether the service acted on the request", answer.status
     )
 
 
-# --- many polls in one request, of the project's own crew service only ---
+# --- many polls in one request: only this project's crew service supports it ---
 
 
-BATCH_OFFER = "Crew-Batch-Status"  # a header of the answer to a poll; its value is the path
+BATCH_OFFER = "Crew-Batch-Status"  # a header in the response to a poll; its value is the path
 STATUSES = "/statuses"
 MOST_IDS = 200
-LONGEST_IDS = 7000  # characters of them all; proxies refuse a request line of more than 8 KiB
+LONGEST_IDS = 7000  # total characters; proxies refuse a request line over 8 KiB
 
 
 def statuses(kickoff_ids: Collection[str]) -> Call[dict[str, HttpResponse]]:
-    """Ask for many; the answer has for each id what a poll of its own would have been answered, or nothing."""
+    """Poll many ids; for each, the response contains what a single poll would have returned, or nothing."""
     ids = ",".join(path_segment(each) for each in kickoff_ids)
     return Call("GET", f"{STATUSES}?ids={ids}", _read_statuses)
 
 
 def portions(kickoff_ids: Collection[str]) -> Iterator[list[str]]:
-    """Divide ids into as many as one request may carry."""
+    """Split ids into groups that fit one request."""
     portion: list[str] = []
     length = 0
     for each in kickoff_ids:
@@ -429,7 +441,7 @@ def _read_statuses(answer: HttpResponse, mask: Mask) -> dict[str, HttpResponse]:
     body = responses.json_of(answer, f"GET {STATUSES}", mask)
     found = body.get("statuses") if isinstance(body, dict) else None
     if not isinstance(found, dict):
-        raise exceptions.CrewProtocolError(f"GET {STATUSES} gave no object under 'statuses'")
+        raise exceptions.CrewProtocolError(f"GET {STATUSES} returned no object under 'statuses'")
     return {
         kickoff_id: HttpResponse(each["code"], {}, b"", each["body"], each.get(USAGE_FIELD))
         for kickoff_id, each in found.items()

@@ -1,4 +1,4 @@
-"""What an HTTP answer says, whatever its shape: JSON, the words of an error, a Retry-After."""
+"""The content of an HTTP response, whatever its shape: JSON, an error's text, a Retry-After."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from airflow_crew_provider.models import UNSTORABLE
 
 
 class BodyTooLarge(Exception):
-    """A body has more bytes than its reader takes."""
+    """A body has more bytes than its reader accepts."""
 
 
 class CappedBody:
-    """The pieces so far.
+    """The pieces read so far.
 
-    :param limit: the most bytes that are kept
-    :param drained: how many more are read and dropped; a peer that is still sending does not read an answer
+    :param limit: the maximum number of bytes to keep
+    :param drained: how many more to read and drop; a peer does not read a response while it is still sending
     """
 
     def __init__(self, limit: int, drained: int = 0) -> None:
@@ -34,7 +34,7 @@ class CappedBody:
         self._kept, self._size = bytearray(), 0
 
     def add(self, piece: bytes) -> None:
-        """Take the next piece; raise as soon as reading on is useless."""
+        """Add the next piece; raise as soon as there is no point in reading on."""
         self._size += len(piece)
         if self._size <= self._limit:
             self._kept += piece
@@ -57,7 +57,7 @@ def collect(pieces: Iterable[bytes], limit: int) -> bytes:
 
 
 async def acollect(pieces: AsyncIterable[bytes], limit: int, drained: int = 0) -> bytes:
-    """Do what `collect` does with pieces that are awaited."""
+    """Do what `collect` does, with awaited pieces."""
     body = CappedBody(limit, drained)
     async for piece in pieces:
         body.add(piece)
@@ -72,24 +72,24 @@ _MAY_BE_UNSTORABLE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 @dataclass(frozen=True)
 class HttpResponse:
-    """An HTTP answer; ``headers`` are found by their names in lower case."""
+    """An HTTP response; ``headers`` have lower-case names."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
     parsed: Any = None
-    """The JSON of the body, where it was read together with that of others."""
+    """The JSON of the body, if it was parsed as part of a response to many polls."""
     usage: Any = None
-    """What the header on usage would have had, there."""
+    """What the usage header would have contained in that case."""
 
 
 def unmasked(text: str) -> str:
-    """Show everything: for texts of which no secret can be part."""
+    """Mask nothing: for texts that cannot contain a secret."""
     return text
 
 
 def masker(secrets: list[str]) -> Mask:
-    """Return a function that replaces the secrets, also where they were quoted for a URL or for JSON."""
+    """Return a function that replaces secrets, including their URL-quoted and JSON-quoted forms."""
     forms = {form for secret in secrets if secret for form in _forms(secret)}
     longest_first = sorted(forms, key=len, reverse=True)
 
@@ -108,22 +108,22 @@ def _forms(secret: str) -> list[str]:
 
 
 def json_of(answer: HttpResponse, what: str, mask: Mask = unmasked) -> Any:
-    """Read the body as JSON; what JSON has no word for (NaN, infinities) becomes None."""
+    """Read the body as JSON; values that JSON cannot express (NaN, infinities) become None."""
     if answer.parsed is not None:
         return answer.parsed
     if not answer.body.strip():
-        raise CrewProtocolError(f"{what} was answered {answer.status} with an empty body")
+        raise CrewProtocolError(f"{what} returned {answer.status} with an empty body")
     try:
         text = answer.body.decode("utf-8-sig", "replace")
         value = _decoder.decode(text)
         return storable(value) if _MAY_BE_UNSTORABLE.search(text) else value
     except (ValueError, RecursionError):
         seen = words(answer, mask)[:200]
-    raise CrewProtocolError(f"{what} was answered {answer.status} with a body that is not JSON: {seen}")
+    raise CrewProtocolError(f"{what} returned {answer.status} with a body that is not JSON: {seen}")
 
 
 def finite(text: str) -> int | float | None:
-    """Read a number of JSON as databases return it: -0.0 as 0.0, a large whole one as an int.
+    """Read a JSON number as databases return it: -0.0 as 0.0, a large whole one as an int.
 
     One that is too large for a float becomes None.
     """
@@ -133,12 +133,12 @@ def finite(text: str) -> int | float | None:
     return number if math.isfinite(number) else None
 
 
-# Kept, since making one costs more than reading a status with it.
+# Cached, since creating one costs more than reading a status with it.
 _decoder = json.JSONDecoder(parse_constant=lambda name: None, parse_float=finite)
 
 
 def storable(value: Any) -> Any:
-    """Return a JSON value that every database and UTF-8 can hold."""
+    """Return a JSON value that every database and UTF-8 can store."""
     if isinstance(value, str):
         return UNSTORABLE.sub("\ufffd", value)
     if isinstance(value, list):
@@ -149,15 +149,15 @@ def storable(value: Any) -> Any:
 
 
 def detail(answer: HttpResponse, mask: Mask = unmasked) -> str:
-    """Return the reason of a refusal in one line, from any of the known shapes."""
+    """Return the reason of a refusal on one line, from any known shape."""
     body = _json_or_none(answer)
     said = _said(body) if isinstance(body, dict) else ""
     return _one_line(mask(said)) if said else words(answer, mask)
 
 
 def words(answer: HttpResponse, mask: Mask = unmasked) -> str:
-    """Return the body as one line of plain text; of HTML the words without the tags."""
-    # Masked before it is cut: a part of a secret cannot be found any more.
+    """Return the body as one line of plain text; for HTML, the text without tags."""
+    # Masked before it is cut: part of a secret could not be recognized.
     text = mask(answer.body[:40_000].decode("utf-8", "replace"))[:20_000]
     if _looks_like_html(text):
         text = mask(unescape(re.sub(r"<(style|script).*?</\1>|<[^<>]+>", " ", text, flags=re.DOTALL | re.IGNORECASE)))
@@ -165,7 +165,7 @@ def words(answer: HttpResponse, mask: Mask = unmasked) -> str:
 
 
 def is_html(answer: HttpResponse) -> bool:
-    """Whether the answer is a web page."""
+    """Whether the response is a web page."""
     said = answer.headers.get("content-type", "").lower()
     return "html" in said or _looks_like_html(answer.body[:1000].decode("utf-8", "replace"))
 
@@ -175,7 +175,7 @@ def _looks_like_html(text: str) -> bool:
 
 
 def missing_names(answer: HttpResponse) -> list[str]:
-    """Return the names of missing inputs in a 422, in any of the known shapes."""
+    """Return the names of missing inputs in a 422, in any known shape."""
     body = _json_or_none(answer)
     if not isinstance(body, dict):
         return []
@@ -192,7 +192,7 @@ def missing_names(answer: HttpResponse) -> list[str]:
 
 
 def _missing_place(item: Any) -> list[Any]:
-    """Return the place that a 422 reports as missing: a list of names, alone or as ``loc`` of an error."""
+    """Return the place that a 422 reports as missing: a list of names, on its own or as an error's ``loc``."""
     if isinstance(item, list):
         return item
     place = item.get("loc") if isinstance(item, dict) else None
@@ -203,7 +203,7 @@ def _missing_place(item: Any) -> list[Any]:
 
 
 def retry_after(answer: HttpResponse, now: datetime | None = None) -> float | None:
-    """Return the seconds of a Retry-After header; None when absent, negative or garbage."""
+    """Return the seconds of a Retry-After header; None if absent, negative or invalid."""
     value = answer.headers.get("retry-after", "").strip()
     if re.fullmatch(r"\d{1,12}", value, re.ASCII):
         return float(value)

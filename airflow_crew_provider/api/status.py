@@ -1,7 +1,7 @@
-"""What the body of a status answer means, in both dialects. The one table of state words stands here.
+"""Read the body of a status response, in both dialects.
 
-The reader is strict about what it calls a success and lenient about everything else: a body that claims
-completion and has a wrong type anywhere is a `CrewProtocolError`, never a result.
+The reader is strict about success and lenient about everything else: a body that claims completion and contains a
+wrong type anywhere is a `CrewProtocolError`, never a result.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_crew_provider.api.addresses import view_path
+from airflow_crew_provider.api.budget import figures
 from airflow_crew_provider.api.responses import HttpResponse, Mask, finite, json_of, storable, unmasked
 from airflow_crew_provider.api.values import is_kept
 from airflow_crew_provider.exceptions import CrewProtocolError
-from airflow_crew_provider.models import Execution, ExecutionState, Json, TaskResult, speaks_live
+from airflow_crew_provider.models import CHAIN, Execution, ExecutionState, Json, TaskResult, speaks_live
 
 log = logging.getLogger(__name__)
 
 S = ExecutionState
-# Words in lower case, with spaces and dashes as underscores. A word that is not here is in progress.
+# Lower-case words, with spaces and dashes as underscores. Any other word counts as in progress.
 WORDS: dict[str, ExecutionState] = {
     **dict.fromkeys(("running", "started", "queued", "in_progress", "resuming", "retrying"), S.RUNNING),
     **dict.fromkeys(("success", "completed", "complete"), S.COMPLETED),
@@ -29,18 +30,21 @@ WORDS: dict[str, ExecutionState] = {
     **dict.fromkeys(("pending_human_input", "paused", "awaiting_human_feedback", "awaiting_input"), S.PENDING),
     "not_found": S.NOT_FOUND,
 }
-# Headers of our own crew service; the value of each is the field of a resume.
+# Headers of this project's crew service; each value names a field of a resume.
 EDITS_OFFER, EDITS_FIELD = "Crew-Edited-Output", "edited_output"
 HASH_OFFER, HASH_FIELD = "Crew-Draft-Hash", "output_sha256"
 VIEW = "Crew-View"  # the path of the execution's page
-USAGE, USAGE_FIELD = "Crew-Usage", "usage"  # what it used so far, in JSON: a header, and a field where many are polled
+USAGE, USAGE_FIELD = "Crew-Usage", "usage"  # usage so far, as JSON: a header, or a field if many are polled
+# Longer or higher values cannot be passed on: no request accepts such an id, no metric or database such a count.
+LONGEST_ID, LONGEST_NAME, HIGHEST_COUNT = 2048, 200, 1_000_000
+LARGEST_USAGE = 64 * 1024  # characters of JSON
 _FENCE = "```"
 _FENCE_BEGINS = re.compile(r"```[\w-]*[ \t]*\n")
 _unknown_words: set[str] = set()
 
 
 class StatusReader:
-    """Reads the answers to the polls of one wait; an answer like the one before is not taken apart again."""
+    """Reads the responses to one wait's polls; a repeated response is not parsed again."""
 
     def __init__(self, kickoff_id: str) -> None:
         self._kickoff_id = kickoff_id
@@ -54,10 +58,10 @@ class StatusReader:
             return self._running
         self._used, read = used, execution(self._kickoff_id, body, mask)
         view = view_path(answer.headers.get(VIEW.lower()))
-        usage = _usage_beside(used) if read.usage is None else read.usage
+        usage = _with_chain(read.usage, _usage_beside(used))
         if view is not None or usage is not None:
             read = replace(read, usage=usage and _with_masked_names(usage, mask), view=view)
-        if view is not None or answer.parsed is not None:  # the service that has the one, or polls of many, has details
+        if view is not None or answer.parsed is not None:  # a service with either of these has details
             read = replace(read, has_details=True)
         if read.state is S.PENDING:
             offers = [bool(answer.headers.get(each.lower())) for each in (EDITS_OFFER, HASH_OFFER)]
@@ -69,7 +73,7 @@ class StatusReader:
 def execution(kickoff_id: str, body: Any, mask: Mask = unmasked) -> Execution:
     """Read a status body of either dialect."""
     if not isinstance(body, dict):
-        raise CrewProtocolError(f"GET /status gave {type(body).__name__} instead of an object")
+        raise CrewProtocolError(f"GET /status returned {type(body).__name__} instead of an object")
     word, live = _word(body), speaks_live(body)
     found = _state(word, live)
     if found is None:
@@ -82,13 +86,35 @@ def execution(kickoff_id: str, body: Any, mask: Mask = unmasked) -> Execution:
 
 
 def _usage_beside(given: Any) -> Json | None:
-    """Read the usage that came beside a body: the text of a header, or an object; None where it is neither."""
-    found = json_object_in(given) if isinstance(given, str) else given
-    return found if isinstance(found, dict) and is_kept(found) else None
+    """Read the usage that came with a body, as a header or an object; None if it is neither."""
+    return _usage(json_object_in(given) if isinstance(given, str) else given)
+
+
+def _usage(found: Any) -> Json | None:
+    """Return a usage; if it is too large, only the figures that budgets use."""
+    if not isinstance(found, dict) or not is_kept(found):
+        return None
+    return found if len(json.dumps(found)) <= LARGEST_USAGE else figures(found)
+
+
+def _with_chain(usage: Json | None, beside: Json | None) -> Json | None:
+    """Return the usage of a body, else the one beside it; only the latter has that of a chain."""
+    if usage is None or beside is None or CHAIN not in beside:
+        return beside if usage is None else usage
+    return {**usage, CHAIN: beside[CHAIN]}
 
 
 def _with_masked_names(usage: Json, mask: Mask) -> Json:
-    """Mask the names of models, which messages quote."""
+    """Mask model names, which messages quote, including those of a chain."""
+    if isinstance(chain := usage.get(CHAIN), dict):
+        usage = {
+            **usage,
+            CHAIN: _with_masked_models({name: value for name, value in chain.items() if name != CHAIN}, mask),
+        }
+    return _with_masked_models(usage, mask)
+
+
+def _with_masked_models(usage: Json, mask: Mask) -> Json:
     models = usage.get("by_model")
     if not isinstance(models, dict):
         return usage
@@ -98,12 +124,12 @@ def _with_masked_names(usage: Json, mask: Mask) -> Json:
 def _word(body: Json) -> str:
     word = text_or_none(body.get("state")) or text_or_none(body.get("status"))
     if not word:
-        raise CrewProtocolError("GET /status gave neither a 'state' nor a 'status' that is a word")
+        raise CrewProtocolError("GET /status returned neither a 'state' nor a 'status' that is a word")
     return word
 
 
 def _state(word: str, live: bool) -> ExecutionState | None:
-    """Look a word up; ``pending`` is a queue in the live dialect and a person in the specification's."""
+    """Look a word up; ``pending`` means a queue in the live dialect, a person in the specification."""
     plain = re.sub(r"[\s-]+", "_", word.strip().lower())
     if plain == "pending":
         return S.RUNNING if live else S.PENDING
@@ -118,7 +144,7 @@ def _tell_once(word: str, body: Json, mask: Mask) -> None:
     _unknown_words.add(word)
     shown = mask(json.dumps(body))[:1000]
     log.warning(
-        "The crew service gave a state that is not known, %r; taken as in progress: %s",
+        "The crew service returned an unknown state, %r; treated as in progress: %s",
         mask(word)[:100],
         shown,
     )
@@ -128,28 +154,31 @@ def _progress(body: Json, mask: Mask) -> Json:
     given = body.get("progress")
     progress: Json = given if isinstance(given, dict) else {}
     return {
-        "current_task": mask(text_or_none(body.get("current_task")) or text_or_none(progress.get("current")) or "")
-        or None,
+        "current_task": short_name(body.get("current_task"), mask) or short_name(progress.get("current"), mask) or None,
         "completed_tasks": _count(progress, "completed_tasks", "completed"),
         "total_tasks": _count(progress, "total_tasks", "total"),
     }
 
 
+def short_name(value: Any, mask: Mask = unmasked) -> str:
+    """Return the beginning of a name chosen elsewhere, on one line; empty if there is none."""
+    return " ".join(mask(text_or_none(value) or "").split())[:LONGEST_NAME]
+
+
 def _completed(body: Json, live: bool, mask: Mask) -> Json:
     text, found = _result(body, live)
     result = body["result"] if isinstance(body.get("result"), dict) else {}
-    usage = _typed(body, "usage_metrics", dict)
     return {
         "output": text,
         **object_fields(found if found is not None else json_object_in(text)),
-        "tasks": tuple(_task(task) for task in _typed(result, "tasks", list) or ()),
+        "tasks": tuple(_task(task, mask) for task in _typed(result, "tasks", list) or ()),
         "execution_time": _seconds(body),
-        "usage": usage if is_kept(usage) else None,
+        "usage": _usage(_typed(body, "usage_metrics", dict)),
     }
 
 
 def _result(body: Json, live: bool) -> tuple[str, Json | None]:
-    """Return text and object of a result: `result_json`, then `result`, then the last task's output."""
+    """Return text and object of a result: from `result_json`, `result`, or the last task's output."""
     found = _typed(body, "result_json", dict)
     result = _typed(body, "result", str, dict)
     if isinstance(result, dict):
@@ -160,43 +189,49 @@ def _result(body: Json, live: bool) -> tuple[str, Json | None]:
         last = _typed(body, "last_executed_task", dict) or {}
         result = _typed(last, "output", str)
     if result is None and live and "result" in body and body["result"] is None:
-        result = ""  # a flow that returns nothing succeeds so on a live deployment
+        result = ""  # how a live deployment reports a Flow that returns nothing
     if result is None:
-        raise CrewProtocolError(f"GET /status says {_word(body)!r} but gives no result")
+        raise CrewProtocolError(f"GET /status returned {_word(body)!r} without a result")
     return result, found
 
 
-def _task(task: Any) -> TaskResult:
+def _task(task: Any, mask: Mask) -> TaskResult:
     if not isinstance(task, dict):
-        raise CrewProtocolError("GET /status gave a task result that is not an object")
+        raise CrewProtocolError("GET /status returned a task result that is not an object")
     return TaskResult(
-        task_id=_typed(task, "task_id", str),
-        agent=_typed(task, "agent", str),
+        **{name: _masked(_typed(task, name, str), mask) for name in ("task_id", "agent")},
         output=_typed(task, "output", str),
         execution_time=_seconds(task),
     )
+
+
+def _masked(text: str | None, mask: Mask) -> str | None:
+    return None if text is None else mask(text)
 
 
 def _pending(body: Json, live: bool, mask: Mask) -> Json:
     draft = text_or_none(body.get("task_output"))
     if draft is None and isinstance(body.get("last_executed_task"), dict):
         draft = text_or_none(body["last_executed_task"].get("output"))
-    task_id = text_or_none(body.get("task_id"))
-    if not live:
-        task_id = task_id or text_or_none(body.get("current_task"))
-    draft_fields = {"crew_task_id": task_id or None, "output": draft, **object_fields(json_object_in(draft))}
-    return draft_fields | _asked_by_flow(body)
+    task_id = _id(body, "task_id") or (None if live else _id(body, "current_task"))
+    task = {"crew_task_id": task_id, "shown_task": short_name(task_id, mask) or None}
+    return {**task, "output": draft, **object_fields(json_object_in(draft)), **_asked_by_flow(body)}
 
 
 def _asked_by_flow(body: Json) -> Json:
-    """Read what a Flow asks (observed Flows, the pause)."""
+    """Read a Flow's question (observed Flows, the pause)."""
     given = body.get("outcomes")
     outcomes = [each for each in given if isinstance(each, str)] if isinstance(given, list) else []
     return {
         "question": text_or_none(body.get("question")),
         "outcomes": outcomes,
-        "flow_id": text_or_none(body.get("flow_id")),
+        "flow_id": _id(body, "flow_id"),
     }
+
+
+def _id(body: Json, name: str) -> str | None:
+    given = text_or_none(body.get(name))
+    return given if given and len(given.encode("utf-8", "replace")) <= LONGEST_ID else None
 
 
 def _failed(body: Json, live: bool, mask: Mask) -> Json:
@@ -204,18 +239,18 @@ def _failed(body: Json, live: bool, mask: Mask) -> Json:
     error = next((mask(text) for text in said if isinstance(text, str) and text), None)
     seconds = body.get("execution_time")
     return {
-        "error": error or "the service gave no reason",
+        "error": error or "no reason given",
         "execution_time": seconds if is_number(seconds) else None,
     }
 
 
 def object_fields(found: Json | None) -> Json:
-    """Return the fields of an `Execution` for the object that its output is, if it is one."""
+    """Return the `Execution` fields for the object in its output, if there is one."""
     return {"output_json": found, "object_is_kept": is_kept(found)}
 
 
 def json_object_in(text: str | None) -> Json | None:
-    """Return the object that a string is as a whole, a code fence around it removed; None if it is not one."""
+    """Return the object that a whole string represents, without a code fence; None if it does not."""
     if text is None or not without_fence(text).startswith("{"):
         return None
     try:
@@ -226,15 +261,15 @@ def json_object_in(text: str | None) -> Json | None:
 
 
 def json_in(text: str) -> Any:
-    """Return the JSON value that a string is as a whole, a code fence around it removed.
+    """Return the JSON value that a whole string represents, without a code fence.
 
-    :raises ValueError: it is none; of a very deep one a RecursionError
+    :raises ValueError: it is not JSON; very deep JSON raises a RecursionError
     """
     return storable(json.loads(without_fence(text), parse_constant=_refuse_constant, parse_float=finite))
 
 
 def without_fence(text: str) -> str:
-    """Return a string without the code fence and the white space around it."""
+    """Return a string without its code fence and surrounding white space."""
     plain = text.strip()
     begins = _FENCE_BEGINS.match(plain) if plain.endswith(_FENCE) else None
     if begins is None or begins.end() > len(plain) - len(_FENCE):
@@ -247,7 +282,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def text_or_none(value: Any) -> str | None:
-    """Return a value that is a string, else None."""
+    """Return the value if it is a string, else None."""
     return value if isinstance(value, str) else None
 
 
@@ -256,11 +291,11 @@ def _typed(body: Json, name: str, *types: type) -> Any:
     if value is None or isinstance(value, types):
         return value
     wanted = " or ".join(each.__name__ for each in types)
-    raise CrewProtocolError(f"GET /status gave {type(value).__name__} as {name!r}, not {wanted}")
+    raise CrewProtocolError(f"GET /status returned {type(value).__name__} as {name!r}, not {wanted}")
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value of JSON is a number."""
+    """Return whether a JSON value is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -268,9 +303,14 @@ def _seconds(body: Json) -> float | None:
     value = body.get("execution_time")
     if value is None or is_number(value):
         return value if is_kept(value) else None
-    raise CrewProtocolError(f"GET /status gave {type(value).__name__} as 'execution_time', not a number")
+    raise CrewProtocolError(f"GET /status returned {type(value).__name__} as 'execution_time', not a number")
 
 
 def _count(progress: Any, *names: str) -> int | None:
     values = (progress.get(name) for name in names)
-    return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)
+    return next((value for value in values if is_count(value)), None)
+
+
+def is_count(value: Any) -> bool:
+    """Return whether a JSON value is a count that can be passed on."""
+    return type(value) is int and 0 <= value <= HIGHEST_COUNT

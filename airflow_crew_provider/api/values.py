@@ -1,6 +1,6 @@
-"""JSON as users give it, as an XCom keeps it, and as a template brings it back.
+"""JSON as users pass it, as XCom stores it, and as a template returns it.
 
-What users give is made plain JSON before it is sent; what is not JSON is refused with its path.
+Values from users are converted to plain JSON before they are sent; anything that is not JSON is refused with its path.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def plain(value: Any, path: str, depth: int = 0) -> Any:
 
 
 def plain_object(value: Any, path: str) -> Json:
-    """Return a value that must be an object, as plain JSON."""
+    """Return a value as plain JSON; it must be an object."""
     if not isinstance(value, Mapping):
         _refuse(path, f"must be an object (a dict), not {type(value).__name__}")
     made: Json = plain(value, path)
@@ -48,23 +48,23 @@ def _refuse(path: str, problem: str) -> NoReturn:
     raise CrewInvalidInput(f"{path}: {problem}. Nothing was sent")
 
 
-DEEPEST_XCOM = 64  # levels of objects and lists in each other; more depend on the room that the interpreter has left
-# Airflow refuses an object with one of these, and makes something else of one with both of the others.
+DEEPEST_XCOM = 64  # levels of nesting; whether more work depends on the interpreter's remaining stack
+# Airflow refuses objects with one of these, and converts objects with both of the others.
 RESERVED = {"__classname__", "__id__"}
 OLD_FORM = {"__type", "__var"}
-# Airflow's processes exchange no larger whole numbers.
+# Airflow's processes exchange no larger integers.
 SMALLEST, LARGEST = -(2**63), 2**64 - 1
-# From here on PostgreSQL returns a float as a whole number.
+# From here on, PostgreSQL returns floats as integers.
 FLOATS_BELOW = 1e16
 
 
 def handed_on(value: Any) -> Any:
-    """Return a JSON value as tasks hand it on: one that an XCom would not bring back becomes its text."""
+    """Return a JSON value for XCom: one that XCom would change becomes text."""
     return value if is_kept(value) else json.dumps(value, ensure_ascii=False)
 
 
 def is_kept(value: Any) -> bool:
-    """Return whether an XCom brings a JSON value back as it was."""
+    """Return whether XCom returns a JSON value unchanged."""
     open_ones = [(value, 0)]
     while open_ones:
         each, depth = open_ones.pop()
@@ -84,7 +84,7 @@ def _is_kept(value: Any) -> bool:
 
 
 def record_of(value: Any, name: str) -> Json:
-    """Return a record that came as XCom, or as the text that a template made of it."""
+    """Return a record that came as XCom, or as the text that a template rendered."""
     if isinstance(value, str):
         for read in (json.loads, ast.literal_eval):
             try:
@@ -93,12 +93,12 @@ def record_of(value: Any, name: str) -> Json:
             except (ValueError, SyntaxError, MemoryError, RecursionError):
                 continue
     if not isinstance(value, dict):
-        raise CrewInvalidInput(f"{name} is not a record but {type(value).__name__}; nothing was sent")
+        raise CrewInvalidInput(f"{name} must be a record, not {type(value).__name__}; nothing was sent")
     return value
 
 
 def record_or_none(value: Any) -> Json | None:
-    """Return a record where there is one."""
+    """Return a record if there is one."""
     try:
         return record_of(value, "the record")
     except CrewInvalidInput:

@@ -14,11 +14,11 @@ PAGE = 100
 
 
 class AuditError(Exception):
-    """The audit cannot be read; the message says why and never shows a credential."""
+    """The audit cannot be read; the message gives the reason and never shows a credential."""
 
 
 class Bearer(requests.auth.AuthBase):
-    """A token that neither ~/.netrc nor a redirect to another host can replace or carry away."""
+    """A token that a netrc file cannot replace and that redirects do not leak to another host."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -31,8 +31,8 @@ class Bearer(requests.auth.AuthBase):
 class AirflowApi:
     """Read access to one Airflow.
 
-    :param url: of its web server, e.g. ``https://airflow.example.com``
-    :param token: of its API
+    :param url: URL of its web server, e.g. ``https://airflow.example.com``
+    :param token: token for its API
     """
 
     def __init__(self, url: str, token: str) -> None:
@@ -42,11 +42,11 @@ class AirflowApi:
 
     @classmethod
     def logged_in(cls, url: str, user: str, password: str) -> AirflowApi:
-        """Trade a user's password for a token."""
+        """Exchange a user's password for a token."""
         answer = _perform(requests.Session(), "POST", f"{url.rstrip('/')}/auth/token", (user, password))
         token = answer.get("access_token") if isinstance(answer, dict) else None
         if not isinstance(token, str):
-            raise AuditError("Airflow's /auth/token gave no access_token; is this the URL of an Airflow 3?")
+            raise AuditError("Airflow's /auth/token returned no access_token; is this the URL of an Airflow 3?")
         return cls(url, token)
 
     def get(self, *segments: str, **params: Any) -> Any:
@@ -60,7 +60,7 @@ class AirflowApi:
         while True:
             page = self.get(*segments, limit=PAGE, offset=offset, **params)
             if page is None:
-                raise AuditError(f"Airflow knows no {'/'.join(segments)}")
+                raise AuditError(f"Airflow does not know {'/'.join(segments)}")
             yield from page[key]
             offset += PAGE
             if offset >= page["total_entries"]:
@@ -80,14 +80,14 @@ def _perform(
         if answer.status_code == 404:
             return None
         if answer.status_code in (401, 403):
-            raise AuditError(f"Airflow refuses the credentials or the access ({answer.status_code}) at {shown(url)}")
+            raise AuditError(f"Airflow refused the credentials or access ({answer.status_code}) at {shown(url)}")
         if not answer.ok or answer.is_redirect:
-            raise AuditError(f"Airflow answered {answer.status_code} at {shown(url)}")
+            raise AuditError(f"Airflow returned {answer.status_code} for {shown(url)}")
         return answer.json()
     except (requests.RequestException, ValueError) as error:  # the JSON error, or a URL that cannot be parsed
         raise AuditError(f"Airflow at {shown(url)}: {type(error).__name__}") from None
 
 
 def shown(url: str) -> str:
-    """Return a URL without the user and the password that may stand in it."""
+    """Return a URL without any user and password."""
     return re.sub(r"//.*@", "//", url)

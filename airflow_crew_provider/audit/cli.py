@@ -1,4 +1,4 @@
-"""`airflow-crew-reviews`: the decisions of people on a DAG as JSON lines. Credentials come from the environment."""
+"""`airflow-crew-reviews`: people's decisions in a DAG as JSON lines. Credentials come from the environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVERY = "~"
 
 
 def decisions(api: AirflowApi, dag_id: str, run_id: str | None = None) -> Iterator[Json]:
-    """Yield every decision of a DAG, or of one of its runs, run by run in the order in which they were made."""
+    """Yield every decision of a DAG, or of one of its runs, run by run, in chronological order."""
     runs = [run_id] if run_id else [run["dag_run_id"] for run in _runs(api, dag_id)]
     for each in runs:
         yield from _of_run(api, dag_id, each)
@@ -39,9 +39,9 @@ def _of_run(api: AirflowApi, dag_id: str, run_id: str) -> Iterator[Json]:
 
 
 def _asked(api: AirflowApi, path: tuple[str, ...]) -> list[Json]:
-    """Return the form of each review, also where Airflow shows none.
+    """Return the form of each review, even if Airflow shows none.
 
-    On Airflow 3.4 a task that took the answer to the form of an earlier attempt has none of its own.
+    On Airflow 3.4, a task that used the answer to an earlier attempt's form has no form of its own.
     """
     forms = [detail for detail in api.pages("hitl_details", *path, "hitlDetails") if _is_ours(detail)]
     shown = [_place(form["task_instance"]) for form in forms]
@@ -50,7 +50,7 @@ def _asked(api: AirflowApi, path: tuple[str, ...]) -> list[Json]:
 
 
 def _place(of: Json) -> Json:
-    """Return what names a task instance in its run: in a loop the map index is -1 in every iteration."""
+    """Return the key of a task instance in its run: in a loop, the map index is -1 in every iteration."""
     region = _region(of) if of["map_index"] < 0 else {}
     return {"task_id": of["task_id"], "map_index": of["map_index"], **region}
 
@@ -70,7 +70,7 @@ def _is_ours(detail: Json) -> bool:
 
 
 def _answers(api: AirflowApi, path: tuple[str, ...]) -> list[Json]:
-    """Read what each resume of the run has sent, and the service's response."""
+    """Read what each resume of the run sent, and the service's response."""
     return [
         value
         for entry in _entries(api, path, stored_names.RESUME_KEY)
@@ -92,14 +92,18 @@ def _value(api: AirflowApi, path: tuple[str, ...], place: Json, key: str) -> Any
 
 
 def _decision(api: AirflowApi, path: tuple[str, ...], detail: Json, answers: list[Json]) -> Json | None:
-    """Return the record of a decision; None while there is none. A deadline may decide without a response."""
+    """Return the record of a decision; None if there is none yet. A deadline may decide without a response."""
     task = detail["task_instance"]
     place = _place(task)
     review = _value(api, path, place, stored_names.REVIEW_KEY)
     about = {"dag_id": path[1], "run_id": path[3], **place}
     if not isinstance(review, dict) or "output_sha256" not in review:
-        not_taken = _not_taken(detail) if detail["response_received"] else None
-        return not_taken and {**about, "task_state": task["state"], **not_taken}
+        # Anybody may use our field names, but a review records its execution before it asks.
+        if not detail["response_received"] or not isinstance(
+            _value(api, path, place, stored_names.EXECUTION_KEY), dict
+        ):
+            return None
+        return {**about, "task_state": task["state"], **_not_taken(detail)}
     if review.get(stored_names.SCHEMA_REVISION) == stored_names.BY_SCHEMA:
         return None  # nobody was asked
     service = next((_said(each) for each in answers if _answers_to(review, each)), None)
@@ -108,7 +112,7 @@ def _decision(api: AirflowApi, path: tuple[str, ...], detail: Json, answers: lis
 
 
 def _not_taken(detail: Json) -> Json:
-    """Return the record of an answer that came too late, or that the task has not processed yet."""
+    """Return the record of an answer that came too late or that the task has not processed yet."""
     return {
         "taken": False,
         "chosen_options": detail["chosen_options"],
@@ -126,12 +130,12 @@ def _said(answer: Json) -> Json:
     return {name: answer.get(name) for name in ("kickoff_id", "status", "message")}
 
 
-ENVIRONMENT = """The environment names the credential, since arguments can be read by others on the same machine:
-AIRFLOW_API_TOKEN, or AIRFLOW_API_USER and AIRFLOW_API_PASSWORD. AIRFLOW_API_URL may stand for --airflow-url."""
+ENVIRONMENT = """Set the credential in the environment, because others on the same machine can read arguments:
+AIRFLOW_API_TOKEN, or AIRFLOW_API_USER and AIRFLOW_API_PASSWORD. AIRFLOW_API_URL can replace --airflow-url."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the decisions; 0 if they could be read, 1 with one sentence if not."""
+    """Print the decisions; return 0, or print an error and return 1."""
     given = _parser().parse_args(arguments)
     try:
         for decision in decisions(_api(given.airflow_url, os.environ), given.dag_id, given.run_id):
@@ -145,15 +149,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="airflow-crew-reviews", description=__doc__, epilog=ENVIRONMENT)
     parser.add_argument("dag_id", help="whose decisions")
-    parser.add_argument("run_id", nargs="?", help="of this run only")
-    parser.add_argument("--airflow-url", help="of Airflow's web server (default: AIRFLOW_API_URL)")
+    parser.add_argument("run_id", nargs="?", help="only this run")
+    parser.add_argument("--airflow-url", help="URL of Airflow's web server (default: AIRFLOW_API_URL)")
     return parser
 
 
 def _api(url: str | None, environment: Mapping[str, str]) -> AirflowApi:
     url = url or environment.get("AIRFLOW_API_URL")
     if not url:
-        raise AuditError("Say where Airflow is: --airflow-url, or AIRFLOW_API_URL")
+        raise AuditError("Set Airflow's URL with --airflow-url or AIRFLOW_API_URL")
     if token := environment.get("AIRFLOW_API_TOKEN"):
         return AirflowApi(url, token)
     user, password = environment.get("AIRFLOW_API_USER"), environment.get("AIRFLOW_API_PASSWORD")

@@ -1,8 +1,8 @@
-"""Awaited exchanges, on aiohttp, in a session that all waits of an event loop share.
+"""Awaited exchanges on aiohttp, in a session that all waits of an event loop share.
 
-Polls of many waits that fall due within a moment of each other are sent as one request, if the service offers it.
-Invariant: only the answer to its own poll may end a wait, or count as a failure of it. Any trouble with the request of
-many means polling alone, and asking for many again later: a gateway may pass the documented paths only.
+If the service offers it, polls of several waits that are due at almost the same time are sent as one request.
+Invariant: only the response to its own poll may end a wait, or count as a failure of it. If anything goes wrong with a
+combined request, its waits poll alone and try a combined one later: a gateway may pass only the documented paths.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from airflow_crew_provider.client.deployment import LARGE_BODY, LARGEST_BODY, MO
 from airflow_crew_provider.exceptions import CrewError, CrewProtocolError
 
 MOMENT = 0.1  # seconds: less than a tenth of the shortest usual poll interval
-# How long waits poll alone after trouble, in seconds; doubled each time, up to the second.
+# How long waits poll alone after a failed combined request, in seconds; doubled each time, up to the second value.
 ALONE, LONGEST_ALONE = 30.0, 900.0
 
 # None: poll alone
@@ -35,10 +35,10 @@ Answer = HttpResponse | None
 
 
 class BatchPolls:
-    """Collects the polls of one session.
+    """Combines the polls of one session.
 
     :param send: performs a call
-    :param errors: what it raises when there is no answer
+    :param errors: what it raises if there is no response
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class BatchPolls:
 
     @property
     def offered(self) -> bool:
-        """Whether the service offers it, and no trouble was met a short time ago."""
+        """Whether the service offers it, and no combined request failed a short time ago."""
         return self._offered and time.monotonic() >= self._not_before
 
     def note(self, answer: HttpResponse) -> None:
-        """Read from the answer to a single poll whether the service offers it."""
+        """Learn from the response to a single poll whether the service offers it."""
         self._offered = answer.headers.get(BATCH_OFFER) == STATUSES
 
     def ask(self, kickoff_id: str) -> asyncio.Future[Answer]:
-        """Poll together with all others that poll within a moment."""
+        """Poll together with all others that are due within a moment."""
         loop = asyncio.get_running_loop()
         asked: asyncio.Future[Answer] = loop.create_future()
         if not self._due:
@@ -89,7 +89,7 @@ class BatchPolls:
 
     async def _answers(self, ids: list[str]) -> dict[str, HttpResponse]:
         if self._troubles:
-            self._poll_alone()  # the others, while this one finds out
+            self._poll_alone()  # the others, until this one knows more
         try:
             answers = await self._read(statuses(ids))
         except self._errors:
@@ -115,13 +115,13 @@ class BatchPolls:
 
 
 NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError, ValueError, CrewProtocolError)
-MOST_SOCKETS = 100  # of one deployment, however many wait: a slow one cannot use up those of others
-KEPT_ALIVE = 75.0  # seconds; as servers and load balancers usually do, and longer than most poll intervals
+MOST_SOCKETS = 100  # per deployment, so that a slow one cannot use up those of others
+KEPT_ALIVE = 75.0  # seconds; usual for servers and load balancers, and longer than most poll intervals
 SMALL_BODY = 64 * 1024
 
 
 class SharedSession:
-    """A session of aiohttp for one deployment, shared by all waits of an event loop."""
+    """An aiohttp session for one deployment, shared by all waits of an event loop."""
 
     def __init__(self, deployment: Deployment) -> None:
         self.users = 0
@@ -131,11 +131,11 @@ class SharedSession:
             connector=aiohttp.TCPConnector(limit=MOST_SOCKETS, ttl_dns_cache=60, keepalive_timeout=KEPT_ALIVE),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=deployment.request_headers(),
-            # Once for a session: reading the environment costs more than all else that a poll does here.
+            # Once per session: reading the environment costs more than the rest of a poll.
             proxy=deployment.proxy or select_proxy(deployment.base_url, get_environ_proxies(deployment.base_url)),
         )
         self._usual_timeout = self._timeout(deployment.timeout)
-        # Half of the time, so that the other half is left for a poll of its own.
+        # Half of the time, so that the other half is left for a poll on its own.
         self._batch = BatchPolls(partial(self._perform, total=deployment.timeout / 2), NETWORK_ERRORS)
 
     async def exchange(self, call: Call[Any], total: float) -> HttpResponse:
@@ -146,11 +146,11 @@ class SharedSession:
         return answer
 
     def polls_together(self, total: float) -> bool:
-        """Whether a poll of ``total`` seconds may go with those of other waits."""
+        """Whether a poll of ``total`` seconds may be combined with those of other waits."""
         return self._batch.offered and total >= self._deployment.timeout
 
     async def poll_with_others(self, kickoff_id: str) -> HttpResponse | None:
-        """Poll together with other waits; None if it has to be polled alone."""
+        """Poll together with other waits; None if it must poll alone."""
         return await self._batch.ask(kickoff_id)
 
     async def _perform(self, call: Call[Any], total: float) -> HttpResponse:
@@ -177,7 +177,7 @@ class SharedSession:
             return HttpResponse(response.status, response.headers, await _body(call, response))
 
     def _tls(self) -> ssl.SSLContext | bool:
-        """Return the context of one request: a CA file that was replaced since the last one is read again."""
+        """Return the TLS context of a request; read the CA file again if it was replaced."""
         if self._deployment.verify is False or self._deployment.base_url.startswith("http:"):
             return False
         if self._ca_file is None:
@@ -194,7 +194,7 @@ class SharedSession:
 
 
 async def _body(call: Call[Any], response: aiohttp.ClientResponse) -> bytes:
-    """Read a body up to its limit; a small one, whose length is known, without streaming."""
+    """Read a body up to its limit; do not stream a small one of known length."""
     if (response.content_length or LARGEST_BODY) <= SMALL_BODY and "Content-Encoding" not in response.headers:
         return await response.read()
     try:
@@ -204,13 +204,13 @@ async def _body(call: Call[Any], response: aiohttp.ClientResponse) -> bytes:
 
 
 class SessionPool:
-    """Sessions, one for each event loop and deployment, closed when no longer used."""
+    """One session per event loop and deployment, closed when no longer used."""
 
     def __init__(self) -> None:
         self._by_loop: weakref.WeakKeyDictionary[Any, dict[Deployment, SharedSession]] = weakref.WeakKeyDictionary()
 
     async def exchange(self, deployment: Deployment, call: Call[Any], total: float) -> HttpResponse:
-        """Perform a call in the session that this loop shares, which is opened if needed."""
+        """Perform a call in this loop's shared session, opened if needed."""
         shared = self.acquire(deployment)
         try:
             return await shared.exchange(call, total)
@@ -218,7 +218,7 @@ class SessionPool:
             await self.release(deployment)
 
     async def poll_with_others(self, deployment: Deployment, kickoff_id: str, total: float) -> HttpResponse | None:
-        """Poll in the session that this loop shares, together with its other waits; None to poll alone."""
+        """Poll in this loop's shared session, together with its other waits; None to poll alone."""
         shared = self._by_loop.get(asyncio.get_running_loop(), {}).get(deployment)
         if shared is None or not shared.polls_together(total):
             return None
@@ -229,7 +229,7 @@ class SessionPool:
             await self.release(deployment)
 
     def acquire(self, deployment: Deployment) -> SharedSession:
-        """Count one more user; there is no await between the look-up and the insert."""
+        """Count one more user; there is no await between lookup and insert."""
         here = self._by_loop.setdefault(asyncio.get_running_loop(), {})
         shared = here.get(deployment)
         if shared is None:
@@ -253,6 +253,6 @@ sessions = SessionPool()
 
 @lru_cache(maxsize=8)
 def _tls_context(ca_file: str, version: tuple[int, ...] = ()) -> ssl.SSLContext:
-    """Trust what requests trusts, so that worker and triggerer agree on a certificate."""
+    """Trust the same certificates as requests, so that worker and triggerer agree."""
     where = {"capath": ca_file} if os.path.isdir(ca_file) else {"cafile": ca_file}
     return ssl.create_default_context(**where)  # type: ignore[arg-type]

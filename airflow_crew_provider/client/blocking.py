@@ -1,4 +1,4 @@
-"""One blocking exchange, on requests. Connecting is retried; what may have arrived is not sent again."""
+"""One blocking exchange on requests. Connecting is retried; a request that may have arrived is never sent again."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from airflow_crew_provider.api.endpoints import Call
 from airflow_crew_provider.api.responses import BodyTooLarge, HttpResponse, collect
 from airflow_crew_provider.client.deployment import LARGEST_BODY, MOST_REDIRECTS, Deployment, lower_names, too_large
 
-# Seconds before the second and the third attempt to connect. Left to urllib3, each would be a line in the log.
+# Seconds before the second and the third attempt to connect. urllib3 would log each of them.
 CONNECT_PAUSES = (0.0, 0.6)
 
 
 class _Body(io.BytesIO):
-    """A request's body that knows whether it was read: before that, nothing that matters was sent."""
+    """A request body that records whether it was read; before that, nothing that matters was sent."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
@@ -38,13 +38,13 @@ class _Body(io.BytesIO):
         return super().read(size)
 
     def withdraw(self) -> None:
-        """Prevent it from being sent, unless that has begun."""
+        """Prevent it from being sent, unless sending has begun."""
         with self._lock:
             self._withdrawn = not self.touched
 
 
 class Exchange:
-    """One blocking exchange in a session of its own: a POST must not meet a stale connection."""
+    """One blocking exchange in its own session: a POST must not use a stale connection."""
 
     def __init__(self, deployment: Deployment, call: Call[Any], total: float, added: Mapping[str, str]) -> None:
         self._deployment, self._call, self._total, self._added = deployment, call, total, added
@@ -58,11 +58,11 @@ class Exchange:
         return self._body is not None and self._body.touched
 
     def abandon(self) -> None:
-        """Send nothing from now on and stop reading; without effect on an exchange that is over."""
+        """Send nothing from now on and stop reading; no effect on a finished exchange."""
         self._abandoned = True
         if self._body is not None:
             self._body.withdraw()
-        # Closing a socket does not wake the thread that reads from it; shutting it down does (urllib3 2.3).
+        # Closing a socket does not wake the thread that reads from it, but shutting it down does (urllib3 2.3).
         shutdown = getattr(self._response and self._response.raw, "shutdown", None)
         if shutdown is not None:
             with suppress(OSError, ValueError, RuntimeError):
@@ -117,7 +117,7 @@ class Exchange:
 
 
 class _Headers(requests.auth.AuthBase):
-    """Sets the connection's headers last: as an auth object they win over ~/.netrc."""
+    """Sets the connection's headers last; as an auth object, they override ~/.netrc."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
@@ -137,9 +137,9 @@ def never_connected(error: Exception) -> bool:
 
 
 def within(seconds: float, exchange: Exchange) -> HttpResponse | Exception:
-    """Run in a thread and stop waiting after the timeout.
+    """Run a function in a thread, and stop waiting after the timeout.
 
-    Socket timeouts limit each read, not their sum: a peer that sends a byte a second would never end.
+    Socket timeouts limit each read, not the total: a peer that sends a byte a second would never time out.
     """
     done: list[HttpResponse | Exception] = []
 
@@ -155,4 +155,4 @@ def within(seconds: float, exchange: Exchange) -> HttpResponse | Exception:
         thread.join(seconds)
     finally:
         exchange.abandon()
-    return done[0] if done else TimeoutError(f"no complete answer within {seconds:g} s")
+    return done[0] if done else TimeoutError(f"no complete response within {seconds:g} s")

@@ -33,7 +33,7 @@ def _untraced(
 class Client:
     """Performs calls against one deployment.
 
-    :param traced: opens a span for a blocking call to a base URL; yields its headers, and what takes the answer's code
+    :param traced: opens a span for a blocking call to a base URL; yields its headers and takes the status code
     """
 
     def __init__(self, deployment: Deployment, traced: Traced = _untraced) -> None:
@@ -42,10 +42,10 @@ class Client:
         self.mask = deployment.mask
 
     def send(self, call: Call[T], *, timeout: float | None = None, secrets: tuple[str, ...] = ()) -> T:
-        """Perform a call and return what its answer says.
+        """Perform a call and return the value of its response.
 
-        :param timeout: seconds that the whole exchange may take, if less than the deployment's own
-        :param secrets: further texts of the request that no error may show
+        :param timeout: limit in seconds for the whole exchange, if less than the deployment's
+        :param secrets: further texts in the request that errors must not show
         """
         total = self._total(call, timeout)
         with self._traced(call, self.deployment.base_url) as (headers, answered):
@@ -55,16 +55,27 @@ class Client:
                 answered(result.status)
             return self._finish(call, result, lambda: asked.sent, secrets)
 
-    async def asend(self, call: Call[T], *, timeout: float | None = None) -> T:  # noqa: ASYNC109 - the same as send
-        """Perform a call as `send` does, awaiting."""
+    async def asend(
+        self,
+        call: Call[T],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - the same as send
+        suffices: Callable[[T], bool] | None = None,
+    ) -> T:
+        """Perform a call as `send` does, awaiting.
+
+        :param suffices: whether the value of a combined poll is enough; otherwise it polls alone
+        """
         total = self._total(call, timeout)
-        if call.polled is not None:
+        if call.polled is not None and suffices is not None:
             ends = time.monotonic() + total
             answer = await sessions.poll_with_others(self.deployment, call.polled, total)
             if answer is not None:
-                # What came with the answers to others may not be what the service says of this one.
+                # A combined response may differ from what the service says about this execution.
                 with suppress(CrewError):
-                    return await self._aread(call, answer)
+                    found = await self._aread(call, answer)
+                    if suffices(found):
+                        return found
             total = max(total / 2, ends - time.monotonic())
         sent = call.starts_something
         result: HttpResponse | Exception
@@ -81,7 +92,7 @@ class Client:
         return self._finish(call, result, lambda: sent)
 
     async def hold(self) -> None:
-        """Keep the shared session of this loop open until `release`, however many polls come between."""
+        """Keep the shared session of this loop open until `release`, across any number of polls."""
         sessions.acquire(self.deployment)
 
     async def release(self) -> None:
@@ -99,7 +110,7 @@ class Client:
         sent: Callable[[], bool],
         secrets: tuple[str, ...] = (),
     ) -> T:
-        # Raised outside of any `except`, so that no cause carries a request with its Authorization header.
+        # Raised outside any `except`, so that no cause carries a request with its Authorization header.
         mask = responses.masker([*self.deployment.secrets, *secrets]) if secrets else self.mask
         if isinstance(result, HttpResponse):
             return endpoints.read(call, result, mask)
@@ -109,9 +120,9 @@ class Client:
 
 
 UNTRUSTED = (ssl.SSLCertVerificationError, aiohttp.ClientConnectorCertificateError)
-# What OpenSSL says when the peer does not speak TLS.
+# OpenSSL's reasons if the peer does not speak TLS.
 NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
-HINT = " (the peer does not speak TLS: a Host without a scheme means https; write http:// before it if that is meant)"
+HINT = " (the peer does not speak TLS: a Host without a scheme means https; if you mean http, write http:// before it)"
 
 
 def no_answer(
@@ -125,13 +136,13 @@ def no_answer(
     reason = _reason(error, mask)
     if call.starts_something and sent:
         return CrewOutcomeUnknown(
-            f"{call.method} {call.path} was sent and its answer was lost ({reason}): "
-            "whether the service acted on it is unknown"
+            f"{call.method} {call.path} was sent and its response was lost ({reason}): "
+            "it is unknown whether the service acted on it"
         )
     if isinstance(error, CrewProtocolError):
         return error
     return CrewConnectionError(
-        f"No answer to {call.method} {call.path}: {reason}; nothing was started",
+        f"No response to {call.method} {call.path}: {reason}; nothing was started",
         permanent=_is_permanent(error),
         renewable=ca_file and _has(error, *UNTRUSTED),
         unreachable=never_connected(error) or isinstance(error, aiohttp.ClientConnectorError),
@@ -139,7 +150,7 @@ def no_answer(
 
 
 def _reason(error: BaseException, mask: responses.Mask) -> str:
-    """Return the innermost message, which says most, without the object addresses around it."""
+    """Return the innermost message, which is the most specific, without object addresses."""
     if isinstance(error, TimeoutError | requests.Timeout | aiohttp.ServerTimeoutError):
         return mask(str(error)) or "it timed out"
     for inner in _chain(error):
@@ -158,7 +169,7 @@ def _has(error: Exception, *kinds: type[Exception]) -> bool:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Walk from an error to what caused it; urllib3 keeps that in `reason` or in its arguments."""
+    """Walk from an error to its causes; urllib3 keeps them in `reason` or in the arguments."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -1,4 +1,4 @@
-"""Where a crew is deployed, and what its Airflow connection says. An invalid field is refused by its name. No I/O."""
+"""Where a crew is deployed, and the content of its Airflow connection. Errors name the invalid field. No I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_crew_provider.models import Json
 
 
 LARGEST_BODY = 16 * 1024 * 1024
-# Above this a body is read in a thread, so that other triggers of the same loop go on meanwhile.
+# Larger bodies are read in a thread, so that other triggers of the same loop can continue.
 LARGE_BODY = 128 * 1024
 MOST_REDIRECTS = 5
 
@@ -40,11 +40,11 @@ class Deployment:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def total_timeout(self, call: Call[Any]) -> float:
-        """Return the limit of one exchange: kickoff and resume may meet a cold start."""
+        """Return the limit of one exchange: kickoff and resume must allow a cold start."""
         return self.kickoff_timeout if call.path in ("/kickoff", "/resume", "/resume_feedback") else self.timeout
 
     def request_headers(self) -> dict[str, str]:
-        """Return the headers of every request; the connection's token wins over its extra headers."""
+        """Return the headers of every request; the connection's token overrides its extra headers."""
         own = {"Accept": "application/json", "User-Agent": f"airflow-crew-provider/{__version__}"}
         merged = {**own, **dict(self.headers)}
         if self.token:
@@ -54,7 +54,7 @@ class Deployment:
 
     @cached_property
     def mask(self) -> Mask:
-        """What replaces the secrets in a text; made once, since many waits share a deployment."""
+        """Masks the secrets in a text; created once, since many waits share a deployment."""
         return masker(self.secrets)
 
     @property
@@ -67,29 +67,29 @@ class Deployment:
 
     @property
     def secrets(self) -> list[str]:
-        """What must not be shown: the token, and long values of extra headers, which may be keys."""
+        """Texts to mask: the token, and long values of extra headers, which may be keys."""
         of_proxy = [self.proxy, urlsplit(self.proxy).password or ""] if self.proxy else []
         return [self.token, *(value for _, value in self.headers if len(value) >= 8), *of_proxy]
 
 
 def too_large(call: Call[Any]) -> CrewError:
     """Return the error for a body of more than `LARGEST_BODY` bytes."""
-    said = f"{call.method} {call.path} was answered with more than {LARGEST_BODY // 1024 // 1024} MiB"
+    said = f"{call.method} {call.path} returned more than {LARGEST_BODY // 1024 // 1024} MiB"
     if call.starts_something:
-        return CrewOutcomeUnknown(f"{said}: whether the service acted on it is unknown")
+        return CrewOutcomeUnknown(f"{said}: it is unknown whether the service acted on it")
     return CrewProtocolError(said)
 
 
 def lower_names(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return headers with their names in lower case."""
+    """Return headers with lower-case names."""
     return {name.lower(): value for name, value in headers.items()}
 
 
 def check_header(name: str, value: str) -> str:
-    """Return a header's value if it can be sent; an error of the HTTP library would show it."""
+    """Return a header's value if it can be sent; the HTTP library's error would show it."""
     if value.isascii() and value.isprintable():
         return value
-    raise CrewInvalidInput(f"{name} has characters that no HTTP header can carry; nothing was sent")
+    raise CrewInvalidInput(f"{name} contains characters that are not allowed in HTTP headers; nothing was sent")
 
 
 # --- the connection ---
@@ -100,12 +100,12 @@ CREW, FLOW = "crew", "flow"
 
 @dataclass(frozen=True)
 class CrewConnection:
-    """The content of a connection: where the crew is deployed, and what else is known of it.
+    """The content of a connection: where the crew is deployed, and its other settings.
 
-    :param browser_url: the base URL by which browsers reach the deployment, if not by that of `deployment`
+    :param browser_url: the deployment's base URL for browsers, if it differs from that of `deployment`
     :param kind: `CREW` or `FLOW`; None if unknown
-    :param flow_webhook_secret: by which the console signs the webhooks of a Flow
-    :param callback_hosts: to which, beside the Host, answers to a Flow may be sent
+    :param flow_webhook_secret: secret the console signs Flow webhooks with
+    :param callback_hosts: further hosts allowed to receive Flow answers
     """
 
     deployment: Deployment
@@ -118,7 +118,7 @@ class CrewConnection:
     callback_hosts: tuple[str, ...] = ()
 
     def link(self, kickoff_id: str, execution_id: str | None = None, view: str | None = None) -> str:
-        """Return the URL of an execution's page: in the console, or at the path that the service names; else empty."""
+        """Return the URL of an execution's page: in the console, or at the path from the service; else empty."""
         if not self.console_url:
             path = view_path(view)
             return f"{self.browser_url or self.deployment.base_url}{path}" if path else ""
@@ -132,7 +132,7 @@ class CrewConnection:
 def read_connection(connection: Any) -> CrewConnection:
     """Read an Airflow connection.
 
-    :raises CrewInvalidInput: naming the connection and the field that is missing or cannot be read
+    :raises CrewInvalidInput: naming the connection and the missing or invalid field
     """
     try:
         return _read(connection)
@@ -145,7 +145,7 @@ def _read(connection: Any) -> CrewConnection:
     extra = _extra(connection)
     if extra.get("crew_webhook_secret") not in (None, "") and webhook_secret(extra) is None:
         raise ValueError(
-            "Extra 'crew_webhook_secret' must be 32 to 100 letters, digits, - and _; the inbox takes no other"
+            "Extra 'crew_webhook_secret' must be 32 to 100 letters, digits, - and _; the inbox accepts no other"
         )
     headers = _headers(extra.get("headers"))
     deployment = Deployment(
@@ -184,7 +184,7 @@ def _token(password: str | None, headers: dict[str, str]) -> str:
     token = re.sub(r"\A\s*bearer\s+", "", password or "", flags=re.IGNORECASE).strip()
     if not token and not any(name.lower() == "authorization" for name in headers):
         raise ValueError(
-            "Password is empty; it takes the bearer token, which is on the crew's detail page in the console, "
+            "Password is empty; set it to the bearer token, which is on the crew's detail page in the console, "
             "on the Status tab"
         )
     return check_header("Password", token)
@@ -237,7 +237,7 @@ def _verify(value: Any) -> bool | str:
         return True if value in (None, "") else _boolean("verify", value)
     except ValueError:
         if not os.path.exists(str(value)):
-            raise ValueError("Extra 'verify' must be true, false or a file of certificates that exists") from None
+            raise ValueError("Extra 'verify' must be true, false or an existing CA file") from None
         return str(value)
 
 
@@ -248,11 +248,11 @@ def _text(extra: Json, name: str) -> str | None:
     return value.strip() or None if value else None
 
 
-# Long enough not to be guessed, and the same in a URL as in the connection.
+# Long enough not to be guessed, and unchanged by URL quoting.
 SECRET = re.compile("[A-Za-z0-9_-]{32,100}")
 
 
 def webhook_secret(extra: Json) -> str | None:
-    """Return the secret of a connection's Extra; None if there is none, or one that could be guessed."""
+    """Return the secret in a connection's Extra; None if it is missing or could be guessed."""
     given: Any = extra.get("crew_webhook_secret")
     return given if isinstance(given, str) and SECRET.fullmatch(given) else None

@@ -1,4 +1,4 @@
-"""A hook's connection and its client: looked up once, shared by all waits of an event loop, refreshed when needed."""
+"""A hook's connection and client: looked up once, shared by all waits of an event loop, refreshed when needed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from airflow_crew_provider.client.client import Client
 
 
-# How old a connection may be, in seconds, for a wait that was refused with another one. One that begins asks anew,
-# together with those that begin while it asks.
-FOR_A_REFRESH = 1.0
+# Maximum age in seconds of a connection: for a wait that was refused with another one or that ends, and for one that
+# goes on or whose polls fail. A new wait always looks it up, together with others that begin during the lookup.
+FOR_A_REFRESH, WHILE_POLLING = 1.0, 60.0
 
 LookUp = Callable[[], Coroutine[Any, Any, CrewConnection]]
 
@@ -34,44 +34,47 @@ class _Shared:
     task: asyncio.Task[CrewConnection]
     began: float
 
-    def found(self) -> CrewConnection | None:
-        done = self.task.done() and not self.task.cancelled() and self.task.exception() is None
-        return self.task.result() if done else None
-
     def serves(self, max_age: float, refused: CrewConnection | None) -> bool:
         if not self.task.done():
             return True
-        found = self.found()
-        return found is not None and found is not refused and time.monotonic() - self.began < max_age
+        if self.task.cancelled() or time.monotonic() - self.began >= max_age:
+            return False
+        return refused is None or self.task.exception() is not None or self.task.result() is not refused
 
 
 _by_loop: weakref.WeakKeyDictionary[Any, dict[str, _Shared]] = weakref.WeakKeyDictionary()
 
 
 async def for_new_wait(conn_id: str, look_up: LookUp) -> CrewConnection:
-    """Look up a connection, together with the waits that look it up at this moment."""
-    return await _shared(conn_id, look_up, 0.0, None)
+    """Look up a connection, together with the waits that look it up at the same time."""
+    return await _shared(conn_id, look_up)
 
 
-async def for_refresh(conn_id: str, look_up: LookUp, refused: CrewConnection) -> CrewConnection:
-    """Return a connection that was looked up after the one that was refused, or with which nothing was found."""
-    return await _shared(conn_id, look_up, FOR_A_REFRESH, refused)
+async def for_refresh(conn_id: str, look_up: LookUp, held: CrewConnection, *, at_once: bool) -> CrewConnection:
+    """Return a connection that was looked up after the one that a wait has, or within the last minute."""
+    max_age, refused = (FOR_A_REFRESH, held) if at_once else (WHILE_POLLING, None)
+    return await _shared(conn_id, look_up, max_age, refused)
 
 
-async def _shared(conn_id: str, look_up: LookUp, max_age: float, refused: CrewConnection | None) -> CrewConnection:
+async def _shared(
+    conn_id: str, look_up: LookUp, max_age: float = 0.0, refused: CrewConnection | None = None
+) -> CrewConnection:
     here = _by_loop.setdefault(asyncio.get_running_loop(), {})
     held = here.get(conn_id)
     if held is None or not held.serves(max_age, refused):
         held = here[conn_id] = _Shared(asyncio.ensure_future(look_up()), time.monotonic())
-    # Shielded: the wait that began the look-up may be cancelled while others wait for it too.
+    # Shielded: the wait that started the lookup may be cancelled while others wait for it too.
     return await asyncio.shield(held.task)
 
+
+# When blocking code in this process last looked up each connection, and the result, if any.
+_looked_up: dict[str, tuple[float, CrewConnection | None]] = {}
 
 CLIENT = "airflow_crew_provider.client.client"
 
 
 class CachedConnection(BaseHook):
-    """A hook that keeps its connection and its client."""
+    """A hook that keeps its connection and client."""
 
     def __init__(self, crew_conn_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -83,7 +86,7 @@ class CachedConnection(BaseHook):
     def connection(self) -> CrewConnection:
         """The connection, looked up once."""
         if self._connection is None:
-            self._use(read_connection(self.look_up(self.crew_conn_id)))
+            self._use(self._read())
         assert self._connection is not None
         return self._connection
 
@@ -99,12 +102,12 @@ class CachedConnection(BaseHook):
 
     @property
     def place(self) -> str:
-        """The connection, and once it was looked up the base URL that it leads to, as messages name them."""
+        """The connection, and its base URL once looked up, as messages name them."""
         found = self._connection and self._connection.deployment
         return f"Connection {self.crew_conn_id!r}{f' ({found.mask(found.base_url)})' if found else ''}"
 
     def mask_for_log(self, text: str) -> str:
-        """Mask the secrets of a connection in use; before its first use there are none to show, and no look-up."""
+        """Mask the secrets of a connection in use; before its first use, there is nothing to mask and no lookup."""
         return self._client.mask(text) if self._client else text
 
     def get_conn(self) -> Client:
@@ -112,7 +115,7 @@ class CachedConnection(BaseHook):
         return self.client
 
     async def hold(self) -> None:
-        """Look up the connection and keep the session that this event loop shares open until `release`."""
+        """Look up the connection, and keep this loop's shared session open until `release`."""
         await self._aconnect()
         await self.client.hold()
 
@@ -126,6 +129,13 @@ class CachedConnection(BaseHook):
             self._use(await for_new_wait(self.crew_conn_id, self._aread))
             await _load_client()
 
+    def _read(self) -> CrewConnection:
+        began = time.monotonic()
+        _looked_up[self.crew_conn_id] = began, None
+        found = read_connection(self.look_up(self.crew_conn_id))
+        _looked_up[self.crew_conn_id] = began, found
+        return found
+
     async def _aread(self) -> CrewConnection:
         try:
             found = await aget_connection(self.crew_conn_id)
@@ -138,7 +148,7 @@ class CachedConnection(BaseHook):
     def look_up(self, conn_id: str) -> Any:
         """Return an Airflow connection.
 
-        :raises CrewConnectionError: it cannot be looked up at the moment, or does not exist
+        :raises CrewConnectionError: it cannot be looked up now, or does not exist
         """
         try:
             return self.get_connection(conn_id)
@@ -146,17 +156,20 @@ class CachedConnection(BaseHook):
             problem = _named(error, conn_id)
         raise problem
 
-    def refresh(self) -> bool:
-        """Look up the connection once more; return whether it has changed."""
-        return self._replaced_by(read_connection(self.look_up(self.crew_conn_id)))
+    def refresh(self, *, at_once: bool = True) -> bool:
+        """Look up the connection once more, unless that happened in the last minute; return whether it has changed."""
+        began, found = _looked_up.get(self.crew_conn_id, (float("-inf"), None))
+        if at_once or time.monotonic() - began >= WHILE_POLLING:
+            found = self._read()
+        return found is not None and self._replaced_by(found)
 
-    async def arefresh(self) -> bool:
+    async def arefresh(self, *, at_once: bool = True) -> bool:
         """Do what `refresh` does, and move the shared session to the new connection."""
         before = self.client
-        fresh = await for_refresh(self.crew_conn_id, self._aread, self.connection)
+        fresh = await for_refresh(self.crew_conn_id, self._aread, self.connection, at_once=at_once)
         replaced = self._replaced_by(fresh)
         if replaced:
-            # In this order: a cancellation while the old session closes must not leave the new one unheld.
+            # In this order: if this is cancelled while the old session closes, the new one must already be held.
             await self.client.hold()
             await before.release()
         return replaced
@@ -175,7 +188,7 @@ class CachedConnection(BaseHook):
 
 
 class ConnectionNotFound(CrewConnectionError, AirflowNotFoundException):
-    """Airflow knows no such connection. It reports the same while the secrets back end is unavailable."""
+    """Airflow knows no such connection. It reports the same while the secrets backend is unavailable."""
 
 
 def _named(error: Exception, conn_id: str) -> CrewConnectionError:
@@ -185,6 +198,6 @@ def _named(error: Exception, conn_id: str) -> CrewConnectionError:
 
 
 async def _load_client() -> None:
-    """Load the HTTP libraries in a thread: that takes longer than an event loop may block."""
+    """Load the HTTP libraries in a thread: it takes longer than an event loop may block."""
     if CLIENT not in sys.modules:
         await asyncio.to_thread(import_module, CLIENT)

@@ -1,4 +1,4 @@
-"""Who may see what a tab shows, by Airflow's own permissions. Needs Airflow 3.1 or newer.
+"""Who may see a tab, according to Airflow's permissions. Needs Airflow 3.1 or newer.
 
 Airflow mounts a plugin's application without authentication. These dependencies read the bearer token or the session's
 cookie, and ask the auth manager about the DAG that the path names as ``dag_id``.
@@ -9,6 +9,6 @@ from __future__ import annotations
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import requires_access_dag
 
-# A tab shows XComs and the questions of reviews, which a role may lack although it has the DAG.
+# A tab shows XComs and the questions of reviews, which a role may not have permission for even if it may read the DAG.
 ENTITIES = (DagAccessEntity.XCOM, DagAccessEntity.HITL_DETAIL)
 MAY_SEE = [requires_access_dag("GET", entity) for entity in ENTITIES]

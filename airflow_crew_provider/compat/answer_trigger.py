@@ -1,8 +1,8 @@
-"""Waits for the answer of a person: before Airflow 3.3 for each, from 3.3 on for one that may be there already.
+"""Waits for a person's answer: every answer before Airflow 3.3, from 3.3 on one that may already exist.
 
-Airflow's own trigger fires at once where the answer is there already, and a task that comes back before the scheduler
-has noticed that it left its worker is failed (see `deferral`). A program may send any JSON as fields of an answer, also
-names that Airflow's serialization keeps for itself: Airflow stores such fields, and cannot bring them to the task.
+Airflow's own trigger fires at once if the answer exists already, and a task that resumes before the scheduler has
+noticed that it left its worker is failed (see `deferral`). A program may send any JSON as fields of an answer, even
+names that Airflow's serialization reserves: Airflow stores such fields but cannot deliver them to the task.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ except ImportError:  # before Airflow 3.2
 
 
 def unreadable(params_input: Json | None) -> str | None:
-    """Return which fields of an answer cannot be read back, as a sentence; None if all can.
+    """Return which fields of an answer cannot be read back, as a sentence; None if all can be.
 
-    A program may send any JSON, also names that Airflow's serialization keeps for itself.
+    A program may send any JSON, even names that Airflow's serialization reserves.
     """
     lost = [name for name, value in (params_input or {}).items() if not _comes_back({name: value})]
     return f"Airflow cannot read back its {', '.join(lost[:10])}" if lost else None
@@ -39,7 +39,7 @@ def unreadable(params_input: Json | None) -> str | None:
 def _comes_back(field: Json) -> bool:
     try:
         return bool(deserialize(serialize(field)) == field)
-    except Exception:  # the value decides what is raised
+    except Exception:  # which error is raised depends on the value
         return False
 
 
@@ -48,10 +48,10 @@ _NOT_FOUND = 404
 
 
 class AnswerTrigger(HITLTrigger):
-    """Fire with the answer or at the deadline, as `HITLTrigger`, but not at once.
+    """Fire with the answer or at the deadline, like `HITLTrigger`, but not at once.
 
     :param not_before: when it may fire, in epoch seconds
-    :param once: fire then, also where there is no answer or no form
+    :param once: fire then even if there is no answer or no form
     """
 
     def __init__(self, *, not_before: float, once: bool = False, **answer: Any) -> None:
@@ -79,7 +79,7 @@ class AnswerTrigger(HITLTrigger):
             yield await self._fit_to_store(event)
 
     async def _fit_to_store(self, event: TriggerEvent) -> TriggerEvent:
-        """Return an event without fields that do not fit, which says so: Airflow could not bring them to the task."""
+        """Return an event without invalid fields, which reports them: Airflow could not deliver them to the task."""
         is_invalid = event.payload.get("error_type") == VALIDATION
         problem = event.payload["error"] if is_invalid else unreadable(event.payload.get("params_input"))
         if problem is None:
@@ -93,7 +93,7 @@ class AnswerTrigger(HITLTrigger):
         return TriggerEvent({**kept, "params_input": {}, "error": problem, "error_type": VALIDATION})
 
     async def _lacks(self) -> str | None:
-        """Return what is missing; None where an answer is there."""
+        """Return what is missing; None if there is an answer."""
         try:
             form = await sync_to_async(get_hitl_detail_content_detail)(ti_id=self.ti_id)
         except AirflowRuntimeError as error:

@@ -1,6 +1,7 @@
-"""The arguments of Airflow's own base classes, so that a type checker sees a misspelled one too.
+"""The arguments of Airflow's base classes, so that a type checker finds misspelled ones.
 
-They are those of Airflow 2.11 to 3.4; an older Airflow refuses what came later when it parses the DAG file.
+Written by `python -m scripts.arguments` from Airflow 3.3.2; an older Airflow refuses newer ones when it parses
+the DAG file.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from airflow_crew_provider.models import Json
 
 
 class TaskOptions(TypedDict, total=False):
-    """What every task takes, beside what decorators and operators say themselves."""
+    """Arguments of every task, besides those of decorators and operators."""
 
     owner: str
     email: str | Sequence[str] | None
@@ -21,7 +22,7 @@ class TaskOptions(TypedDict, total=False):
     email_on_failure: bool
     retries: int | None
     retry_delay: timedelta | float
-    retry_exponential_backoff: bool | float
+    retry_exponential_backoff: float
     max_retry_delay: timedelta | float | None
     retry_policy: Any
     start_date: datetime | None
@@ -71,20 +72,20 @@ class TaskOptions(TypedDict, total=False):
 
 
 class TaskArguments(TaskOptions, total=False):
-    """What every operator takes."""
+    """Arguments of every operator."""
 
     task_id: Required[str]
     multiple_outputs: bool
 
 
 class DecoratorArguments(TaskOptions, total=False):
-    """What every decorator takes: the id may come from the function."""
+    """Arguments of every decorator: the id may come from the function."""
 
     task_id: str
 
 
 class WaitArguments(TaskArguments, total=False):
-    """What operators and sensors that wait take: the arguments of their base class."""
+    """Arguments of operators and sensors that wait, from their base class."""
 
     output_schema: Json | str | type | None
     max_total_tokens: int | None
@@ -95,7 +96,7 @@ class WaitArguments(TaskArguments, total=False):
 
 
 class SensorArguments(WaitArguments, total=False):
-    """What sensors take beside ``poke_interval``."""
+    """Arguments of sensors besides ``poke_interval``."""
 
     timeout: timedelta | float | None
     soft_fail: bool
@@ -107,7 +108,7 @@ class SensorArguments(WaitArguments, total=False):
 
 
 class QuestionArguments(TaskArguments, total=False):
-    """What tasks take that ask a person."""
+    """Arguments of tasks that ask a person."""
 
     notifiers: Any
     defaults: str | list[str] | None

@@ -1,8 +1,8 @@
-"""Connections: looked up without blocking the event loop, and their form where Airflow does not make it itself.
+"""Connections: lookup without blocking the event loop, and the form if Airflow does not create it itself.
 
-Airflow has an awaitable look-up since 3.1, which fails in a busy triggerer before 3.3.2; the compat provider
-works around that. In `dag.test()` of 3.3.2 it finds no connection of the database, since the supervisor that stands in
-there cannot be awaited. From Airflow 3.2 on the form comes from the provider info.
+Airflow has had an awaitable lookup since 3.1, which fails in a busy triggerer before 3.3.2; the compat provider works
+around that. In `dag.test()` of 3.3.2, it finds no connection in the database, because the supervisor used there cannot
+be awaited. From Airflow 3.2 on, the form comes from the provider info.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ async def aget_connection(conn_id: str) -> Any:
 def widgets(fields: Json) -> dict[str, Any]:
     """Return a form field for each description of the provider info.
 
-    Numbers are text fields: they may be left empty, and the connection reads numbers that are texts.
+    Numbers use text fields, which may stay empty; the connection also reads numbers given as text.
     """
-    # Only the web server has these, and only older ones.
+    # Only older web servers have these.
     from flask_appbuilder.fieldwidgets import BS3PasswordFieldWidget, BS3TextFieldWidget
     from wtforms import BooleanField, PasswordField, StringField
 

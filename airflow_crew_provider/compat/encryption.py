@@ -1,6 +1,6 @@
-"""Airflow's own encryption, for what stands in a Variable and is not meant for everybody who may read Variables.
+"""Airflow's encryption, for content of Variables that not everybody who may read Variables should see.
 
-Without a Fernet key Airflow encrypts nothing, its connections neither, and nor does this.
+Without a Fernet key, Airflow encrypts nothing, not even connections, and neither does this module.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from contextlib import suppress
 from airflow.models.crypto import get_fernet
 from cryptography.fernet import InvalidToken
 
-ENCRYPTED = "gAAAA"  # how Fernet's tokens begin; no JSON does
-ANOTHER_KEY = "[core] fernet_key of this process is not the one by which the inbox encrypted; they must agree"
+ENCRYPTED = "gAAAA"  # how Fernet tokens begin, but no JSON
+ANOTHER_KEY = "[core] fernet_key of this process differs from the one that the inbox encrypted with; they must agree"
 
 
 class NotDecrypted(Exception):
@@ -24,10 +24,10 @@ def seal(text: str) -> str:
 
 
 def unseal(text: str | None) -> str:
-    """Return what `seal` was given; a string that is not encrypted is returned as it is.
+    """Return the argument of `seal`; return a string that is not encrypted unchanged.
 
-    :param text: None where Airflow could not decrypt its own encryption of a Variable
-    :raises NotDecrypted: with another Fernet key, or with none
+    :param text: None if Airflow could not decrypt the Variable
+    :raises NotDecrypted: the Fernet key is different or missing
     """
     if text is None:
         raise NotDecrypted(ANOTHER_KEY)
@@ -35,6 +35,6 @@ def unseal(text: str | None) -> str:
         return text
     with suppress(InvalidToken, UnicodeDecodeError):
         plain: str = get_fernet().decrypt(text.encode()).decode()
-        if not plain.startswith(ENCRYPTED):  # without a key, Airflow returns what it was given
+        if not plain.startswith(ENCRYPTED):  # without a key, Airflow returns its argument
             return plain
     raise NotDecrypted(ANOTHER_KEY)

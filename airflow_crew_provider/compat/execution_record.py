@@ -1,9 +1,13 @@
-"""Which executions the tasks of a DAG run have asked a deployment about: the Crew tab shows these and no others.
+"""The executions that the tasks of a DAG run have polled: the Crew tab shows only these.
 
-Whoever may write XComs of a DAG could name any execution, and any connection, in the XCom by which a task announces its
-execution. The task state store of Airflow 3.3 can be written with the rights to edit a task, and may be emptied when a
-task succeeds. So the record is a Variable on every version that has the tab. Its name holds all that it says, which
-makes a look-up one statement without decryption. It stays until its DAG run is deleted (`inbox.store.sweep`).
+Anybody who may write a DAG's XComs could name any execution, and any connection, in the XCom in which a task announces
+its execution. The task state store of Airflow 3.3 can be written with permission to edit a task, and may be emptied
+when a task succeeds. So the record is a Variable on every version that has the tab. Its name contains all its
+information, so a lookup is one statement without decryption. It stays until its DAG run is deleted
+(`inbox.store.sweep`).
+
+A run may poll what another DAG has started, if its connection's token may read it. So the record of a kickoff, which
+got the id from the service, differs from that of a task that was given the id.
 """
 
 from __future__ import annotations
@@ -26,34 +30,42 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ExecutionRecord:
-    """An execution, and what it is polled by, of one DAG run."""
+    """An execution of a DAG run, and the id to poll it.
+
+    :param is_own: whether a kickoff of this run returned the id; other executions may belong to another DAG
+    """
 
     dag_id: str
     run_id: str
     crew_conn_id: str
     execution_id: str
     kickoff_id: str
+    is_own: bool = False
 
     @classmethod
-    def of(cls, dag_id: str, run_id: str, about: Json) -> ExecutionRecord:
-        """Return the record that confirms what an XCom says."""
-        ids = (str(about.get(name) or "") for name in ("crew_conn_id", "execution_id", "kickoff_id"))
-        return cls(dag_id, run_id, *ids)
+    def of(cls, dag_id: str, run_id: str, about: Json, *, is_own: bool = False) -> ExecutionRecord:
+        """Return the record that confirms an XCom."""
+        said = (str(about.get(name) or "") for name in ("crew_conn_id", "execution_id", "kickoff_id"))
+        crew_conn_id, execution_id, kickoff_id = said
+        return cls(dag_id, run_id, crew_conn_id, execution_id, kickoff_id, is_own)
 
     @property
     def key(self) -> str:
         """The name of its Variable."""
-        digest = hashlib.sha256(json.dumps(list(asdict(self).values())).encode()).hexdigest()
+        *named, is_own = asdict(self).values()
+        # Unchanged from before records of own executions existed.
+        said = [*named, is_own] if is_own else named
+        digest = hashlib.sha256(json.dumps(said).encode()).hexdigest()
         return EXECUTION_RECORD_KEY + digest[:40]
 
 
-def record_execution(context: Any, about: Json) -> None:
-    """Record what a task has asked about; where that fails, the tab shows less and the task goes on."""
+def record_execution(context: Any, about: Json, *, is_own: bool = False) -> None:
+    """Record what a task started or polls; if that fails, the tab shows less and the task continues."""
     if not has_human_in_the_loop():
         return
     try:
         task = task_identity(context)
-        record = ExecutionRecord.of(task["dag_id"], task["run_id"], about)
+        record = ExecutionRecord.of(task["dag_id"], task["run_id"], about, is_own=is_own)
         if found_or_none(lambda: Variable.get(record.key)) is None:
             said = f"Lets the Crew tab of {record.run_id} of {record.dag_id} show an execution; removed with the run"
             Variable.set(record.key, json.dumps(asdict(record)), description=said)

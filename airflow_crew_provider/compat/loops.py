@@ -1,8 +1,8 @@
-"""Task Loops, which Airflow has from 3.4 on: a group of tasks that runs again until a decision stops it.
+"""Task Loops (Airflow 3.4 and newer): a group of tasks that repeats until a decision stops it.
 
-There the DAG, the run, the task and the map index name every iteration at once. Airflow tells them apart by a region
-and an index in it: of an unmapped task the number of the iteration, from 0. A clear that lets later iterations run
-anew gives those another region. Mapped tasks stand in regions too, and are named by their map index as before.
+In a loop, the DAG, run, task and map index name all iterations. Airflow distinguishes them by a region and an index
+in it: for an unmapped task, the iteration's number from 0. A clear that makes later iterations run again gives them
+another region. Mapped tasks have regions too, but are still named by their map index.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from airflow_crew_provider.models import Json, region
 
 
 def region_of(context: Any) -> Json:
-    """Return what names the iteration that a task instance belongs to; empty outside of loops."""
+    """Return the fields that identify a task instance's iteration; empty outside loops."""
     if context.get("loop") is None:
         return {}
     ti = context["ti"]
@@ -23,7 +23,7 @@ def region_of(context: Any) -> Json:
 
 
 def public_map_index() -> Any:
-    """Return the column of the map index that people see: -1 in each iteration of a loop. For the API server."""
+    """Return the column of the visible map index, which is -1 in each iteration of a loop. For the API server."""
     from airflow.models.taskinstance import TaskInstance
 
     if not has_loops():
@@ -42,7 +42,7 @@ def iteration_of(ti: Any) -> tuple[str, int] | None:
 
 
 def previous_xcom(context: Any, task_id: str, key: str) -> Any:
-    """Return what a task of the same loop has pushed in the iteration before; None in the first one."""
+    """Return what a task of the same loop pushed in the previous iteration; None in the first one."""
     if context["loop"].index == 0:
         return None
     from airflow.sdk.execution_time.xcom import XCom
@@ -53,20 +53,20 @@ def previous_xcom(context: Any, task_id: str, key: str) -> Any:
 
 
 def decided(*, stop: bool, reason: str) -> Any:
-    """Return what ends an iteration; Airflow shows the reason to everybody who may see the task."""
+    """Return the result that ends an iteration; Airflow shows the reason to everybody who may see the task."""
     from airflow.sdk.definitions.loop import LoopDecision
 
     return LoopDecision(stop=stop, reason=reason)
 
 
 def make_loop(group_id: str, body: Callable[[], None], *, until: Callable[..., Any], most: int, tooltip: str) -> Any:
-    """Make a group of tasks that runs again until a decision stops it; return the task that decides.
+    """Create a group of tasks that repeats until a decision stops it; return the deciding task.
 
-    :param until: a function of a module, after which that task is named
-    :param most: how many iterations there may be
-    :raises ValueError: where Airflow has no loops
+    :param until: a module-level function that gives that task its name
+    :param most: the maximum number of iterations
+    :raises ValueError: this Airflow has no loops, or none here
     """
-    refusal = "and without loop=True the group has tasks of its own for each round"
+    refusal = "and without loop=True the group has separate tasks for each round"
     if not has_loops():
         raise ValueError(f"loop=True needs Airflow 3.4 or newer, which has Task Loops, {refusal}")
     from airflow.sdk import task_group

@@ -1,4 +1,4 @@
-"""What Airflow's metrics say about crews.
+"""Metrics about crews, sent through Airflow.
 
 The names are a promise: `docs/data-and-cost.md` lists them. Since Airflow 3.2 there are two `Stats`. One is configured
 where tasks run, the other in Airflow's own processes, of which the triggerer is one.
@@ -15,9 +15,11 @@ from airflow.providers.common.compat.sdk import Stats
 
 from airflow_crew_provider.models import Execution, Json, cost_usd, total_tokens
 
+TOO_MANY = 2**63  # for a counter; a value that is too high would lose the metrics sent with it
+
 
 def started(conn_id: str) -> None:
-    """Count an execution whose kickoff was answered with an id."""
+    """Count an execution whose kickoff returned an id."""
     _count("execution.started", conn_id=conn_id)
 
 
@@ -27,13 +29,13 @@ def outcome_unknown(conn_id: str, request: str) -> None:
 
 
 def failed(conn_id: str, usage: Json | None) -> None:
-    """Count a wait that ended with a failed execution, and what that has used."""
+    """Count a wait that ended with a failed execution, and its usage."""
     _count("execution.failed", conn_id=conn_id)
     _used(conn_id, usage)
 
 
 def completed(conn_id: str, execution: Execution) -> None:
-    """Count a wait that ended with a completed execution, and what that has used."""
+    """Count a wait that ended with a completed execution, and its usage."""
     _count("execution.completed", conn_id=conn_id)
     if execution.execution_time is not None:
         _time("execution.duration", execution.execution_time, conn_id=conn_id)
@@ -41,14 +43,14 @@ def completed(conn_id: str, execution: Execution) -> None:
 
 
 def polled(conn_id: str, *, in_triggerer: bool) -> None:
-    """Count a poll, whether it was answered or not."""
+    """Count a poll, successful or not."""
     _count("execution.polls", in_triggerer=in_triggerer, conn_id=conn_id)
 
 
 def reviewed(conn_id: str, asked: datetime | None, decided: datetime) -> None:
-    """Record how long a person was waited for."""
+    """Record how long a review waited for a person."""
     if asked is not None:
-        # The two moments come from two machines, whose clocks may differ.
+        # The two times come from machines whose clocks may differ.
         _time("review.duration", max(0.0, (decided - asked).total_seconds()), conn_id=conn_id)
 
 
@@ -56,12 +58,14 @@ def _used(conn_id: str, usage: Json | None) -> None:
     tokens, cost = total_tokens(usage), cost_usd(usage)
     if tokens is not None:
         _count("execution.tokens", int(tokens), conn_id=conn_id)
-    if cost is not None:  # as a whole number: several receivers of counters drop what stands behind the point
+    if cost is not None:  # an integer, because several receivers truncate counters
         _count("execution.cost_usd_micros", round(cost * 1_000_000), conn_id=conn_id)
 
 
 def _count(name: str, number: int = 1, *, in_triggerer: bool = False, **tags: str) -> None:
-    with suppress(Exception):  # no metric is worth a task
+    if number >= TOO_MANY:
+        return
+    with suppress(Exception):  # a metric must never fail a task
         _stats(in_triggerer).incr(f"crew.{name}", number, tags=tags)
 
 
@@ -72,7 +76,7 @@ def _time(name: str, seconds: float, **tags: str) -> None:
 
 @cache
 def _stats(in_triggerer: bool) -> Any:
-    """Return the metrics that are configured in a task's process, or in a triggerer."""
+    """Return the metrics client configured in a task's process, or in a triggerer."""
     if not in_triggerer:
         return Stats
     try:

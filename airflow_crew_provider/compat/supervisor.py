@@ -1,6 +1,6 @@
-"""What runs a task or a trigger, and the state of the task in Airflow. Internal to Airflow.
+"""The process that runs a task or trigger, and the task's state in Airflow. Internal to Airflow.
 
-On Airflow 2.11, which has no supervisor, the database is asked.
+On Airflow 2.11, which has no supervisor, this reads the database.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
     "task_state",
 ]
 
-# The state of a task instance that is gone.
+# The state of a deleted task instance.
 DELETED = "deleted"
 
 # Whether `on_kill` of a trigger reports a user's action. Older versions cancel triggers without a reason.
@@ -39,35 +39,35 @@ KILLS_CALL_ON_KILL = hasattr(BaseTrigger, "on_kill")
 
 
 def supervisor() -> Any:
-    """Return the connection to the supervisor of this process; None outside of a worker or triggerer of Airflow 3."""
+    """Return the connection to the supervisor of this process; None outside a worker or triggerer of Airflow 3."""
     return getattr(task_runner, "SUPERVISOR_COMMS", None)
 
 
 def is_awaitable() -> bool:
-    """Whether a trigger can ask the supervisor without a thread; that of `dag.test()` on 3.3.2 needs one."""
+    """Whether a trigger can ask the supervisor without a thread; in `dag.test()` on 3.3.2, it needs one."""
     line = supervisor()
     return line is None or hasattr(line, "asend")
 
 
 def is_in_process() -> bool:
-    """Whether `dag.test()` of Airflow 3 runs this task, whose requests to the API server stay in the process."""
+    """Whether `dag.test()` of Airflow 3 runs this task, so that its requests to the API server stay in the process."""
     return type(supervisor()).__name__ == "InProcessSupervisorComms"
 
 
 def runs_in_worker(ti: Any) -> bool:
-    """Whether a worker runs this task, so that it may have a next try; `dag.test()` and a call by hand do not."""
+    """Whether a worker runs this task, so that it may have a next try; not with `dag.test()` or a direct call."""
     return _has_job(ti) if task_runner is None else supervisor() is not None
 
 
 def _has_job(ti: Any) -> bool:
-    """Airflow 2.11, where a worker notes its job in the task instance."""
+    """Airflow 2.11, where a worker stores its job in the task instance."""
     return getattr(ti, "job_id", None) is not None
 
 
 def task_state(ti: Any, task_id: str | None = None) -> str | None:
     """Return the state of a task instance as Airflow stores it, None for a cleared one.
 
-    :param task_id: another task of the same run, in a mapped group of the same item
+    :param task_id: another task of the same run, for the same item in a mapped group
     """
     read = _state_in_database if task_runner is None else _state_by_supervisor
     return read(ti, task_id or ti.task_id)
@@ -75,7 +75,7 @@ def task_state(ti: Any, task_id: str | None = None) -> str | None:
 
 def _state_by_supervisor(ti: Any, task_id: str) -> str | None:
     iteration = iteration_of(ti)
-    # Of a task of a loop the states are those of the latest iteration, and a triggerer can ask for no others.
+    # For a task in a loop, these are the states of the latest iteration; a triggerer cannot read others.
     if iteration and task_id == ti.task_id and type(supervisor()).__name__ != "TriggerCommsDecoder":
         return _end_of_iteration(ti, iteration)
     index = getattr(ti, "map_index", -1)
@@ -88,7 +88,7 @@ def _state_by_supervisor(ti: Any, task_id: str) -> str | None:
 
 
 def _end_of_iteration(ti: Any, iteration: tuple[str, int]) -> str | None:
-    """Return the state of a task whose iteration is over; None while it goes on."""
+    """Return the state of a task whose iteration has ended; None while it continues."""
     ended = task_runner.RuntimeTaskInstance.get_task_breadcrumbs(ti.dag_id, ti.run_id)
     for each in ended:
         place = str(each.get("region_id")), each.get("region_index")

@@ -1,13 +1,13 @@
-"""What Airflow has stored about the executions of one DAG run, read in the API server. Needs Airflow 3.1 or newer.
+"""Airflow's records of a DAG run's executions, read in the API server. Needs Airflow 3.1 or newer.
 
-An XCom says which execution a task is about; it counts only where the run has recorded it too (`execution_record`).
-XComs stand in another table from Airflow 3.4 on, and belong to one attempt there; `XComModel.get_many` reads either.
+An XCom names a task's execution; it counts only if the run has recorded it too (`execution_record`). From Airflow 3.4
+on, XComs are in a different table and belong to one attempt; `XComModel.get_many` reads both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -35,12 +35,13 @@ Place = tuple[str, int, Any]  # task id, index, and the region that counts it (`
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """One task instance, and which execution it is about.
+    """One task instance and its execution.
 
     :param map_index: -1 in each iteration of a loop
-    :param label: of a mapped task, what Airflow shows for its index
+    :param label: for a mapped task, what Airflow shows for its index
+    :param place: its position in the DAG run
     :param has_open_form: whether a person can answer it now
-    :param place: where it stands in its DAG run
+    :param is_own: whether the run started the execution that the task polls
     """
 
     task_id: str
@@ -51,16 +52,17 @@ class TaskRecord:
     pushed_at: datetime
     place: Place
     has_open_form: bool = False
+    is_own: bool = False
 
     @property
     def iteration(self) -> Json:
-        """What names the iteration of a loop, beside the task; empty outside of loops."""
+        """The fields that identify a loop's iteration, besides the task; empty outside loops."""
         _, index, region_id = self.place
         return region(str(region_id), index) if index != self.map_index else {}
 
 
 def exists(dag_id: str, run_id: str, task_id: str | None = None, map_index: int = -1) -> bool:
-    """Whether there is such a task instance, or such a DAG run if no task is named."""
+    """Whether this task instance exists, or this DAG run if no task is named."""
     model: Any = DagRun if task_id is None else TaskInstance
     where = [model.dag_id == dag_id, model.run_id == run_id]
     if task_id is not None:
@@ -69,18 +71,26 @@ def exists(dag_id: str, run_id: str, task_id: str | None = None, map_index: int 
         return session.execute(select(model.id).where(*where).limit(1)).first() is not None
 
 
+def is_about_an_execution(connection: Any, ti_id: Any) -> bool:
+    """Whether a task instance has named its execution. Before Airflow 3.4."""
+    place = ("dag_id", "run_id", "task_id", "map_index")
+    same = [getattr(XComModel, name) == getattr(TaskInstance, name) for name in place]
+    said = select(XComModel.key).where(*same, TaskInstance.id == ti_id, XComModel.key == EXECUTION_KEY)
+    return connection.execute(said.limit(1)).first() is not None
+
+
 def of_run(dag_id: str, run_id: str) -> list[TaskRecord]:
-    """Return the task instances of a DAG run that are about an execution, the latest last."""
+    """Return the task instances of a DAG run that have an execution, the latest last."""
     with create_session(scoped=False) as session:
         pushed = list(_recorded(session, dag_id, run_id, _xcoms(session, dag_id, run_id, EXECUTION_KEY, MOST_TASKS)))
-        instances = _instances(session, dag_id, run_id, {row.task_id for row in pushed})
+        instances = _instances(session, dag_id, run_id, {row.task_id for row, _ in pushed})
         forms = _open_forms(session, [ti.id for ti in instances.values() if ti.state in WAITS_FOR_A_PERSON])
-        found = [_record(row, instances.get(_place(row)), forms) for row in pushed]
+        found = [replace(_record(row, instances.get(_place(row)), forms), is_own=is_own) for row, is_own in pushed]
     return sorted(found, key=lambda each: each.pushed_at)
 
 
 def decisions(dag_id: str, run_id: str, places: Collection[Place]) -> list[Json]:
-    """Return what was decided in these reviews, the earliest first."""
+    """Return the decisions of these reviews, the earliest first."""
     names, indexes = {task_id for task_id, _, _ in places}, {index for _, index, _ in places}
     with create_session(scoped=False) as session:
         rows = _xcoms(session, dag_id, run_id, REVIEW_KEY, MOST_DECISIONS, names, indexes)
@@ -110,13 +120,19 @@ def _xcoms(
     return list(session.scalars(query))
 
 
-def _recorded(session: Any, dag_id: str, run_id: str, rows: list[Any]) -> Iterator[Any]:
-    """Yield the XComs of executions that this run has recorded."""
-    said = [(row, ExecutionRecord.of(dag_id, run_id, row.value).key) for row in rows if _is_object(row)]
-    keys = sorted({key for _, key in said})
+def _recorded(session: Any, dag_id: str, run_id: str, rows: list[Any]) -> Iterator[tuple[Any, bool]]:
+    """Yield the XComs of executions that this run has recorded, and whether it started them."""
+    said = [(row, *_keys(dag_id, run_id, row.value)) for row in rows if _is_object(row)]
+    keys = sorted({key for _, *both in said for key in both})
     parts = (keys[first : first + AT_ONCE] for first in range(0, len(keys), AT_ONCE))
     found = {key for part in parts for key in session.scalars(select(Variable.key).where(Variable.key.in_(part)))}
-    return (row for row, key in said if key in found)
+    return ((row, own in found) for row, polled, own in said if {polled, own} & found)
+
+
+def _keys(dag_id: str, run_id: str, about: Json) -> tuple[str, str]:
+    """Return the record names for a task that polls an execution and for one that started it."""
+    polled = ExecutionRecord.of(dag_id, run_id, about)
+    return polled.key, replace(polled, is_own=True).key
 
 
 def _is_object(row: Any) -> bool:

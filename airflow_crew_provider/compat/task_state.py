@@ -1,16 +1,16 @@
-"""Which try of a task runs, what a task keeps between its tries, and what tasks of a run tell each other.
+"""The current try of a task, what a task keeps between its tries, and what tasks of a run share.
 
-A retry leaves a task instance's `max_tries` alone; a clear sets it to the tries so far plus the task's `retries`, a
-number that only grows while `retries` stays the same. Where `retries` was edited, a clear may leave the same number as
-a retry: no other figure tells them apart, since `clear_number` counts clears of the run's other tasks too. In doubt it
-is a retry, since a retry starts nothing twice; a further clear then changes the number. So is a clear of a task that
-runs, which leaves `max_tries` alone on every version.
+A retry does not change a task instance's `max_tries`; a clear sets it to the tries so far plus the task's `retries`,
+which only grows while `retries` stays the same. If `retries` was edited, a clear may leave the same number as a retry:
+no other figure distinguishes them, since `clear_number` counts clears of the run's other tasks too. When in doubt, it
+counts as a retry, because a retry starts nothing twice; another clear then changes the number. A clear of a running
+task also counts as a retry, because it leaves `max_tries` unchanged on every version.
 
-Airflow 3.3 has a task state store. Before, a Variable named after the task instance serves, and from 3.4 on again:
-there a clear empties the store, and the next try would not know what to stop, or what was sent. XCom does not serve: it
-is emptied at each try. A record that cannot be read or written is an error, never an empty record. XComs by which tasks
-tell each other where webhooks are kept stand in Airflow's database whole, also where an XCom backend is configured that
-keeps values elsewhere, as did those of earlier releases, which are still read.
+Airflow 3.3 has a task state store. Older versions use a Variable named after the task instance, and so does 3.4: there
+a clear empties the store, and the next try would not know what to stop or what was sent. XCom is unsuitable because it
+is emptied at each try. A record that cannot be read or written is an error, never an empty record. XComs in which tasks
+tell each other where webhooks are stored are kept whole in Airflow's database, even if an XCom backend stores values
+elsewhere, as are those of earlier releases, which are still read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -42,6 +42,10 @@ except ImportError:  # before Airflow 3.3
 
 log = logging.getLogger(__name__)
 
+NOT_DECRYPTED = (
+    "exists but cannot be decrypted: [core] fernet_key has changed since. Nothing is sent without it. Put the old "
+    "key back, after the new one and a comma; then a retry continues"
+)
 _MISSING = re.compile(r"VARIABLE_NOT_FOUND|variable\b.*(not found|does not exist)", re.IGNORECASE | re.DOTALL)
 
 
@@ -49,11 +53,12 @@ _MISSING = re.compile(r"VARIABLE_NOT_FOUND|variable\b.*(not found|does not exist
 class Attempt:
     """A try of a task instance.
 
-    :param try_number: counts from 1, over retries and clears
-    :param max_tries: of the task instance
-    :param retries: of the task, as its DAG file says now
-    :param clears: how often tasks of the DAG run were cleared; None where this Airflow does not say
-    :param run_started: when the DAG run started, in epoch seconds; None where this Airflow does not say
+    :param try_number: counts from 1, across retries and clears
+    :param max_tries: the task instance's value
+    :param retries: the task's current value from its DAG file
+    :param clears: how often tasks of the DAG run were cleared; None if this Airflow does not report it
+    :param run_started: when the DAG run started, in epoch seconds; None if this Airflow does not report it
+    :param run_after: the earliest time to start the DAG run, likewise; it never changes while the run exists
     """
 
     try_number: int = 1
@@ -61,75 +66,96 @@ class Attempt:
     retries: int = 0
     clears: int | None = None
     run_started: float | None = None
+    run_after: float | None = None
 
     @classmethod
-    def of(cls, context: Any, task: Any) -> Attempt:
-        """Return the try that runs."""
+    def of(cls, context: Any, task: object) -> Attempt:
+        """Return the current try."""
         ti, dag_run = context["ti"], context.get("dag_run")
-        started = getattr(dag_run, "start_date", None)
         return cls(
             try_number=getattr(ti, "try_number", 1),
             max_tries=getattr(ti, "max_tries", 0),
             retries=getattr(task, "retries", None) or 0,
             clears=getattr(dag_run, "clear_number", None),
-            run_started=started.timestamp() if isinstance(started, datetime) else None,
+            run_started=_seconds(getattr(dag_run, "start_date", None)),
+            run_after=_seconds(getattr(dag_run, "run_after", None)),
         )
 
     def with_clears_as_retries(self) -> Attempt:
-        """Return this try for a task whose POST must not be repeated by a clear either."""
+        """Return this try for a task whose POST even a clear must not repeat."""
         return replace(self, max_tries=0, retries=0)
 
     def as_dict(self) -> Json:
-        """Return what a record keeps of this try; without what is not known."""
+        """Return what a record keeps of this try; omit unknown fields."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def follows(self, kept: Json) -> bool:
-        """Whether a record may be of an earlier try; else the DAG run was deleted and created again under its id.
+        """Whether a record may be from an earlier try; if not, the DAG run was deleted and recreated under its id.
 
-        :param kept: the record; of release 0.1 without the number of its try, of 0.2.0 without the start of its run
+        :param kept: the record; release 0.1 did not store the number of the try, 0.2.0 not the start of the run
         """
         return bool(kept.get("try_number", 0) < self.try_number) and not self.is_of_another_run(kept)
 
     def is_of_another_run(self, kept: Json) -> bool:
-        """Whether the DAG run has another start than when a record was kept, which no clear explains.
+        """Whether a record is known to be from a different DAG run.
 
-        A clear that lets a run that was over start again is counted, in the same transaction.
+        A run that differs only in its start may have been set to queued or running by hand.
+        """
+        if not self.started_again(kept):
+            return False
+        after = (self.run_after, kept.get("run_after"))
+        differs = None not in after and after[0] != after[1]
+        return differs or kept["clears"] > self.clears or kept.get("try_number", 0) >= self.try_number
+
+    def started_again(self, kept: Json) -> bool:
+        """Whether the DAG run's start differs from the record's without a clear that explains it.
+
+        A clear that restarts a finished run is counted in the same transaction.
         """
         now, then = (self.run_started, self.clears), (kept.get("run_started"), kept.get("clears"))
         return None not in (*now, *then) and now[0] != then[0] and now[1] <= then[1]  # type: ignore[operator]
 
     def follows_clear(self, kept: Json) -> bool:
-        """Whether the task was cleared since the try that a record was kept by.
+        """Whether the task was cleared since the try that stored a record.
 
-        :param kept: what `as_dict` returned then
+        :param kept: the value of `as_dict` at that time
         """
         return bool(kept.get("max_tries", self.max_tries) != self.max_tries)
 
     def may_follow_clear(self, kept: Json) -> bool:
-        """Whether a clear would have left the very numbers of this retry, since the task's `retries` was edited."""
+        """Whether a clear would have left the same numbers as this retry, because `retries` was edited."""
         edited = kept.get("retries", self.retries) != self.retries
         return edited and not self.follows_clear(kept) and self.max_tries == self.try_number - 1 + self.retries
 
     def tell_doubt(self, kept: Json) -> None:
-        """Log where a retry and a clear look alike."""
+        """Log if a retry looks like a clear, or like a try of a DAG run that was deleted and recreated."""
         if self.may_follow_clear(kept):
             log.warning(
-                "The task's retries were edited from %s to %s, so that a retry and a clear look alike. It counts as a "
-                "retry, which starts nothing twice; if you have cleared the task to start anew, clear it once more",
+                "The task's retries were edited from %s to %s, so a retry and a clear look alike. This counts as a "
+                "retry, which starts nothing twice; if you cleared the task to start again, clear it once more",
                 kept["retries"],
                 self.retries,
             )
+        if self.started_again(kept) and not self.is_of_another_run(kept):
+            log.warning(
+                "The DAG run has started again without a clear. What this task did before counts, so that nothing is "
+                "started twice; if the run was deleted and recreated under its id, clear the task to start again"
+            )
+
+
+def _seconds(at: Any) -> float | None:
+    return at.timestamp() if isinstance(at, datetime) else None
 
 
 # --- what a task keeps ---
 
 
 class TaskStateUnavailable(CrewConnectionError):
-    """Airflow cannot read or write the state of a task at the moment."""
+    """Airflow currently cannot read or write the state of a task."""
 
 
 class TaskState(Protocol):
-    """A small durable record of one task instance, the same for all its tries.
+    """A small durable record of one task instance, shared by all its tries.
 
     :raises TaskStateUnavailable: from every method that reads or writes
     """
@@ -145,7 +171,7 @@ class TaskState(Protocol):
     def forget(self) -> None:
         """Remove the record."""
 
-    def over(self, record: Json) -> None:
+    def close(self, record: Json) -> None:
         """Store the last record of a task that is about to succeed, or leave nothing behind."""
 
 
@@ -161,7 +187,7 @@ def task_state_of(context: Any, name: str) -> TaskState:
 
 
 def task_identity(context: Any) -> Json:
-    """Return what names a task instance, the same for all its tries; in a loop also its iteration."""
+    """Return the fields that identify a task instance across its tries; in a loop, including the iteration."""
     ti = context["ti"]
     index = getattr(ti, "map_index", -1)
     return {
@@ -174,7 +200,7 @@ def task_identity(context: Any) -> Json:
 
 
 class StoredTaskState:
-    """Airflow 3.3: removed together with the DAG run. From 3.4 on also with each clear."""
+    """Airflow 3.3: removed together with the DAG run. From 3.4 on, also with each clear."""
 
     outlives_run = False
 
@@ -190,13 +216,13 @@ class StoredTaskState:
     def forget(self) -> None:
         _checked("removed", lambda: self._store.delete(self._name))
 
-    def over(self, record: Json) -> None:
-        """Keep the record: a cleared task reads from it what it did before."""
+    def close(self, record: Json) -> None:
+        """Keep the record: a cleared task reads its earlier actions from it."""
         self.keep(record)
 
 
 class NoTaskState:
-    """A task that is called by hand, outside of any DAG run: it has no next try."""
+    """A task called directly, outside any DAG run: it has no next try."""
 
     outlives_run = False
 
@@ -206,19 +232,20 @@ class NoTaskState:
     def keep(self, record: Json) -> None:
         log.debug("Airflow keeps no state for this call; nothing is stored")
 
-    over = keep
+    close = keep
 
     def forget(self) -> None:
         """Nothing is kept."""
 
 
 class VariableTaskState:
-    """A Variable: up to Airflow 3.2 removed at the end by `over`, from 3.4 on by the inbox (`inbox.store.sweep`).
+    """A Variable: up to Airflow 3.2 removed at the end by `close`, from 3.4 on by the inbox (`inbox.store.sweep`).
 
-    Airflow answers "not found" also when it fails to read a Variable, and only logs that it failed to store one. So
-    a Variable counts as missing only where another one can be read at the same time, and what is stored is read back.
+    Airflow also reports "not found" when it fails to read or decrypt a Variable, and only logs that it failed to store
+    one. So a Variable counts as missing only if none has its name or, if Airflow does not report that, if another one
+    can be read at the same time; and every stored value is read back.
 
-    :param stored: from Airflow 3.4 on, where the record of a task may stand that ran before an upgrade
+    :param stored: from Airflow 3.4 on, the possible location of a record from before an upgrade
     """
 
     outlives_run = True
@@ -232,8 +259,12 @@ class VariableTaskState:
     def recall(self) -> Json:
         found = self._get(self.key)
         if found is None:
-            self._prove_readable()
-            found = self._get(self.key)
+            is_named = _checked("read", lambda: _is_named(self.key))
+            if is_named is not False:
+                self._prove_readable()
+                found = self._get(self.key)
+            if found is None and is_named:
+                raise TaskStateUnavailable(f"The record of this task, Variable {self.key}, {NOT_DECRYPTED}")
         if found is None and self._stored:
             return self._stored.recall()
         return {name: value for name, value in _record(found).items() if name not in self._run}
@@ -246,8 +277,8 @@ class VariableTaskState:
         if self._stored:
             self._stored.forget()
 
-    def over(self, record: Json) -> None:
-        """Keep the record where it is removed some day, which a cleared task needs; nothing else would remove it."""
+    def close(self, record: Json) -> None:
+        """Keep the record for a cleared task if something removes it eventually; otherwise remove it."""
         if record and self._stored:
             self.keep(record)
         else:
@@ -268,11 +299,26 @@ class VariableTaskState:
         said = "What a task of {dag_id} keeps between its tries, in {run_id}".format_map(self._run)
         _checked("stored", lambda: Variable.set(key, value, description=said, serialize_json=True))
         if self._get(key) != json.loads(json.dumps(value)):
-            raise TaskStateUnavailable(f"Airflow's Variable {key} does not read as it was stored")
+            raise TaskStateUnavailable(f"Airflow's Variable {key} does not read back as it was stored")
+
+
+def _is_named(key: str) -> bool | None:
+    """Whether a Variable with this name exists, whatever its value; None if Airflow does not report it (3.0 to 3.2)."""
+    if hasattr(Variable, "keys"):
+        return key in Variable.keys(prefix=key)
+    table: Any = getattr(Variable, "__table__", None)
+    if table is None:
+        return None
+    # Airflow 2.11, on which tasks reach the database
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session(scoped=False) as session:
+        return session.scalar(select(table.c.id).where(table.c.key == key)) is not None
 
 
 def found_or_none(access: Callable[[], Any]) -> Any:
-    """Return None for a Variable that does not exist; each version of Airflow names that differently."""
+    """Return None for a Variable that does not exist; each version of Airflow reports that differently."""
     try:
         return access()
     except Exception as error:
@@ -282,7 +328,7 @@ def found_or_none(access: Callable[[], Any]) -> Any:
 
 
 def is_missing(error: Exception) -> bool:
-    """Whether an error says that a Variable does not exist."""
+    """Whether an error means that a Variable does not exist."""
     return isinstance(error, KeyError) or bool(_MISSING.search(str(error)))
 
 
@@ -298,11 +344,21 @@ def _record(value: Any) -> Json:
     return value if isinstance(value, dict) else {}
 
 
-# --- what tasks tell each other ---
+# --- what tasks share ---
+
+
+class RelatedTask(Protocol):
+    """A task of Airflow, as the tasks before and after it are found."""
+
+    def has_dag(self) -> bool:
+        """Whether it belongs to a DAG; one that is called by hand does not."""
+
+    def get_flat_relatives(self, upstream: bool = False) -> Iterable[Any]:
+        """Return the tasks after it, or those before it."""
 
 
 def push_shared(context: Any, key: str, value: Any) -> None:
-    """Push an XCom of the task that runs, past an XCom backend."""
+    """Push an XCom of the running task, bypassing an XCom backend."""
     ti = context["ti"]
     if XCom is not _plain():
         index = -1 if ti.map_index is None else ti.map_index
@@ -313,7 +369,7 @@ def push_shared(context: Any, key: str, value: Any) -> None:
 
 
 def pull_shared(context: Any, task_ids: list[str], key: str) -> list[Any]:
-    """Return what tasks of this run have pushed by `push_shared`."""
+    """Return what tasks of this run pushed with `push_shared`."""
     ti = context["ti"]
     if XCom is not _plain():
         where = {"dag_id": ti.dag_id, "run_id": ti.run_id, "key": key}
@@ -331,7 +387,7 @@ def get_shared(**where: Any) -> Any:
 
 async def aget_shared(**where: Any) -> Any:
     """Do what `get_shared` does without blocking the event loop."""
-    # Airflow 3.3 reads without a thread, of which a triggerer has few.
+    # Airflow 3.3 reads without a thread, and a triggerer has few.
     get_one = (is_awaitable() and getattr(_plain(), "aget_one", None)) or sync_to_async(_plain().get_one)
     return await get_one(**where)
 

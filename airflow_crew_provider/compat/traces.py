@@ -1,7 +1,7 @@
-"""Airflow's traces: a request of a task is a span below the task's own, and its headers tell the service so.
+"""Airflow's traces: a task's request is a span below the task's span, and its headers pass it to the service.
 
-Only where `[traces] otel_on` is set and Airflow has opened a span for the task, which 3.3 and newer do. The headers are
-added to the request last: no record and no fingerprint has them, and a retry, which is another span, is the same
+Only if `[traces] otel_on` is set and Airflow has opened a span for the task, as 3.3 and newer do. The headers are added
+to the request last: no record or fingerprint contains them, and a retry, which has a different span, is the same
 request.
 """
 
@@ -24,9 +24,9 @@ Traced = tuple[dict[str, str], Callable[[int], None]]
 
 @contextmanager
 def of_call(call: Call[Any], base_url: str) -> Iterator[Traced]:
-    """Yield the headers of the span, none where there is no trace, and what takes the code of the answer.
+    """Yield the span's headers, empty without a trace, and a function for the status code.
 
-    Polls have no span: a wait of days sends thousands.
+    Polls have no span, because a wait of days sends thousands.
     """
     if call.polled is not None or not conf.getboolean("traces", "otel_on", fallback=False):
         yield {}, _ignored
@@ -38,7 +38,7 @@ def of_call(call: Call[Any], base_url: str) -> Iterator[Traced]:
         yield {}, _ignored
         return
     tracer, name = trace.get_tracer(NAME, schema_url=SCHEMA), f"{call.method} {_route(call.path)}"
-    # An error's text may quote what the service said: neither it nor a description is recorded.
+    # An error's text may quote the service, so neither it nor a description is recorded.
     with tracer.start_as_current_span(
         name, kind=trace.SpanKind.CLIENT, record_exception=False, set_status_on_exception=False
     ) as span:
@@ -54,11 +54,11 @@ def of_call(call: Call[Any], base_url: str) -> Iterator[Traced]:
 
 
 def _ignored(code: int) -> None:
-    """Nothing is traced."""
+    """Trace nothing."""
 
 
 def _route(path: str) -> str:
-    """Return the path's first part, which says what is asked; ids follow it."""
+    """Return the path's first part, which names the endpoint; ids follow it."""
     return "/" + urlsplit(path).path.strip("/").partition("/")[0]
 
 

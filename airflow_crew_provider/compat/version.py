@@ -1,4 +1,4 @@
-"""Features that only the version number of Airflow reveals."""
+"""Features that can only be detected from Airflow's version number."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def has_human_in_the_loop() -> bool:
 
 
 def has_form_per_attempt() -> bool:
-    """Whether each attempt has a form of its own, which a repeated question replaces, as since Airflow 3.4.
+    """Whether each attempt has its own form, which a repeated question replaces, as since Airflow 3.4.
 
-    Before, one form follows the task through retries and clears, and keeps its first text.
+    Before that, one form follows the task through retries and clears and keeps its first text.
     """
     return RELEASE >= (3, 4)
 
 
 def clears_discard_task_state() -> bool:
-    """Whether clearing a task empties its task state store, as since Airflow 3.4 where nobody asks to keep it."""
+    """Whether clearing a task empties its task state store, as since Airflow 3.4 unless asked to keep it."""
     return RELEASE >= (3, 4)
 
 
@@ -36,5 +36,5 @@ def has_views_by_operator() -> bool:
 
 
 def has_loops() -> bool:
-    """Whether a task group can run again until a decision stops it, as since Airflow 3.4."""
+    """Whether a task group can repeat until a decision stops it, as since Airflow 3.4."""
     return RELEASE >= (3, 4)

@@ -10,7 +10,7 @@ from airflow_crew_provider.compat.version import RELEASE
 
 
 def airflow_url() -> str | None:
-    """Return `[api] base_url`, where it is set and holds no credential; None on Airflow 2, which has other paths."""
+    """Return `[api] base_url`, if it is set and contains no credential; None on Airflow 2, which has other paths."""
     url: str | None = conf.get("api", "base_url", fallback=None) if RELEASE >= (3, 0) else None
     try:
         parts = urlsplit(url or "")

@@ -1,4 +1,4 @@
-"""Airflow's `task`, whose `task.crew` editors and type checkers know by the stub beside this file."""
+"""Airflow's `task`, with a stub beside this file that tells editors and type checkers about `task.crew`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The stub of `task`: Airflow's own cannot be extended by another package, so this one adds `crew` to it."""
+"""The stub of `task`: Airflow's own cannot be extended by another package, so this one adds `crew` to it.
+
+Written by `python -m scripts.arguments` from the signature of `CrewKickoffOperator`.
+"""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -29,6 +32,7 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
         timeout: float | str | timedelta | None = None,
         cancel_on_kill: bool = True,
         on_unknown_outcome: str = "fail",
+        retry_from: str = "failed_task",
         output_schema: Json | str | type | None = None,
         max_total_tokens: int | None = None,
         max_cost: float | None = None,
@@ -45,19 +49,26 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
         :param restore_from: of a Flow with ``@persist``: the id of the state that it starts from (templated)
         :param crew_conn_id: the connection of type ``crew`` (templated)
         :param check_inputs: ask ``GET /inputs`` first, and fail if one that is known to be required is missing
-        :param wait_for_completion: wait until the execution is completed; else return its id
+        :param wait_for_completion: wait until the execution is completed; a wait for a person counts as in progress
         :param deferrable: wait in the triggerer, without a worker slot
         :param poll_interval: the shortest pause between two polls, in seconds or as a timedelta
         :param timeout: how long to wait, in seconds or as a timedelta; None for no end
         :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out
         :param on_unknown_outcome: after a lost answer: ``fail``, or ``retry`` and risk a second execution
-        :param output_schema: what the output must match: a JSON Schema, or a pydantic model or its import path
-        :param max_total_tokens: fail if the execution uses more tokens
-        :param max_cost: fail if the execution costs more, in USD
-        :param on_unknown_usage: ``fail``, or ``ignore`` that the service does not report what a limit is compared with
-        :param stop_over_budget: stop an execution that is seen over a limit while it runs or waits for a person
-        :param output_to: a path of object storage to write the output to, instead of the XCom (templated)
-        :param multiple_outputs: push each key of the output as an XCom of its own
+        :param retry_from: where a retry goes on after an execution that failed, with ``wait_for_completion``: at its
+            ``failed_task``, where the service can continue an execution, or at the ``start``
+        :param output_schema: the schema of the completed output: a JSON Schema (a dict), or a pydantic model or its
+            import path, ``package.module:Model``
+        :param max_total_tokens: fail the task if the execution uses more tokens; None for no limit
+        :param max_cost: fail the task if the execution costs more, in USD; None for no limit
+        :param on_unknown_usage: if a limit is set and the service does not report the figures of a completed execution:
+            ``fail``, or ``ignore`` it
+        :param stop_over_budget: stop an execution found over a limit while it runs or waits for a person; False lets it
+            end first
+        :param output_to: an object storage path to write the completed output to, instead of XCom; the record then has
+            ``output: null`` and ``output_path`` (templated)
+        :param multiple_outputs: push each key of a completed output, which must be an object, as a separate XCom; the
+            record is still ``return_value``
         :param kwargs: arguments of every task, such as ``retries`` and ``pool``
         """
     @overload

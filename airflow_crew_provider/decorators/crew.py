@@ -22,14 +22,14 @@ from airflow_crew_provider.wait.outcomes import ends_in_a_sentence
 
 
 class DecoratedOperator(AnyDecoratedOperator):
-    """Airflow 3.0 passes a method on, without using it, that operators of Airflow 3 do not have."""
+    """Airflow 3.0 passes on, unused, a method that operators of Airflow 3 do not have."""
 
     if not hasattr(BaseOperator, "xcom_push"):
         xcom_push = None
 
 
 class _CrewDecoratedOperator(DecoratedOperator, CrewKickoffOperator):
-    """Call the function for the inputs, then start the crew with them and wait until it is completed."""
+    """Call the function to get the inputs, then start the crew with them and wait until it completes."""
 
     custom_operator_name = "@task.crew"
     template_fields: Sequence[str] = ("op_args", "op_kwargs", *CrewKickoffOperator.template_fields)
@@ -57,7 +57,7 @@ class _CrewDecoratedOperator(DecoratedOperator, CrewKickoffOperator):
 
     @ends_in_a_sentence
     def execute(self, context: Any) -> Any:
-        """Call the function and run the crew; what it returns is data, and is not rendered as a template."""
+        """Call the function and run the crew; the return value is data, not rendered as a template."""
         context_merge(context, self.op_kwargs)
         kwargs = determine_kwargs(self.python_callable, self.op_args, context)
         inputs = self.python_callable(*self.op_args, **kwargs)
@@ -66,21 +66,21 @@ class _CrewDecoratedOperator(DecoratedOperator, CrewKickoffOperator):
 
 
 async def _result(inputs: Awaitable[Any]) -> Any:
-    """Wait for the inputs of a function that is ``async def``."""
+    """Await the inputs from an ``async def`` function."""
     return await inputs
 
 
 def crew_task(
     python_callable: Callable[..., Any] | None = None, multiple_outputs: bool = False, **kwargs: Any
 ) -> TaskDecorator:
-    """Wrap a function that returns the crew's inputs; takes the arguments of `CrewKickoffOperator`.
+    """Wrap a function that returns the crew's inputs. Takes the arguments of `CrewKickoffOperator`.
 
-    The function may be an ``async def``. The task starts the crew, waits for its completion and returns the completed
+    The function may be an ``async def``. The task starts the crew, waits for it to complete and returns the completed
     record.
     """
     return task_decorator_factory(
         python_callable=python_callable,
-        # Never left out: Airflow would infer it from the annotation, which is of the inputs.
+        # Never left out: Airflow would infer it from the annotation, which describes the inputs.
         multiple_outputs=bool(multiple_outputs),
         decorated_operator_class=_CrewDecoratedOperator,
         **kwargs,

@@ -1,7 +1,7 @@
-"""Answers a Flow by the way its question came: by the address that came with it, or by the Flow's id.
+"""Answers a Flow through the channel of its question: the address that came with it, or the Flow's id.
 
-The address is a secret, and is sent to hosts of the connection only. A callback takes one answer. So one whose outcome
-is unknown may be sent again: the service refuses the second.
+The address is a secret, and is used only on hosts of the connection. A callback accepts one answer, so an answer whose
+outcome is unknown may be sent again: the service refuses the second.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from airflow_crew_provider.api.addresses import is_allowed
 from airflow_crew_provider.api.answers import ReviewAnswer
 from airflow_crew_provider.api.endpoints import Call, posted
 from airflow_crew_provider.api.responses import HttpResponse, Mask
+from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.client.deployment import FLOW, CrewConnection, Deployment
 from airflow_crew_provider.exceptions import CrewInvalidInput, CrewNotFound
-from airflow_crew_provider.flows import source
-from airflow_crew_provider.flows.webhooks import AnswerAddress
-from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.inbox import source
+from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress
 from airflow_crew_provider.models import ExecutionState, Json, Resumed
 from airflow_crew_provider.wait.outcomes import CrewTryFailed
 from airflow_crew_provider.wait.poller import Poller
@@ -28,7 +28,7 @@ ALREADY = "already_responded"
 
 
 def respond(callback_url: str, answer: ReviewAnswer) -> Call[Resumed]:
-    """Answer by a callback URL; its path holds a token, so no error shows it."""
+    """Answer at a callback URL; its path contains a token, so errors do not show it."""
     parts = urlsplit(callback_url)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     shown = f"to the callback of request {answer.crew_task_id}"
@@ -36,7 +36,7 @@ def respond(callback_url: str, answer: ReviewAnswer) -> Call[Resumed]:
 
 
 def resume_feedback(flow_id: str, answer: ReviewAnswer) -> Call[Resumed]:
-    """``POST /resume_feedback``: answer what the Flow asks now."""
+    """``POST /resume_feedback``: answer the Flow's current question."""
     body = {"flow_id": flow_id, **_body(answer)}
     return Call("POST", "/resume_feedback", partial(_read_answered, answer.execution_id), body, also=(409,))
 
@@ -55,7 +55,7 @@ def _read_answered(execution_id: str, answer: HttpResponse, mask: Mask) -> Resum
     who = _name(fields.get("responded_by")) or "somebody else"
     when = fields.get("responded_at")
     at = f" at {when}" if isinstance(when, str) and when else ""
-    return Resumed(execution_id, ALREADY, mask(f"the question was answered by {who}{at} already"))
+    return Resumed(execution_id, ALREADY, mask(f"the question was already answered by {who}{at}"))
 
 
 def _name(value: Any) -> str:
@@ -67,28 +67,28 @@ def _name(value: Any) -> str:
 BETWEEN_TWO_POLLS = 1.0  # seconds
 
 
-def address_of(poller: Poller, answer: ReviewAnswer, *, lag: float = 0.0) -> AnswerAddress | None:
-    """Return how the question is answered; None if in the way of a crew's.
+def find_address(poller: Poller, answer: ReviewAnswer, *, lag: float = 0.0) -> AnswerAddress | None:
+    """Return how to answer the question; None for the same way as a crew's.
 
-    :param lag: for how many seconds a status may show what was before the question; 0 if this answer may have been sent
-        before, after which the Flow goes on
-    :raises CrewInvalidInput: it is answered
-    :raises CrewTryFailed: the service does not show what the Flow asks
+    :param lag: how many seconds a status may lag behind the question; 0 if this answer may have been sent
+        before, in which case the Flow has continued
+    :raises CrewInvalidInput: it was already answered
+    :raises CrewTryFailed: the service does not show the Flow's question
     """
     hook = poller.hook
     if hook.connection.flow_webhook_secret:
         if source.is_used_up(hook.crew_conn_id, answer.crew_task_id):
-            raise CrewInvalidInput(f"The question {answer.crew_task_id} was answered before; nothing was sent")
-        stored = source.address_of(hook.crew_conn_id, answer.crew_task_id)
+            raise CrewInvalidInput(f"The question {answer.crew_task_id} was already answered; nothing was sent")
+        stored = source.stored_address(hook.crew_conn_id, answer.crew_task_id)
         if stored is not None:
             return stored
     return _by_flow_id(poller, answer, lag) if hook.connection.kind == FLOW else None
 
 
 def _by_flow_id(poller: Poller, answer: ReviewAnswer, lag: float) -> AnswerAddress | None:
-    """Look until the Flow is shown as paused: a live deployment takes a crew's answer to anything, and does nothing.
+    """Poll until the Flow is shown as paused: a live deployment accepts answers in any state, and ignores them.
 
-    :param lag: for how many seconds; 0 if whatever is shown will do
+    :param lag: for how many seconds; 0 accepts any state
     """
     began = time.time()
     while True:
@@ -110,8 +110,8 @@ def _by_flow_id(poller: Poller, answer: ReviewAnswer, lag: float) -> AnswerAddre
         time.sleep(min(BETWEEN_TWO_POLLS, lag))
 
 
-def send(hook: CrewHook, answer: ReviewAnswer, address: AnswerAddress) -> Resumed:
-    """Send an answer once; for a question that was answered elsewhere, return what the service says."""
+def send(hook: ConnectedCrew, answer: ReviewAnswer, address: AnswerAddress) -> Resumed:
+    """Send an answer once; if the question was answered elsewhere, return the service's reply."""
     url = address.callback_url
     if url is not None:
         from airflow_crew_provider.client.client import Client
@@ -122,8 +122,8 @@ def send(hook: CrewHook, answer: ReviewAnswer, address: AnswerAddress) -> Resume
     return hook.client.send(resume_feedback(address.flow_id, answer))
 
 
-def check(hook: CrewHook, address: AnswerAddress) -> None:
-    """Refuse an address at a host that the connection does not allow, before anything is sent."""
+def check(hook: ConnectedCrew, address: AnswerAddress) -> None:
+    """Refuse an address on a host that the connection does not allow, before anything is sent."""
     connection, url = hook.connection, address.callback_url
     if url is not None and not is_allowed(url, connection.deployment.base_url, connection.callback_hosts):
         raise CrewInvalidInput(
@@ -131,17 +131,17 @@ def check(hook: CrewHook, address: AnswerAddress) -> None:
             "one of callback_hosts in its Extra. Nothing was sent"
         )
     if url is None and not address.flow_id:
-        raise CrewInvalidInput("The webhook of this question gave neither callback_url nor flow_id; nothing was sent")
+        raise CrewInvalidInput("The webhook of this question had neither callback_url nor flow_id; nothing was sent")
 
 
 def _receiver(connection: CrewConnection, url: str) -> Deployment:
-    """Return who takes the answer; the deployment's own token and headers stay here."""
+    """Return the recipient of the answer; the deployment's token and headers are not sent."""
     parts, own = urlsplit(url), connection.deployment
     origin = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
     return Deployment(base_url=origin, timeout=own.kickoff_timeout, verify=own.verify, proxy=own.proxy)
 
 
-def used_up(hook: CrewHook, answer: ReviewAnswer) -> None:
-    """Remove the address of a question that is answered."""
-    if hook.connection.flow_webhook_secret and source.address_of(hook.crew_conn_id, answer.crew_task_id):
+def used_up(hook: ConnectedCrew, answer: ReviewAnswer) -> None:
+    """Delete the address of an answered question."""
+    if hook.connection.flow_webhook_secret and source.stored_address(hook.crew_conn_id, answer.crew_task_id):
         source.used_up(hook.crew_conn_id, answer.crew_task_id)

@@ -1,15 +1,15 @@
-"""A crew as an agent of common-ai: one prompt, one execution, one answer.
+"""A crew as a common-ai agent: one prompt, one execution, one answer.
 
 The contract is `BaseManagedAgentHook` of ``apache-airflow-providers-common-ai``, which the extra ``common-ai``
-installs. Airflow tries a task again whatever failed in it, so an error also says whether a crew may have been started::
+installs. Airflow retries a task after any error, so an error also says whether a crew may have been started::
 
-    ManagedAgentRejected         nothing was started: the service refused the prompt, the model may write another
+    ManagedAgentRejected         nothing was started: the service refused the prompt; the model may write another
     our own error, unchanged     nothing was started, and a later try may succeed
-    ManagedAgentInvocationError  nothing was started, and a later try would fail alike
+    ManagedAgentInvocationError  nothing was started, and a later try would fail in the same way
     CrewAgentFailed              a crew may have been started: the task fails without further tries
 
-What was started for a question is kept by the task that asks, so that a retry of it goes on with that: another
-question, or another tool, may have failed. A clear asks anew.
+The asking task records what it started for each question, so that its retry reattaches: a different question, or a
+different tool, may have failed. A clear asks again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from dataclasses import replace
+from typing import NoReturn
 
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
@@ -29,6 +30,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.client.deployment import FLOW
 from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.compat.task_state import Attempt, NoTaskState, task_identity, task_state_of
@@ -39,22 +41,17 @@ from airflow_crew_provider.exceptions import (
     CrewError,
     CrewExecutionFailed,
 )
-from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, Sender, fingerprint
+from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, Sender, StoredPost, fingerprint
 from airflow_crew_provider.models import Execution, ExecutionState, Json, Kickoff, reported
 from airflow_crew_provider.stored_names import AGENT_STATE
+from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.watch import (
     COMPLETED,
     FAILED,
     PENDING,
-    Outcome,
-    Pause,
-    Poll,
-    Results,
-    Step,
     Watch,
     fate_of_stop,
     is_transient,
-    steps,
 )
 
 try:
@@ -70,40 +67,40 @@ try:
 except ImportError:
 
     class BaseManagedAgentHook:  # type: ignore[no-redef]
-        """Stands for that of common-ai, which is not installed."""
+        """Stand-in: common-ai is not installed."""
 
         def agent(self, agent: str) -> NoReturn:
-            """Say what to install."""
+            """Raise an error that names what to install."""
             raise AirflowOptionalProviderFeatureException(
-                f"{agent!r} can be consulted as an agent with airflow-crew-provider[common-ai], which is not installed"
+                f"{agent!r} cannot be used as an agent: install airflow-crew-provider[common-ai]"
             )
 
     class ManagedAgentInvocationError(RuntimeError):  # type: ignore[no-redef]
-        """Stands for that of common-ai."""
+        """Stand-in for the class of common-ai."""
 
 
 PLATFORM = "crewai.crew"
-LONGEST = 3600.0  # seconds, for a request without a limit of its own
+LONGEST = 3600.0  # seconds, for a request without its own limit
 POLL_INTERVAL = 2.0
 OVER = (ExecutionState.COMPLETED, ExecutionState.ERROR)
-SENT = "The task was ended while the kickoff was under way, so a crew may run"
+SENT = "The task ended while the kickoff was in flight, so a crew may be running"
 WHAT_NOW = (
-    "The task is not tried again, since a second kickoff could run the crew twice; clear it to ask again. Check at the "
-    "service first whether an execution of this task runs (its meta.airflow names DAG, run, task and map index)"
+    "The task is not retried, since a second kickoff could run the crew twice; clear it to ask again. First check at "
+    "the service whether an execution of this task is running (its meta.airflow names DAG, run, task and map index)"
 )
 
 
 class CrewAgentFailed(ManagedAgentInvocationError, AirflowFailException):
-    """A crew that was started, or may have been, gave no answer; another try would start a second one."""
+    """A crew that was started, or may have been, returned no answer; another try would start a second one."""
 
 
 def ref(crew_conn_id: str, agent: str) -> ManagedAgentRef:
-    """Return how logs and metrics call a crew."""
+    """Return the name of a crew in logs and metrics."""
     return ManagedAgentRef(PLATFORM, f"{crew_conn_id}:{agent}")
 
 
 def capabilities() -> ManagedAgentCapabilities:
-    """Return what the answer of a crew has. It keeps no conversation."""
+    """Return a crew's capabilities. It keeps no conversation."""
     return ManagedAgentCapabilities(sessions=False, structured_output=True, usage=True, trace=True)
 
 
@@ -121,24 +118,27 @@ def response(execution: Execution) -> ManagedAgentResponse:
 
 
 def prompt_of(request: ManagedAgentRequest) -> str:
-    """Return the prompt of a request that asks for nothing which a crew cannot do."""
+    """Return the prompt of a request, if it asks for nothing that a crew cannot do."""
     asked = {"messages": request.messages, "session_id": request.session_id, "vendor_options": request.vendor_options}
     refused = [name for name, value in asked.items() if value]
     if refused or request.prompt is None:
-        raise ManagedAgentInvocationError(f"A crew takes a prompt alone, not {', '.join(refused)}. Nothing was started")
+        raise ManagedAgentInvocationError(
+            f"A crew accepts only a prompt, not {', '.join(refused)}. Nothing was started"
+        )
     return request.prompt
 
 
 class Consultation:
     """One question to a crew.
 
-    :param crew: the `CrewHook`, whose module knows this one
+    :param crew: the crew to ask
     :param prompt_input: the input that takes the prompt; None for the only one that the crew requires
-    :param seconds: how long it may take
+    :param seconds: time limit
     """
 
-    def __init__(self, crew: Any, prompt_input: str | None, seconds: float | None) -> None:
+    def __init__(self, crew: ConnectedCrew, prompt_input: str | None, seconds: float | None) -> None:
         self._crew, self._prompt_input = crew, prompt_input
+        self._poller = Poller(crew)
         self._seconds = LONGEST if seconds is None else seconds
         self._deadline = time.time() + self._seconds
 
@@ -158,27 +158,28 @@ class Consultation:
             self._crew.log.warning("%s", self._stopped(kickoff_id))
             raise
 
-    # --- what an earlier try has started ---
+    # --- what an earlier try started ---
 
     def _started_before(self) -> str | None:
-        """Return the execution that an earlier try has started for this question, unless it failed or is not wanted."""
+        """Return the execution that an earlier try started for this question, unless it failed or is not wanted."""
         record = self._record
         kickoff_id = record.kickoff_id
         if kickoff_id is None:
             return None
-        reply = self._polled(kickoff_id, self._left())
+        reply = self._poller.poll(kickoff_id, self._left())
         state = reply.state if isinstance(reply, Execution) else None
         if not record.cleared and state is not ExecutionState.ERROR:
-            self._crew.log.info("An earlier try has asked this: execution %s; going on with it", kickoff_id)
+            self._crew.log.info("An earlier try asked this question: reattaching to execution %s", kickoff_id)
             return kickoff_id
         if state not in OVER:
             self._crew.log.warning("The task was cleared. %s", self._stopped(kickoff_id))
-        record.note(finished=state in OVER)
+        if state in OVER:
+            record.mark_finished()
         return None
 
     def _refuse_unknown(self, sender: Sender) -> None:
-        """Refuse a second kickoff after one of unknown outcome, unless the service knows it by its key."""
-        keyed = self._crew.connection.idempotency_keys
+        """Refuse a second kickoff if the first's outcome is unknown, unless the service recognizes its key."""
+        keyed = self._record.was_keyed(keyed=self._crew.connection.idempotency_keys)
         if self._record.earlier is Earlier.UNKNOWN and (not keyed or self._record.changes(sender)):
             raise CrewAgentFailed(
                 f"An earlier try sent a kickoff for this question; its outcome is unknown. {WHAT_NOW}"
@@ -199,7 +200,7 @@ class Consultation:
         return kickoff_id
 
     def _input(self) -> str:
-        """Return the input that takes the prompt.
+        """Return the input for the prompt.
 
         :raises ManagedAgentInvocationError: the crew has no such input, or requires others too
         """
@@ -211,29 +212,31 @@ class Consultation:
         if len(candidates) == 1 and candidates[0] in asked.names and not others:
             return candidates[0]
         wanted = f"{self._prompt_input!r} with" if self._prompt_input else "one input for"
-        asks = f"it asks for {', '.join(asked.names) or 'none'}, and requires {', '.join(required) or 'none'}"
-        said = f"An agent gives a crew {wanted} its prompt and nothing else, which does not fit: {asks}"
-        advice = "Name the input by CrewHook(prompt_input=...), and let the crew require no other. Nothing was started"
+        asks = f"the crew asks for {', '.join(asked.names) or 'none'}, and requires {', '.join(required) or 'none'}"
+        said = f"An agent passes a crew {wanted} its prompt and nothing else, but {asks}"
+        advice = (
+            "Name the input with CrewHook(prompt_input=...), and make all other inputs optional. Nothing was started"
+        )
         raise ManagedAgentInvocationError(f"{self._crew.mask(said)}. {advice}")
 
     def _left(self) -> float:
-        """Return the seconds that are left for a request before the kickoff has been sent."""
+        """Return the seconds left for a request before the kickoff is sent."""
         left = self._deadline - time.time()
         if left <= 0:
-            over = f"The {self._seconds:.1f} s that this agent may take were over before the kickoff"
+            over = f"The time limit of {self._seconds:.1f} s expired before the kickoff"
             raise CrewConnectionError(f"{over}. Nothing was started")
         return left
 
     def _kickoff(self, inputs: Json, sender: Sender) -> str:
-        """Send the kickoff, once, and record it."""
+        """Send the kickoff once and record it."""
         left, keyed = self._left(), self._crew.connection.idempotency_keys
         key = self._record.intend(sender, keyed=keyed, asked_in=self._record.attempt.try_number)
         request = Kickoff(inputs=inputs, meta=_meta(), idempotency_key=key if keyed else None)
         try:
-            kickoff_id: str = self._crew.send_kickoff(request, timeout=left).kickoff_id
+            kickoff_id = self._crew.send_kickoff(request, timeout=left).kickoff_id
         except REFUSED as error:
-            # One that was sent before, under the same key, may have been taken then.
-            if self._record.failed(error) or is_transient(error):
+            # An earlier one, sent with the same key, may have been accepted.
+            if self._record.withdraw_if_refused(error) or is_transient(error):
                 raise
             raise CrewAgentFailed(f"{error}. {WHAT_NOW}") from error
         except (Exception, AirflowTaskTimeout) as error:
@@ -242,11 +245,11 @@ class Consultation:
             raise CrewAgentFailed(f"{said}. {WHAT_NOW}") from error
         except BaseException:  # such as the end of the worker
             metrics.outcome_unknown(self._crew.crew_conn_id, "kickoff")
-            self._crew.log.warning("%s. A later try starts no other", SENT)
+            self._crew.log.warning("%s. A later try does not start another", SENT)
             raise
         try:
-            self._record.done(kickoff_id)
-        except Exception as error:  # whatever it is: the execution runs
+            self._record.record_id(kickoff_id)
+        except Exception as error:  # any error: the execution is running
             self._crew.log.error("Execution %s was started, but its id could not be recorded: %s", kickoff_id, error)
         return kickoff_id
 
@@ -254,7 +257,7 @@ class Consultation:
 
     def _completed(self, kickoff_id: str) -> Execution:
         watch = Watch(kickoff_id=kickoff_id, started=time.time(), deadline=self._deadline, poll_interval=POLL_INTERVAL)
-        outcome = self._outcome(watch)
+        outcome = self._poller.wait(watch)
         if outcome.kind == COMPLETED:
             assert watch.last
             metrics.completed(self._crew.crew_conn_id, watch.last)
@@ -264,52 +267,22 @@ class Consultation:
             raise CrewAgentFailed(f"{CrewExecutionFailed(kickoff_id, outcome.message)}. Clear the task to ask again")
         said = outcome.message
         if outcome.kind == PENDING:
-            said = f"The crew asks a person, at task {outcome.crew_task_id}, which an agent cannot wait for"
+            said = f"The crew asks a person at task {outcome.crew_task_id}, which an agent cannot wait for"
         raise CrewAgentFailed(f"{said}. {self._stopped(kickoff_id)}. Clear the task to ask again")
 
-    def _outcome(self, watch: Watch) -> Outcome:
-        walk = steps(watch, time.time, self._crew.log.info)
-        step = next(walk)
-        while True:
-            try:
-                step = walk.send(self._do(step, watch.kickoff_id))
-            except StopIteration as end:
-                outcome: Outcome = end.value
-                return outcome
-
-    def _do(self, step: Step, kickoff_id: str) -> Any:
-        if isinstance(step, Pause):
-            return time.sleep(step.seconds)
-        if isinstance(step, Results):
-            return []
-        if isinstance(step, Poll):
-            return self._polled(kickoff_id, step.timeout)
-        try:
-            return self._crew.refresh()
-        except CrewError as error:
-            return error
-
-    def _polled(self, kickoff_id: str, timeout: float | None) -> Execution | CrewError:
-        metrics.polled(self._crew.crew_conn_id, in_triggerer=False)
-        try:
-            seen: Execution = self._crew.client.send(endpoints.status(kickoff_id), timeout=timeout)
-            return seen
-        except CrewError as error:
-            return error
-
     def _stopped(self, kickoff_id: str) -> str:
-        """Stop it, since nobody goes on with it; return a sentence on its fate."""
+        """Stop it, since nothing continues it; return a sentence on its fate."""
         try:
             return fate_of_stop(kickoff_id, self._crew.stop(kickoff_id))
         except CrewError as error:
             return fate_of_stop(kickoff_id, error)
 
 
-_FINDING = threading.Lock()  # a model may ask several questions at once
+_FINDING = threading.Lock()  # a model may ask several questions concurrently
 
 
 def _record_of(question: Json) -> PostRecord:
-    """Return the record of a question; one that is asked again in the same try has another."""
+    """Return the record of a question; if the same try repeats it, another record."""
     name = fingerprint(question)
     try:
         context = get_current_context()
@@ -320,22 +293,22 @@ def _record_of(question: Json) -> PostRecord:
         names = (f"{AGENT_STATE}__{name[:16]}_{number}" for number in itertools.count(1))
         records = (PostRecord(task_state_of(context, each), attempt, name) for each in names)
         record = next(each for each in records if not _is_asked_now(each))
-        if attempt.is_of_another_run(record.record):
-            record.record = {}
-        attempt.tell_doubt(record.record)
-        record.note(asked_in=attempt.try_number)
+        kept = StoredPost() if attempt.is_of_another_run(record.newest.attempt) else record.newest
+        attempt.tell_doubt(kept.attempt)
+        by_this_try = {**kept.attempt, "run_started": attempt.run_started}
+        record.keep(replace(kept, attempt=by_this_try, more={**kept.more, "asked_in": attempt.try_number}))
     return record
 
 
 def _is_asked_now(record: PostRecord) -> bool:
-    """Whether this try has asked the question of a record already."""
-    kept, attempt = record.record, record.attempt
-    return kept.get("asked_in") == attempt.try_number and not attempt.is_of_another_run(kept)
+    """Whether this try has already asked the question of a record."""
+    kept, attempt = record.newest, record.attempt
+    return kept.more.get("asked_in") == attempt.try_number and not attempt.started_again(kept.attempt)
 
 
 @contextmanager
 def _nothing_started() -> Iterator[None]:
-    """Sort what fails before a crew is started."""
+    """Classify errors before a crew is started."""
     try:
         yield
     except CrewError as error:
@@ -345,7 +318,7 @@ def _nothing_started() -> Iterator[None]:
 
 
 def _meta() -> Json | None:
-    """Return which task asks, so that its executions can be found; None outside of a task."""
+    """Return the asking task, so that its executions can be found; None outside a task."""
     try:
         return {"airflow": task_identity(get_current_context())}
     except Exception:

@@ -1,13 +1,16 @@
-"""Webhooks that come in: the crew service tells Airflow that a person is waited for, or that a crew has succeeded.
+"""Incoming webhooks: the crew service tells Airflow that a crew waits for a person or has succeeded.
 
-Airflow mounts a plugin without authentication, and a webhook names nothing but an address. So::
+Airflow mounts a plugin without authentication, and a webhook contains no proof but its address. So::
 
     task: register ──> POST with the addresses ──> service ──> webhook ──> inbox: prove, store, wake
                                                                               └──> the wait polls what is stored
+    console: a Flow's question, signed ──> the same
 
-* A registration belongs to one kickoff or resume. Our side keeps hashes of its credentials only (`messages`).
-* What is acknowledged is stored first; waking a task may fail, since its next poll finds the message.
+* A registration belongs to one kickoff or resume. This side stores only hashes of its credentials (`messages`).
+* A Flow's question is proven by a signature, and stored separately from the way to answer it: the callback is a
+  secret, and is used once (`flow_webhooks`).
+* A message is stored before it is acknowledged; waking a task may fail, since its next poll finds the message.
 * Nothing here approves anything: a question ends a wait as pending, and progress makes a worker poll the status.
-* The application is given its routes, a wait its sources; neither knows what else the inbox receives.
-* Where things are stored, and why there, is the subject of `store`.
+* All of it is stored in Variables, named in `rows`; `store` explains why, and also removes them. A wait reads them
+  through one `source`.
 """

@@ -1,11 +1,11 @@
-"""The inbox as HTTP. Airflow mounts plugins without authentication, so each request is authenticated here.
+"""The inbox as HTTP. Airflow mounts plugins without authentication, so this module authenticates each request.
 
-A request without a valid credential is refused before its body is read; what is acknowledged is stored. Then the task
-that waits for it is resumed. Nothing here approves anything: a question ends a wait as pending, progress makes a worker
-poll the status.
+A request without a valid credential is refused before its body is read, and a message is stored before it is
+acknowledged. Then the waiting task is resumed. Nothing here approves anything: a question ends a wait as pending,
+progress makes a worker poll the status.
 
-The application is made of routers, and knows none of them: those of registrations stand here, others beside what they
-store. Each of their functions returns an `Answer`, after its dependencies have authenticated the request.
+The application is built from routers without knowing them: those of registrations are here, others next to the data
+that they store. Their functions return an `Answer`, after their dependencies have authenticated the request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.compat.encryption import NotDecrypted
 from airflow_crew_provider.exceptions import CrewProtocolError
 from airflow_crew_provider.inbox import store as stored
-from airflow_crew_provider.inbox.messages import CREW, HumanInputRequest, RegisteredTask, is_of_another, matches
+from airflow_crew_provider.inbox.messages import CREW, HumanInputRequest, is_of_another, matches
+from airflow_crew_provider.inbox.rows import RegisteredTask
 from airflow_crew_provider.inbox.store import DeferredTask, InboxStore
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.wait.watch import PENDING, SEEN, Outcome
@@ -36,13 +37,13 @@ log = logging.getLogger(__name__)
 
 LARGEST_BODY = 1024 * 1024  # bytes
 BODY_SECONDS = 30.0
-# A body that is too large is read on all the same: a peer that still sends does not read an answer.
+# Keep reading a body that is too large: a peer does not read a response while it is sending.
 DRAINED, DRAINING_SECONDS = 15 * LARGEST_BODY, 5.0
 WOKEN = "woken by the crew's webhook"
 
 
 class Answer(NamedTuple):
-    """What a webhook is answered."""
+    """The response to a webhook."""
 
     status: int
     said: str
@@ -50,13 +51,13 @@ class Answer(NamedTuple):
 
 TAKEN = Answer(200, "taken")
 KNOWN = Answer(200, "known already")
-LATE = Answer(200, "too late, nothing changes")
+LATE = Answer(200, "too late, nothing changed")
 RETIRED = Answer(401, "this address is no longer valid")
 FOREIGN = Answer(422, "this is about another execution")
 
 
 def take_question(address: RegisteredTask, question: HumanInputRequest) -> Answer:
-    """Store a question to a person, once."""
+    """Store a question to a person once."""
     with stored.locked_store(address) as store:
         result = _judge_question(store, question)
         if result is TAKEN:
@@ -65,7 +66,7 @@ def take_question(address: RegisteredTask, question: HumanInputRequest) -> Answe
 
 
 def take_progress(address: RegisteredTask, kind: str, body: Json) -> Answer:
-    """Store progress, and the success of the crew once."""
+    """Store progress, and the crew's success once."""
     with stored.locked_store(address) as store:
         if is_of_another({body["kickoff_id"]}, store.task.root, store.task.kickoff_id):
             return FOREIGN
@@ -86,7 +87,7 @@ def _judge_question(store: InboxStore, question: HumanInputRequest) -> Answer:
 
 
 def asked(address: RegisteredTask, question: HumanInputRequest) -> EventFor:
-    """Return what makes the event for a task that waits for this question; None for other tasks."""
+    """Return the function that builds the event for a task waiting for this question; None for other tasks."""
 
     def event_for(waiting: DeferredTask) -> Json | None:
         kickoff_id = waiting.kwargs.get("kickoff_id")
@@ -99,7 +100,7 @@ def asked(address: RegisteredTask, question: HumanInputRequest) -> EventFor:
 
 
 def succeeded(kickoff_id: str) -> EventFor:
-    """Return what makes the event of a task that waits for an execution: a worker polls the status."""
+    """Return the function that builds the event for a task waiting for an execution: a worker polls the status."""
 
     def event_for(waiting: DeferredTask) -> Json | None:
         same = waiting.kwargs.get("kickoff_id") == kickoff_id
@@ -114,7 +115,7 @@ async def wake(address: RegisteredTask, mark: str, event_for: EventFor) -> None:
 
 
 async def resume_tasks(find: Callable[[], list[DeferredTask]], event_for: EventFor) -> None:
-    """Resume tasks; the message is stored already, so after a failure their next poll finds it."""
+    """Resume tasks; the message is already stored, so their next poll finds it after a failure."""
     try:
         for waiting in await run_in_threadpool(find):
             event = event_for(waiting)
@@ -130,7 +131,7 @@ Id = Annotated[str, Path(pattern="^[A-Za-z0-9_-]{20,64}$")]
 
 
 def asker(registration_id: Id, authorization: Annotated[str, Header()] = "") -> RegisteredTask:
-    """Return the task of the registration whose bearer token the request carries."""
+    """Return the task of the registration whose bearer token the request has."""
     address = stored.find(registration_id)
     scheme, _, token = authorization.partition(" ")
     proven = scheme.lower() == "bearer" and matches(token.strip(), address.registration.human_input if address else "")
@@ -150,12 +151,12 @@ def _proven(address: RegisteredTask | None, proven: bool) -> RegisteredTask:
 
 
 def unknown() -> HTTPException:
-    """Return the refusal of an address, or of a credential that is not its own."""
-    return HTTPException(401, "Unknown address, or the credential is not its own", {"WWW-Authenticate": "Bearer"})
+    """Return the error for an unknown address or a wrong credential."""
+    return HTTPException(401, "Unknown address or wrong credential", {"WWW-Authenticate": "Bearer"})
 
 
 async def raw_body(request: Request) -> bytes:
-    """Read the body, up to a size and within a time."""
+    """Read the body, up to a maximum size and within a time limit."""
     length = request.headers.get("content-length", "0")
     announced = length.isdecimal() and int(length[:20]) > LARGEST_BODY
     too_large = HTTPException(413, f"The body is larger than {LARGEST_BODY} bytes", {"Connection": "close"})
@@ -175,7 +176,7 @@ async def body_of(request: Request) -> Any:
 
 
 def json_body(body: bytes) -> Any:
-    """Read JSON, or refuse it."""
+    """Read JSON, or raise the error."""
     try:
         return json_of(HttpResponse(200, {}, body), "The webhook")
     except CrewProtocolError:
@@ -210,7 +211,7 @@ def progress(
     body: Body,
     afterwards: BackgroundTasks,
 ) -> dict[str, str]:
-    """A task or a step is done, or the crew has succeeded."""
+    """A task or step finished, or the crew succeeded."""
     if not isinstance(body, dict) or not isinstance(body.get("kickoff_id"), str):
         raise HTTPException(422, "The webhook is not an object with a kickoff_id")
     result = take_progress(address, kind, body)
@@ -220,14 +221,14 @@ def progress(
 
 
 def answered(answer: Answer) -> dict[str, str]:
-    """Return the body of an answer; other answers than 200 are raised."""
+    """Return the body of an answer; raise answers other than 200."""
     if answer.status != 200:
         raise HTTPException(answer.status, answer.said)
     return {"status": answer.said}
 
 
 def inbox_app(routers: Iterable[APIRouter]) -> FastAPI:
-    """Return the application for these routers."""
+    """Return the application with these routers."""
     app = FastAPI(title="Crew inbox", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_exception_handler(NotDecrypted, _not_stored)
     for each in routers:
@@ -236,6 +237,6 @@ def inbox_app(routers: Iterable[APIRouter]) -> FastAPI:
 
 
 def _not_stored(request: Request, error: Exception) -> JSONResponse:
-    """Let the sender try again: what is stored beside it cannot be read by this process."""
+    """Let the sender try again: this process cannot read the related records."""
     log.error("A webhook could not be stored: %s", error)
     return JSONResponse({"detail": "The webhook could not be stored"}, 503)

@@ -1,4 +1,4 @@
-"""What a crew's own webhook does, whoever started the crew: one event of the asset that its connection stands for."""
+"""A crew's own webhook, whoever started the crew: one event of the asset for its connection."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from airflow_crew_provider.models import Json
 
 
 def add_event(uri: str, kickoff_id: str, extra: Json) -> bool | None:
-    """Store the one event of an execution; False if it is known already, None if no DAG uses the asset."""
+    """Store the one event of an execution; False if it is already known, None if no DAG uses the asset."""
     with create_session(scoped=False) as session:
         mine = (AssetModel.uri == uri, AssetModel.active.has())
-        # A write comes first: it locks the asset on every database, and nothing that is read after it is stale.
+        # Write first: this locks the asset on every database, so that later reads are not stale.
         lock = update(AssetModel).where(*mine).values(uri=uri).execution_options(synchronize_session=False)
         session.execute(lock)
         asset = session.scalars(select(AssetModel).where(*mine)).one_or_none()
@@ -40,7 +40,7 @@ def _is_known(session: Any, asset_id: int, kickoff_id: str) -> bool:
     return any((extra or {}).get("kickoff_id") == kickoff_id for extra in found)
 
 
-NO_ASSET = Answer(404, "no DAG uses the asset of this connection, nothing is kept")
+NO_ASSET = Answer(404, "no DAG uses the asset of this connection, nothing was stored")
 ANSWERS = {True: TAKEN, False: KNOWN, None: NO_ASSET}
 
 router = APIRouter()
@@ -49,7 +49,7 @@ router = APIRouter()
 def crew_sender(
     connection: Annotated[str, Path(max_length=250)], capability: Annotated[str, Path(max_length=100)]
 ) -> str:
-    """Return the connection whose crew reports, if the address holds its secret."""
+    """Return the connection whose crew reports, if the address contains its secret."""
     found = connection_of(connection)
     secret = webhook_secret(found[1]) if found else None
     if not matches(capability, digest(secret) if secret else ""):
@@ -59,7 +59,7 @@ def crew_sender(
 
 @router.post("/crew/{connection}/{capability}")
 def crew_completed(crew_conn_id: Annotated[str, Depends(crew_sender)], body: Body) -> dict[str, str]:
-    """A crew has succeeded, whoever started it: add the event, once."""
+    """A crew succeeded, whoever started it: add the event once."""
     try:
         kickoff_id = completed_id(body)
     except CrewProtocolError as error:

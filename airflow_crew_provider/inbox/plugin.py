@@ -1,7 +1,7 @@
-"""The plugin through which Airflow 3's API server serves the inbox. Airflow 2 loads it and does not use it.
+"""The plugin through which Airflow 3's API server serves the inbox. Airflow 2 loads it but does not use it.
 
-Every Airflow process loads plugins, so nothing heavy is imported before the first webhook arrives. What the
-inbox has stored too long is removed once an hour in each API server; two at once do no harm.
+Every Airflow process loads plugins, so nothing heavy is imported before the first webhook arrives. Expired records are
+removed once an hour in each API server; two at once do no harm.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowPlugin
-
-from airflow_crew_provider.review.refusal_notice import explain_refusals
 
 URL_PREFIX = "/crew-inbox"
 BETWEEN_TWO_SWEEPS = 3600.0  # seconds
@@ -29,15 +27,14 @@ class Inbox:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Pass a request on."""
         if self._app is None:
-            from airflow_crew_provider.flows import receiving
-            from airflow_crew_provider.inbox import app, assets
+            from airflow_crew_provider.inbox import app, assets, flows
 
-            self._app = app.inbox_app([app.router, assets.router, receiving.router])
+            self._app = app.inbox_app([app.router, assets.router, flows.router])
         await self._app(scope, receive, send)
 
 
 def with_cleaning(app: Any) -> Any:
-    """Start to remove what the inbox has stored too long, in a process that serves Airflow's API; change nothing else.
+    """Start removing expired records in a process that serves Airflow's API; change nothing else.
 
     Airflow calls it once in each API server, as it does with a middleware.
     """
@@ -51,27 +48,19 @@ def _sweep_for_ever() -> None:
         try:
             sweep(datetime.now(UTC))
         except Exception:
-            log.warning(
-                "What the inbox stored too long could not be removed; the next try is in an hour", exc_info=True
-            )
+            log.warning("Expired records of the inbox could not be removed; the next try is in an hour", exc_info=True)
 
 
 def sweep(now: datetime) -> int:
-    """Remove what belongs to DAG runs that are over, and questions of Flows whose time is over."""
-    from airflow_crew_provider.flows import receiving
+    """Remove records of finished DAG runs, and expired questions of Flows."""
     from airflow_crew_provider.inbox import store
 
-    return store.sweep(now) + receiving.sweep(now)
+    return store.sweep(now)
 
 
 class CrewInboxPlugin(AirflowPlugin):
-    """Receives the webhooks of the crew service, and lets a review say why it did not take an answer."""
+    """Receives the webhooks of the crew service."""
 
     name = "crew_inbox"
     fastapi_apps = [{"app": Inbox(), "url_prefix": URL_PREFIX, "name": "Crew inbox"}]  # noqa: RUF012 - as declared
     fastapi_root_middlewares = [{"middleware": with_cleaning, "name": "Crew inbox"}]  # noqa: RUF012 - as declared
-
-    @classmethod
-    def on_load(cls, *args: Any, **kwargs: Any) -> None:
-        """Let reviews say why an answer was not taken, in a process that keeps their questions."""
-        explain_refusals()

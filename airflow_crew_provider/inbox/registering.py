@@ -1,7 +1,6 @@
-"""The inbox seen from a task: a registration before a POST, and what webhooks have reported since.
+"""What a task tells the inbox: its registration before a POST, the returned id, and its DAG run.
 
-The inbox itself runs in the API server; the two meet in Variables, for which see `inbox.store`. A secrets backend that
-is configured for Variables is asked first, as for any Variable.
+The inbox runs in the API server; the two communicate through Variables (see `store`).
 """
 
 from __future__ import annotations
@@ -11,46 +10,33 @@ import logging
 from typing import Any
 
 from airflow.providers.common.compat.sdk import Variable, mask_secret
-from asgiref.sync import sync_to_async
 
-from airflow_crew_provider.compat.encryption import seal, unseal
-from airflow_crew_provider.compat.supervisor import is_awaitable
-from airflow_crew_provider.compat.task_state import (
-    aget_shared,
-    found_or_none,
-    get_shared,
-    is_missing,
-    pull_shared,
-    push_shared,
-    task_identity,
-    task_state_of,
-)
+from airflow_crew_provider.client.crew import ConnectedCrew
+from airflow_crew_provider.compat.encryption import seal
+from airflow_crew_provider.compat.task_state import RelatedTask, pull_shared, push_shared, task_identity, task_state_of
 from airflow_crew_provider.compat.version import has_inbox
-from airflow_crew_provider.exceptions import CrewConnectionError, CrewError, CrewInvalidInput, CrewNotFound
-from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.exceptions import CrewConnectionError, CrewInvalidInput
 from airflow_crew_provider.inbox.messages import (
-    TASK_FIELDS,
     WORD,
-    HumanInputRequest,
     InboxMessages,
-    RegisteredTask,
     Registration,
     fresh,
-    messages_key,
     registered,
     repeatable,
     secrets_of,
 )
-from airflow_crew_provider.models import Execution, ExecutionState, Json, Webhooks
+from airflow_crew_provider.inbox.rows import FlowRun, RegisteredTask
+from airflow_crew_provider.inbox.source import get
+from airflow_crew_provider.models import Json, Webhooks
 from airflow_crew_provider.stored_names import MESSAGES_KEY, POSTED_KEY
 
 log = logging.getLogger(__name__)
 
 
 def keep_registration(task: RegisteredTask, messages: InboxMessages) -> None:
-    """Store a registration, durably; what arrived under it before stays.
+    """Store a registration durably; keep what already arrived for it.
 
-    :param messages: what had arrived where that was stored before an upgrade
+    :param messages: messages stored in the location from before an upgrade
     """
     put(task.key, task.as_dict(), task.description)
     if get(task.messages_key) is None:
@@ -64,52 +50,19 @@ def put(key: str, value: Json, said: str, *, sealed: bool = False) -> None:
     text = json.dumps(value)
     Variable.set(key, seal(text) if sealed else text, description=said)
     if get(key) != value:
-        raise RuntimeError(f"Airflow's Variable {key} does not read as it was stored")
-
-
-def get(key: str) -> Any:
-    """Return what stands under a name; None if there is nothing."""
-    text: str | None = found_or_none(lambda: Variable.get(key))
-    return json.loads(unseal(text)) if text else None
-
-
-async def aget(key: str) -> Any:
-    """Do what `get` does without blocking the event loop."""
-    read = getattr(Variable, "aget", None)  # Airflow 3.4 reads without a thread, of which a triggerer has few
-    if read is None or not is_awaitable():
-        return await sync_to_async(get)(key)
-    try:
-        text = await read(key)
-    except Exception as error:
-        if is_missing(error):
-            return None
-        raise
-    return json.loads(unseal(text)) if text else None
-
-
-def box(registration_id: str) -> Any:
-    """Return what arrived under a registration; None if nothing is stored for it."""
-    return get(messages_key(registration_id))
-
-
-async def abox(registration_id: str) -> Any:
-    """Do what `box` does without blocking the event loop."""
-    return await aget(messages_key(registration_id))
-
-
-# --- a registration ---
+        raise RuntimeError(f"Airflow's Variable {key} does not read back as it was stored")
 
 
 def register(
     context: Any,
-    hook: CrewHook,
+    hook: ConnectedCrew,
     idempotency_key: str,
     execution_id: str | None = None,
     inbox_url: str | None = None,
 ) -> tuple[Registration, Webhooks]:
-    """Register the next POST of this task with the inbox, durably; return what to remember and what to send.
+    """Register the next POST of this task durably with the inbox; return what to record and what to send.
 
-    :param inbox_url: of a POST that is sent again and must be the same; else the connection's
+    :param inbox_url: for a repeated POST, which must not change; otherwise the connection's
     """
     check(hook)
     connection = hook.connection
@@ -128,12 +81,12 @@ def register(
     raise CrewConnectionError(f"The registration with the inbox could not be stored ({problem}); nothing was sent")
 
 
-def check(hook: CrewHook) -> None:
-    """Refuse where this Airflow has no inbox, or the connection does not say where it is."""
+def check(hook: ConnectedCrew) -> None:
+    """Refuse if this Airflow has no inbox, or if the connection does not contain its URL."""
     if not has_inbox():
         raise CrewInvalidInput(
-            "webhooks='inbox' needs Airflow 3: older ones have no place for the inbox. Nothing was sent; leave "
-            "webhooks out and the wait goes by polling"
+            "webhooks='inbox' needs Airflow 3, since older versions cannot serve the inbox. Nothing was sent; omit "
+            "webhooks to wait by polling"
         )
     if not (hook.connection.inbox_url or "").startswith(("https://", "http://")):
         raise CrewInvalidInput(
@@ -144,22 +97,19 @@ def check(hook: CrewHook) -> None:
 
 
 def posted(context: Any, registration: Json, kickoff_id: str, *, again: bool = False) -> None:
-    """Record which kickoff id the service gave for a registration; ``again`` in a further try of the task."""
+    """Record the kickoff id that the service returned for a registration; ``again`` in a later try of the task."""
     kept = Registration.of(registration)
     if kept is None:
         return
     task = RegisteredTask(kept, **task_identity(context), kickoff_id=kickoff_id)
-    keep_registration(task, _stored_before_an_upgrade(context, kept) if again else InboxMessages(kept.id))
+    # Before an upgrade, Airflow 3.3 kept messages for an earlier try in the state of its task.
+    arrived = task_state_of(context, MESSAGES_KEY).recall() if again else None
+    keep_registration(task, InboxMessages.of(arrived, kept.id))
     value = {"registration": kept.id, "kickoff_id": kickoff_id, "at": kept.at, **task_identity(context)}
     push_shared(context, POSTED_KEY, value)
 
 
-def _stored_before_an_upgrade(context: Any, kept: Registration) -> InboxMessages:
-    """Return what had arrived for an earlier try, which Airflow 3.3 kept in the state of its task."""
-    return InboxMessages.of(task_state_of(context, MESSAGES_KEY).recall(), kept.id)
-
-
-def address_of(context: Any, task: Any, kickoff_id: str) -> Json | None:
+def registered_address(context: Any, task: RelatedTask, kickoff_id: str) -> Json | None:
     """Find the upstream task that registered the execution with this id."""
     upstream = task.get_flat_relatives(upstream=True) if task.has_dag() else ()
     tasks = sorted(each.task_id for each in upstream if _may_have_registered(each))
@@ -170,78 +120,21 @@ def address_of(context: Any, task: Any, kickoff_id: str) -> Json | None:
     return max(found, key=lambda each: each["at"], default=None)
 
 
-def _may_have_registered(task: Any) -> bool:
-    """Whether a task may use the inbox: its `webhooks` are the word or a template."""
+def _may_have_registered(task: object) -> bool:
+    """Whether a task may use the inbox: its `webhooks` are ``inbox`` or a template."""
     webhooks = getattr(task, "webhooks", None) or (getattr(task, "partial_kwargs", None) or {}).get("webhooks")
     return isinstance(webhooks, str) and (webhooks == WORD or "{{" in webhooks)
 
 
-# --- what has arrived ---
+def note_run(context: Any, hook: ConnectedCrew, execution_id: str) -> None:
+    """Record which DAG run started an execution or waits for it, if it may be a Flow's.
 
-
-class InboxSource:
-    """What has arrived in the inbox: the status of a live deployment does not show that it waits for a person.
-
-    :param address: the XCom address of the task that registered
+    The inbox removes its questions with the DAG run.
     """
-
-    def __init__(self, address: Json) -> None:
-        self._address = address
-        self._reported_progress = ""
-
-    def read(self, kickoff_id: str, reply: Execution | CrewError) -> Execution | CrewError:
-        """Return the question that has arrived where the status does not show one."""
-        return self._either(reply, self._box(), kickoff_id) if _may_hide_a_question(reply) else reply
-
-    async def aread(self, kickoff_id: str, reply: Execution | CrewError) -> Execution | CrewError:
-        """Do what `read` does without blocking the event loop."""
-        return self._either(reply, await self._abox(), kickoff_id) if _may_hide_a_question(reply) else reply
-
-    async def was_asked(self, kickoff_id: str) -> bool:
-        """Whether a question to a person has arrived."""
-        return _open_question(await self._abox(), kickoff_id) is not None
-
-    def _either(self, reply: Execution | CrewError, messages: InboxMessages, kickoff_id: str) -> Execution | CrewError:
-        if messages.progress != self._reported_progress:
-            self._reported_progress = messages.progress
-            log.info("By webhook of execution %s: %s", kickoff_id, messages.progress)
-        question = _open_question(messages, kickoff_id)
-        return reply if question is None else question.as_execution(kickoff_id)
-
-    @property
-    def _where(self) -> Json:
-        """Where a message of before an upgrade stands."""
-        return {"key": MESSAGES_KEY, **{name: self._address[name] for name in TASK_FIELDS}}
-
-    def _box(self) -> InboxMessages:
-        try:
-            return self._read(box(self._address["registration"]) or get_shared(**self._where))
-        except Exception:
-            return self._unreadable()
-
-    async def _abox(self) -> InboxMessages:
-        try:
-            return self._read(await abox(self._address["registration"]) or await aget_shared(**self._where))
-        except Exception:
-            return self._unreadable()
-
-    def _read(self, value: Any) -> InboxMessages:
-        return InboxMessages.of(value, self._address["registration"])
-
-    def _unreadable(self) -> InboxMessages:
-        log.warning("The inbox could not be read; polling continues", exc_info=True)
-        return InboxMessages(self._address["registration"])
-
-
-def _may_hide_a_question(reply: Execution | CrewError) -> bool:
-    """Whether the execution may wait for a person although the status does not show it."""
-    if isinstance(reply, CrewError):
-        return isinstance(reply, CrewNotFound)
-    if reply.state is ExecutionState.RUNNING:
-        return reply.is_live  # its status may lag behind
-    return reply.state is ExecutionState.NOT_FOUND or (reply.state is ExecutionState.PENDING and not reply.crew_task_id)
-
-
-def _open_question(messages: InboxMessages, kickoff_id: str) -> HumanInputRequest | None:
-    question = messages.newest
-    return question if question and kickoff_id in question.ids else None
+    try:
+        if hook.connection.flow_webhook_secret and has_inbox():
+            task = task_identity(context)
+            run = FlowRun(hook.crew_conn_id, execution_id, task["dag_id"], task["run_id"])
+            put(run.key, run.as_dict(), run.description)
+    except Exception as error:
+        log.warning("Questions of execution %s may be kept after this DAG run: %s", execution_id, error)

@@ -1,20 +1,21 @@
-"""The inbox's side of what is stored: Variables of Airflow, read and written in the API server.
+"""The inbox's storage: Airflow's Variables, read and written in the API server.
 
-Why Variables. A webhook names nothing but the id of a registration, and a task, its trigger and its next try must find
-what arrived. XComs do not serve: since Airflow 3.4 they belong to one attempt, have no index on `key`, and `XComModel`
+Why Variables? A webhook contains only the id of a registration, and a task, its trigger and its next try must find what
+arrived. XComs are unsuitable: since Airflow 3.4 they belong to one attempt, have no index on `key`, and `XComModel`
 cannot be written to. The task state store belongs to one task, and a triggerer cannot read it. A Variable has a unique,
-indexed key on every version; workers and triggerers reach it by the Execution API, the API server by its model.
+indexed key on every version; workers and triggerers access it through the Execution API, the API server through its
+model.
 
-* Three names, each ending in a hash: the registration (written by its task alone), what arrived (written here
-  alone, once there is a registration), and which resume of an execution registered last (written by the resume). No
-  two processes write the same row, except the API servers, which lock it.
-* A request costs one statement before its credential is checked: a look-up by the unique key, joined with one by the
-  index of the XComs in which registrations stood before. How many Variables and XComs there are does not matter.
-* Variables have other readers than XComs and forms: of credentials only hashes are stored, and what arrived, with its
-  draft, is encrypted with Airflow's Fernet key before Airflow stores it.
-* A retry or a clear takes nothing away. What belongs to a DAG run that is gone, or has been over for a day, is removed
-  by `sweep`, which the API server calls every hour.
-* What was stored as XComs before an upgrade, of the provider or of Airflow to 3.4, is read where it stands. The first
+* `rows` defines their names. A task writes its registration, the latest registered resume, the DAG run that waits for a
+  Flow, and that a Flow's question is answered; only this module writes what arrived. If two API servers write the same
+  row, one waits for the other.
+* Before its credential is checked, a request costs one statement: a lookup by the unique key, joined with one by the
+  index of the XComs that held registrations before. The number of Variables and XComs does not matter.
+* Variables have different readers from XComs and forms: only hashes of credentials are stored, and what arrived, with
+  its draft, is encrypted with Airflow's Fernet key before Airflow stores it.
+* Retries and clears remove nothing. `sweep`, which the API server calls every hour, removes what belongs to a DAG run
+  that was deleted or ended a day ago.
+* What was stored as XComs before an upgrade of the provider, or of Airflow to 3.4, is read from there. The first
   message for such a registration moves it here.
 """
 
@@ -38,12 +39,18 @@ from sqlalchemy import String, cast, delete, literal, or_, select, true, tuple_,
 from sqlalchemy.exc import IntegrityError
 
 from airflow_crew_provider import stored_names
-from airflow_crew_provider.compat.encryption import seal, unseal
-from airflow_crew_provider.inbox.messages import (
+from airflow_crew_provider.compat.encryption import NotDecrypted, seal, unseal
+from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress, FlowQuestion
+from airflow_crew_provider.inbox.messages import InboxMessages, Registration
+from airflow_crew_provider.inbox.rows import (
     TASK_FIELDS,
-    InboxMessages,
+    FlowQuestions,
+    FlowRun,
     RegisteredTask,
-    Registration,
+    answer_key,
+    is_over,
+    kept_until,
+    questions_key,
     registration_key,
 )
 from airflow_crew_provider.models import Json
@@ -54,7 +61,7 @@ except ImportError:  # before Airflow 3.4
     from airflow.models.xcom import XComModel as EarlierXCom
 
 OVER = ("success", "failed")
-# The ends of a DAG run after which what a task keeps in a Variable is removed, though the run is still there.
+# Final states of a DAG run after which a task's Variables are removed even though the run still exists.
 KEPT_BY_TASKS = {
     stored_names.KICKOFF_STATE: ("success",),
     stored_names.WATCH_STATE: ("success",),
@@ -64,25 +71,9 @@ KEPT_BY_TASKS = {
 }
 KEPT_AFTER_RUN = timedelta(hours=20)  # with an hour between two sweeps, less than a day
 
-Run = tuple[str, str]  # DAG id, run id
-
-
-def alive(session: Any, runs: Iterable[Run], now: datetime, over: tuple[str, ...] = OVER) -> set[Run]:
-    """Return those of some DAG runs for which something is still kept: neither gone nor over for long.
-
-    :param over: the states that count as over
-    """
-    columns = (DagRun.dag_id, DagRun.run_id)
-    found = session.execute(select(*columns, DagRun.state, DagRun.end_date).where(tuple_(*columns).in_(set(runs))))
-    return {(row.dag_id, row.run_id) for row in found if not (row.state in over and _has_ended(row, now))}
-
-
-def _has_ended(run: Any, now: datetime) -> bool:
-    return run.end_date is not None and run.end_date < now - KEPT_AFTER_RUN
-
 
 def mentions(column: Any, text: str) -> Any:
-    """Whether a JSON column contains a string; a caller must check each row that matches."""
+    """Whether a JSON column contains a string; callers must check each matching row."""
     if not text.isascii():  # databases differ in how they write it
         return true()
     return cast(column, String).contains(json.dumps(text)[1:-1], autoescape=True)
@@ -93,7 +84,7 @@ def connection_of(crew_conn_id: str) -> tuple[Any, Json] | None:
     try:
         found = Connection.get_connection_from_secrets(crew_conn_id)
         extra = json.loads(found.extra) if found.extra else {}
-    except Exception:  # whatever is wrong with it is not disclosed to the sender
+    except Exception:  # the reason is not disclosed to the sender
         return None
     return (found, extra) if found.conn_type == "crew" and isinstance(extra, dict) else None
 
@@ -101,7 +92,7 @@ def connection_of(crew_conn_id: str) -> tuple[Any, Json] | None:
 # --- registrations, and what arrived ---
 
 
-AT_ONCE = 200  # rows of a sweep
+AT_ONCE = 200  # rows per sweep
 
 
 @dataclass(frozen=True)
@@ -134,7 +125,7 @@ def find(registration_id: str) -> RegisteredTask | None:
 
 
 class InboxStore:
-    """All that is stored under one registration, during a transaction that locks it."""
+    """Everything stored for one registration, during a transaction that locks it."""
 
     def __init__(self, session: Any, task: RegisteredTask) -> None:
         self._session = session
@@ -164,7 +155,7 @@ class InboxStore:
 
 @contextmanager
 def locked_store(task: RegisteredTask) -> Iterator[InboxStore]:
-    """Lock one registration for this transaction; what is stored is committed at its end."""
+    """Lock one registration for this transaction; changes are committed at its end."""
     with create_session(scoped=False) as session:
         if not _lock(session, task):
             session.rollback()
@@ -175,7 +166,7 @@ def locked_store(task: RegisteredTask) -> Iterator[InboxStore]:
 
 
 def _lock(session: Any, task: RegisteredTask) -> bool:
-    # A write comes first: it locks on every database, and nothing that is read after it is stale.
+    # Write first: this locks on every database, so that later reads are not stale.
     mine = update(Variable).where(Variable.key == task.messages_key).values(description=task.description)
     return bool(session.execute(mine.execution_options(synchronize_session=False)).rowcount)
 
@@ -186,19 +177,22 @@ def _value(session: Any, key: str) -> Any:
 
 
 def _read(row: Variable) -> Any:
-    """Return what a row holds; None where Airflow cannot decrypt it any more, with another key or with none."""
+    """Return a row's value; None if Airflow can no longer decrypt it, with a different key or none."""
     with suppress(ValueError):
         return json.loads(row.get_val() or "null")
     return None
 
 
 def _create(task: RegisteredTask) -> None:
-    """Make the row for what arrives, from the XComs of before an upgrade; two at once make it once."""
+    """Create the row for messages, from the XComs from before an upgrade; concurrent calls create it once."""
     with suppress(IntegrityError), create_session(scoped=False) as session:
         earlier = _earlier(session, task)
         messages = InboxMessages.of(earlier.get(stored_names.MESSAGES_KEY), task.registration.id)
         if _value(session, task.key) is None:
-            session.add(_row(task, task.key, _with_kickoff_id(task, earlier.get(stored_names.POSTED_KEY)).as_dict()))
+            posted = earlier.get(stored_names.POSTED_KEY)
+            if isinstance(posted, dict) and posted.get("registration") == task.registration.id:
+                task = task.posted(posted["kickoff_id"])
+            session.add(_row(task, task.key, task.as_dict()))
         session.add(_row(task, task.messages_key, messages.as_dict(), sealed=True))
 
 
@@ -214,77 +208,167 @@ def _earlier(session: Any, task: RegisteredTask) -> dict[str, Any]:
     return {row.key: row.value for row in rows}
 
 
-def _with_kickoff_id(task: RegisteredTask, posted: Any) -> RegisteredTask:
-    mine = isinstance(posted, dict) and posted.get("registration") == task.registration.id
-    return task.posted(posted["kickoff_id"]) if mine else task
+# --- questions of Flows ---
+
+
+TRIES = 3
+
+
+def store_question(crew_conn_id: str, question: FlowQuestion, address: AnswerAddress, now: datetime) -> bool:
+    """Store a Flow's question and its callback once; False if it is already known."""
+    for _ in range(TRIES):
+        # With two at once, the second finds what the first stored.
+        with suppress(IntegrityError):
+            return _store_question(crew_conn_id, question, address, kept_until(now))
+    raise RuntimeError("The question could not be stored: too many arrive at once")
+
+
+def _store_question(crew_conn_id: str, question: FlowQuestion, address: AnswerAddress, said: str) -> bool:
+    key = answer_key(crew_conn_id, question.id)
+    with create_session(scoped=False) as session:
+        if session.scalar(select(Variable.key).where(Variable.key == key)):
+            return False
+        session.add(Variable(key=key, val=seal(json.dumps(address.as_dict())), description=said))
+        session.flush()
+        for each in sorted(set(question.ids)):
+            name = questions_key(crew_conn_id, each)
+            kept = session.scalars(select(Variable).where(Variable.key == name).with_for_update()).one_or_none()
+            text = seal(json.dumps(_questions_in(kept).asking(question)))
+            if kept is None:
+                session.add(Variable(key=name, val=text, description=said))
+            else:
+                kept.set_val(text)
+                kept.description = said
+            session.flush()
+    return True
+
+
+def _questions_in(row: Variable | None) -> FlowQuestions:
+    return FlowQuestions.of(json.loads(unseal(row.get_val())) if row else None)
 
 
 # --- removing ---
 
 
-def sweep(now: datetime) -> int:
-    """Remove what belongs to DAG runs that are gone or have been over for a day; return how many rows.
+Run = tuple[str, str]  # DAG id, run id
+RUN_FIELDS = {"dag_id", "run_id"}
 
-    What tasks keep (`compat.task_state`) stays as long as a DAG run that failed, since its tasks may be cleared later;
-    and that of a resume as long as any run, since a clear must not send its answer again. So does what confirms which
-    executions a run is about (`compat.execution_record`).
+
+def sweep(now: datetime) -> int:
+    """Remove what belongs to DAG runs that were deleted or ended a day ago; return the number of rows.
+
+    What tasks keep (`compat.task_state`) stays as long as a failed DAG run, since its tasks may be cleared later.
+    Records of a resume stay as long as any run, since a clear must not send its answer again, and so do the run's
+    executions (`compat.execution_record`). A Flow's questions are removed with the last run that waits for it, or when
+    they expire.
     """
-    states = (_sweep(f"{name}__", now, over) for name, over in KEPT_BY_TASKS.items())
-    of_tab = _sweep(stored_names.EXECUTION_RECORD_KEY, now, ())
-    return _sweep(stored_names.INBOX_PREFIX, now, OVER) + of_tab + sum(states)
+    of_runs = {
+        stored_names.INBOX_PREFIX: OVER,
+        stored_names.FLOW_RUN_KEY: OVER,
+        stored_names.EXECUTION_RECORD_KEY: (),
+        **{f"{name}__": over for name, over in KEPT_BY_TASKS.items()},
+    }
+    return sum(_sweep(prefix, now, over) for prefix, over in of_runs.items()) + _sweep_late(now)
 
 
 def _sweep(prefix: str, now: datetime, over: tuple[str, ...]) -> int:
     removed, after = 0, prefix
+    # Messages are removed with their registration.
+    mine, arrived = (Variable.key.startswith(each, autoescape=True) for each in (prefix, stored_names.INBOX_BOX_KEY))
     while True:
+        # In the order of the unique index.
+        page = select(Variable).where(Variable.key > after, mine, ~arrived).order_by(Variable.key).limit(AT_ONCE)
         with create_session(scoped=False) as session:
-            rows = session.scalars(_next(prefix, after)).all()
-            names = _of_ended_runs(session, rows, now, over)
-            if names:
-                gone = delete(Variable).where(Variable.key.in_(names))
-                session.execute(gone.execution_options(synchronize_session=False))
-        removed += len(names)
+            rows = session.scalars(page).all()
+            removed += _remove(session, _of_ended_runs(session, rows, now, over))
         if len(rows) < AT_ONCE:
             return removed
         after = rows[-1].key
 
 
-def _next(prefix: str, after: str) -> Any:
-    """Return the query for rows by their order, which the unique index has; what arrived goes with its registration."""
-    mine, arrived = (Variable.key.startswith(each, autoescape=True) for each in (prefix, stored_names.INBOX_BOX_KEY))
-    return select(Variable).where(Variable.key > after, mine, ~arrived).order_by(Variable.key).limit(AT_ONCE)
+def _sweep_late(now: datetime) -> int:
+    """Remove expired questions of Flows."""
+    with create_session(scoped=False) as session:
+        mine = select(Variable.key, Variable.description).where(*_named(stored_names.FLOW_PREFIX))
+        late = {row.key for row in session.execute(mine) if is_over(row.key, row.description, now)}
+        return _remove(session, late)
 
 
-def _of_ended_runs(session: Any, rows: Any, now: datetime, over: tuple[str, ...]) -> list[str]:
-    """Return the names of those rows whose DAG run is over, and of what arrived for them."""
-    found = {row.key: value for row in rows if _names_a_run(value := _read(row))}
-    runs = {(value["dag_id"], value["run_id"]) for value in found.values()}
-    kept = alive(session, runs, now, over)
-    ended = [key for key, value in found.items() if (value["dag_id"], value["run_id"]) not in kept]
-    tasks = [task for task in (RegisteredTask.of(found[key]) for key in ended) if task]
-    return [*ended, *(task.messages_key for task in tasks)]
+def _remove(session: Any, names: set[str]) -> int:
+    if not names:
+        return 0
+    gone = delete(Variable).where(Variable.key.in_(names)).execution_options(synchronize_session=False)
+    return int(session.execute(gone).rowcount)
 
 
-def _names_a_run(value: Any) -> bool:
-    return isinstance(value, dict) and {"dag_id", "run_id"} <= value.keys()
+def _named(prefix: str) -> tuple[Any, Any]:
+    # The first by the unique index, on every database.
+    return Variable.key > prefix, Variable.key.startswith(prefix, autoescape=True)
+
+
+def _of_ended_runs(session: Any, rows: Any, now: datetime, over: tuple[str, ...]) -> set[str]:
+    """Return the names of rows whose DAG run is over, and of rows that are removed with them."""
+    values = {row.key: _read(row) for row in rows}
+    found = {
+        key: each for key, each in values.items() if isinstance(each, dict) and {"dag_id", "run_id"} <= each.keys()
+    }
+    kept = _kept_runs(session, found.values(), now, over)
+    ended = {key: value for key, value in found.items() if (value["dag_id"], value["run_id"]) not in kept}
+    tasks = [task for task in map(RegisteredTask.of, ended.values()) if task]
+    waits = [run for run in map(FlowRun.of, ended.values()) if run]
+    questions = _of_flows(session, waits, now) if waits else set()
+    return {*ended, *(task.messages_key for task in tasks), *questions}
+
+
+def _kept_runs(session: Any, named: Iterable[Json], now: datetime, over: tuple[str, ...]) -> set[Run]:
+    """Return the DAG runs whose records must be kept: neither deleted nor ended long ago.
+
+    :param over: the states that count as over
+    """
+    columns, runs = (DagRun.dag_id, DagRun.run_id), {(each["dag_id"], each["run_id"]) for each in named}
+    found = session.execute(select(*columns, DagRun.state, DagRun.end_date).where(tuple_(*columns).in_(runs)))
+    before = now - KEPT_AFTER_RUN
+    return {
+        (row.dag_id, row.run_id)
+        for row in found
+        if row.state not in over or row.end_date is None or row.end_date >= before
+    }
+
+
+def _of_flows(session: Any, ended: list[FlowRun], now: datetime) -> set[str]:
+    """Return the names of Flow questions for these runs, by all ids, unless another run also waits for them."""
+    rows = session.scalars(select(Variable).where(*_named(stored_names.FLOW_RUN_KEY)))
+    waits = [run for run in (FlowRun.of(_read(row)) for row in rows) if run]
+    kept = _kept_runs(session, [run.as_dict() for run in waits], now, OVER)
+    needed = {(run.crew_conn_id, run.execution_id) for run in waits if (run.dag_id, run.run_id) in kept}
+    names: set[str] = set()
+    for run in ended:
+        key = questions_key(run.crew_conn_id, run.execution_id)
+        with suppress(NotDecrypted):  # it expires eventually
+            asked = _questions_in(session.scalars(select(Variable).where(Variable.key == key)).one_or_none())
+            for question in asked.questions:
+                if needed.isdisjoint((run.crew_conn_id, each) for each in question.ids):
+                    names.add(answer_key(run.crew_conn_id, question.id))
+                    names.update(questions_key(run.crew_conn_id, each) for each in question.ids)
+    return names
 
 
 # --- waking ---
 
 
 def waiting(task: RegisteredTask, mark: str) -> list[DeferredTask]:
-    """List this provider's deferred tasks of the same run whose arguments hold a mark."""
+    """List this provider's deferred tasks of the same run whose arguments contain a mark."""
     of_run = (TaskInstance.dag_id == task.dag_id, TaskInstance.run_id == task.run_id)
     return _deferred(*of_run, mentions(TaskInstance.next_kwargs, mark))
 
 
 def waiting_for(execution_ids: list[str]) -> list[DeferredTask]:
-    """List this provider's deferred tasks of all runs whose arguments hold one of the ids."""
+    """List this provider's deferred tasks of all runs whose arguments contain one of the ids."""
     return _deferred(or_(*(mentions(TaskInstance.next_kwargs, each) for each in execution_ids)))
 
 
 def _deferred(*where: Any) -> list[DeferredTask]:
-    # The arguments of triggers are encrypted, and decrypting all of them takes long: `where` names the few.
+    # Trigger arguments are encrypted, and decrypting all of them takes long: `where` selects a few.
     mine = (TaskInstance.state == "deferred", Trigger.classpath == stored_names.TRIGGER_CLASS_PATH)
     with create_session(scoped=False) as session:
         rows = session.execute(
@@ -299,6 +383,6 @@ def _deferred(*where: Any) -> list[DeferredTask]:
 
 
 def wake(waiting: DeferredTask, event: Json) -> None:
-    """Resume a deferred task with an event, as its trigger would; a task that is not deferred is left alone."""
+    """Resume a deferred task with an event, as its trigger would; ignore a task that is not deferred."""
     with create_session(scoped=False) as session:
         Trigger.submit_event(waiting.trigger_id, TriggerEvent(event), session=session)

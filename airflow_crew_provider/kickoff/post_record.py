@@ -1,7 +1,17 @@
 """At most once: what a task records before and after a POST, and how the next try reads it.
 
 The service may have acted on every POST that was sent, whether an answer came or not. So the intent is stored, and
-proven to be stored, before anything is sent; what the next try finds is one of four things (`Earlier`)::
+proven to be stored, before anything is sent. Where the newest POST stands, as far as a record can tell, and its moves
+(`MOVES`)::
+
+    nothing ──intend──> intended ──start──> started ──finish──> over
+       ^                 │ │  ^                │                  │
+       └────withdraw─────┘ └──┴─────intend─────┴──────────────────┘
+
+* ``withdraw`` leads back to where the POST before it stands; any other new POST keeps that one on record.
+* ``finish`` also ends a POST whose id could not be recorded. A clear moves nothing: it makes the POST another's.
+
+What the next try finds is one of four things (`Earlier`)::
 
     NOTHING   no POST, or one that certainly did nothing: send
     DONE      a POST of this request, with an id: go on with that
@@ -20,11 +30,11 @@ How to use it, in this order::
     record.changes(sender)                              # what has changed since it was sent: never resend then
     key = record.intend(sender, added=added, **more)    # right before the POST; stored and proven to be stored
     record.added                                        # what to add to this POST: of a resent one what it had first
-    record.done(kickoff_id)                             # right after it
-    record.failed(error)                                # or: whether this POST did nothing, for certain
+    record.record_id(kickoff_id)                        # right after it
+    record.withdraw_if_refused(error)                   # or: whether this POST did nothing, for certain
 
-The newest POST is a flat dict, `record.record`; what `intend` and `note` were given stands in it too. POSTs before it
-of which something may have come are in `record.posts`. Only what is certain to have done nothing is ever removed.
+POSTs before the newest of which something may have come stay on record (`PostRecord.posts`). Only what is certain to
+have done nothing is ever removed.
 """
 
 from __future__ import annotations
@@ -33,7 +43,7 @@ import hashlib
 import logging
 import time
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -103,11 +113,122 @@ def _slow_hash(secrets: object, salt: str) -> str:
     return hashlib.pbkdf2_hmac("sha256", text, salt.encode(), ROUNDS, 16).hex()
 
 
-# A service that honours the key answers these only to a request that it has not seen before; otherwise it repeats its
-# first answer. Other refusals come before it checks the key.
-SETTLES = (exceptions.CrewBadRequest, exceptions.CrewMissingInputs)
+# --- what is stored ---
+
+
 # How many earlier POSTs a record names at most.
 KEPT = 20
+
+
+class State(StrEnum):
+    """Where a POST stands, as far as its record can tell."""
+
+    NOTHING = "nothing"  # none is on record of which something may have come
+    INTENDED = "intended"  # stored before it was sent; unless this try knows better, its outcome is unknown
+    STARTED = "started"  # answered with an id
+    OVER = "over"  # what it may have started is known to have ended
+
+
+_ALL = tuple(State)
+MOVES: dict[str, dict[State, tuple[State, ...]]] = {
+    "intend": dict.fromkeys(_ALL, (State.INTENDED,)),
+    "withdraw": {State.INTENDED: _ALL},  # to where the POST before it stands
+    "start": {State.INTENDED: (State.STARTED,)},
+    # A task whose record Airflow has lost meanwhile ends as well.
+    "finish": {**dict.fromkeys(_ALL, (State.OVER,)), State.NOTHING: (State.NOTHING,)},
+}
+
+
+@dataclass(frozen=True)
+class StoredPost:
+    """What is stored of a POST. What is not known is not written.
+
+    :param fingerprint: of the request; empty if there is no POST
+    :param sender: as `Sender.as_dict` returns it; its keys stand beside the others
+    :param attempt: the try that has sent it last, as `Attempt.as_dict` returns it; its keys likewise
+    :param idempotency_key: under which it was sent, if it was `keyed`
+    :param keyed: whether the key was sent; None in a record of release 0.2.0 or before, which did not write it
+    :param first_at: when it was sent the first time, in epoch seconds
+    :param intended_at: when it was sent the last time, likewise
+    :param added: what the operator has added by itself
+    :param inbox: its registration with the inbox
+    :param kickoff_id: that it was answered with
+    :param view: the path of the execution's page, where the answer named it
+    :param cleared: whether a user has cleared the task since
+    :param finished: whether the execution is known to have ended
+    :param over_budget: which limits the execution has passed, with the figures
+    :param unknown_since: since when its service does not know the execution, in epoch seconds
+    :param more: what the room that has sent it keeps beside, and what another release has stored; its keys likewise
+    :param earlier: POSTs before it of which something may have come, the newest first
+    """
+
+    fingerprint: str = ""
+    sender: Json = field(default_factory=dict)
+    attempt: Json = field(default_factory=dict)
+    idempotency_key: str = ""
+    keyed: bool | None = None
+    first_at: float = 0.0
+    intended_at: float = 0.0
+    added: Json | None = None
+    inbox: Json | None = None
+    kickoff_id: str | None = None
+    view: str | None = None
+    cleared: bool = False
+    finished: bool = False
+    over_budget: str = ""
+    unknown_since: float | None = None
+    more: Json = field(default_factory=dict)
+    earlier: tuple[StoredPost, ...] = ()
+
+    @classmethod
+    def from_json(cls, kept: Json) -> StoredPost:
+        """Read a record of this release or an earlier one; what is not there has its default."""
+        return cls(
+            sender={name: kept[name] for name in NAMES if name in kept},
+            attempt={name: kept[name] for name in _OF_ATTEMPT if name in kept},
+            more={name: value for name, value in kept.items() if name not in _NAMED},
+            earlier=tuple(cls.from_json(post) for post in kept.get("earlier") or ()),
+            **{name: kept[name] for name in _DEFAULTS if kept.get(name) is not None},
+        )
+
+    def to_json(self) -> Json:
+        """Return what is stored; empty if nothing is known."""
+        known = {name: getattr(self, name) for name in _DEFAULTS if getattr(self, name) != _DEFAULTS[name]}
+        earlier = {"earlier": [post.to_json() for post in self.earlier]} if self.earlier else {}
+        return {**self.more, **known, **self.sender, **self.attempt, **earlier}
+
+    @property
+    def state(self) -> State:
+        """Where it stands."""
+        if not self.fingerprint:
+            return State.NOTHING
+        if self.finished:
+            return State.OVER
+        return State.STARTED if self.kickoff_id else State.INTENDED
+
+    @property
+    def unsettled(self) -> tuple[StoredPost, ...]:
+        """This one and those before it of which something may still come, the newest first."""
+        posts = (self, *self.earlier)
+        return tuple(replace(post, earlier=()) for post in posts if post.state in (State.INTENDED, State.STARTED))
+
+    def moved(self, move: str, new: StoredPost) -> StoredPost:
+        """Return the record after a move.
+
+        :raises RuntimeError: it is not one of `MOVES`
+        """
+        if new.state not in MOVES[move].get(self.state, ()):
+            raise RuntimeError(f"A POST that is {self.state} cannot be {new.state} by {move}")
+        return new
+
+
+_OF_ATTEMPT = tuple(each.name for each in fields(Attempt))
+_KEPT_APART = ("sender", "attempt", "more", "earlier")
+_DEFAULTS = {each.name: each.default for each in fields(StoredPost) if each.name not in _KEPT_APART}
+_NAMED = {*_DEFAULTS, *_OF_ATTEMPT, *NAMES, "earlier"}
+
+
+# --- what a try makes of it ---
 
 
 class Earlier(StrEnum):
@@ -122,11 +243,6 @@ class Earlier(StrEnum):
 class PostRecord:
     """The record of the POSTs of one task instance; the module's docstring shows how to use it.
 
-    Keys of `record`: ``fingerprint`` of the request, ``base_url``, ``principal`` and ``credentials`` of the `Sender`
-    (fingerprints, no secrets), ``idempotency_key``, ``try_number`` and ``intended_at`` (epoch seconds) of the try that
-    sent it last, ``first_at`` of the first, ``kickoff_id`` once it is known, with the ``view`` that the answer named,
-    ``cleared`` if the task was cleared since, ``added`` what the operator has added by itself.
-
     :param memory: where the record is kept between tries
     :param attempt: the try that runs
     :param fingerprint: what names the request; another fingerprint is another request
@@ -134,27 +250,29 @@ class PostRecord:
 
     def __init__(self, memory: TaskState, attempt: Attempt, fingerprint: str = "") -> None:
         self.memory, self.attempt, self.fingerprint = memory, attempt, fingerprint
-        self.record: Json = memory.recall()
+        self.newest = StoredPost.from_json(memory.recall())
         self._resent = False
-        if self.record and attempt.follows_clear(self.record):
+        self._followed = StoredPost()  # of an execution that is over, which the POST follows
+        if attempt.follows_clear(self.newest.attempt):
             # At once: if this try ends early, the next one must still know.
-            self.note(**_generation(attempt), cleared=True)
+            since = {**self.newest.attempt, **_generation(attempt)}
+            self.keep(replace(self.newest, attempt=since, cleared=True))
 
     def forget_deleted_run(self) -> None:
         """Forget what a DAG run has left that was deleted and created again under its id, where a try begins.
 
         A try of this run can only find what earlier tries have recorded.
         """
-        self.attempt.tell_doubt(self.record)
-        if self.memory.outlives_run and not self.attempt.follows(self.record):
+        self.attempt.tell_doubt(self.newest.attempt)
+        if self.memory.outlives_run and not self.attempt.follows(self.newest.attempt):
             log.warning("The record that this task finds is of a deleted DAG run of the same id; it is not used")
-            self.record = {}
+            self.newest = StoredPost()
             self.memory.forget()
 
     @property
     def earlier(self) -> Earlier:
         """Judge the record that was found."""
-        if not self.record.get("fingerprint"):
+        if self.newest.state is State.NOTHING:
             return Earlier.NOTHING
         if self.cleared:
             return Earlier.ANOTHER
@@ -165,115 +283,150 @@ class PostRecord:
     @property
     def cleared(self) -> bool:
         """Whether a user has cleared the task since the record's POST."""
-        return bool(self.record.get("cleared"))
+        return self.newest.cleared
 
     @property
     def same_request(self) -> bool:
         """Whether the record is of this very request."""
-        return self.record.get("fingerprint") == self.fingerprint
+        return self.newest.state is not State.NOTHING and self.newest.fingerprint == self.fingerprint
 
     @property
     def kickoff_id(self) -> str | None:
         """The id that was recorded."""
-        return self.record.get("kickoff_id")
+        return self.newest.kickoff_id
 
     @property
-    def posts(self) -> list[Json]:
+    def posts(self) -> list[StoredPost]:
         """All POSTs of which something may have come, the newest first."""
-        newest = {name: value for name, value in self.record.items() if name != "earlier"}
-        return [newest, *self.record.get("earlier", [])] if newest.get("fingerprint") else []
+        return [] if self.newest.state is State.NOTHING else [self.newest, *self.newest.earlier]
 
     def changes(self, sender: Sender) -> list[str]:
         """Name what has changed since the POST was sent: token, base URL, credential of a webhook."""
-        return sender.changes(self.record)
+        return sender.changes(self.newest.sender)
 
     def sent_by_another(self, sender: Sender) -> bool:
         """Whether it was sent under another token or to another place, so that resending would not be the same."""
-        return sender.is_another(self.record)
+        return sender.is_another(self.newest.sender)
 
     @property
     def added(self) -> Json:
         """What an operator has added to the POST by itself; empty in a record of release 0.2.0 or before."""
-        added: Json = self.record.get("added") or {}
-        return added
+        return self.newest.added or {}
+
+    def was_keyed(self, *, keyed: bool) -> bool:
+        """Whether the service knows the newest POST by its key, so that it may be sent again under it.
+
+        :param keyed: whether the service honours keys now
+        """
+        # Release 0.2.0 and before did not record it, and promised to send again under the key: there `keyed` decides.
+        return keyed and self.newest.keyed is not False
 
     def added_before(self, *, keyed: bool) -> Json:
         """Return what was added to a POST that may be sent again, and must be the same then."""
-        return self.added if keyed and self.earlier is Earlier.UNKNOWN and self.same_request else {}
+        again = self.was_keyed(keyed=keyed) and self.earlier is Earlier.UNKNOWN and self.same_request
+        return self.added if again else {}
 
     def intend(self, sender: Sender, *, keyed: bool = True, added: Json | None = None, **more: Any) -> str:
         """Record that the POST is about to be sent; return its idempotency key, kept if it is sent again.
 
-        :param keyed: whether the service honours the key; if not, a second POST is one of its own
+        :param keyed: whether the key is sent; where it is not, or was not then, a second POST is one of its own
         :param added: what is added to a POST of its own; one that is sent again carries what was added first
         :param more: what the record holds besides
         """
-        unknown = keyed and self.earlier is Earlier.UNKNOWN
+        unknown = self.was_keyed(keyed=keyed) and self.earlier is Earlier.UNKNOWN
         self._resent = unknown and self.same_request and not self.changes(sender)
-        now, before = time.time(), self.record
-        key: str = before["idempotency_key"] if self._resent else str(uuid.uuid4())
-        intended = {
-            "fingerprint": self.fingerprint,
-            **sender.as_dict(),
-            **_generation(self.attempt),
-            "try_number": self.attempt.try_number,
-            "idempotency_key": key,
-            "first_at": before.get("first_at", now) if self._resent else now,
-            "intended_at": now,
-            "earlier": before.get("earlier", []) if self._resent else self._unsettled(),
-            **_added(before.get("added") if self._resent else added),
-            **more,
-        }
-        self.memory.keep(intended)
+        now, before = time.time(), self.newest
+        self._followed = before if before.state is State.OVER and self.earlier is Earlier.DONE else StoredPost()
+        intended = StoredPost(
+            fingerprint=self.fingerprint,
+            sender=sender.as_dict(),
+            attempt=self.attempt.as_dict(),
+            idempotency_key=before.idempotency_key if self._resent else str(uuid.uuid4()),
+            keyed=keyed,
+            first_at=(before.first_at or now) if self._resent else now,
+            intended_at=now,
+            added=before.added if self._resent else added or None,
+            more=more,
+            earlier=before.earlier if self._resent else before.unsettled[:KEPT],
+        )
+        moved = before.moved("intend", intended)
+        self.memory.keep(moved.to_json())
         # Not before: what cannot be stored is not sent either.
-        self.record = intended
-        return key
+        self.newest = moved
+        return moved.idempotency_key
+
+    def keep(self, newest: StoredPost) -> None:
+        """Store what is known of the newest POST by now; this try knows it even if that fails."""
+        self.newest = newest
+        self.memory.keep(newest.to_json())
 
     def note(self, **more: Any) -> None:
-        """Add to what is known of the POST."""
-        self.record = {**self.record, **more}
-        self.memory.keep(self.record)
+        """Store what the room that has sent the POST keeps beside it."""
+        self.keep(replace(self.newest, more={**self.newest.more, **more}))
 
-    def done(self, kickoff_id: str, view: str | None = None) -> None:
-        """Record the id that the POST was answered with, and the path of the execution's page."""
-        self.note(kickoff_id=kickoff_id, **({"view": view} if view else {}))
+    def record_id(self, kickoff_id: str, view: str | None = None, **more: Any) -> None:
+        """Record the id that the POST was answered with, and the path of the execution's page.
 
-    def failed(self, error: exceptions.CrewError) -> bool:
-        """Take the intent back if the POST did nothing, now or when it was sent before; return whether that is so.
-
-        What other POSTs did is not settled by it: see `posts`.
+        :param more: what the record holds besides
         """
-        if not isinstance(error, SETTLES if self._resent else exceptions.REFUSED):
+        started = replace(self.newest, kickoff_id=kickoff_id, view=view, more={**self.newest.more, **more})
+        self.keep(self.newest.moved("start", started))
+
+    def mark_registered(self, inbox: Json) -> None:
+        """Record the registration with the inbox that the POST goes with."""
+        self.keep(replace(self.newest, inbox=inbox))
+
+    def mark_over_budget(self, passed: str) -> None:
+        """Record which limits the execution has passed, so that a retry starts nothing."""
+        self.keep(replace(self.newest, over_budget=passed))
+
+    def mark_unknown_since(self, since: float | None) -> None:
+        """Record since when the service does not know the execution; None if it does."""
+        self.keep(replace(self.newest, unknown_since=since))
+
+    def mark_finished(self) -> None:
+        """Record that the execution is known to have ended."""
+        self.keep(self._finished())
+
+    def _finished(self) -> StoredPost:
+        return self.newest.moved("finish", replace(self.newest, finished=True))
+
+    def adopt(self, kickoff_id: str) -> None:
+        """Record that the POST which was refused is not needed, since an earlier one has started this execution."""
+        before, *rest = self.newest.earlier or (StoredPost(),)
+        if before.state is State.INTENDED and before.fingerprint == self.fingerprint:
+            self.newest = replace(self.newest, earlier=tuple(rest))
+        self.record_id(kickoff_id)
+
+    def withdraw_if_refused(self, error: exceptions.CrewError) -> bool:
+        """Take the intent back if the POST did nothing; return whether that is so.
+
+        What other POSTs did is not settled by it: see `posts`. Nor is a POST that was sent before under its key: the
+        service, or a gateway, may refuse it before it looks the key up.
+        """
+        if self._resent or not isinstance(error, exceptions.REFUSED):
             return False
-        newest, *rest = self.record.get("earlier") or [{}]
-        self.record = {**newest, "earlier": rest} if newest else {}
+        before, *rest = self.newest.earlier or (StoredPost(),)
+        before = self._followed if self._followed.state is State.OVER else replace(before, earlier=tuple(rest))
+        self.newest = self.newest.moved("withdraw", before)
         try:
-            self._keep_or_forget()
+            if self.newest.state is State.NOTHING:
+                self.memory.forget()
+            else:
+                self.memory.keep(self.newest.to_json())
         except TaskStateUnavailable as problem:
             # What stays is an open intent: the next try says less than is known, and sends nothing twice.
             log.warning("%s", problem)
         return True
 
-    def _keep_or_forget(self) -> None:
-        if self.record:
-            self.memory.keep(self.record)
-        else:
-            self.memory.forget()
-
-    def over(self, **more: Any) -> None:
+    def close(self, *, finished: bool = False) -> None:
         """Record that the task has ended; the last step before it succeeds.
 
-        :param more: ``finished=True`` if the execution is known to have ended too
+        :param finished: whether the execution is known to have ended too
         """
-        self.record = {**self.record, **more}
-        self.memory.over(self.record)
-
-    def _unsettled(self) -> list[Json]:
-        return [post for post in self.posts if not post.get("finished")][:KEPT]
-
-
-def _added(added: Json | None) -> Json:
-    return {"added": added} if added else {}
+        if finished:
+            self.newest = self._finished()
+        self.memory.close(self.newest.to_json())
 
 
 def _generation(attempt: Attempt) -> Json:

@@ -9,25 +9,73 @@ way.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from airflow_crew_provider import exceptions
+from airflow_crew_provider.api.budget import Budget
 from airflow_crew_provider.api.endpoints import path_segment
 from airflow_crew_provider.api.values import plain_object
+from airflow_crew_provider.client.crew import ConnectedCrew, checked_inputs
 from airflow_crew_provider.client.deployment import CREW
+from airflow_crew_provider.compat.task_state import RelatedTask
 from airflow_crew_provider.compat.web import airflow_url
-from airflow_crew_provider.hooks.crew import CrewHook, checked_inputs
 from airflow_crew_provider.inbox import registering
 from airflow_crew_provider.inbox.messages import WORD
 from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
 from airflow_crew_provider.models import REGION_FIELDS, CrewInputs, HumanInputWebhook, Json, Kickoff, Webhooks
+from airflow_crew_provider.wait.poller import Poller
 
 SECRET_FIELDS = ("token", "username", "password")
 # In the name of a request since release 0.1, whether given or not; later fields only where they are given.
 ALWAYS_NAMED = ("inputs", "webhooks", "meta")
 
 
-def request_of(task: Any) -> Kickoff:
+class KickoffArguments(Protocol):
+    """What a user asks for, rendered and not checked yet."""
+
+    @property
+    def inputs(self) -> object:
+        """What the crew asks for."""
+
+    @property
+    def webhooks(self) -> object:
+        """The addresses to notify, or the word ``inbox``."""
+
+    @property
+    def meta(self) -> object:
+        """What the service echoes."""
+
+    @property
+    def restore_from(self) -> object:
+        """The id of the state that a Flow starts from."""
+
+
+class KickoffTask(RelatedTask, Protocol):
+    """The operator, as the start of one of its tries sees it."""
+
+    check_inputs: bool
+    cancel_on_kill: bool
+    on_unknown_outcome: str
+    wait_for_completion: bool
+    retry_from: str
+
+    @property
+    def log(self) -> Any:
+        """The task's logger, of a type of its own in each version of Airflow."""
+
+    @property
+    def poller(self) -> Poller:
+        """What polls for this task, with the hook of its connection."""
+
+    @property
+    def budget(self) -> Budget:
+        """What an execution may use."""
+
+    def report_unknown(self, request: str) -> None:
+        """Note that a POST may have arrived."""
+
+
+def request_of(task: KickoffArguments) -> Kickoff:
     """Return what an operator's arguments ask for; a new field of the request is read here.
 
     :raises CrewInvalidInput: it cannot be sent
@@ -35,10 +83,11 @@ def request_of(task: Any) -> Kickoff:
     meta = {} if task.meta is None else plain_object(task.meta, "meta")
     if "airflow" in meta:
         raise exceptions.CrewInvalidInput("meta.airflow: is filled in by this operator. Nothing was sent")
-    if task.restore_from is not None:
-        path_segment(task.restore_from)
+    restore_from: Any = task.restore_from
+    if restore_from is not None:
+        path_segment(restore_from)
     inputs, webhooks = checked_inputs(task.inputs), checked_webhooks(task.webhooks)
-    return Kickoff(inputs=inputs, webhooks=webhooks, meta=meta, restore_from=task.restore_from)
+    return Kickoff(inputs=inputs, webhooks=webhooks, meta=meta, restore_from=restore_from)
 
 
 def name_of(request: Kickoff, identity: Json, crew_conn_id: str) -> Json:
@@ -54,14 +103,14 @@ def name_of(request: Kickoff, identity: Json, crew_conn_id: str) -> Json:
     return {**given, "meta": meta, "webhooks": webhooks, "connection": crew_conn_id}
 
 
-def seen_from_outside(task: Any) -> Json:
+def seen_from_outside(task: RelatedTask) -> Json:
     """Return what a page of the service needs to link to this Airflow, and to leave a decision to it."""
     url, review = airflow_url(), binding_review(task)
     return {**({"base_url": url} if url else {}), **({"review": review} if review else {})}
 
 
-def binding_review(task: Any) -> Json | None:
-    """Return the first review after a task that not just anybody may decide alone."""
+def binding_review(task: RelatedTask) -> Json | None:
+    """Return the first review after a task that restricts reviewers or needs several approvals."""
     later = sorted(task.get_flat_relatives(upstream=False), key=lambda each: (len(each.task_id), each.task_id))
     for each in later:
         # A review, told by its arguments: its room lies above this one.
@@ -99,50 +148,54 @@ def checked_webhooks(webhooks: Any) -> Webhooks | str | None:
     raise exceptions.CrewInvalidInput(f"{problem}. Nothing was sent")
 
 
-def with_credentials(checked: Webhooks | str | None, hook: CrewHook) -> Webhooks | str | None:
+def with_credentials(checked: Webhooks | str | None, hook: ConnectedCrew) -> Webhooks | str | None:
     """Look credentials up before a POST is intended: one that is missing is not an unknown outcome."""
     return checked if isinstance(checked, str) else hook.with_credentials(checked)
 
 
-def check_inbox(checked: Webhooks | str | None, hook: CrewHook) -> None:
+def check_inbox(checked: Webhooks | str | None, hook: ConnectedCrew) -> None:
     """Refuse the word ``inbox`` before a POST is intended where there is none."""
     if isinstance(checked, str):
         registering.check(hook)
 
 
-def webhooks_to_send(
-    checked: Webhooks | str | None, context: Any, hook: CrewHook, ledger: PostRecord, execution_id: str | None = None
+def prepare_webhooks(
+    checked: Webhooks | str | None,
+    context: Any,
+    hook: ConnectedCrew,
+    record: PostRecord,
+    execution_id: str | None = None,
 ) -> Webhooks | None:
-    """Return what the POST that the ledger intends carries; for the inbox, register first."""
+    """Return what the POST that the record intends carries; for the inbox, register first."""
     if not isinstance(checked, str):
         return checked
-    key, url = ledger.record["idempotency_key"], ledger.added.get("inbox_url")
+    key, url = record.newest.idempotency_key, record.added.get("inbox_url")
     registration, webhooks = registering.register(context, hook, key, execution_id, url)
-    ledger.note(inbox=registration.as_dict())
+    record.mark_registered(registration.as_dict())
     return webhooks
 
 
-def added_address(checked: Webhooks | str | None, hook: CrewHook) -> Json:
+def added_address(checked: Webhooks | str | None, hook: ConnectedCrew) -> Json:
     """Return the inbox's URL as a POST's record keeps it, so that sent again it names the same addresses."""
     url = hook.connection.inbox_url if isinstance(checked, str) else None
     # One with a user and a password in it is not stored: if it changes, the request is another one.
     return {"inbox_url": url} if url and "@" not in url else {}
 
 
-def sender_of(checked: Webhooks | str | None, hook: CrewHook, ledger: PostRecord) -> Sender:
+def sender_of(checked: Webhooks | str | None, hook: ConnectedCrew, record: PostRecord) -> Sender:
     """Return the sender of a POST; of one that may be sent again, with the addresses that it had first."""
     connection = hook.connection
-    before = ledger.added_before(keyed=connection.idempotency_keys)
+    before = record.added_before(keyed=connection.idempotency_keys)
     return Sender.of(connection, checked, before.get("inbox_url"))
 
 
-def tell_inbox(context: Any, ledger: PostRecord, *, again: bool = False) -> None:
+def tell_inbox(context: Any, record: PostRecord, *, again: bool = False) -> None:
     """Record the answer's id for the inbox, if the POST went with it; ``again`` when an earlier try sent it."""
-    if ledger.record.get("inbox") and ledger.kickoff_id:
-        registering.posted(context, ledger.record["inbox"], ledger.kickoff_id, again=again)
+    if record.newest.inbox and record.kickoff_id:
+        registering.posted(context, record.newest.inbox, record.kickoff_id, again=again)
 
 
-def check_inputs(hook: CrewHook, inputs: Json, log: Any) -> CrewInputs | None:
+def check_inputs(hook: ConnectedCrew, inputs: Json, log: Any) -> CrewInputs | None:
     """Request the crew's inputs and compare; return them, None if the service does not report them.
 
     :raises CrewMissingInputs: a required input is missing
@@ -174,17 +227,14 @@ def missing_inputs(names: Iterable[str], asked: CrewInputs, inputs: Json) -> str
     return f"Missing inputs: {_listed(names)} (the crew asks for {_listed(asked.names)}; given: {_listed(inputs)})"
 
 
-def _warn(hook: CrewHook, asked: CrewInputs, missing: list[str], inputs: Json, log: Any) -> None:
+def _warn(hook: ConnectedCrew, asked: CrewInputs, missing: list[str], inputs: Json, log: Any) -> None:
     if missing and asked.required is None:
-        log.warning("%s. The service decides whether they are required", hook.mask(_lacking(missing)))
+        lacking = hook.mask(f"The crew asks for {_listed(missing)} too")
+        log.warning("%s. The service decides whether they are required", lacking)
     unasked = sorted(set(inputs) - set(asked.names))
     if unasked:
         warning = f"The crew did not ask for {_listed(unasked)}; it asks for {_listed(asked.names)}"
         log.warning("%s", hook.mask(warning))
-
-
-def _lacking(missing: list[str]) -> str:
-    return f"The crew asks for {_listed(missing)} too"
 
 
 def _listed(names: Iterable[str]) -> str:

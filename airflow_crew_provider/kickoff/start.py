@@ -1,62 +1,61 @@
-"""How one try of a kickoff comes to its execution: the one that an earlier try has started, or a new one."""
+"""Start an execution, or reattach to an earlier attempt's."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn
 
-from airflow_crew_provider.api.budget import Budget
+from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.compat.task_state import Attempt, task_identity, task_state_of
-from airflow_crew_provider.exceptions import CrewError, CrewKeyReused, CrewMissingInputs, CrewNotFound
-from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, Sender, fingerprint
+from airflow_crew_provider.exceptions import (
+    CrewAlreadyContinued,
+    CrewError,
+    CrewKeyReused,
+    CrewMissingInputs,
+    CrewNotFound,
+)
+from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, Sender, State, StoredPost, fingerprint
 from airflow_crew_provider.kickoff.request import (
+    KickoffTask,
     added_address,
     check_inbox,
     check_inputs,
     missing_inputs,
     name_of,
+    prepare_webhooks,
     seen_from_outside,
     sender_of,
     tell_inbox,
-    webhooks_to_send,
     with_credentials,
 )
-from airflow_crew_provider.models import CrewInputs, Execution, ExecutionState, Json, Kickoff, Started
+from airflow_crew_provider.models import REGION_FIELDS, CrewInputs, Execution, ExecutionState, Json, Kickoff, Started
 from airflow_crew_provider.stored_names import KICKOFF_STATE
 from airflow_crew_provider.wait import outcomes
-from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.watch import GRACE_FOR_UNKNOWN_ID, fate_of_stop, shortened
 
 WHAT_TO_CHECK = (
     "A second kickoff could run the crew twice, so none is sent. Check at the service whether an execution of this "
     "task runs (its meta.airflow names DAG, run, task and map index); then clear this task to start a new one"
 )
-UNKNOWN_SINCE = "unknown_since"  # in the record of an execution that its service does not know, epoch seconds
-
-
-@dataclass(frozen=True)
-class StartPolicy:
-    """What an operator says about its starts: the parameters of `CrewKickoffOperator` with the same names."""
-
-    check_inputs: bool
-    cancel_on_kill: bool
-    on_unknown_outcome: str
-    budget: Budget
+FROM_FAILED_TASK, FROM_START = RETRY_FROM = ("failed_task", "start")
+CONTINUED_BY = "continued_by"  # kept beside a POST that was refused: the execution that continues it already
+CONTINUED = "continue_from"  # what is added to a POST: the execution of an earlier try that it continues
 
 
 class KickoffStart:
-    """The start of one try: `open` reads what earlier tries have left, `execution` goes on with it or starts anew."""
+    """The start of one try: `open` reads the record, `start_or_reattach` returns the id of the execution."""
 
-    def __init__(self, context: Any, task: Any, poller: Poller, policy: StartPolicy) -> None:
-        self._context, self._task, self._poller, self._policy = context, task, poller, policy
-        self._hook, self._log = poller.hook, task.log
+    def __init__(self, context: Any, task: KickoffTask) -> None:
+        self._context, self._task = context, task
+        self._poller, self._hook, self._log = task.poller, task.poller.hook, task.log
         self.kickoff_id: str | None = None  # of the execution that runs, as soon as it is known
         self.sent_at: str | None = None  # when the POST was sent that is under way
         self._record: PostRecord | None = None
         self._asked: CrewInputs | None = None
         self._seen: Execution | CrewError | None = None
+        self._failed: str | None = None  # the execution of an earlier try that a new one may continue
 
     @property
     def record(self) -> PostRecord:
@@ -67,36 +66,39 @@ class KickoffStart:
     @property
     def view(self) -> str | None:
         """The path of the execution's page, where the service has named it."""
-        return self.record.record.get("view") or (self._seen.view if isinstance(self._seen, Execution) else None)
+        return self.record.newest.view or (self._seen.view if isinstance(self._seen, Execution) else None)
 
     def open(self) -> None:
-        """Read the record; refuse a retry whose earlier execution went over its budget, or could have."""
+        """Read the record; refuse a retry after an execution over its budget, by record or final usage."""
         attempt = Attempt.of(self._context, self._task)
         self._record = record = PostRecord(task_state_of(self._context, KICKOFF_STATE), attempt)
         record.forget_deleted_run()
         if record.cleared or not record.kickoff_id:
             return
-        passed = record.record.get(outcomes.OVER_BUDGET_RECORD) or self._passed_at_its_end()
+        passed = record.newest.over_budget or self._passed_at_its_end()
         if passed:
             outcomes.fail_over_budget(self._poller, record.kickoff_id, passed, self._log)
 
-    def execution(self, request: Kickoff) -> str:
+    def start_or_reattach(self, request: Kickoff) -> str:
         """Return the id of the execution that this task is about."""
         record = self.record
         record.fingerprint = fingerprint(name_of(request, task_identity(self._context), self._hook.crew_conn_id))
-        if record.earlier is Earlier.DONE and self._goes_on():
+        if record.earlier is Earlier.DONE and self._reattach():
             assert record.kickoff_id
             tell_inbox(self._context, record, again=True)
             return record.kickoff_id
+        if record.earlier is Earlier.UNKNOWN and (continued_by := record.newest.more.get(CONTINUED_BY)):
+            return self._adopt(continued_by)
         webhooks = with_credentials(request.webhooks, self._hook)
         check_inbox(webhooks, self._hook)
         sender = sender_of(webhooks, self._hook, record)
         if record.earlier is Earlier.UNKNOWN:
             self._settle_unknown(sender)
-        if self._policy.check_inputs:
+        if self._task.check_inputs:
             self._asked = check_inputs(self._hook, request.inputs, self._log)
+        self._decide_what_to_continue()
         if record.earlier is Earlier.ANOTHER:
-            self._leave_behind(sender)
+            self._leave_earlier_behind(sender)
         return self._send(replace(request, webhooks=webhooks), sender)
 
     # --- the POST ---
@@ -108,13 +110,15 @@ class KickoffStart:
         may differ each time and needs no record. Neither may hold a credential.
         """
         airflow = {**task_identity(self._context), **seen_from_outside(self._task)}
-        return {"airflow": airflow, **added_address(request.webhooks, self._hook)}
+        continued = {CONTINUED: self._failed} if self._failed else {}
+        return {"airflow": airflow, **added_address(request.webhooks, self._hook), **continued}
 
     def _with_added(self, request: Kickoff) -> Kickoff:
         """Return the request with what its record says was added; release 0.2.0 kept none, and added the identity."""
         airflow = self.record.added.get("airflow") or task_identity(self._context)
-        webhooks = webhooks_to_send(request.webhooks, self._context, self._hook, self.record)
-        return replace(request, meta={**(request.meta or {}), "airflow": airflow}, webhooks=webhooks)
+        webhooks = prepare_webhooks(request.webhooks, self._context, self._hook, self.record)
+        meta = {**(request.meta or {}), "airflow": airflow}
+        return replace(request, meta=meta, webhooks=webhooks, continue_from=self.record.added.get(CONTINUED))
 
     def _send(self, request: Kickoff, sender: Sender) -> str:
         keyed = self._hook.connection.idempotency_keys
@@ -123,18 +127,23 @@ class KickoffStart:
             sent = replace(self._with_added(request), idempotency_key=key if keyed else None)
             self.kickoff_id, self.sent_at = None, _utc(time.time())
             started = self._hook.send_kickoff(sent)
+        except CrewAlreadyContinued as error:
+            self.record.note(**{CONTINUED_BY: error.kickoff_id})
+            return self._adopt(error.kickoff_id)
         except CrewError as error:
-            self._not_started(self._worded(error, request.inputs))
+            if self._is_not_continued(error):
+                return self._send(request, sender)
+            self._fail_without_answer(self._worded(error, request.inputs))
         self.kickoff_id = kickoff_id = started.kickoff_id
         metrics.started(self._hook.crew_conn_id)
         self._log.info("Started execution %s of the crew at connection %s", kickoff_id, self._hook.crew_conn_id)
-        self._write_down(started)
+        self._record_id(started)
         tell_inbox(self._context, self.record)
         return kickoff_id
 
-    def _write_down(self, started: Started) -> None:
+    def _record_id(self, started: Started) -> None:
         try:
-            self.record.done(started.kickoff_id, started.view)
+            self.record.record_id(started.kickoff_id, started.view)
         except Exception as error:  # whatever it is: the execution runs, and its id must not get lost
             self._log.error(
                 "Execution %s was started, but its id could not be recorded: %s. If this try fails, the next one finds "
@@ -143,8 +152,8 @@ class KickoffStart:
                 error,
             )
 
-    def _not_started(self, error: CrewError) -> NoReturn:
-        if self.record.failed(error):
+    def _fail_without_answer(self, error: CrewError) -> NoReturn:
+        if self.record.withdraw_if_refused(error):
             raise error
         self._task.report_unknown("kickoff")
         if self._may_send_again and not isinstance(error, CrewKeyReused):
@@ -158,28 +167,90 @@ class KickoffStart:
         message = self._hook.mask(missing_inputs(error.names, self._asked, inputs))
         return CrewMissingInputs(error.names, error.status_code, error.method, error.path, message)
 
+    # --- an execution that continues another ---
+
+    def _decide_what_to_continue(self) -> None:
+        """Leave out the execution that failed where the service does not say that it continues such."""
+        if self._failed is None or self.record.earlier is Earlier.UNKNOWN:
+            return  # or it was decided when the POST was sent first
+        try:
+            asked = self._asked or self._hook.inputs()
+        except CrewError as error:
+            why = f"whether the service can continue it is not known ({error})"
+        else:
+            if asked.continues:
+                self._log.info("Continuing execution %s from the task that failed", self._failed)
+                return
+            why = "the service cannot continue it"
+        self._log.info("Starting from the beginning, since %s", why)
+        self._failed = None
+
+    def _is_not_continued(self, error: CrewError) -> bool:
+        """Whether the service has refused only to continue an execution, and has started nothing."""
+        failed = self.record.added.get(CONTINUED)
+        refused = isinstance(error, CrewNotFound) or (isinstance(error, CrewMissingInputs) and not error.names)
+        if not failed or not refused or not self.record.withdraw_if_refused(error):
+            return False
+        why = str(error).removesuffix(".")
+        self._log.warning("Execution %s is not continued: %s. Starting from the beginning", failed, why)
+        self._failed = None
+        return True
+
+    def _adopt(self, continued_by: str) -> str:
+        """Go on with the execution that continues the failed one, if this task has started it; never start another.
+
+        Until that is known, the POST stays recorded as one without an answer, so that no later try sends another beside
+        it.
+        """
+        said = f"Execution {continued_by} already continues {self.record.added.get(CONTINUED)}"
+        if not self.record.same_request:
+            raise outcomes.CrewTaskFailed(f"{said}, and the request has changed since. {WHAT_TO_CHECK}")
+        try:
+            found = self._hook.client.send(endpoints.details(continued_by)).found or {}
+        except CrewError as problem:
+            raise outcomes.CrewTryFailed(f"{said}, and what has started it is not known ({problem})") from problem
+        meta = found.get("meta")
+        airflow = meta.get("airflow") if isinstance(meta, dict) else None
+        mine = task_identity(self._context)
+        names = {*mine, *REGION_FIELDS}
+        if not isinstance(airflow, dict) or any(airflow.get(name) != mine.get(name) for name in names):
+            raise outcomes.CrewTaskFailed(f"{said}, and this task has not started it. {WHAT_TO_CHECK}")
+        self._log.info("%s, and an earlier try has started it; going on with it", said)
+        self.kickoff_id = continued_by
+        self.record.adopt(continued_by)
+        tell_inbox(self._context, self.record, again=True)
+        return continued_by
+
     # --- what an earlier try has left ---
 
-    def _look(self) -> Execution | CrewError:
+    def _poll_earlier(self) -> Execution | CrewError:
         """Poll the execution of an earlier try, once for all that is decided by it."""
         assert self.record.kickoff_id
         if self._seen is None:
-            self._seen = self._poller.poll(self.record.kickoff_id)
+            self._seen = self._poll(self.record.kickoff_id)
         return self._seen
 
-    def _passed_at_its_end(self) -> str:
-        reply = self._look() if self._policy.budget.limits else None
-        failed = isinstance(reply, Execution) and reply.state is ExecutionState.ERROR
-        return self._policy.budget.passed_by(reply.usage) if isinstance(reply, Execution) and failed else ""
+    def _poll(self, kickoff_id: str) -> Execution | CrewError:
+        """Poll the execution on record; once its service shows it, it is not unknown any more."""
+        reply = self._poller.poll(kickoff_id)
+        if isinstance(reply, Execution) and self.record.newest.unknown_since:
+            self.record.mark_unknown_since(None)
+        return reply
 
-    def _goes_on(self) -> bool:
-        """Whether the execution of an earlier try is the one of this task; not if it failed."""
+    def _passed_at_its_end(self) -> str:
+        reply = self._poll_earlier() if self._task.budget.limits else None
+        failed = isinstance(reply, Execution) and reply.state is ExecutionState.ERROR
+        return self._task.budget.passed_by(reply.usage) if isinstance(reply, Execution) and failed else ""
+
+    def _reattach(self) -> bool:
+        """Go on with the execution of an earlier try, unless it failed; return whether that is so."""
         self.kickoff_id = self.record.kickoff_id
-        reply = self._look()
+        reply = self._poll_earlier()
         if isinstance(reply, Execution) and reply.state is ExecutionState.ERROR:
             why = shortened(reply.error or "")
             self._log.info("Execution %s of an earlier try failed: %s. Starting another", reply.kickoff_id, why)
-            self.record.note(finished=True)
+            self.record.mark_finished()
+            self._failed = self.record.kickoff_id if self._may_continue else None
             return False
         seen = f"is {reply.state}" if isinstance(reply, Execution) else f"could not be polled ({reply})"
         self._log.info("An earlier try started execution %s, which %s; going on with it", self.kickoff_id, seen)
@@ -187,11 +258,11 @@ class KickoffStart:
 
     def _settle_unknown(self, sender: Sender) -> None:
         """Handle a kickoff of an earlier try whose outcome was never recorded."""
-        said = f"An earlier try sent a kickoff at {_time(self.record.record)} and its outcome is unknown"
+        said = f"An earlier try sent a kickoff at {_sent_at(self.record.newest)} and its outcome is unknown"
         if not self._may_send_again:
             raise outcomes.CrewTaskFailed(f"{said}. {WHAT_TO_CHECK}")
         changed = self.record.changes(sender)
-        asked_for = self._policy.on_unknown_outcome == "retry"
+        asked_for = self._task.on_unknown_outcome == "retry"
         if changed and (self.record.sent_by_another(sender) or not asked_for):
             now = f"Connection {self._hook.crew_conn_id!r} has another sender now: {', '.join(changed)} changed"
             raise outcomes.CrewTaskFailed(f"{said}. {now}, so the service may not recognize it. {WHAT_TO_CHECK}")
@@ -199,23 +270,30 @@ class KickoffStart:
             raise outcomes.CrewTaskFailed(
                 f"{said}; it was for another request, so its key cannot be used. {WHAT_TO_CHECK}"
             )
+        if self._may_continue and self.record.same_request:
+            self._failed = self.record.added.get(CONTINUED)
         self._log.warning("%s; sending it again", said)
 
     @property
-    def _may_send_again(self) -> bool:
-        return self._policy.on_unknown_outcome == "retry" or self._hook.connection.idempotency_keys
+    def _may_continue(self) -> bool:
+        return self._task.wait_for_completion and self._task.retry_from == FROM_FAILED_TASK
 
-    def _leave_behind(self, sender: Sender) -> None:
+    @property
+    def _may_send_again(self) -> bool:
+        keyed = self._hook.connection.idempotency_keys
+        return self._task.on_unknown_outcome == "retry" or self.record.was_keyed(keyed=keyed)
+
+    def _leave_earlier_behind(self, sender: Sender) -> None:
         """Stop the execution from before a clear or a change of the request, if it still runs."""
         record = self.record
         why = "The task was cleared" if record.cleared else "The request has changed"
         if not record.kickoff_id:
             self._log.warning("%s; an earlier kickoff has an unknown outcome. Starting a new execution", why)
             return
-        over, fate = self._end_of_earlier(record.kickoff_id, sender)
+        over, fate = self._stop_earlier(record.kickoff_id, sender)
         if over:
-            record.note(finished=True)
-        elif not record.cleared and self._policy.on_unknown_outcome != "retry":
+            record.mark_finished()
+        elif not record.cleared and self._task.on_unknown_outcome != "retry":
             raise outcomes.CrewTryFailed(
                 f"{why} since execution {record.kickoff_id} was started. {fate}. No second execution is started while "
                 "the first may run. A retry checks again; clear this task to start a new one anyway, or see to it that "
@@ -223,24 +301,22 @@ class KickoffStart:
             )
         self._log.warning("%s. %s. Starting a new execution", why, fate)
 
-    def _end_of_earlier(self, kickoff_id: str, sender: Sender) -> tuple[bool, str]:
-        """Return whether an earlier execution is over, and a sentence on its fate; stop it first if asked to."""
-        reply = self._look()
+    def _stop_earlier(self, kickoff_id: str, sender: Sender) -> tuple[bool, str]:
+        """Stop an earlier execution if asked to; return whether it is over, and a sentence on its fate."""
+        reply = self._poll_earlier()
         over = outcomes.is_over(reply)
-        if over or not self._policy.cancel_on_kill:
+        if over or not self._task.cancel_on_kill:
             return over, f"The earlier execution {kickoff_id} is {_state(reply)}"
         try:
             stopped = self._hook.stop(kickoff_id)
         except CrewError as error:
             return False, fate_of_stop(kickoff_id, error)
-        after = reply if stopped else self._poller.poll(kickoff_id)
+        after = reply if stopped else self._poll(kickoff_id)
         if isinstance(after, CrewNotFound):
-            return self._is_forgotten(kickoff_id, sender)
-        if isinstance(after, Execution) and self.record.record.get(UNKNOWN_SINCE):
-            self.record.note(**{UNKNOWN_SINCE: None})
+            return self._judge_unknown(kickoff_id, sender)
         return stopped or outcomes.is_over(after), fate_of_stop(kickoff_id, stopped)
 
-    def _is_forgotten(self, kickoff_id: str, sender: Sender) -> tuple[bool, str]:
+    def _judge_unknown(self, kickoff_id: str, sender: Sender) -> tuple[bool, str]:
         """Return whether an execution that could not be stopped is believed to be gone, and a sentence on its fate.
 
         A gateway, another deployment and another token's user show a running execution as not found too. So the place
@@ -254,10 +330,10 @@ class KickoffStart:
             self._hook.inputs()
         except CrewError as error:
             return False, f"{not_known}, and does not answer GET /inputs ({error})"
-        now, since = time.time(), self.record.record.get(UNKNOWN_SINCE)
+        now, since = time.time(), self.record.newest.unknown_since
         if not since:
             since = now
-            self.record.note(**{UNKNOWN_SINCE: now})
+            self.record.mark_unknown_since(now)
         said = f"{not_known} since {_utc(since)}"
         if now - since < GRACE_FOR_UNKNOWN_ID:
             return False, f"{said}, which counts as its end after {GRACE_FOR_UNKNOWN_ID:.0f} s"
@@ -269,21 +345,21 @@ class KickoffStart:
         """Return what earlier tries have started, as far as the record proves it."""
         if self._record is None:
             return "This try sent nothing; what earlier tries have started is not known"
-        open_posts = [post for post in self._record.posts if not post.get("finished")]
+        open_posts = [post for post in self._record.posts if post.state is not State.OVER]
         if not open_posts:
             return "No execution was started"
         return f"This try started nothing, but {'; '.join(map(_left_by, open_posts[:3]))}"
 
 
-def _left_by(post: Json) -> str:
-    by = f"try {post['try_number']}" if "try_number" in post else "an earlier try"
-    if post.get("kickoff_id"):
-        return f"execution {post['kickoff_id']}, which {by} started at {_time(post)}, may still run"
-    return f"the outcome of a kickoff that {by} sent at {_time(post)} is unknown, so an execution may run"
+def _left_by(post: StoredPost) -> str:
+    by = f"try {post.attempt['try_number']}" if "try_number" in post.attempt else "an earlier try"
+    if post.kickoff_id:
+        return f"execution {post.kickoff_id}, which {by} started at {_sent_at(post)}, may still run"
+    return f"the outcome of a kickoff that {by} sent at {_sent_at(post)} is unknown, so an execution may run"
 
 
-def _time(post: Json) -> str:
-    return _utc(float(post.get("first_at") or post.get("intended_at") or 0))
+def _sent_at(post: StoredPost) -> str:
+    return _utc(post.first_at or post.intended_at)
 
 
 def _utc(seconds: float) -> str:

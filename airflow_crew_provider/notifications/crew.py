@@ -1,4 +1,4 @@
-"""Notifies people of a waiting review: the subject and a link to the form, sent by any notifier of Airflow."""
+"""Notifies people of a waiting review: the subject and a link to the form, sent with any Airflow notifier."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _BEGINNINGS = re.compile(r"{(?=[{%#])")
 
 
 class CrewReviewNotifier(BaseNotifier):
-    """Send the subject of a waiting review and the link to its form by a notifier of another provider.
+    """Send a waiting review's subject and form link with another provider's notifier.
 
-    The link opens the form and answers nothing: it carries neither an option nor feedback, and no draft.
+    The link opens the form but answers nothing: it carries neither an option nor feedback nor a draft.
 
     :param send: takes the subject and the link and returns the notifier that sends them
-    :param base_url: the address of Airflow's UI; by default that of its configuration, ``[api] base_url``
+    :param base_url: the address of Airflow's UI; by default ``[api] base_url`` of its configuration
     """
 
     def __init__(self, send: Callable[[str, str], BaseNotifier], base_url: str | None = None) -> None:
@@ -26,15 +26,15 @@ class CrewReviewNotifier(BaseNotifier):
         self.base_url = base_url
 
     def notify(self, context: Any) -> None:
-        """Make the notifier for this review and call it."""
+        """Create the notifier for this review and call it."""
         review = context["task"]
         link = review.generate_link_to_ui_from_context(context=context, base_url=self.base_url)
         self.send(_no_template(review.subject), _no_template(link))(context)
 
 
 def _no_template(text: str) -> str:
-    """Return text that looks the same and that Jinja leaves alone: a notifier renders what it is given.
+    """Return text that looks the same but that Jinja leaves alone: notifiers render their arguments.
 
-    A crew's words, or those of whoever starts a run, could name any connection's password otherwise.
+    Otherwise the words of a crew, or of whoever starts a run, could read any connection's password.
     """
     return _BEGINNINGS.sub(lambda found: found[0] + "\N{WORD JOINER}", text)

@@ -12,11 +12,11 @@ from airflow.providers.common.compat.sdk import XComArg, conf
 from airflow_crew_provider.compat.arguments import WaitArguments
 from airflow_crew_provider.compat.task_state import Attempt, task_state_of
 from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed, CrewNotFound, CrewTimeout, CrewUnauthorized
-from airflow_crew_provider.flows.source import note_run
 from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.inbox.registering import note_run
 from airflow_crew_provider.kickoff.post_record import PostRecord
 from airflow_crew_provider.kickoff.request import refuse_literal_credentials, request_of
-from airflow_crew_provider.kickoff.start import WHAT_TO_CHECK, KickoffStart, StartPolicy
+from airflow_crew_provider.kickoff.start import FROM_FAILED_TASK, RETRY_FROM, WHAT_TO_CHECK, KickoffStart
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Execution, ExecutionState, Json, Webhooks
 from airflow_crew_provider.stored_names import KICKOFF_ID_KEY, KICKOFF_STATE
@@ -45,8 +45,11 @@ class CrewKickoffOperator(WaitingTask):
     :param timeout: how long to wait, in seconds or as a timedelta; None for no end
     :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out
     :param on_unknown_outcome: after a lost answer: ``fail``, or ``retry`` and risk a second execution
+    :param retry_from: where a retry goes on after an execution that failed, with ``wait_for_completion``: at its
+        ``failed_task``, where the service can continue an execution, or at the ``start``
     """
 
+    hook_class = CrewHook
     template_fields: Sequence[str] = ("inputs", "webhooks", "meta", "restore_from", "crew_conn_id", "output_to")
     template_fields_renderers: ClassVar[dict[str, str]] = {"inputs": "json", "webhooks": "json", "meta": "json"}
     operator_extra_links = (CrewExecutionLink(),)
@@ -67,6 +70,7 @@ class CrewKickoffOperator(WaitingTask):
         timeout: float | str | timedelta | None = None,
         cancel_on_kill: bool = True,
         on_unknown_outcome: str = "fail",
+        retry_from: str = FROM_FAILED_TASK,
         **kwargs: Unpack[WaitArguments],
     ) -> None:
         super().__init__(**kwargs)
@@ -77,6 +81,8 @@ class CrewKickoffOperator(WaitingTask):
             raise ValueError(f"{self.output_rules.names[0]} needs wait_for_completion=True, or belongs to the sensor")
         if on_unknown_outcome not in ("fail", "retry"):
             raise ValueError(f"on_unknown_outcome must be 'fail' or 'retry', not {on_unknown_outcome!r}")
+        if retry_from not in RETRY_FROM:
+            raise ValueError(f"retry_from must be 'failed_task' or 'start', not {retry_from!r}")
         self.inputs: Any = inputs
         self.webhooks = webhooks.as_dict() if isinstance(webhooks, Webhooks) else webhooks
         self.meta = meta
@@ -89,6 +95,7 @@ class CrewKickoffOperator(WaitingTask):
         self.timeout = timeout
         self.cancel_on_kill = cancel_on_kill
         self.on_unknown_outcome = on_unknown_outcome
+        self.retry_from = retry_from
         self.schema_of_waits: Any = None  # what the waits of `crew_with_review` demand of the output
         self._starting: KickoffStart | None = None
         self._kickoff_id: str | None = None
@@ -99,7 +106,7 @@ class CrewKickoffOperator(WaitingTask):
         self._ti = context["ti"]
         kickoff_id = self._start(context)
         if not self.wait_for_completion:
-            self._over(context)
+            self._close_record(context)
             return kickoff_id
         watch = self._watch(context, kickoff_id)
         if self.deferrable:
@@ -124,18 +131,18 @@ class CrewKickoffOperator(WaitingTask):
     # --- starting ---
 
     def _start(self, context: Any) -> str:
-        policy = StartPolicy(self.check_inputs, self.cancel_on_kill, self.on_unknown_outcome, self.budget)
-        self._starting = start = KickoffStart(context, self, self.poller, policy)
+        self._starting = start = KickoffStart(context, self)
         try:
-            self._watch(context, "")  # refuses times that are none before anything is sent
+            self._watch(context, "")  # validates durations before anything is sent
             start.open()
             for rules in (self.output_rules, OutputRules(self.schema_of_waits)):
                 rules.refuse_unusable()
-            kickoff_id = self._kickoff_id = start.execution(request_of(self))
+            kickoff_id = self._kickoff_id = start.start_or_reattach(request_of(self))
             self.report(context, ExecutionState.RUNNING, kickoff_id)
             context["ti"].xcom_push(key=KICKOFF_ID_KEY, value=kickoff_id)
             self.__dict__["_view"] = start.view
-            push_execution(context, self.hook, kickoff_id, view=start.view)
+            # A try that goes on with an execution only knows of it from a record, which may be another's.
+            push_execution(context, self.hook, kickoff_id, view=start.view, is_own=start.sent_at is not None)
             self.note_run(context, kickoff_id)
             return kickoff_id
         except CrewError as error:
@@ -167,20 +174,20 @@ class CrewKickoffOperator(WaitingTask):
 
     def completed(self, context: Any, execution: Execution) -> Json:
         """Return the record of the completed execution."""
-        self._over(context, finished=True)
+        self._close_record(context, finished=True)
         return execution.record()
 
-    def _over(self, context: Any, **known: bool) -> None:
+    def _close_record(self, context: Any, *, finished: bool = False) -> None:
         """Record that the task has ended; its result is not lost if that fails."""
         try:
-            self._record(context).over(**known)
+            self._record(context).close(finished=finished)
         except CrewError as error:
             self.log.warning("The end of this task could not be stored: %s", error)
 
     def record_over_budget(self, context: Any, passed: str) -> None:
         """Record it, so that a retry starts nothing; where that fails, the service's figures tell the retry."""
         try:
-            self._record(context).note(**{outcomes.OVER_BUDGET_RECORD: passed})
+            self._record(context).mark_over_budget(passed)
         except CrewError as error:
             self.log.warning("That the budget is passed could not be stored: %s", error)
 
@@ -190,7 +197,8 @@ class CrewKickoffOperator(WaitingTask):
     def failed(self, watch: Watch, error: str) -> NoReturn:
         """Fail so that a retry starts a new execution."""
         failure = CrewExecutionFailed(watch.kickoff_id, error)
-        raise outcomes.CrewTryFailed(f"{failure}. A retry of this task starts a new execution") from failure
+        where = ", from the failed task where the service can" if self.retry_from == FROM_FAILED_TASK else ""
+        raise outcomes.CrewTryFailed(f"{failure}. A retry of this task starts a new execution{where}") from failure
 
     def timed_out(self, watch: Watch, message: str) -> NoReturn:
         """Fail, and stop the execution if that was asked for."""

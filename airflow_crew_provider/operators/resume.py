@@ -1,4 +1,4 @@
-"""The operator that sends a person's answer, once, and only to the draft it was given for."""
+"""The operator that sends a person's answer once, and only for the draft it was given for."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ from airflow_crew_provider.wait.watch import COMPLETED
 
 
 class CrewResumeOperator(CrewTask):
-    """Hand a person's answer to an execution that waits for it, once; return the kickoff id to poll next.
+    """Send a person's answer to the waiting execution once; return the kickoff id to poll next.
 
     Given a completed record it sends nothing and returns the record's kickoff id.
 
     :param review: the review of `CrewReviewOperator`, or the completed record that it passed on; instead of the four
         fields below (templated)
     :param execution_id: the id of the first kickoff (templated)
-    :param crew_task_id: the service's id of the task that waits (templated)
-    :param human_feedback: what the person says; a rejection needs it (templated)
+    :param crew_task_id: the service's id of the waiting task (templated)
+    :param human_feedback: the person's feedback; required for a rejection (templated)
     :param is_approve: a bool, or the words true or false; anything else is refused (templated)
-    :param outcome: of a Flow: the chosen outcome; then ``is_approve`` may be left out (templated)
+    :param outcome: for a Flow: the chosen outcome; you can then omit ``is_approve`` (templated)
     :param webhooks: the kickoff's webhooks again, or the word ``inbox``; with None notifications stop (templated)
-    :param has_next_round: whether a wait and a review of a new draft follow; then an edit of a draft that somebody else
-        has sent back is not sent and the task succeeds, else it fails
+    :param has_next_round: whether a wait and a review of a new draft follow; if so, an edit of a draft that somebody
+        else sent back is not sent but the task succeeds; otherwise it fails
     :param crew_conn_id: the connection of type ``crew`` (templated)
     """
 
+    hook_class = CrewHook
     template_fields: Sequence[str] = ("review", *FIELDS, "webhooks", "crew_conn_id")
     template_fields_renderers: ClassVar[dict[str, str]] = {"review": "json", "webhooks": "json"}
     operator_extra_links = (CrewExecutionLink(),)
@@ -74,16 +75,16 @@ class CrewResumeOperator(CrewTask):
 
     @ends_in_a_sentence
     def execute(self, context: Any) -> str:
-        """Send the answer, or find what an earlier run of this task has sent."""
+        """Send the answer, or find out what an earlier run of this task sent."""
         try:
             completed = self._completed()
             if completed is not None:
                 return self._pass_on(context, completed)
             answer = self._answer()
             resuming = Resuming(context, self, answer, checked_webhooks(self.webhooks))
-            kickoff_id = resuming.kickoff_id()
+            kickoff_id = resuming.send_once()
             decided_at = record_of(self.review, "review").get("decided_at") if self.review is not None else None
-            said = {"decided_at": decided_at, **resuming.said(kickoff_id)}
+            said = {"decided_at": decided_at, **resuming.said(kickoff_id).to_json()}
             self.report(context, ExecutionState.RUNNING, kickoff_id, execution_id=answer.execution_id)
             context["ti"].xcom_push(key=RESUME_KEY, value=said)
             context["ti"].xcom_push(key=EXECUTION_ID_KEY, value=answer.execution_id)
@@ -93,7 +94,7 @@ class CrewResumeOperator(CrewTask):
         return kickoff_id
 
     def _completed(self) -> Json | None:
-        """Return the completed record that a review has passed on; None for an answer of a person."""
+        """Return the completed record that a review passed on; None for a person's answer."""
         if self.review is None:
             return None
         given = record_of(self.review, "review")
@@ -103,26 +104,26 @@ class CrewResumeOperator(CrewTask):
         kickoff_id, execution_id = completed.get("kickoff_id") or "", completed.get("execution_id") or ""
         for each in (kickoff_id, execution_id):
             path_segment(each)
-        self.log.info("Execution %s is completed; there is nothing to answer and nothing is sent", execution_id)
+        self.log.info("Execution %s is completed; there is nothing to answer, so nothing is sent", execution_id)
         context["ti"].xcom_push(key=EXECUTION_ID_KEY, value=execution_id)
         push_execution_of(context, self.crew_conn_id, completed, self.log)
         return kickoff_id
 
     @property
     def _view(self) -> str | None:
-        """The path of the execution's page, where the review names it."""
+        """The path of the execution's page, if the review names it."""
         return record_of(self.review, "review").get("view") if self.review is not None else None
 
     def _answer(self) -> ReviewAnswer:
         given = [name for name in FIELDS if getattr(self, name) is not None]
         if self.review is not None and given:
             raise CrewInvalidInput(
-                f"Give either review or the four fields, not both ({', '.join(given)}); nothing was sent"
+                f"Pass either review or the four fields, not both ({', '.join(given)}); nothing was sent"
             )
         source = record_of(self.review, "review") if self.review is not None else {n: getattr(self, n) for n in FIELDS}
         answer = ReviewAnswer.of(source)
         if answer.outcome is None and answer.is_approve and not reads_like_approval(answer.human_feedback):
             self.log.warning(
-                "The approval carries a text. A live deployment decides by the text alone and may run the task again"
+                "The approval contains text. A live deployment decides by the text alone and may run the task again"
             )
         return answer

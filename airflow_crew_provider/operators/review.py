@@ -1,4 +1,4 @@
-"""A person reads the draft in Airflow and approves it or asks for a revision. Needs Airflow 3.1 or newer."""
+"""A person reads the draft in Airflow and approves it or requests a revision. Needs Airflow 3.1 or newer."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ APPROVE, REVISE = "approve", "revise"
 
 
 class CrewReviewOperator(AskingTask):
-    """Show a draft to a person in Airflow and return the review; no worker slot is held meanwhile.
+    """Show a draft to a person in Airflow and return the review; no worker slot is held while it waits.
 
     A completed record needs no review: the task returns it, and `CrewResumeOperator` passes it on.
 
-    The arguments of `HITLOperator` hold too: ``notifiers``, ``assigned_users``. ``execution_timeout`` is for this
-    task's own work and never for the person.
+    It also accepts arguments of `HITLOperator`, such as ``notifiers``. ``execution_timeout`` limits this
+    task's own work, never the person.
 
     :param pending: the record of an execution that waits for a person (templated)
     :param subject: the headline; by default the crew's task, its agent and the round (templated)
-    :param body: what is shown, Markdown, instead of the page with the draft (templated)
-    :param previous: the review of the round before, which is shown too, with what has changed in the draft (templated)
+    :param body: Markdown that replaces the page with the draft (templated)
+    :param previous: the previous round's review, to show it and the draft's changes since (templated)
     :param round_number: the number of this round, from 1
-    :param max_rounds: how many there are; in the last one a revision fails the task
-    :param response_timeout: how long to wait for the person, in seconds or as a timedelta; None for no end
-    :param assigned_users: who may answer: ids of users, or dicts with ``id`` and ``name``; None for everybody
-    :param on_timeout: at that deadline: ``fail``, ``{"revise": "text"}``, or ``approve``
-    :param options: the words to approve and to revise, in this order; a Flow's outcomes take their place
-    :param escalate: pairs of a time (seconds or a timedelta) and users or notifiers, one or several: when nobody has
-        answered by then, the notifiers are called, and the users may answer too
+    :param max_rounds: the number of rounds; a revision in the last one fails the task
+    :param response_timeout: how long to wait for the person, in seconds or as a timedelta; None for no deadline
+    :param assigned_users: who may answer: user ids, or dicts with ``id`` and ``name``; None for everybody
+    :param on_timeout: at the deadline: ``fail``, ``{"revise": "text"}``, or ``approve``
+    :param options: labels of the two buttons, the approving one first; a Flow's outcomes replace them
+    :param escalate: pairs of a time (seconds or a timedelta) and users or notifiers, one or several: if nobody has
+        answered by then, the notifiers are called, and the users may also answer
     :param approvals: how many different people must approve; a revision by any of them counts at once
-    :param allow_edit: let the person edit the draft in the form; an approval then brings the edited text
-    :param skip_completed: with a completed record, skip this task and those after it instead of passing it on
-    :param output_schema: what the output must match; how a draft violates it is shown
+    :param allow_edit: let the person edit the draft in the form; an approval then sends the edited text
+    :param skip_completed: with a completed record, skip this task and those downstream instead of passing it on
+    :param output_schema: schema of the output; the form shows a draft's violations
     :param on_schema_mismatch: ``fail``: only show it; ``revise``: send such a draft back once, before asking
     :param crew_conn_id: the connection of type ``crew``, for the link to the console (templated)
     """
@@ -81,17 +81,17 @@ class CrewReviewOperator(AskingTask):
         **kwargs: Unpack[QuestionArguments],
     ) -> None:
         given: dict[str, Any] = {**kwargs}
-        if given.get("defaults") in (options[0], [options[0]]):  # in HITLOperator's own words
+        if given.get("defaults") in (options[0], [options[0]]):  # named as in HITLOperator
             on_timeout = given.pop("defaults") and APPROVE
         response_timeout = people.response_time(response_timeout)
         policy = people.deadline_policy(on_timeout, response_timeout)
         escalation = people.Escalation.of(escalate, people.reviewers(assigned_users), response_timeout)
         people.refuse_foreign(options, given)
         answer.refuse_bad_policy(output_schema, on_schema_mismatch)
-        # A retry asks again after a crash; what a person has decided, or left undecided, ends the task for good.
+        # A retry asks again after a crash; a person's decision, or lack of one, ends the task for good.
         given = {**at_least(given.get("default_args"), timedelta(seconds=10)), **given}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that execution_timeout becomes the person's: it does not, see below
+            warnings.simplefilter("ignore")  # it says that execution_timeout applies to the person; see below
             super().__init__(
                 subject=subject or "",
                 body=body,
@@ -102,7 +102,7 @@ class CrewReviewOperator(AskingTask):
                 **given,
             )
         self._keep_timeouts_apart(response_timeout)
-        # Set here, since Airflow hands the DAG's own params to `params` where the DAG has some.
+        # Set here, because Airflow passes the DAG's params, if any, to `params`.
         self.params = form_params(self, feedback_hint({}))
         self.words = list(options)
         self.pending: Any = pending
@@ -120,8 +120,8 @@ class CrewReviewOperator(AskingTask):
         self.crew_conn_id = crew_conn_id
 
     def rules(self) -> ReviewRules:
-        """Return what this task asks, by its arguments as they were rendered."""
-        upstream, whole = sorted(self.upstream_task_ids), "the record that was given to this task"
+        """Return what this task asks, from its rendered arguments."""
+        upstream, whole = sorted(self.upstream_task_ids), "the record passed to this task"
         if len(upstream) == 1:
             whole = f"the XCom `return_value` of task `{upstream[0]}`"
         return ReviewRules(
@@ -135,6 +135,7 @@ class CrewReviewOperator(AskingTask):
             allow_edit=self.allow_edit,
             approvals=self.approvals,
             escalation=self.escalation,
+            may_answer=self.escalation.may_answer,
             output_schema=self.output_schema,
             on_schema_mismatch=self.on_schema_mismatch,
             crew_conn_id=self.crew_conn_id,
@@ -155,9 +156,9 @@ class CrewReviewOperator(AskingTask):
     def execute_complete(
         self, context: Any, event: Json, until: str | None = None, shown: Json | None = None, step: bool = False
     ) -> Json:
-        """Return the review; an answer that cannot be one is not taken, and the person is asked again."""
+        """Return the review; if the answer is invalid, do not accept it and ask again."""
         question = Question(context, self, self.rules())
-        # Release 0.1 parked without what was shown.
+        # Release 0.1 did not store what was shown.
         shown = shown or answer.shown_draft(question.rules.record())
         question.hold_to(shown)
         decision = Decision(question, shown, until)
@@ -178,6 +179,6 @@ class CrewReviewOperator(AskingTask):
 
 
 def task_of_review(given: Any) -> str | None:
-    """Return the id of the review task whose XCom is given; None for anything else."""
+    """Return the id of the review task whose XCom this is; None for anything else."""
     task = given.operator if isinstance(given, XComArg) and hasattr(given, "operator") else None
     return task.task_id if isinstance(task, CrewReviewOperator) else None

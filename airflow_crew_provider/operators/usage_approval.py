@@ -8,7 +8,16 @@ from typing import Any, ClassVar, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, XComArg
 
-from airflow_crew_provider.api.budget import ASK, FAIL, IGNORE, Budget, refuse_bad_choice, refuse_bad_limit, used_in
+from airflow_crew_provider.api.budget import (
+    ASK,
+    FAIL,
+    IGNORE,
+    Budget,
+    judged,
+    refuse_bad_choice,
+    refuse_bad_limit,
+    used_in,
+)
 from airflow_crew_provider.api.values import record_or_none
 from airflow_crew_provider.compat.arguments import QuestionArguments
 from airflow_crew_provider.hooks.crew import CrewHook
@@ -27,17 +36,18 @@ from airflow_crew_provider.wait.task import push_execution_of
 class CrewUsageApprovalOperator(AskingTask):
     """Return a completed record; ask a person first if its execution has used more than the DAG allows.
 
-    Approved, the record goes on as it is. Rejected, this task and so those after it are skipped, or it fails. Nothing
-    is sent to the crew service. The arguments of `HITLOperator` hold too: ``notifiers``, ``defaults``.
+    On approval, the record is passed on unchanged. On rejection, this task and those downstream are skipped, or it
+    fails. Nothing is sent to the crew service. It also accepts arguments of `HITLOperator`: ``notifiers``,
+    ``defaults``.
 
     :param completed: the record of a completed execution (templated)
-    :param max_total_tokens: how many tokens it may have used without a question; this or `max_cost` is needed
-    :param max_cost: how much it may have cost without a question, in USD
-    :param on_unknown_usage: when the service does not report what a limit is compared with: ``ask`` the person,
+    :param max_total_tokens: tokens allowed without asking; this or `max_cost` is required
+    :param max_cost: cost allowed without asking, in USD
+    :param on_unknown_usage: if the service does not report the figures for a limit: ``ask`` the person,
         ``fail``, or ``ignore`` it
-    :param response_timeout: how long to wait for the person, in seconds or as a timedelta; None for no end. Then the
-        task fails, or ``defaults`` decides
-    :param assigned_users: who may answer: ids of users, or dicts with ``id`` and ``name``; None for everybody
+    :param response_timeout: how long to wait for the person, in seconds or as a timedelta; None for no deadline.
+        At the deadline, the task fails or ``defaults`` decides
+    :param assigned_users: who may answer: user ids, or dicts with ``id`` and ``name``; None for everybody
     :param fail_on_reject: fail instead of skipping
     :param crew_conn_id: the connection of type ``crew``, for the Crew tab and the link (templated)
     """
@@ -63,9 +73,9 @@ class CrewUsageApprovalOperator(AskingTask):
         if max_cost is None:
             refuse_bad_limit(max_total_tokens)
         refuse_bad_choice(on_unknown_usage, (ASK, FAIL, IGNORE))
-        Budget(max_total_tokens, max_cost)  # refuses a bad limit when the DAG file is parsed
+        Budget(max_total_tokens, max_cost)  # refuses an invalid limit when the DAG file is parsed
         timeout, users = response_time(response_timeout), reviewers(assigned_users)
-        # A retry looks for the answer again; what a person has decided ends the task for good.
+        # A retry looks for the answer again; a person's decision ends the task for good.
         given: dict[str, Any] = {**at_least(kwargs.get("default_args"), timedelta(seconds=10)), **kwargs}
         if given.pop("multiple", None):
             raise ValueError("multiple cannot be given: a person approves or rejects")
@@ -87,12 +97,12 @@ class CrewUsageApprovalOperator(AskingTask):
         self.escalation = Escalation.of((), users, timeout)
 
     def rules(self) -> UsageRules:
-        """Return what this task asks, by its arguments as they were rendered."""
+        """Return what this task asks, from its rendered arguments."""
         return UsageRules(self.completed, self.budget, self.escalation)
 
     @property
     def budget(self) -> Budget:
-        """What an execution may have used without a question."""
+        """The usage allowed without asking."""
         return Budget(self.max_total_tokens, self.max_cost)
 
     @ends_in_a_sentence
@@ -104,7 +114,7 @@ class CrewUsageApprovalOperator(AskingTask):
             push_execution_of(context, self.crew_conn_id, record, self.log)
         if self._needs_a_person(record):
             Question(context, self, rules, begins=True).go_on(facts_of(record))
-        used = " and ".join(used_in(record.get("usage")))
+        used = " and ".join(used_in(judged(record.get("usage"))))
         said = f"used {used}" if used else "reports no usage"
         self.log.info("Execution %s %s; nobody is asked", record.get("execution_id"), said)
         return record
@@ -116,10 +126,10 @@ class CrewUsageApprovalOperator(AskingTask):
         assert shown is not None
         question = Question(context, self, self.rules())
         if event.get("error_type") == "timeout":
-            question.record.over()
+            question.record.close()
             raise CrewTaskFailed(
-                f"Nobody has answered within {self.response_timeout} whether the output of execution "
-                f"{shown['execution_id']} may be used, so it does not go on; it stays at the service"
+                f"Nobody decided within {self.response_timeout} whether the output of execution "
+                f"{shown['execution_id']} may be used, so it is not passed on; it stays at the service"
             )
         if event.get("error_type") == "unknown":
             self.process_trigger_event_error(event)
@@ -129,8 +139,8 @@ class CrewUsageApprovalOperator(AskingTask):
             self.log.warning("The answer of %s is not accepted because %s. Asking again", who, problem)
             question.ask(shown, until, notice(who, problem))
         record = self._approved(shown) if event["chosen_options"] == [APPROVE] else None
-        question.record.over()
-        said = f"{who} has chosen to {event['chosen_options'][0]} the output of execution {shown['execution_id']}"
+        question.record.close()
+        said = f"{who} chose to {event['chosen_options'][0]} the output of execution {shown['execution_id']}"
         if record is None:
             raise (CrewTaskFailed if self.fail_on_reject else AirflowSkipException)(said)
         self.log.info("%s", said)
@@ -141,17 +151,17 @@ class CrewUsageApprovalOperator(AskingTask):
         if self.budget.passed_by(record.get("usage")):
             return True
         if unknown and self.on_unknown_usage == FAIL:
-            said = f"The service does not report of execution {record.get('execution_id')} {unknown}"
+            said = f"The service did not report, for execution {record.get('execution_id')}, {unknown}"
             raise CrewTaskFailed(f"{said}. {REPORT_USAGE}. {still_there()}")
         return bool(unknown) and self.on_unknown_usage == ASK
 
     def _approved(self, shown: Json) -> Json:
-        """Return the record that was asked about."""
+        """Return the record in question."""
         now = record_or_none(self.completed) or {}
         if now and identity_of(facts_of(now)) == identity_of(shown):
             return now
-        by_now = f"of execution {now.get('execution_id')}" if now else "gone"
+        by_now = f"that of execution {now.get('execution_id')}" if now else "gone"
         raise CrewTaskFailed(
-            f"The output of execution {shown['execution_id']} was approved, and the record that this task is given is "
-            f"by now {by_now}: an earlier task was cleared. Nothing goes on; start a new DAG run"
+            f"The output of execution {shown['execution_id']} was approved, but the record passed to this task is "
+            f"now {by_now}: an earlier task was cleared. Nothing is passed on; start a new DAG run"
         )

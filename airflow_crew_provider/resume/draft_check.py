@@ -1,7 +1,7 @@
-"""Compares the draft that was answered with the one that waits, right before an answer is sent.
+"""Compares the answered draft with the waiting one right before an answer is sent.
 
-A status that does not show which draft waits never counts as permission to send. After a POST whose answer was lost
-the service may act late: as long again as it is given to answer. Until then a draft that still waits proves nothing.
+A status that does not show which draft waits never permits sending. After a POST whose response was lost, the service
+may act late: for as long again as its timeout. Until then, a draft that still waits proves nothing.
 """
 
 from __future__ import annotations
@@ -14,25 +14,28 @@ from airflow_crew_provider.api.answers import Draft, ReviewAnswer, hash_of
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewNotFound, CrewProtocolError
 from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, Sender
 from airflow_crew_provider.models import Execution, ExecutionState, Json
+from airflow_crew_provider.resume.record import SentAnswer
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 from airflow_crew_provider.wait.poller import Poller
+from airflow_crew_provider.wait.watch import in_few_words
 
 
 class Verdict(StrEnum):
     """Whether an answer may be sent."""
 
-    SEND = "send"  # the draft that was answered waits
-    TAKEN = "taken"  # by what can be seen, an earlier try has sent it
-    ANOTHER_DRAFT = "another draft"  # waits
-    NOT_WAITING = "not waiting"  # for any answer
-    UNKNOWN = "unknown"  # an earlier try may have sent it, and the service does not show what came of it
+    SEND = "send"  # the answered draft is waiting
+    TAKEN = "taken"  # apparently an earlier try sent it
+    ANOTHER_DRAFT = "another draft"  # is waiting
+    NOT_WAITING = "not waiting"  # the execution waits for no answer
+    UNKNOWN = "unknown"  # an earlier try may have sent it, and the service does not show the outcome
     HIDDEN = "hidden"  # the service does not show the execution
 
 
 def judge(answer: ReviewAnswer, draft: Draft, seen: Execution, *, sent_before: bool) -> Verdict:
-    """Compare the draft that was answered with what the service shows.
+    """Compare the answered draft with what the service shows.
 
-    Live deployments do not show it; there every question has a task id of its own, so no other draft can be hit.
+    Live deployments do not show it, but each of their questions has its own task id, so an answer cannot reach another
+    draft.
 
     :param sent_before: whether an earlier try may have sent this answer
     """
@@ -48,7 +51,7 @@ def judge(answer: ReviewAnswer, draft: Draft, seen: Execution, *, sent_before: b
 
 
 def _may_follow(answer: ReviewAnswer, seen: Execution) -> bool:
-    """Whether this answer can have led to the draft that waits: an approval goes on, a revision stays at its task."""
+    """Whether this answer can have led to the waiting draft: an approval moves on, a revision stays at its task."""
     if answer.is_approve is None:
         return True  # a Flow goes wherever its outcome leads
     return answer.is_approve is not (seen.crew_task_id == answer.crew_task_id)
@@ -58,49 +61,49 @@ SHORTEST, LONGEST = 0.2, 5.0
 
 
 class DraftCheck:
-    """Decides whether an answer may be sent, by its record and by what the service shows.
+    """Decides whether an answer may be sent, based on its record and on what the service shows.
 
-    :param record: of the POSTs of this answer
-    :param lag: for how many seconds a status may show what was before a POST
+    :param record: the record of this answer's POSTs
+    :param lag: how many seconds a status may lag behind a POST
     """
 
     def __init__(self, poller: Poller, answer: ReviewAnswer, record: PostRecord, lag: float) -> None:
         self._poller, self._answer, self._record, self._lag = poller, answer, record, lag
-        # Read now: a further POST replaces the record.
+        # Read now, because another POST replaces the record.
         self._sent_before, self._unsettled = record.same_request, record.earlier is Earlier.UNKNOWN
-        self.draft = answer.draft(record.record.get("draft_sha256") if self._sent_before else None)
-        self._keyed = poller.hook.connection.idempotency_keys
+        before = SentAnswer.from_json(record.newest.to_json())
+        self.draft = answer.draft(before.draft_sha256 if self._sent_before else None)
+        self.was_keyed = record.was_keyed(keyed=poller.hook.connection.idempotency_keys)
         self._patience = poller.hook.connection.deployment.kickoff_timeout
-        # A further POST with the same key must be the same.
-        self._sends_hash = bool(record.record.get("sends_hash")) and self._sent_before
-        self.edited_too_late = False  # whether an edit was refused, since somebody else has asked for a revision
+        # Another POST with the same key must be identical.
+        self._sends_hash = before.sends_hash and self._sent_before
+        self.edited_too_late = False  # whether an edit was refused because somebody else requested a revision
 
     @property
     def resumed_at(self) -> float:
-        """When the service took the answer, in epoch seconds."""
-        return float(self._record.record.get("resumed_at") or time.time())
+        """When the service accepted the answer, in epoch seconds."""
+        return SentAnswer.from_json(self._record.newest.to_json()).resumed_at or time.time()
 
     @property
     def noted(self) -> Json:
-        """Return what the record of a POST must hold, so that a later try can check what came of it."""
-        sends_hash = {"sends_hash": True} if self._sends_hash else {}
-        return {"draft_sha256": self.draft.output_sha256, "patience": self._patience, **sends_hash}
+        """Return what a POST's record must contain, so that a later try can check its outcome."""
+        return SentAnswer(self.draft.output_sha256, self._patience, self._sends_hash).to_json()
 
     @property
     def hash_to_send(self) -> str | None:
-        """The hash by which the service refuses the answer if another draft waits by the time that it arrives."""
+        """The hash that makes the service refuse the answer if another draft is waiting when it arrives."""
         return self._answer.output_sha256 if self._sends_hash else None
 
-    def is_taken(self, sender: Sender) -> bool:
-        """Return whether an earlier try has sent the answer; raise if it must not be sent."""
-        seen = self._look() if self._sent_before and self._keyed else self._look_when_settled()
+    def check_before_sending(self, sender: Sender) -> bool:
+        """Return whether an earlier try sent the answer; raise if it must not be sent."""
+        seen = self._look() if self._sent_before and self.was_keyed else self._look_when_settled()
         verdict = judge(self._answer, self.draft, seen, sent_before=self._sent_before)
         self._sends_hash = self._sends_hash or (seen.checks_draft and not self._sent_before)
         if verdict is Verdict.HIDDEN:
-            raise CrewTryFailed(self._not_shown(seen.raw_state))
+            raise CrewTryFailed(self._not_shown(in_few_words(self._poller.hook.mask(seen.raw_state))))
         if self._answer.edit and verdict is Verdict.SEND and not seen.takes_edited_output:
             raise CrewTaskFailed(self._takes_no_edit())
-        # Given four fields, whether another draft waits is for the service to judge.
+        # With the four fields, the service decides whether another draft is waiting.
         if verdict is Verdict.ANOTHER_DRAFT and (self._sent_before or self._answer.output_sha256):
             self.edited_too_late = not self._sent_before and self._is_revised(seen)
             raise CrewTaskFailed(self._another_draft(seen))
@@ -114,32 +117,32 @@ class DraftCheck:
         return False
 
     def was_taken_after_all(self, error: CrewError) -> bool:
-        """Whether a refusal only says that an earlier POST has arrived; one with a key would not be refused."""
-        if not self._sent_before or self._keyed or not isinstance(error, CrewBadRequest):
+        """Whether a refusal only means that an earlier POST arrived; one with a key would not be refused."""
+        if not self._sent_before or self.was_keyed or not isinstance(error, CrewBadRequest):
             return False
         verdict = judge(self._answer, self.draft, self._look(), sent_before=True)
         return verdict is Verdict.TAKEN or (verdict is Verdict.SEND and self._no_longer_waits(time.time() + self._lag))
 
     def came_too_late(self, error: CrewError) -> bool:
-        """Whether a refusal of an edit says that its draft was answered between the look and the POST."""
+        """Whether a refusal of an edit means that its draft was answered between the poll and the POST."""
         if self._answer.edit is None or self._sent_before or not isinstance(error, CrewBadRequest):
             return False
         seen: Any = self._poller.poll(self.draft.execution_id)
         return isinstance(seen, Execution) and self._is_revised(seen) and not self.draft.waits_in(seen)
 
     def _is_revised(self, seen: Execution) -> bool:
-        """Whether an edit is too late since somebody else has asked for a revision.
+        """Whether an edit is too late because somebody else requested a revision.
 
-        The wait that follows finds the new draft. Right after an approval the service names the same task for a
-        moment, so that wait checks it once more.
+        The next wait finds the new draft. Right after an approval, the service briefly names the same task, so that
+        wait checks it again.
         """
-        # As the service gives it: `current_task` is for people, with secrets masked.
+        # From the raw answer: `current_task` is for people, with secrets masked.
         now = seen.raw.get("current_task")
         at = {ExecutionState.PENDING: seen.crew_task_id, ExecutionState.RUNNING: now}.get(seen.state)
         return self._answer.edit is not None and at == self._answer.crew_task_id
 
     def goes_on(self) -> bool:
-        """Wait until the service shows that the draft no longer waits; False if it still does when the lag is over."""
+        """Wait until the service shows that the draft no longer waits; False if it still does after the lag."""
         return self._no_longer_waits(self.resumed_at + self._lag)
 
     def _no_longer_waits(self, until: float) -> bool:
@@ -152,10 +155,10 @@ class DraftCheck:
         return False
 
     def _is_taken_by_now(self, seen: Execution, verdict: Verdict, sender: Sender) -> bool:
-        by_key = self._keyed and seen.state is not ExecutionState.PENDING
+        by_key = self.was_keyed and seen.state is not ExecutionState.PENDING
         if verdict is Verdict.TAKEN and not by_key:
             return True
-        if verdict is Verdict.UNKNOWN and not self._keyed:
+        if verdict is Verdict.UNKNOWN and not self.was_keyed:
             raise CrewTaskFailed(self._unknown("The service does not report it."))
         changes = self._record.changes(sender)
         if changes:
@@ -170,13 +173,15 @@ class DraftCheck:
         raise CrewTryFailed(self._not_shown(problem))
 
     def _look_when_settled(self) -> Execution:
-        """Look until what is shown proves something.
+        """Poll until the result proves something.
 
-        A draft that waits does not while a lost POST may still arrive, and neither does a crew at work until a status
-        that lags would show its draft.
+        A waiting draft proves nothing while a lost POST may still arrive. A running crew proves nothing until a lagging
+        status would show its draft.
         """
         began = time.time()
-        arrives_until, lags_until = self._arrives_until() if self._unsettled else began, began + self._lag
+        sent = SentAnswer.from_json(self._record.newest.to_json())
+        arrives_until = sent.arrives_until(self._patience, self._lag) if self._unsettled else began
+        lags_until = began + self._lag
         while True:
             seen, now = self._look(), time.time()
             waits = now < arrives_until and self.draft.waits_in(seen)
@@ -185,39 +190,32 @@ class DraftCheck:
                 return seen
             time.sleep(_pause(now - began))
 
-    def _arrives_until(self) -> float:
-        """Return until when the POST whose answer was lost may arrive, and show."""
-        record = self._record.record
-        # The connection may have been edited since the POST.
-        patience = max(self._patience, record.get("patience", 0))
-        lost_at = record.get("lost_at") or record.get("intended_at", 0) + patience
-        return float(lost_at + patience + self._lag)
-
-    # --- what is said ---
+    # --- messages ---
 
     def _not_shown(self, problem: str) -> str:
         return (
-            f"The service does not show what execution {self._answer.execution_id} does ({problem}), so the draft that "
-            "waits cannot be compared with the one that was answered. Nothing was sent; a retry of this task compares "
+            f"The service does not show the state of execution {self._answer.execution_id} ({problem}), so its draft "
+            "cannot be compared with the answered one. Nothing was sent; a retry of this task compares "
             "again"
         )
 
     def _another_draft(self, seen: Execution) -> str:
+        now = seen.shown_task or seen.crew_task_id
         return (
-            f"Execution {self._answer.execution_id} waits with another draft than the one that was answered (task "
-            f"{seen.crew_task_id} now, {self._answer.crew_task_id} then). This answer was not sent and changed "
-            "nothing; review the new draft"
+            f"Execution {self._answer.execution_id} waits with a different draft from the one that was answered (task "
+            f"{now} now, {self._answer.crew_task_id} then). This answer was not sent and changed nothing; review the "
+            "new draft"
         )
 
     def _not_waiting(self, seen: Execution) -> str:
         return (
-            f"Execution {self._answer.execution_id} does not wait for an answer, it is {seen.state}: somebody else has "
+            f"Execution {self._answer.execution_id} does not wait for an answer; it is {seen.state}: somebody else has "
             "answered it, or it was stopped. This answer was not sent"
         )
 
     def _takes_no_edit(self) -> str:
         return (
-            f"The service does not offer to take an edited draft of execution {self._answer.execution_id} any more. "
+            f"The service no longer accepts an edited draft of execution {self._answer.execution_id}. "
             "Nothing was sent, and the draft still waits; clear the review to ask again"
         )
 

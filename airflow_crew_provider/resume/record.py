@@ -1,75 +1,203 @@
-"""What a wait reads about the resume before it: which draft was answered, and when.
+"""What a resume records: for its own next try in the record of its POST, for the following wait in an XCom.
 
-The resume stores it in its XCom, so a wait that gets `resume.output` as its kickoff id needs no further argument.
+States of an answer::
+
+    sending ──taken──> sent
+       │ └────lost───> lost: no response came, and it may arrive until `SentAnswer.arrives_until`
+       └──somebody else revised its draft──> left to the next round, which has the new draft
+
+The XCom goes with the id that the resume returns, so a wait on `resume.output` needs no other argument.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any, TypeGuard
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any
 
 from airflow_crew_provider.api.answers import FIELDS, Draft
+from airflow_crew_provider.compat.task_state import RelatedTask
 from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.stored_names import NOT_SENT, RESUME_KEY
 from airflow_crew_provider.wait.watch import AnsweredDraft
 
-# For how many seconds after a resume a status with the draft that was answered is the old pause, no new question.
+# How many seconds after a resume a status with the answered draft is the old pause, not a new question.
 OLD_PAUSE_SHOWS = 60.0
 
 log = logging.getLogger(__name__)
 
 
-def resume_before(context: Any, task: Any, kickoff_id: str) -> Json | None:
-    """Return what the last resume upstream said about the execution with this id; None without one."""
+class State(StrEnum):
+    """The state of an answer."""
+
+    SENDING = "sending"
+    SENT = "sent"
+    LOST = "lost"
+    LEFT = "left"
+
+
+# --- in the record of the POST ---
+
+
+@dataclass(frozen=True)
+class SentAnswer:
+    """What the record of a POST contains about its answer, in addition to the fields of every POST.
+
+    :param draft_sha256: the hash of the answered draft
+    :param patience: how many seconds the service has to respond
+    :param sends_hash: whether the answer contains the hash, so that the service refuses it for another draft
+    :param intended_at: when it was sent, in epoch seconds
+    :param lost_at: when the response was given up as lost, in epoch seconds
+    :param resumed_at: when the service accepted it, in epoch seconds
+    """
+
+    draft_sha256: str | None = None
+    patience: float = 0.0
+    sends_hash: bool = False
+    intended_at: float = 0.0
+    lost_at: float | None = None
+    resumed_at: float | None = None
+
+    @classmethod
+    def from_json(cls, post: Json) -> SentAnswer:
+        """Read the record of a POST from this release or an earlier one; missing fields get their defaults."""
+        return cls(**{each.name: post[each.name] for each in fields(cls) if post.get(each.name) is not None})
+
+    def to_json(self) -> Json:
+        """Return the additional fields of the POST's record."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+    @property
+    def state(self) -> State:
+        """Its state."""
+        if self.resumed_at is not None:
+            return State.SENT
+        return State.SENDING if self.lost_at is None else State.LOST
+
+    def arrives_until(self, patience: float, lag: float) -> float:
+        """Return until when it may arrive and show, if its response was lost.
+
+        :param patience: the connection's current value, which may have been edited since
+        :param lag: how many seconds a status may lag behind a POST
+        """
+        longest = max(patience, self.patience)
+        lost_at = self.intended_at + longest if self.lost_at is None else self.lost_at
+        return lost_at + longest + lag
+
+    def taken(self, at: float) -> Json:
+        """Return the record after the service accepted it."""
+        return self._moved(resumed_at=at)
+
+    def lost(self, at: float) -> Json:
+        """Return the record after its response was lost."""
+        return self._moved(lost_at=at)
+
+    def _moved(self, **noted: float) -> Json:
+        if self.state is not State.SENDING:
+            raise RuntimeError(f"An answer that is {self.state} cannot change its state")
+        return noted
+
+
+# --- in the XCom ---
+
+
+@dataclass(frozen=True)
+class ResumeRecord:
+    """What a resume reports about its answer.
+
+    :param kickoff_id: the id to poll next
+    :param execution_id: the id of the first kickoff
+    :param draft_sha256: the hash of the answered draft
+    :param resumed_at: when the service accepted the answer, in epoch seconds
+    :param status: the service's status, or `NOT_SENT`
+    :param said: the whole XCom: the answer too, and the service's response
+    """
+
+    kickoff_id: str
+    execution_id: str = ""
+    crew_task_id: str = ""
+    draft_sha256: str | None = None
+    resumed_at: float | None = None
+    status: str | None = None
+    said: Json = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_json(cls, said: Any) -> ResumeRecord | None:
+        """Read the XCom of a resume from this release or an earlier one; None for anything else."""
+        if not isinstance(said, dict) or not isinstance(said.get("kickoff_id"), str):
+            return None
+        known = [each.name for each in fields(cls) if each.name != "said" and said.get(each.name) is not None]
+        return cls(**{name: said[name] for name in known}, said=said)
+
+    def to_json(self) -> Json:
+        """Return the XCom."""
+        known = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "said"}
+        return {**self.said, **known}
+
+    @property
+    def state(self) -> State:
+        """The state of the answer."""
+        return State.LEFT if self.status == NOT_SENT else State.SENT
+
+    @property
+    def answered(self) -> AnsweredDraft | None:
+        """The answered draft, if the execution keeps its id."""
+        if not self.draft_sha256 or not self.resumed_at:
+            return None
+        draft = Draft(self.execution_id, self.crew_task_id, self.draft_sha256)
+        return AnsweredDraft(draft, self.resumed_at + OLD_PAUSE_SHOWS)
+
+
+def resume_before(context: Any, task: RelatedTask, kickoff_id: str) -> ResumeRecord | None:
+    """Return what the last upstream resume reported about the execution with this id; None without one."""
     try:
         found = _resumes(context, task, kickoff_id, upstream=True)
     except Exception:
         log.warning(
-            "What the resume upstream has done cannot be read; an old pause may be taken for new", exc_info=True
+            "The result of the upstream resume cannot be read; an old pause may be taken for a new one",
+            exc_info=True,
         )
         return None
     return _latest(found)
 
 
-def _resumes(context: Any, task: Any, kickoff_id: str, *, upstream: bool) -> list[Json]:
+def _resumes(context: Any, task: RelatedTask, kickoff_id: str, *, upstream: bool) -> list[ResumeRecord]:
     relatives = task.get_flat_relatives(upstream=upstream) if task.has_dag() else ()
     names = sorted(each.task_id for each in relatives if set(FIELDS) <= set(each.template_fields))
     found = (context["ti"].xcom_pull(task_ids=names, key=RESUME_KEY) or []) if names else []
-    return [each for each in found if isinstance(each, dict) and each.get("kickoff_id") == kickoff_id]
+    read = (ResumeRecord.from_json(each) for each in found)
+    return [each for each in read if each is not None and each.kickoff_id == kickoff_id]
 
 
-def _latest(resumes: list[Json]) -> Json | None:
-    return max(resumes, key=lambda each: each.get("resumed_at") or 0, default=None)
+def _latest(resumes: list[ResumeRecord]) -> ResumeRecord | None:
+    return max(resumes, key=lambda each: each.resumed_at or 0, default=None)
 
 
-def answered_before(context: Any, task: Any, kickoff_id: str) -> AnsweredDraft | None:
-    """Return the draft that the last resume upstream has answered, where the execution keeps its id."""
+def answered_before(context: Any, task: RelatedTask, kickoff_id: str) -> AnsweredDraft | None:
+    """Return the draft that the last upstream resume answered, if the execution keeps its id."""
     resume = resume_before(context, task, kickoff_id)
-    if resume is None or not resume.get("draft_sha256") or not resume.get("resumed_at"):
-        return None
-    draft = Draft(resume["execution_id"], resume["crew_task_id"], resume["draft_sha256"])
-    return AnsweredDraft(draft, resume["resumed_at"] + OLD_PAUSE_SHOWS)
+    return resume.answered if resume else None
 
 
-def lost_edit(context: Any, task: Any, execution: Execution) -> str | None:
-    """Return what to say where a resume left an edit to a next round of its task, and there is none; None elsewhere."""
+def lost_edit(context: Any, task: RelatedTask, execution: Execution) -> str | None:
+    """Return a message if a resume left an edit to a round that never came, else None."""
     resume = _latest(_resumes(context, task, execution.kickoff_id, upstream=True))
-    if not was_left(resume):
+    if resume is None or resume.state is not State.LEFT:
         return None
-    answered = resume["crew_task_id"]
-    if execution.state is ExecutionState.PENDING and execution.crew_task_id in (None, answered):
+    if execution.state is ExecutionState.PENDING and execution.crew_task_id in (None, resume.crew_task_id):
         return None
-    # A wait that was cleared comes after the next round too.
-    if not all(map(was_left, _resumes(context, task, execution.kickoff_id, upstream=False))):
+    # A cleared wait also runs after the next round.
+    later = _resumes(context, task, execution.kickoff_id, upstream=False)
+    if any(each.state is not State.LEFT for each in later):
         return None
-    where = "is completed" if execution.state is ExecutionState.COMPLETED else f"waits at task {execution.crew_task_id}"
-    return (
-        f"The edited draft of task {answered} was not applied: somebody else has approved the task without it, and "
-        f"execution {resume['execution_id']} {where} by now. The edited text is in the XCom crew_decision of its "
-        "review. What the crew has written stays at the service"
+    where = (
+        "is completed"
+        if execution.state is ExecutionState.COMPLETED
+        else f"waits at task {execution.shown_task or execution.crew_task_id}"
     )
-
-
-def was_left(resume: Json | None) -> TypeGuard[Json]:
-    """Whether a resume has sent nothing, since its draft was revised by somebody else."""
-    return resume is not None and resume.get("status") == NOT_SENT
+    return (
+        f"The edited draft of task {resume.crew_task_id} was not applied: somebody else approved the task without "
+        f"it, and execution {resume.execution_id} now {where}. The edited text is in the XCom crew_decision of its "
+        "review. The crew's text stays at the service"
+    )

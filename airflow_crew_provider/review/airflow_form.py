@@ -1,8 +1,8 @@
 """How Airflow stores a question to a person. Needs Airflow 3.1.
 
-Before Airflow 3.4 one form follows the task through retries and clears: asking again removes its answer and leaves its
-text. From 3.4 on each attempt has a form of its own: asking again replaces it, and a retry or a clear begins without
-one. The answer to the form of an earlier attempt stays with that attempt, where a triggerer can read it.
+Before Airflow 3.4, one form follows the task through retries and clears: asking again removes its answer and keeps its
+text. From 3.4 on, each attempt has its own form: asking again replaces it, and a retry or a clear starts without one.
+The answer to an earlier attempt's form stays with that attempt, where a triggerer can read it.
 """
 
 from __future__ import annotations
@@ -61,35 +61,35 @@ __all__ = [
     "timed_out",
 ]
 
-# For how many seconds a triggerer may take to look for an answer; without one the task goes on after them too. Nothing
-# finds the answer to an earlier attempt's form later than that, so a lost triggerer may be replaced meanwhile.
+# Time limit in seconds for a triggerer to look for an answer; afterwards the task continues without one. An earlier
+# attempt's answer cannot be found later, so that limit leaves time to replace a lost triggerer.
 LOOKING, LOOKING_AT_EARLIER = 30.0, 120.0
 
 
-def form_params(operator: Any, hint: str, draft: str | None = None) -> ParamsDict:
+def form_params(operator: HITLOperator, hint: str, draft: str | None = None) -> ParamsDict:
     """Return the params of the task's form: its own and the feedback, without those of its DAG.
 
     Airflow merges the DAG's params into the task's.
 
-    :param hint: what stands under the field for feedback
-    :param draft: the text that the person may edit; None for no such field
+    :param hint: the hint below the feedback field
+    :param draft: the text that the person may edit; None for no field
     """
     fields = {FEEDBACK_FIELD: _text_field("", "Feedback", hint)}
     if draft is not None:
-        fields[EDIT_FIELD] = _text_field(draft, "Draft", "Edit it where you want to")
+        fields[EDIT_FIELD] = _text_field(draft, "Draft", "Edit the draft if you like")
     return ParamsDict({**_own_params(operator), **fields})
 
 
 def no_params() -> ParamsDict:
-    """Return the params of a form without fields, which Airflow fills with those of the DAG otherwise."""
+    """Return the params of a form without fields, which Airflow would otherwise fill with the DAG's."""
     return ParamsDict()
 
 
-def _own_params(operator: Any) -> dict[str, Param]:
+def _own_params(operator: HITLOperator) -> dict[str, Param]:
     params = {name: operator.params.get_param(name) for name in operator.params}
     if hasattr(ParamsDict, "filter_params_by_source"):
         return {name: param for name, param in params.items() if param.source == "task"}
-    # Airflow 3.1 does not say where a param comes from; one that equals the DAG's is the DAG's.
+    # Airflow 3.1 does not say where a param comes from; one equal to the DAG's counts as the DAG's.
     of_dag = operator.dag.params if operator.has_dag() else ParamsDict()
     return {name: param for name, param in params.items() if not _has(of_dag, name, param)}
 
@@ -106,12 +106,12 @@ def _text_field(text: str, title: str, hint: str) -> Param:
         title=title,
         description=hint,
     )
-    field.source = "task"  # Airflow 3.2 shows no others
+    field.source = "task"  # Airflow 3.2 shows no other fields
     return field
 
 
 def timed_out(event: Json) -> bool:
-    """Whether the deadline answered; the answer of a person always names the person."""
+    """Whether the deadline answered; a person's answer always names the person."""
     return "error" not in event and bool(event.get("timedout") or not event.get("responded_by_user"))
 
 
@@ -121,24 +121,24 @@ def name_of(event: Json) -> str:
     return str(user.get("name") or user.get("id") or ("somebody" if "error" in event else "the deadline"))
 
 
-def problem_with_fields(operator: Any, context: Any, event: Json) -> str | None:
-    """Return why Airflow does not take the fields of an answer, as the end of a sentence; None if it does."""
+def problem_with_fields(operator: HITLOperator, context: Any, event: Json) -> str | None:
+    """Return why Airflow rejects the fields of an answer, as the end of a sentence; None if it does not."""
     fields = copy.deepcopy(operator.params)
     try:
         HITLOperator.execute_complete(operator, context, event)
     except (ValueError, ParamValidationError) as error:
         return f"it does not fit the form: {code(error)}"
     finally:
-        operator.params = fields  # which Airflow fills with the answer; the next question must be the same
+        operator.params = fields  # Airflow fills them with the answer, but the next question must be the same
     return None
 
 
-def shows_another_draft(operator: Any, context: Any, signs: Sequence[str]) -> bool:
-    """Ask, and return whether Airflow shows an earlier draft: it keeps the first form through retries and clears.
+def shows_another_draft(operator: HITLOperator, context: Any, signs: Sequence[str]) -> bool:
+    """Ask, and return whether Airflow shows an earlier draft: it keeps the first form across retries and clears.
 
-    Asking again removes an answer that is there.
+    Asking again removes an existing answer.
 
-    :param signs: texts that the form must hold
+    :param signs: texts that the form must contain
     """
     stored = _stored_form(operator, context)
     if not isinstance(getattr(stored, "body", None), str):
@@ -147,11 +147,12 @@ def shows_another_draft(operator: Any, context: Any, signs: Sequence[str]) -> bo
     return is_another or not all(sign in stored.body for sign in signs)
 
 
-def _stored_form(operator: Any, context: Any) -> Any:
-    """Write the question and return the one that Airflow holds; None where no supervisor runs this task."""
+def _stored_form(operator: HITLOperator, context: Any) -> Any:
+    """Write the question and return the one that Airflow stores; None if no supervisor runs this task."""
     line = supervisor()
     if line is None:
         return None
+    users: Any = operator.assigned_users or []  # which Airflow has two classes for
     question = CreateHITLDetailPayload(
         ti_id=context["ti"].id,
         options=operator.options,
@@ -160,23 +161,25 @@ def _stored_form(operator: Any, context: Any) -> Any:
         defaults=operator.defaults,
         multiple=operator.multiple,
         params=operator.serialized_params,
-        assigned_users=operator.assigned_users or [],
+        assigned_users=users,
     )
     return line.send(msg=question)
 
 
 def asking_attempt(context: Any) -> str | None:
-    """Return the id of the attempt whose form it is when this task asks; None where the form is the task's."""
+    """Return the id of the attempt that owns the form when this task asks; None if the task owns it."""
     return str(context["ti"].id) if version.has_form_per_attempt() else None
 
 
-def find_answer(operator: Any, context: Any, until: str | None, kwargs: Json, attempt: str | None = None) -> NoReturn:
-    """Defer, and come back with the answer that is there, or with what `found_nothing` returns.
+def find_answer(
+    operator: HITLOperator, context: Any, until: str | None, kwargs: Json, attempt: str | None = None
+) -> NoReturn:
+    """Defer, and resume with an existing answer, or with an event that `found_nothing` recognizes.
 
-    No worker can read an answer, and asking again removes it. A task that parks with an answer there is queued again at
-    once, for which Airflow fails it (see `deferral`); a trigger can let it leave its worker first.
+    No worker can read an answer, and asking again removes it. If a task parks while an answer exists, it is queued
+    again at once, for which Airflow fails it (see `deferral`); a trigger can let it leave its worker first.
 
-    :param attempt: the one whose form it is; None for the present one
+    :param attempt: the attempt that owns the form; None for the current one
     """
     is_earlier = attempt not in (None, str(context["ti"].id))
     end = datetime.fromisoformat(until) if until else None
@@ -189,16 +192,16 @@ def find_answer(operator: Any, context: Any, until: str | None, kwargs: Json, at
 
 
 def found_nothing(resumed_with: Json | None) -> str | None:
-    """Return what a look for an answer has not found, the answer or even the form; None for any other resume."""
+    """Return what a lookup did not find, the answer or even the form; None for any other resume."""
     event = (resumed_with or {}).get("event")
     missing = event.get("error_type") if isinstance(event, dict) else None
     return missing if missing in (NO_ANSWER, NO_FORM) else None
 
 
-def park(operator: Any, context: Any, timeout: timedelta | None, kwargs: Json) -> NoReturn:
+def park(operator: HITLOperator, context: Any, timeout: timedelta | None, kwargs: Json) -> NoReturn:
     """Free the worker slot until somebody answers; if an answer exists already, the task resumes.
 
-    :param kwargs: what `execute_complete` is called with, beside the event
+    :param kwargs: arguments of `execute_complete` besides the event
     """
     until = datetime.now(UTC) + timeout if timeout else None
     operator.hitl_summary_extra["timeout_datetime"] = until.isoformat() if until else None
@@ -208,7 +211,7 @@ def park(operator: Any, context: Any, timeout: timedelta | None, kwargs: Json) -
     raise TaskDeferred(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
 
 
-def _trigger(operator: Any, attempt: Any, until: datetime | None, *, once: bool = False) -> AnswerTrigger:
+def _trigger(operator: HITLOperator, attempt: Any, until: datetime | None, *, once: bool = False) -> AnswerTrigger:
     return AnswerTrigger(
         not_before=time.time() + deferral.NOTICED_AFTER,
         once=once,

@@ -1,11 +1,11 @@
-"""What a reviewer was shown and what the answer means; which answers are valid, and what a schema decides. Pure.
+"""What a reviewer was shown, what the answer means, which answers are valid, and what a schema decides. Pure.
 
-What was shown is kept when the task is parked, and an answer belongs to it: a record that is rendered again when the
-answer comes may be another one.
+What was shown is stored when the task is parked, and the answer belongs to it: a record rendered again when the answer
+arrives may be a different one.
 
-A draft that does not match a schema is sent back with its violations, before anybody is asked. At most once for an
-execution; never in the last round, never a draft that a person was asked about, one of a Flow, or one of a task that
-others follow. What is not sent back is shown to the person together with its violations.
+A draft that does not match a schema is sent back with its violations before anybody is asked. That happens at most once
+per execution, and never in the last round, to a draft that a person was asked about, to a Flow's draft, or to a task
+that others follow. Otherwise the person sees the draft with its violations.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from airflow_crew_provider.stored_names import BY_SCHEMA, EDIT_FIELD, FEEDBACK_F
 from airflow_crew_provider.wait.schema import matching, refuse_bad_schema, validator_of
 from airflow_crew_provider.wait.watch import COMPLETED, PENDING
 
-QUESTION = "**The question:**"  # how a form begins what a Flow asks
+QUESTION = "**The question:**"  # how a form introduces a Flow's question
 TEXTS = (FEEDBACK_FIELD, EDIT_FIELD)
 
 
 def problem_with(event: Json, options: Sequence[str], fields: Collection[str], revise: str | None) -> str | None:
     """Return why an event of Airflow is not an answer, as the end of a sentence; None if it is one.
 
-    :param options: the words to choose from
-    :param revise: the one that needs feedback, if any does
+    :param options: the choices
+    :param revise: the choice that needs feedback, if any
     :param fields: the names of the form's fields
     """
     if event.get("error_type") == VALIDATION:
         return f"it does not fit the form: {code(event.get('error'))}"
     chosen, given = event.get("chosen_options") or [], event.get("params_input") or {}
     if len(chosen) != 1 or chosen[0] not in options:
-        return f"it chose {_listed(chosen)} and the form has {_listed(options)}"
+        return f"it chose {_listed(chosen)}, but the form has {_listed(options)}"
     if given and set(given) != set(fields):
-        return f"its fields are {_listed(given)} and the form has {_listed(fields)}"
+        return f"its fields are {_listed(given)}, but the form has {_listed(fields)}"
     no_text = next((name for name in TEXTS if not isinstance(given.get(name), str | None)), None)
     if no_text:
         return f"its field {code(no_text)} must be a string"
     feedback = given.get(FEEDBACK_FIELD)
     if chosen[0] == revise and not (feedback or "").strip():
-        return "a revision was asked for without saying what to change"
+        return "it requests a revision without saying what to change"
     return None
 
 
@@ -71,7 +71,7 @@ VIOLATIONS = "violations"
 def pending_record(given: Any) -> Json:
     """Return the record of a draft to review, or a completed one.
 
-    :raises CrewInvalidInput: when it is neither
+    :raises CrewInvalidInput: it is neither
     """
     pending = {"state": PENDING, **record_of(given, "pending")}
     missing = [name for name in ("execution_id", "crew_task_id", "output") if pending.get(name) is None]
@@ -80,27 +80,27 @@ def pending_record(given: Any) -> Json:
     if not has_its_draft(pending):
         raise CrewInvalidInput(
             f"{_changed(pending)}. Nobody was asked, and execution {pending['execution_id']} stays paused at the "
-            "service. Clear the wait and this task to review what the crew wrote"
+            "service. Clear the wait and this task to review the crew's text"
         )
     return pending
 
 
 def has_its_draft(pending: Json) -> bool:
-    """Whether the output of a record still has the hash that the wait gave it; a record of release 0.1 has none."""
+    """Whether the output of a record still has the hash that the wait gave it; records of release 0.1 have none."""
     named = pending.get("output_sha256")
     return named is None or output_sha256(pending.get("output")) in (named, pending.get("object_sha256"))
 
 
 def refuse_changed(given: Any, shown: Json) -> None:
-    """Refuse an answer when the output in the record is no longer the one that its hash is of.
+    """Refuse an answer if the output in the record no longer matches its hash.
 
-    A record that is gone, or is about another draft by now, changes nothing: an answer is for the draft that was shown.
+    A missing record, or one about another draft, changes nothing: an answer is for the draft that was shown.
     """
     pending = record_or_none(given)
     if pending is not None and not has_its_draft(pending):
         raise CrewInvalidInput(
             f"{_changed(pending)}. The answer was not sent, and execution {shown['execution_id']} stays paused at the "
-            "service. Clear the wait and this task to go on"
+            "service. Clear the wait and this task to continue"
         )
 
 
@@ -112,7 +112,7 @@ def _changed(pending: Json) -> str:
 
 
 def shown_draft(pending: Json) -> Json:
-    """Return what of a pending record a person is shown, and the hash of the whole draft."""
+    """Return what a person is shown of a pending record, and the hash of the whole draft."""
     output, text = pending["output"], text_of(pending["output"])
     shown = {
         **{name: pending[name] for name in DRAFT[:2]},
@@ -129,7 +129,7 @@ def shown_draft(pending: Json) -> Json:
 
 
 def author_of(pending: Json) -> str | None:
-    """Return the agent that wrote the draft, where the service reports it."""
+    """Return the agent that wrote the draft, if the service reports it."""
     tasks = pending.get("tasks") or []
     named: Json = next((each for each in tasks if each.get("task_id") == pending.get("crew_task_id")), {})
     agent = pending.get("agent") or named.get("agent")
@@ -185,9 +185,9 @@ def in_one_line(decision: Json) -> str:
 
 
 def of_all_approvals(review: Json, approvals: list[Json]) -> Json:
-    """Return the review of the last of several people who have approved, with what each of them said.
+    """Return the review of the last of several approvers, with everybody's feedback.
 
-    A text that only approves is left out of the feedback: a live deployment would not read several of them as one.
+    Texts that only approve are omitted: a live deployment would not read several of them as an approval.
     """
     texts = [each["human_feedback"] for each in approvals]
     feedback = "\n\n".join(text for text in texts if text.strip() and not reads_like_approval(text))
@@ -195,7 +195,7 @@ def of_all_approvals(review: Json, approvals: list[Json]) -> Json:
 
 
 def no_answer(shown: Json, response_timeout: timedelta | None) -> str:
-    """Return what became of a question that nobody has answered in time."""
+    """Return the message for a question that nobody answered in time."""
     return (
         f"Nobody answered within {response_timeout}. Nothing was sent: execution {shown['execution_id']} stays paused "
         "at the service. Clear this task to ask again, or answer with CrewResumeOperator"
@@ -203,9 +203,9 @@ def no_answer(shown: Json, response_timeout: timedelta | None) -> str:
 
 
 def no_round_left(review: Json, max_rounds: int | None) -> str:
-    """Return what became of a revision that was asked for in the last round."""
+    """Return the message for a revision requested in the last round."""
     return (
-        f"A revision was asked for in the last of {max_rounds} rounds. It was not sent: execution "
+        f"A revision was requested in the last of {max_rounds} rounds. It was not sent: execution "
         f"{review['execution_id']} stays paused at the service, at task {review['crew_task_id']}. Answer it with "
         "CrewResumeOperator, or raise max_rounds and start a new run"
     )
@@ -219,7 +219,7 @@ FAIL, REVISE = "fail", "revise"
 
 
 def refuse_bad_policy(output_schema: Any, on_schema_mismatch: str) -> None:
-    """Refuse, when the DAG file is parsed, what cannot be compared or done."""
+    """Refuse invalid arguments when the DAG file is parsed."""
     if output_schema is not None:
         refuse_bad_schema(output_schema)
     if on_schema_mismatch not in (FAIL, REVISE):
@@ -229,9 +229,9 @@ def refuse_bad_policy(output_schema: Any, on_schema_mismatch: str) -> None:
 
 
 def violations_of(schema: Any, pending: Json) -> list[str]:
-    """List how a draft violates the schema that the output must match; none of a draft that is not the output.
+    """List a draft's violations of the output's schema; empty for a draft that does not become the output.
 
-    Where the service does not report its progress, every draft of a crew counts as the output.
+    If the service does not report progress, every draft of a crew counts as the output.
     """
     if schema is None or is_of_flow(pending) or _tasks_follow(pending):
         return []
@@ -239,9 +239,9 @@ def violations_of(schema: Any, pending: Json) -> list[str]:
 
 
 def revision_by_schema(shown: Json) -> Json:
-    """Return the review that asks for a revision with the violations as feedback."""
+    """Return the review that requests a revision with the violations as feedback."""
     feedback = (
-        "The output does not match the schema that it must match. Violations, each with its path: "
+        "The output does not match the required schema. Violations, each with its path: "
         f"{shown[VIOLATIONS]}. Return the whole output again so that it matches"
     )
     now = {"responded_at": datetime.now(UTC)}

@@ -1,19 +1,19 @@
-"""What the review of a draft asks, and what an answer to it decides. Needs Airflow 3.1 or newer.
+"""What the review of a draft asks, and what an answer decides. Needs Airflow 3.1 or newer.
 
-An approval is deliberate, and belongs to what was shown:
+An approval is deliberate and belongs to what was shown:
 
-* There is no default approval. What is said at the deadline is what the DAG's author wrote, and never an approval of a
-  draft that somebody has rejected meanwhile.
-* An answer counts by the terms of the form that the person saw, though the DAG file was edited since.
-* An answer that cannot be one is not taken, and the person is asked again with the reason.
-* An answer of somebody who may not answer yet, or has approved already, does not count.
-* A decision is stored together with the draft that it was made on, before the task succeeds.
+* There is no default approval. The DAG's author decides what the deadline does, and it never approves a draft that
+  somebody has rejected in the meantime.
+* An answer is judged by the form that the person saw, even if the DAG file was edited since.
+* An invalid answer is not accepted, and the person is asked again with the reason.
+* An answer from somebody who may not answer yet, or has already approved, does not count.
+* A decision is stored together with its draft before the task succeeds.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from airflow_crew_provider.api.values import record_or_none
@@ -33,14 +33,14 @@ from airflow_crew_provider.stored_names import FEEDBACK_FIELD, REFUSED_KEY, REVI
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, fail_task
 from airflow_crew_provider.wait.schema import listed
 
-TERMS = ("words", "on_timeout", "allow_edit", "approvals")
+TERMS = ("words", "on_timeout", "allow_edit", "approvals", "may_answer")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReviewRules:
-    """The arguments of `CrewReviewOperator` as they were rendered; those of `TERMS` as the person saw them.
+    """The rendered arguments of `CrewReviewOperator`; those in `TERMS` as the person saw them.
 
-    :param whole: where the whole draft stands, for a form that shows a part of it
+    :param whole: where to find the whole draft, for a form that shows part of it
     """
 
     pending: Any
@@ -53,6 +53,7 @@ class ReviewRules:
     allow_edit: bool
     approvals: int
     escalation: Escalation
+    may_answer: Json | None
     output_schema: Any
     on_schema_mismatch: str
     crew_conn_id: str
@@ -80,7 +81,7 @@ class ReviewRules:
             fail_task(error)
 
     def shown(self, pending: Json) -> Json:
-        """Return what a person is shown of a pending record, with what is wrong with the draft."""
+        """Return what a person is shown of a pending record, with the draft's violations."""
         try:
             found = answer.violations_of(self.output_schema, pending)
         except CrewInvalidInput as error:
@@ -92,10 +93,10 @@ class ReviewRules:
         return self.shown(self.record())
 
     def at_deadline(self, shown: Json) -> list[str] | None:
-        """Return what is chosen when nobody answers in time; None if the task fails then."""
+        """Return the choice if nobody answers in time; None if the task then fails."""
         return flow.at_deadline(shown, self.words, self.on_timeout)
 
-    def offer(self, task: Any, shown: Json) -> None:
+    def offer(self, task: airflow_form.HITLOperator, shown: Json) -> None:
         """Let the person choose from the Flow's outcomes, or approve and revise."""
         task.options = flow.outcomes_of(shown) or self.words
         draft = drafts.editable_text(shown) if self.allow_edit else None
@@ -105,11 +106,11 @@ class ReviewRules:
             flow.refuse_approvals_of(shown, self.approvals)
         except CrewInvalidInput as error:
             fail_task(error)
-        # With defaults Airflow would answer the question at the first step of escalation.
+        # With defaults, Airflow would answer the question at the first escalation step.
         task.defaults = None if self.escalation.steps else chosen
 
     def form(self, context: Any, shown: Json, until: str | None, refused: str, later: list[str]) -> ReviewForm:
-        """Return the form, with the round before."""
+        """Return the form, including the previous round."""
         return replace(
             self.page(shown),
             previous=self._round_before(context),
@@ -119,7 +120,7 @@ class ReviewRules:
         )
 
     def page(self, shown: Json) -> ReviewForm:
-        """Return the form of a draft, without what a visit adds."""
+        """Return the form of a draft, without additions of the current visit."""
         return ReviewForm(
             pending=shown,
             approve=self.words[0],
@@ -133,7 +134,7 @@ class ReviewRules:
         )
 
     def _round_before(self, context: Any) -> Json | None:
-        """Return the review of the round before, with its draft where that review is a task of this DAG."""
+        """Return the previous round's review, with its draft if that review is a task of this DAG."""
         review = record_or_none(self.previous)
         if review is None or self.previous_task is None:
             return review
@@ -150,7 +151,7 @@ class ReviewRules:
 
 
 class Decision:
-    """What is decided about the draft that a question shows.
+    """Decides about the draft that a question shows.
 
     :param until: when the question ends, ISO 8601
     """
@@ -168,22 +169,25 @@ class Decision:
         if self._rules.page(self._shown).is_last or self._record.is_open_for(identity_of(self._shown)):
             return None
         review = answer.revision_by_schema(self._shown)
-        self._record.sent_back(identity_of(self._shown))
+        self._record.mark_sent_back(identity_of(self._shown))
         self._write_down(review)
         return review
 
     def at_deadline(self) -> Json:
-        """Return the event of a deadline that Airflow was not told, or fail."""
+        """Return the event for a deadline that Airflow does not know of, or fail."""
         chosen = self._rules.at_deadline(self._shown)
         if chosen is None or not self._rules.escalation.steps:
-            self._record.over()
+            self._record.close()
             raise CrewTaskFailed(answer.no_answer(self._shown, self._task.response_timeout))
         decided = {"chosen_options": chosen, "params_input": {}, "responded_at": datetime.now(UTC)}
         return {**decided, "responded_by_user": None, "timedout": True}
 
     def of(self, event: Json) -> Json:
-        """Return the review; an answer that cannot be one is not taken, and the person is asked again."""
-        self._refuse_changed()
+        """Return the review; if the answer is invalid, do not accept it and ask again."""
+        try:
+            answer.refuse_changed(self._rules.pending, self._shown)
+        except CrewInvalidInput as error:
+            fail_task(error)
         if self._rules.allow_edit:
             event = drafts.read_edit(self._shown, event)
         in_time = self._rules.on_timeout == "fail" or not airflow_form.timed_out(event)
@@ -200,23 +204,17 @@ class Decision:
         self._write_down(review)
         if in_time:
             self._keep_rejection(event)
-        self._record.over()
+        self._record.close()
         if review["is_approve"] is False and self._rules.page(self._shown).needs_another_round:
             # The decision stays on record.
             self._context["ti"].xcom_push(key="return_value", value=review)
             raise CrewTaskFailed(answer.no_round_left(review, self._rules.max_rounds))
         return review
 
-    # --- which answers are taken ---
-
-    def _refuse_changed(self) -> None:
-        try:
-            answer.refuse_changed(self._rules.pending, self._shown)
-        except CrewInvalidInput as error:
-            fail_task(error)
+    # --- which answers are accepted ---
 
     def _refuse_late_approval(self) -> None:
-        self._record.over()
+        self._record.close()
         raise CrewTaskFailed(
             "Somebody has rejected this draft in an answer that was not accepted, so the deadline does not approve "
             f"it. Nothing was sent: execution {self._shown['execution_id']} stays paused at the service. Clear this "
@@ -224,25 +222,21 @@ class Decision:
         )
 
     def _refuse(self, event: Json, problem: str) -> None:
-        """Ask again; that somebody has rejected the draft is kept."""
-        who, kept = airflow_form.name_of(event), self._keep_refused(event)
+        """Ask again, which removes the answer: store its content, and whether it rejected the draft."""
+        who, kept = airflow_form.name_of(event), ""
+        if event.get("params_input") and not unreadable(event["params_input"]):
+            self._context["ti"].xcom_push(key=REFUSED_KEY, value=event["params_input"])
+            kept = f" Its content is kept in XCom {REFUSED_KEY}."
         self._keep_rejection(event)
         self._task.log.warning("The answer of %s is not accepted because %s.%s Asking again", who, problem, kept)
         self._question.ask(self._shown, self._until, notice(who, problem))
 
     def _keep_rejection(self, event: Json) -> None:
-        """Record a rejection: the draft may stay open, and by another DAG file the deadline may approve it."""
+        """Record a rejection: the draft may stay open, and an edited DAG could approve it at the deadline."""
         approving = flow.approving(self._shown, self._rules.words)
         chosen = event.get("chosen_options")
         if chosen and approving and chosen != approving and not airflow_form.timed_out(event):
-            self._record.rejected(identity_of(self._shown))
-
-    def _keep_refused(self, event: Json) -> str:
-        """Keep what an answer said, since asking again removes it from Airflow; return what the log says about that."""
-        if not event.get("params_input") or unreadable(event["params_input"]):
-            return ""
-        self._context["ti"].xcom_push(key=REFUSED_KEY, value=event["params_input"])
-        return f" What it said is kept in XCom {REFUSED_KEY}."
+            self._record.reject_draft(identity_of(self._shown))
 
     def _problem(self, event: Json) -> str | None:
         """Return why an event is not an answer; None if it is one."""
@@ -256,30 +250,32 @@ class Decision:
         )
 
     def _too_early(self, event: Json) -> str | None:
-        """Return that somebody has answered before the step of the escalation that names them."""
-        if not self._rules.escalation.steps:
+        """Return a problem if somebody answered before the escalation step that named them in this form."""
+        may, user = self._rules.may_answer, event.get("responded_by_user")
+        if may is None or user is None:
             return None
-        since = self._record.since(identity_of(self._shown))
-        may = self._rules.escalation.waits_for(event.get("responded_by_user"), since)
-        if may is None or event["responded_at"] >= may:
+        if user.get("id") not in may:
+            return f"{code(airflow_form.name_of(event))} is not among those who may answer this form"
+        at = self._record.since(identity_of(self._shown)) + timedelta(seconds=may[user["id"]])
+        if event["responded_at"] >= at or not may[user["id"]]:
             return None
-        return f"{code(airflow_form.name_of(event))} may answer from {may:%Y-%m-%d %H:%M:%S} UTC on only"
+        return f"{code(airflow_form.name_of(event))} may only answer from {at:%Y-%m-%d %H:%M:%S} UTC on"
 
     def _approved_before(self, event: Json) -> str | None:
-        """Return that the same person has approved twice, or nobody can tell who it was."""
+        """Return a problem if the same person approved twice, or if it is unknown who did."""
         if self._rules.approvals == 1 or not self._choice(event)["is_approve"]:
             return None
         who = (event.get("responded_by_user") or {}).get("id")
         if not who:
-            return "Airflow does not say who has approved, and different people must"
+            return "Airflow does not say who approved, but different people must"
         approvals = self._record.approvals
-        # With enough approvals it is the last one, after which a try was lost.
+        # With enough approvals, this is the last one, repeated after a lost try.
         if who not in _ids(approvals) or len(approvals) >= self._rules.approvals:
             return None
-        return f"{code(airflow_form.name_of(event))} has approved already, and another person must"
+        return f"{code(airflow_form.name_of(event))} has already approved, but another person must"
 
     def _problem_with_edit(self, event: Json) -> str | None:
-        """Return why an edited text is not accepted; one that is to be the output must match the schema."""
+        """Return why an edited text is not accepted; a text that becomes the output must match the schema."""
         edited = drafts.edited_text(self._shown, event)
         if edited is None:
             return None
@@ -296,7 +292,7 @@ class Decision:
             return str(error)
         return f"the edited text does not match the schema of the output: {code(listed(found))}" if found else None
 
-    # --- what an answer says ---
+    # --- what an answer means ---
 
     def _choice(self, event: Json) -> Json:
         return flow.chosen(self._shown, event["chosen_options"][0], self._rules.words)
@@ -316,10 +312,10 @@ class Decision:
         return review
 
     def _with_others(self, review: Json) -> Json:
-        """Return the review once enough people have approved; ask the next one before."""
+        """Return the review once enough people have approved; until then, ask the next person."""
         approval = {name: review[name] for name in ("reviewer", "decided_at", "human_feedback")}
         given = self._record.approvals
-        approvals = given if len(given) >= self._rules.approvals else self._record.approved(approval)
+        approvals = given if len(given) >= self._rules.approvals else self._record.add_approval(approval)
         missing = self._rules.approvals - len(approvals)
         if missing <= 0:
             return answer.of_all_approvals(review, approvals)
@@ -328,9 +324,9 @@ class Decision:
         self._question.ask(self._shown, self._until, f"{said}.")
 
     def _sent_back_before(self) -> Json:
-        """Return what a review says after one by the schema; empty if the execution has had none.
+        """Return the fields of a review that follows one by the schema; empty if there was none.
 
-        The round before says so, and from Airflow 3.3 on what this task did before it was cleared.
+        The previous round contains that, and from Airflow 3.3 on also this task's record from before a clear.
         """
         previous, earlier = record_or_none(self._rules.previous) or {}, self._record.draft_sent_back
         execution_id = self._shown["execution_id"]
@@ -339,7 +335,7 @@ class Decision:
         return {SCHEMA_REVISION: EARLIER} if used else {}
 
     def _write_down(self, review: Json) -> None:
-        """Store the decision with the draft that it was made on, and log it in one line."""
+        """Store the decision with its draft, and log it in one line."""
         rounds = {"round": self._rules.round_number, "max_rounds": self._rules.max_rounds}
         draft = answer.whole_draft(record_or_none(self._rules.pending), self._shown)
         decision = {**review, **rounds, "output": draft}

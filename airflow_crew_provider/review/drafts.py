@@ -1,12 +1,12 @@
-"""The draft as a person sees it: text that is safe to show, what has changed in it, and what becomes of an edit. Pure.
+"""The draft as a person sees it: text that is safe to show, its changes, and the effect of edits. Pure.
 
-The text is not trusted: whatever renders it, nothing in it is loaded or run. Parsers of Markdown disagree about what is
-code, so safety does not rest on that. Outside of code blocks that every parser sees alike, an invisible character parts
-``!`` from ``[`` and ``<`` from what would make it HTML. Which other lines look like code decides no more than how they
-are shown.
+The text is untrusted: whatever renders it, it must load and run nothing. Markdown parsers disagree about what is code,
+so safety does not depend on that. Outside code blocks that every parser recognizes, an invisible character separates
+``!`` from ``[``, and ``<`` from anything that would make it HTML. Guessing which other lines are code only affects how
+they look.
 
-A draft that a person edits becomes the task's output, at our own crew service only; any other gets it as the feedback
-of a revision. An edit names the draft that it was made of, so that it never replaces another one.
+A draft edited by a person becomes the task's output on our own crew service; any other service gets it as the feedback
+of a revision. An edit names its original draft, so that it never replaces another one.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 JOINER = "\N{WORD JOINER}"
-# The beginnings of an image, of HTML and of a footnote, which may hold anything.
+# The beginnings of an image, of HTML and of a footnote, which may contain anything.
 _BEGINNINGS = re.compile(r"!(?=\[)|<(?=[A-Za-z/!?])|\[(?=\^)")
 
 
 def parted(text: str) -> str:
-    """Return text that looks the same and begins no image, no HTML and no footnote in Markdown."""
+    """Return text that looks the same but starts no image, HTML or footnote in Markdown."""
     return _BEGINNINGS.sub(lambda found: found[0] + JOINER, text)
 
 
@@ -42,7 +42,7 @@ def code(value: Any) -> str:
     return "`" + parted(" ".join(str(value).split())[:100].replace("`", "'")) + "`"
 
 
-# Code spans first: in them a visible escape would be seen.
+# Code spans first: an escape would be visible in them.
 _SPANS = re.compile(r"(?<![`\\])(`+)(?!`).+?(?<!`)\1(?!`)|<|!\[|\[\^", re.DOTALL)
 _ESCAPES = {"<": "&lt;", "![": f"!{JOINER}[", "[^": r"\[^"}
 _FENCE = re.compile(r"`{3,}(?=[^`]*$)|~{3,}")
@@ -50,13 +50,13 @@ _LIKE_A_FENCE = re.compile(r"`{3}|~{3}")
 
 
 def inert(text: str) -> str:
-    """Return Markdown that reads as before, in which HTML is visible text and an image a link to it."""
+    """Return equivalent Markdown in which HTML is visible text and images are links."""
     lines = re.split(r"\r\n|\r|\n", text)
     return "\n".join(_inert_lines(lines))
 
 
 def fenced(text: str, language: str = "") -> str:
-    """Return a code block that nothing in the text can end."""
+    """Return a code block that the text cannot close."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"
@@ -76,9 +76,9 @@ def _inert_lines(lines: list[str]) -> Iterator[str]:
 
 
 def _surely_code(lines: list[str]) -> Iterator[int]:
-    """Yield the lines of code blocks that begin at the margin after an empty line, up to the first doubtful fence.
+    """Yield the lines of code blocks that start at the margin after an empty line, up to the first ambiguous fence.
 
-    Nothing before such a block can take it in: a list, a quotation and a footnote end there, and HTML is parted.
+    Nothing before such a block can absorb it: lists, quotations and footnotes end there, and HTML is neutralized.
     """
     fence, after_blank = "", True
     for number, line in enumerate(lines):
@@ -104,7 +104,7 @@ def _escaped(paragraph: list[str]) -> list[str]:
 
 
 def _code_lines(text: str) -> set[int]:
-    """Return the lines that one parser takes for code."""
+    """Return the lines that one parser treats as code."""
     blocks = [each.map for each in _parser().parse(text) if each.type in ("fence", "code_block") and each.map]
     return {line for start, end in blocks for line in range(start, end)}
 
@@ -117,18 +117,18 @@ def _parser() -> MarkdownIt:
     return MarkdownIt("commonmark").enable("table")
 
 
-# More than anybody reads in a form, and what a browser still draws at once.
+# More than anybody reads in a form, but still fast to render.
 SHOWN_CHARACTERS = 60_000
 
 
 def text_of(output: Any) -> str:
-    """Return a draft as it is shown."""
+    """Return a draft in displayable form."""
     text = output if isinstance(output, str) else json.dumps(output, indent=2, ensure_ascii=False)
-    # No database takes these; the hash is of the draft as it came.
+    # No database accepts these characters; the hash is that of the original draft.
     return text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
-# --- what has changed ---
+# --- differences ---
 
 
 SHOWN_DIFFERENCE = 10_000  # characters
@@ -137,9 +137,9 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])[ \t]+")
 
 
 def difference(before: Any, after: Any, names: tuple[str, str]) -> str:
-    """Return what changed between two drafts as Markdown: a code block that nothing in them can end.
+    """Return what changed between two drafts as Markdown: a code block that the drafts cannot close.
 
-    :param names: of the drafts, which stand at the top of the difference
+    :param names: names of the drafts, shown at the top of the difference
     """
     texts = text_of(before), text_of(after)
     if texts[0] == texts[1]:
@@ -154,7 +154,7 @@ def _said(changes: str, *, is_whole: bool) -> Iterator[str]:
     if changes:
         yield fenced(changes[:SHOWN_DIFFERENCE], "diff")
     elif is_whole:
-        yield "*Only spaces or the ends of lines differ.*"
+        yield "*Only spaces or line endings differ.*"
     if len(changes) > SHOWN_DIFFERENCE:
         yield f"*Only the first {SHOWN_DIFFERENCE:,} of {len(changes):,} characters of the difference are shown.*"
     if not is_whole:
@@ -165,7 +165,7 @@ def _said(changes: str, *, is_whole: bool) -> Iterator[str]:
 
 
 def _passages(text: str) -> list[str]:
-    """Return the lines of a draft, of prose its sentences: a paragraph is often one line."""
+    """Return the lines of a draft, or the sentences of prose, where a paragraph is often one line."""
     lines = text[:SHOWN_CHARACTERS].splitlines()
     return [part for line in lines for part in ([line] if line[:1].isspace() else _SENTENCE_END.split(line))]
 
@@ -174,16 +174,15 @@ def _passages(text: str) -> list[str]:
 
 
 def draft_in(params: Json | None) -> Any:
-    """Return the draft that a form's field begins with, None without one; Airflow has stored fields in two shapes."""
+    """Return the initial draft in a form's field, None if there is none; Airflow has stored fields in two shapes."""
     field = (params or {}).get(EDIT_FIELD)
     return field.get("value") if isinstance(field, dict) else field
 
 
 def with_text_of_edit(answer: Json, draft: str | None) -> Json:
-    """Return an answer in which the edited draft is a text; as it is for a form without a draft.
+    """Return an answer whose edited draft is a string; unchanged for a form without a draft.
 
-    Airflow's page gives None for a field that was emptied, and an object for the text of one; a program may leave the
-    field out.
+    Airflow's page returns None for an emptied field and an object for an object's text; a program may omit the field.
     """
     given = answer.get("params_input")
     if draft is None or not given:
@@ -199,35 +198,35 @@ def with_text_of_edit(answer: Json, draft: str | None) -> Json:
 
 
 def is_edit(draft: str, left: str) -> bool:
-    """Whether a text differs from the draft that a form began with by more than white space around it or in JSON."""
+    """Whether a text differs from the form's initial draft by more than surrounding or JSON white space."""
     if left.strip() == _plain(draft).strip():
         return False
     found = json_object_in(left)
-    # In one form, as Python holds true and 1 for equal.
+    # In canonical form, because Python considers true and 1 equal.
     return found is None or canonical_json(found) != canonical_json(json_object_in(draft))
 
 
 def _plain(text: str) -> str:
-    """A browser writes the ends of lines in its own way."""
+    """Normalize line endings, which browsers change."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def edit_problem(draft: str, edited: str) -> str | None:
-    """Return why a text cannot take the place of a draft, as the end of a sentence; None if it can."""
+    """Return why a text cannot replace a draft, as the end of a sentence; None if it can."""
     if not edited.strip():
         return "the edited draft is empty"
     if json_object_in(draft) is not None and json_object_in(edited) is None:
-        return "the draft is a JSON object and the edited one is not"
+        return "the draft is a JSON object, but the edited one is not"
     return None
 
 
-AS_FEEDBACK = "Use this text, which the reviewer has edited, as it stands:"
+AS_FEEDBACK = "Use this text, edited by the reviewer, unchanged:"
 
 
 def editable_text(shown: Json) -> str | None:
-    """Return the text that the form gives to edit; None for the answer of a Flow, and where only a part is shown.
+    """Return the text that the form offers to edit; None for a Flow, or if only part is shown.
 
-    JSON is in a code fence: Airflow's page shows the text of an object as "[object Object]".
+    JSON is in a code fence, because Airflow's page shows an object's text as "[object Object]".
     """
     if is_of_flow(shown) or shown["characters"] > SHOWN_CHARACTERS:
         return None
@@ -236,12 +235,12 @@ def editable_text(shown: Json) -> str | None:
 
 
 def read_edit(shown: Json, event: Json) -> Json:
-    """Return an event in which the draft is a text, as the person left it."""
+    """Return an event whose draft is a string, as the person left it."""
     return with_text_of_edit(event, editable_text(shown))
 
 
 def edited_text(shown: Json, event: Json) -> str | None:
-    """Return what the person has made of the draft; None if it is unchanged, or could not be changed."""
+    """Return the person's version of the draft; None if it is unchanged or was not editable."""
     draft = editable_text(shown)
     left = (event.get("params_input") or {}).get(EDIT_FIELD)
     if draft is None or not isinstance(left, str) or not is_edit(draft, left):
@@ -258,22 +257,20 @@ def with_edit(review: Json, shown: Json, edited: str) -> Json:
 
 
 def what_an_edit_does(shown: Json, words: list[str], *, is_last: bool) -> str:
-    """Return what the form says about editing, as an item of its list."""
+    """Return the form's list item about editing."""
     approve, revise = words
     if editable_text(shown) is None:
         return "* This draft cannot be edited here." if not is_of_flow(shown) else ""
     if shown.get("takes_edited_output"):
-        then = (
-            f"with **{approve}** your text becomes the output of the task; with **{revise}** it goes along as feedback."
-        )
+        then = f"with **{approve}** your text becomes the output of the task; with **{revise}** it is sent as feedback."
     elif is_last:
-        then = "this service takes it as feedback for a revision only, and **in the last round none is sent**."
+        then = "this service accepts it only as feedback of a revision, and **none is sent in the last round**."
     else:
-        then = f"this service takes it as feedback only: with **{approve}** too, the task runs again with your text."
+        then = f"this service accepts it only as feedback: even with **{approve}**, the task runs again with your text."
     return f"* If you edit the text under *Draft*: {then}"
 
 
 def said_of(review: Json, given: Any) -> str:
-    """Return what the log says about an edited draft."""
-    where = "is to become the output of the task" if "edited_output" in review else "is sent as feedback of a revision"
+    """Return the log line about an edited draft."""
+    where = "becomes the output of the task" if "edited_output" in review else "is sent as feedback of a revision"
     return f"The draft was edited, {len(given)} characters now; the text {where}"

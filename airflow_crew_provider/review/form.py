@@ -1,4 +1,4 @@
-"""The page that a reviewer reads. Text of crews and people is never rendered as a template, run or loaded. Pure."""
+"""The page for the reviewer. Text from crews and people is never rendered as a template, run or loaded. Pure."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MARK = 16
 
 @dataclass(frozen=True, kw_only=True)
 class ReviewForm:
-    """One round of review: the draft, and what the person should know about it.
+    """One round of review: the draft, and what the reviewer should know about it.
 
-    ``pending`` is the record of the execution, or what `shown_draft` has kept of it; ``refused`` says why the last
-    answer was not taken.
+    ``pending`` is the record of the execution, or what `shown_draft` kept of it; ``refused`` says why the last answer
+    was not accepted.
     """
 
     pending: Json
@@ -34,7 +34,7 @@ class ReviewForm:
     previous: Json | None = None
     until: datetime | None = None
     on_timeout: str | Json = "fail"
-    whole: str = "the record that was given to this task"
+    whole: str = "the record passed to this task"
     refused: str = ""
     allow_edit: bool = False
     later: Sequence[str] = ()
@@ -47,26 +47,26 @@ class ReviewForm:
 
     @property
     def needs_another_round(self) -> bool:
-        """Whether a revision, which makes a crew ask again, has no round left; a Flow may well end after any answer."""
+        """Whether no round is left for the question after a revision; a Flow may end after any answer."""
         return self.is_last and not is_of_flow(self.pending)
 
     @property
     def mark(self) -> str:
-        """The part of the draft's hash that is shown with it."""
+        """The part of the draft's hash that the form shows."""
         return (self.pending.get("output_sha256") or output_sha256(self.pending.get("output")))[:MARK]
 
     @property
     def subject(self) -> str:
         """The headline."""
         task, agent = self._author()
-        what = " by ".join(each for each in (task or "what the crew wrote", agent) if each)
+        what = " by ".join(each for each in (task or "the crew's text", agent) if each)
         return _one_line(f"Review {what}" + (f" ({self._round()})" if self._round() else ""))
 
     @property
     def body(self) -> str:
-        """All that is shown, as Markdown: the draft, then what to know about it.
+        """The whole page as Markdown: the draft, then what to know about it.
 
-        The draft is a quotation or a block of code, so that nothing in it hides or imitates what is said after it.
+        The draft is a quotation or a code block, so that nothing in it can hide or imitate what follows.
         """
         draft = [self.notice, self._draft(), "---", self._cut(), self._mismatch()]
         parts = [*draft, self._opening(), self._asked(), self._before(), self._changes(), self._what_happens()]
@@ -74,7 +74,7 @@ class ReviewForm:
 
     @property
     def notice(self) -> str:
-        """What became of the last answer, if it was not taken."""
+        """What happened to the last answer, if it was not accepted."""
         return f"**{self.refused}**" if self.refused else ""
 
     def _round(self) -> str:
@@ -83,7 +83,7 @@ class ReviewForm:
         return f"round {self.round_number}" + (f" of {self.max_rounds}" if self.max_rounds else "")
 
     def _author(self) -> tuple[str | None, str | None]:
-        """Name the crew's task and its agent, where the service reports them; a bare UUID means nothing to a person."""
+        """Name the crew's task and its agent, if the service reports them; a bare UUID means nothing to a person."""
         waiting = self.pending.get("crew_task_id")
         task = self.pending.get("crew_task_name") or (None if _is_uuid(waiting) else waiting)
         return task, author_of(self.pending)
@@ -94,10 +94,10 @@ class ReviewForm:
         if is_of_flow(self.pending):
             who = f"The method {_code(task)} of the Flow" if task else "A method of the Flow"
             name = f" {_code(agent)}" if agent else ""
-            return f"{place}{who}{name} has returned this draft and asks for your answer."
+            return f"{place}{who}{name} returned this draft and asks for your answer."
         who = f"The task {_code(task)}" if task else "A task of the crew"
         by = f" of the agent {_code(agent)}" if agent else ""
-        return f"{place}{who}{by} has written this draft and waits for your answer."
+        return f"{place}{who}{by} wrote this draft and waits for your answer."
 
     def _asked(self) -> str:
         question = self.pending.get("question")
@@ -107,7 +107,7 @@ class ReviewForm:
         violations = self.pending.get(VIOLATIONS)
         if not violations:
             return ""
-        said = "**The draft does not match the schema of the output.** If it stays like this, the run fails at its end:"
+        said = "**The draft does not match the schema of the output.** If you approve it as it is, the run fails:"
         return f"{said}\n\n{_quoted(violations)}"
 
     def _before(self) -> str:
@@ -120,27 +120,29 @@ class ReviewForm:
         if "outcome" in previous:
             return _answer_to_flow(previous, when)
         if previous.get("edited_output") and previous.get("crew_task_id") == self.pending.get("crew_task_id"):
-            said = f"**Edited {when}, and not applied: the draft had changed meanwhile. The edited text was:"
+            said = (
+                f"**Edited {when}, but not applied, because the draft had changed in the meantime. The edited text was:"
+            )
             return f"{said}\n\n{_quoted(previous['edited_output'])}"
         if previous.get("is_approve"):
             return f"In {before} the draft of {_code(previous.get('crew_task_id'))} was approved."
-        return f"**Asked for {when}:\n\n{_quoted(previous.get('human_feedback') or '')}"
+        return f"**Requested {when}:\n\n{_quoted(previous.get('human_feedback') or '')}"
 
     def _name_of_round_before(self) -> str:
-        return f"round {self.round_number - 1}" if self.round_number else "the round before"
+        return f"round {self.round_number - 1}" if self.round_number else "the previous round"
 
     def _changes(self) -> str:
-        """Show what has changed in the draft since the round before, if that was about the same task's."""
+        """Show the draft's changes since the previous round, if that was about the same task."""
         previous = self.previous
         if not previous or previous.get("output") is None:
             return ""
         is_same_task = previous.get("crew_task_id") == self.pending.get("crew_task_id")
-        # A revised draft of a crew may come with a new id; a Flow goes on to another method as it likes.
+        # A crew's revised draft may have a new id; a Flow may continue with any other method.
         if not is_same_task and (previous.get("is_approve") is not False or is_of_flow(self.pending)):
             return ""
         before, now = self._name_of_round_before(), self._round() or "now"
         changed = drafts.difference(previous["output"], self.pending.get("output"), (before, now))
-        return f"**What has changed since {before}:**\n\n{changed}"
+        return f"**Changes since {before}:**\n\n{changed}"
 
     def _what_happens(self) -> str:
         lines = self._choices()
@@ -157,7 +159,7 @@ class ReviewForm:
     def _choices(self) -> list[str]:
         if is_of_flow(self.pending):
             return self._choices_of_flow()
-        lines = [f"* **{self.approve}**: the crew goes on with this draft."]
+        lines = [f"* **{self.approve}**: the crew continues with this draft."]
         if self.is_last:
             lines.append(
                 f"* **{self.revise}**: **this is the last round**, so a revision is not sent; this task fails and the "
@@ -174,12 +176,12 @@ class ReviewForm:
         outcomes = [_code(outcome) for outcome in outcomes_of(self.pending)]
         if outcomes:
             words = " or ".join([", ".join(outcomes[:-1]), outcomes[-1]] if outcomes[1:] else outcomes)
-            lines = [f"* {words}: the Flow goes on as you choose. What you say under *Feedback* goes along."]
+            lines = [f"* {words}: the Flow continues with your choice. Your *Feedback* is sent with it."]
         else:
-            said = "the Flow goes on with what you say under *Feedback*"
+            said = "the Flow continues with your *Feedback*"
             lines = [
-                f"* **{self.approve}**: {said}; if you say nothing, with {_code(APPROVAL)}",
-                f"* **{self.revise}**: {said}, and decides what follows. Without feedback it is not accepted.",
+                f"* **{self.approve}**: {said}, or with {_code(APPROVAL)} if you enter none",
+                f"* **{self.revise}**: {said}, and decides what follows. Feedback is required.",
             ]
         if self.is_last:
             lines.append(
@@ -192,7 +194,7 @@ class ReviewForm:
         if self.on_timeout == "approve":
             return f"**{_code(outcome)} is chosen.**" if outcome else "**the draft is approved.**"
         if isinstance(self.on_timeout, dict):
-            what = f"{_code(outcome)} is chosen" if outcome else "a revision is asked for"
+            what = f"{_code(outcome)} is chosen" if outcome else "a revision is requested"
             return f"{what}, with this text:\n\n{_quoted(self.on_timeout['revise'])}"
         return "this task fails and the execution stays paused."
 
@@ -201,8 +203,8 @@ class ReviewForm:
         if size <= drafts.SHOWN_CHARACTERS:
             return ""
         return (
-            f"**Only the first {drafts.SHOWN_CHARACTERS:,} of {size:,} characters are shown.** The whole draft stands "
-            f"in {self.whole}, field `output`. Your answer is for the whole of it."
+            f"**Only the first {drafts.SHOWN_CHARACTERS:,} of {size:,} characters are shown.** The whole draft is "
+            f"in {self.whole}, field `output`. Your answer applies to the whole draft."
         )
 
     def _draft(self) -> str:
@@ -214,7 +216,7 @@ class ReviewForm:
 
 
 def _answer_to_flow(previous: Json, when: str) -> str:
-    """Tell what a Flow was answered: the outcome, the text, or both."""
+    """Describe the answer to a Flow: the outcome, the text, or both."""
     outcome, said = previous["outcome"], previous.get("human_feedback") or ""
     text = f"\n\n{_quoted(said)}" if said.strip() else ""
     if outcome is not None:
@@ -228,7 +230,7 @@ def _quoted(text: str) -> str:
 
 
 def _in_quotation(text: str) -> str:
-    """Return untrusted text as a quotation, at whose end everything ends that the text has begun."""
+    """Return untrusted text as a quotation that closes everything that the text opened."""
     return "\n".join(f"> {line}" for line in drafts.inert(text).split("\n"))
 
 

@@ -1,4 +1,4 @@
-"""Who may answer a review, from when on and for how long, and who is told when nobody has. Pure."""
+"""Who may answer a review, from when and for how long, and who is notified if nobody does. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from airflow_crew_provider.models import Json
 
-LONGEST = timedelta(days=36_500)  # what is added to a date must be one
+LONGEST = timedelta(days=36_500)  # the sum of a date and this must be a date
 
 
 def deadline_policy(on_timeout: Any, response_timeout: Any) -> Any:
-    """Check what happens when nobody answers; an approval is never the default."""
+    """Check what happens if nobody answers; approval is never the default."""
     if isinstance(on_timeout, dict):
         text = on_timeout.get("revise")
         if set(on_timeout) != {"revise"} or not isinstance(text, str) or not text.strip():
@@ -27,7 +27,7 @@ def deadline_policy(on_timeout: Any, response_timeout: Any) -> Any:
 
 
 def response_time(value: Any, name: str = "response_timeout") -> timedelta | None:
-    """Read how long a person may take: a timedelta, or a number of seconds, also as a string."""
+    """Read a person's time limit: a timedelta, or a number of seconds, also as a string."""
     if value is None:
         return None
     try:
@@ -37,12 +37,12 @@ def response_time(value: Any, name: str = "response_timeout") -> timedelta | Non
     if given <= timedelta(0):
         raise ValueError(f"{name} must be a timedelta or a number of seconds above 0, not {value!r}")
     if given > LONGEST:
-        raise ValueError(f"{name} must be at most {LONGEST.days:,} days, not {value!r}; leave it out for no end")
+        raise ValueError(f"{name} must be at most {LONGEST.days:,} days, not {value!r}; leave it out for no limit")
     return given
 
 
 def deadline_after(response_timeout: timedelta | None) -> str | None:
-    """Return the point in time at which a question that is asked now ends, ISO 8601; None for no end."""
+    """Return when a question asked now ends, ISO 8601; None for no deadline."""
     return (datetime.now(UTC) + response_timeout).isoformat() if response_timeout else None
 
 
@@ -55,12 +55,12 @@ def needed_approvals(approvals: Any, users: Sequence[Json] | None, *, allow_edit
     if not isinstance(allow_edit, bool):
         raise ValueError(f"allow_edit must be True or False, not {allow_edit!r}")
     if approvals > 1 and allow_edit:
-        raise ValueError("allow_edit goes with one approval: a second person would not see the edited draft")
+        raise ValueError("allow_edit supports only one approval: a second person would not see the edited draft")
     return approvals
 
 
 def counted(value: Any, name: str) -> int | None:
-    """Check a number of rounds; None where it is not given."""
+    """Check a number of rounds; None if not given."""
     if value is not None and (type(value) is not int or value < 1):
         raise ValueError(f"{name} must be an integer >= 1, not {value!r}")
     return value
@@ -73,9 +73,9 @@ def _no_bool(value: Any) -> Any:
 
 
 def reviewers(given: Any) -> list[Json] | None:
-    """Read who may answer: one user or several, each an id or a dict with ``id`` and perhaps ``name``.
+    """Read who may answer: one or several users, each an id or a dict with ``id`` and optional ``name``.
 
-    Nobody is refused: for Airflow an empty list means everybody.
+    An empty list is refused, because for Airflow it means everybody.
     """
     if given is None:
         return None
@@ -83,9 +83,9 @@ def reviewers(given: Any) -> list[Json] | None:
     try:
         read = [_reviewer(each) for each in several]
     except TypeError:
-        raise ValueError(f"assigned_users must be ids of users, or dicts with id and name, not {given!r}") from None
+        raise ValueError(f"assigned_users must be user ids, or dicts with id and name, not {given!r}") from None
     if not read:
-        raise ValueError("assigned_users names nobody; leave it out where everybody may answer")
+        raise ValueError("assigned_users names nobody; leave it out to let everybody answer")
     return read
 
 
@@ -99,78 +99,79 @@ def _reviewer(given: Any) -> Json:
 
 
 def refuse_foreign(options: Sequence[str], kwargs: Json) -> None:
-    """Refuse what would approve by accident."""
+    """Refuse options that would approve by accident."""
     if len(options) != 2 or options[0] == options[1]:
         raise ValueError("options must be two different words: to approve, and to revise")
     for name in ("defaults", "multiple"):
         if kwargs.pop(name, None):
-            raise ValueError(f"{name} cannot be given: say with on_timeout what happens at the deadline")
+            raise ValueError(f"{name} cannot be given: use on_timeout to set what happens at the deadline")
 
 
 @dataclass(frozen=True)
 class EscalationStep:
-    """What happens when nobody has answered for a while."""
+    """What happens if nobody has answered for a while."""
 
     after: timedelta
     users: list[Json]
     notifiers: list[Any]
-    number: int = 1  # among the steps of this time, these users and notifiers of these classes
+    number: int = 1  # among steps with the same time, users and notifier classes
 
     @property
     def name(self) -> str:
-        """What the step is known by while it waits: a DAG that is edited meanwhile may have another step before it."""
+        """The step's name while it waits: an edited DAG may insert another step before it."""
         return self.kind if self.number == 1 else f"{self.kind} #{self.number}"
 
     @property
     def kind(self) -> str:
-        """The step's time, users and classes of notifiers, which another step may share."""
+        """The step's time, users and notifier classes, which another step may share."""
         return " ".join([f"{self.after.total_seconds():g}", *sorted(_ids(self)), *(_kind(n) for n in self.notifiers)])
 
 
 @dataclass(frozen=True)
 class Escalation:
-    """The steps of one review, the first one first, and who may answer without any."""
+    """The steps of one review in order, and who may answer from the start."""
 
     steps: list[EscalationStep]
     assigned: list[Json] | None
 
     @classmethod
     def of(cls, given: Any, assigned: list[Json] | None, response_timeout: timedelta | None) -> Escalation:
-        """Read pairs of a time and users or notifiers; refuse what could never happen."""
+        """Read pairs of a time and users or notifiers; refuse impossible steps."""
         steps = sorted((_step(each) for each in given or ()), key=lambda step: step.after)
         if assigned is None and any(step.users for step in steps):
-            raise ValueError("escalate names users, but everybody may answer: say in assigned_users who may at first")
+            raise ValueError("escalate names users, but everybody may answer: set assigned_users too")
         if response_timeout and any(step.after >= response_timeout for step in steps):
             raise ValueError("escalate has a step at or after response_timeout, when nobody is asked any more")
         return cls(list(_numbered(steps)), assigned)
 
     @property
     def users(self) -> list[Json] | None:
-        """Everybody who may answer sooner or later, each once; None for anybody."""
+        """Everybody who may answer at some point, each once; None for anybody."""
         if self.assigned is None:
             return None
         later = (user for step in self.steps for user in step.users)
         return list({user["id"]: user for user in (*later, *self.assigned)}.values())
 
     def due(self, since: datetime, now: datetime) -> Iterator[tuple[int, EscalationStep]]:
-        """Yield the steps whose time has come, with their numbers from 1."""
+        """Yield the steps that are due, with their numbers from 1."""
         yield from ((number, step) for number, step in enumerate(self.steps, 1) if since + step.after <= now)
 
     def next_after(self, since: datetime, now: datetime) -> datetime | None:
-        """Return when the next step comes."""
+        """Return when the next step is due."""
         return min((since + step.after for step in self.steps if since + step.after > now), default=None)
 
-    def waits_for(self, user: Json | None, since: datetime) -> datetime | None:
-        """Return from when on somebody may answer; None for those who may from the start."""
-        at_first = {each["id"] for each in self.assigned or ()}
-        if user is None or user.get("id") in at_first:
+    @property
+    def may_answer(self) -> Json | None:
+        """The ids of all who may answer, with the seconds until then; None if no step names anybody."""
+        if not any(step.users for step in self.steps):
             return None
-        return next((since + step.after for step in self.steps if user.get("id") in _ids(step)), None)
+        later = {each: step.after.total_seconds() for step in reversed(self.steps) for each in sorted(_ids(step))}
+        return {**later, **{user["id"]: 0.0 for user in self.assigned or ()}}
 
     def told(self, since: datetime) -> list[str]:
-        """Return the sentences of the form about those who may answer later."""
+        """Return the form's sentences about people who may answer later."""
         at = [(since + step.after, sorted(_ids(step))) for step in self.steps if step.users]
-        return [f"From {when:%Y-%m-%d %H:%M} UTC on, {', '.join(ids)} may answer too." for when, ids in at]
+        return [f"From {when:%Y-%m-%d %H:%M} UTC on, {', '.join(ids)} may also answer." for when, ids in at]
 
 
 def _ids(step: EscalationStep) -> set[str]:
@@ -178,7 +179,7 @@ def _ids(step: EscalationStep) -> set[str]:
 
 
 def _numbered(steps: Iterable[EscalationStep]) -> Iterator[EscalationStep]:
-    """Give each step a name of its own; the first of its kind keeps the one that earlier releases have recorded."""
+    """Give each step its own name; the first of its kind keeps the name that earlier releases recorded."""
     seen: Counter[str] = Counter()
     for step in steps:
         seen[step.kind] += 1

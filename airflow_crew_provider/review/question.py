@@ -1,8 +1,8 @@
-"""How a task puts a question to a person, and waits: retries and clears lose no answer. Needs Airflow 3.1 or newer.
+"""How a task asks a person and waits, without losing an answer to retries or clears. Needs Airflow 3.1 or newer.
 
-A task is visited by a worker several times: it asks and leaves, and comes back with an answer, at a step of the
-escalation, at the deadline, or because a try was lost. Each visit makes one `Question` of what is stored. It asks only
-if nobody was asked about this draft, or nobody can answer any more; else it looks for an answer first.
+A worker visits a task several times: the task asks and leaves, and resumes with an answer, at an escalation step, at
+the deadline, or after a lost try. Each visit creates one `Question` from the stored record. It asks only if nobody was
+asked about this draft, or if nobody can answer any more; otherwise it first looks for an answer.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from airflow_crew_provider.review.people import Escalation, deadline_after, revi
 from airflow_crew_provider.review.record import question_of
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, ends_in_a_sentence
 
-UNKNOWN = "unknown"  # what a look for an answer has found that did not come to its end
-TERMS = "terms"  # of a question: the arguments of the DAG by which its answer is judged
+UNKNOWN = "unknown"  # the result of a lookup that did not finish
+TERMS = "terms"  # in a question: the DAG's arguments by which its answer is judged
 
 
 class Form(Protocol):
-    """What a person reads; ``mark`` is a part of the body that no other question has."""
+    """What a person reads; ``mark`` is a part of the body unique to this question."""
 
     @property
     def subject(self) -> str:
@@ -35,34 +35,34 @@ class Form(Protocol):
 
     @property
     def notice(self) -> str:
-        """Why the last answer was not accepted; it stands in the body too."""
+        """Why the last answer was not accepted; the body contains it too."""
 
     @property
     def mark(self) -> str:
-        """What distinguishes this question from an earlier one of the same task."""
+        """What distinguishes this question from earlier ones of the same task."""
 
 
 class Rules(Protocol):
-    """What a task asks, by its arguments; ``shown`` is what a person is shown, and kept while the task waits."""
+    """What a task asks, from its arguments; ``shown`` is what a person is shown, stored while the task waits."""
 
     @property
     def escalation(self) -> Escalation:
-        """Who is told when nobody answers."""
+        """Who is notified if nobody answers."""
 
     @property
     def holds_another(self) -> str:
-        """What is said when Airflow cannot show this question."""
+        """The message if Airflow cannot show this question."""
 
     def shown_now(self) -> Json:
-        """Return what a person is shown, as the task was rendered."""
+        """Return what a person is shown, from the rendered task."""
 
     def terms(self) -> Json:
-        """Return the arguments that an answer is judged by: those of the form that was shown, not of a later DAG."""
+        """Return the arguments by which an answer is judged: those of the form that was shown, not of a later DAG."""
 
     def by(self, terms: Json) -> Any:
         """Return the rules by the terms of a form that was shown."""
 
-    def offer(self, task: Any, shown: Json) -> None:
+    def offer(self, task: HITLOperator, shown: Json) -> None:
         """Set the options, fields and defaults of the task's form."""
 
     def form(self, context: Any, shown: Json, until: str | None, refused: str, later: list[str]) -> Form:
@@ -74,11 +74,11 @@ LONGEST_LABEL = 100
 
 
 class Question(Generic[AnyRules]):
-    """The question of one visit of a worker.
+    """A task's question during one visit of a worker.
 
-    :param task: the one that asks
+    :param task: the asking task
     :param rules: what it asks
-    :param begins: whether a try begins with this visit
+    :param begins: whether this visit starts a try
     """
 
     def __init__(self, context: Any, task: HITLOperator, rules: AnyRules, *, begins: bool = False) -> None:
@@ -88,9 +88,9 @@ class Question(Generic[AnyRules]):
             self.record.forget_deleted_run()
 
     def go_on(self, shown: Json, found: str = "") -> NoReturn:
-        """Ask, unless an earlier try has: then look for an answer that was given since, and wait for one after that.
+        """Ask, unless an earlier try did: then look for an answer given since, and wait for one.
 
-        :param found: what such a look has found: no answer, no form, or nothing is known; empty before it
+        :param found: result of the last lookup: no answer, no form, or unknown; empty if none ran
         """
         identity = identity_of(shown)
         shown = {**shown, TERMS: self.record.terms(identity) or shown.get(TERMS) or self.rules.terms()}
@@ -99,29 +99,29 @@ class Question(Generic[AnyRules]):
         is_open = self.record.is_open_for(identity)
         if not is_open or self._must_ask_again(found):
             if is_open and found == UNKNOWN and not self.record.is_looked_for_once_more:
-                self.task.log.warning("Airflow could not look for an answer; looking once more before asking anew")
+                self.task.log.warning("Airflow could not look for an answer; trying once more before asking again")
                 self.look_again(shown, until, once_more=True)
             self.ask(shown, until)
-        self.record.asked(identity, until, shown[TERMS], doubt=self.record.in_doubt and not found)
+        self.record.mark_asked(identity, until, shown[TERMS], doubt=self.record.in_doubt and not found)
         if found:
             self._wait(shown, until)
-        self.task.log.info("An earlier try has shown this draft; an answer that was given since then counts")
+        self.task.log.info("An earlier try showed this draft; an answer given since then counts")
         self.look_again(shown, until)
 
     def _must_ask_again(self, found: str) -> bool:
-        """Whether nobody was asked, or nobody can answer any more, as to the form of an earlier attempt."""
+        """Whether nobody was asked, or nobody can answer any more, as with an earlier attempt's form."""
         if not found:
             return False
         is_of_earlier = self.record.asked_by not in (None, airflow_form.asking_attempt(self.context))
         return is_of_earlier or found == airflow_form.NO_FORM or (found == UNKNOWN and self.record.in_doubt)
 
     def hold_to(self, shown: Json) -> None:
-        """Offer what the form offers, though the DAG file was edited since."""
+        """Offer the form's choices, even if the DAG file was edited since."""
         self.rules = self.rules.by(shown.get(TERMS) or {})
         self.rules.offer(self.task, shown)
 
     def ask(self, shown: Json, until: str | None, refused: str = "") -> NoReturn:
-        """Put the question and give the worker slot back; ``refused`` says why the last answer was not taken."""
+        """Ask and free the worker slot; ``refused`` says why the last answer was not accepted."""
         task, identity = self.task, identity_of(shown)
         task.assigned_users = _rendered(task.assigned_users)
         later = self.rules.escalation.told(self.record.since(identity))
@@ -131,11 +131,11 @@ class Question(Generic[AnyRules]):
         task.body = "\n\n".join(part for part in (form.notice, given) if part) if given else form.body
         signs = [given] if given else [form.mark, shown["execution_id"]]
         attempt = airflow_form.asking_attempt(self.context)
-        self.record.asking(identity, until, attempt)
+        self.record.mark_asking(identity, until, attempt)
         at = datetime.now(UTC)
         if airflow_form.shows_another_draft(task, self.context, signs):
             raise CrewTaskFailed(self.rules.holds_another)
-        self.record.asked(identity, until, shown.get(TERMS), again=bool(refused), by=attempt, at=at)
+        self.record.mark_asked(identity, until, shown.get(TERMS), again=bool(refused), by=attempt, at=at)
         self._wait(shown, until)
 
     def _wait(self, shown: Json, until: str | None) -> NoReturn:
@@ -150,24 +150,24 @@ class Question(Generic[AnyRules]):
         airflow_form.park(self.task, self.context, left, {"until": until, "shown": shown, **wakes})
 
     def _escalate(self, since: datetime) -> datetime:
-        """Tell those of each step whose time has come, and return that moment: a step that comes since is next."""
+        """Notify the people of each due step, and return the current time: steps due after it come next."""
         now = datetime.now(UTC)
         for number, step in self.rules.escalation.due(since, now):
-            if self.record.tell(step.name, step.notifiers or self.task.notifiers, self.context):
+            if self.record.notify_step(step.name, step.notifiers or self.task.notifiers, self.context):
                 who = ", ".join(user["id"] for user in step.users)
-                said = f"; {who} may answer too from now on" if who else ""
+                said = f"; {who} may now answer too" if who else ""
                 self.task.log.info("Nobody has answered for %s: step %d of the escalation%s", step.after, number, said)
         return now
 
     def look_again(self, shown: Json, until: str | None, *, once_more: bool = False) -> NoReturn:
-        """Go on with an answer that came as a step of the escalation began; escalate if there is none."""
-        self.record.looking(shown, once_more=once_more)
+        """Continue with an answer that arrived as an escalation step began; escalate if there is none."""
+        self.record.mark_looking(shown, once_more=once_more)
         kept = {"until": until, "shown": shown}
         airflow_form.find_answer(self.task, self.context, until, kept, self.record.asked_by)
 
 
 def _rendered(users: Any) -> Any:
-    """Read who may answer as the task was rendered: a subclass may have made it a template."""
+    """Read who may answer from the rendered task: a subclass may have made it a template."""
     try:
         return reviewers(users)
     except ValueError as error:
@@ -175,7 +175,7 @@ def _rendered(users: Any) -> Any:
 
 
 def _place_of(ti: Any) -> str:
-    """Name the DAG, and of a mapped task the item, so that questions of the same kind can be told apart."""
+    """Name the DAG, and the item of a mapped task, to tell similar questions apart."""
     index = getattr(ti, "map_index", -1)
     label = getattr(ti, "rendered_map_index", None) or ("" if index in (None, -1) else f"#{index}")
     return " · ".join(each for each in (" ".join(label.split())[:LONGEST_LABEL], ti.dag_id) if each)
@@ -185,17 +185,17 @@ class AskingTask(HITLOperator):
     """The base of operators that ask a person."""
 
     def rules(self) -> Any:
-        """Return what this task asks, by its arguments as they were rendered."""
+        """Return what this task asks, from its rendered arguments."""
         raise NotImplementedError
 
     def _keep_timeouts_apart(self, given: timedelta | None) -> None:
-        """Undo that `HITLOperator` makes a task's ``execution_timeout`` the deadline of the person."""
+        """Undo `HITLOperator`'s use of ``execution_timeout`` as the person's deadline."""
         if given is None and self.response_timeout is not None:
             self.execution_timeout, self.response_timeout = self.response_timeout, None
 
     @ends_in_a_sentence
     def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
-        """Go on where a trigger has found no answer, or no question, or where Airflow could not bring the answer."""
+        """Continue if a trigger found no answer or no question, or if Airflow could not deliver the answer."""
         found = airflow_form.found_nothing(next_kwargs)
         if found:
             question = Question(context, self, self.rules())
@@ -206,7 +206,7 @@ class AskingTask(HITLOperator):
             question = Question(context, self, self.rules())
             if not question.record.in_doubt and isinstance(error, airflow_form.TaskDeferralError):
                 if question.record.shown:
-                    raise  # the look itself has failed; the next try looks again
+                    raise  # the lookup itself failed; the next try repeats it
                 self.log.warning("Airflow could not resume this task: %s. Looking for the answer", error)
                 return question.go_on(question.rules.shown_now())
         return question.go_on(question.record.shown or question.rules.shown_now(), UNKNOWN)

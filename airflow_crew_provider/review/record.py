@@ -1,23 +1,31 @@
 """The state of a review's question, kept between tries so that no answer is lost.
 
-Asking again removes an answer. So a try that finds the draft shown already does not ask again: an answer that was given
-meanwhile counts. Up to Airflow 3.3 the question stays through retries and clears; from 3.4 on it belongs to the attempt
-that has asked it, whose id is kept. Nobody can answer it once that attempt is over, so a later one that finds no answer
-there asks anew.
+Asking again removes an answer. So a try that finds the draft already shown does not ask again: an answer given in the
+meantime counts. Up to Airflow 3.3, the question survives retries and clears; from 3.4 on, it belongs to the attempt
+that asked it, whose id is stored. Nobody can answer it after that attempt ends, so a later attempt that finds no answer
+asks again.
 
-The record is read once for each visit of a worker, and written at each step::
+The record is read once per visit of a worker, and written at each step. Its moves (`MOVES`)::
 
-    nothing ──asking──> in doubt ──asked──> open ──over──> over
-                            ^                │ ^
-                            └──a clear, or───┘ └─approved, rejected: one answer is taken, and the next is asked for
-                               another draft
+    nothing ──ask──> in doubt ──asked──> open ──close──> over
+                        │  ^              │ ^              │
+                        └──┴──────ask─────┘ └────asked─────┘
+
+* A try that is lost after the end of its question looks for the answer again, with ``asked``; if it is in doubt whether
+  Airflow ever had the question, with ``look``.
+* ``approve`` and ``reject`` store an answer before it is removed for the next one, and do not change the state; after
+  the end, they belong to an answer that Airflow delivers again.
+* ``send_back`` is a schema's answer, for which nobody is asked.
+* If Airflow keeps no state, an answer finds no record, but still counts.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any
 
 from airflow_crew_provider.compat.task_state import Attempt, TaskState, task_state_of
@@ -29,80 +37,165 @@ from airflow_crew_provider.wait.outcomes import fail_task
 log = logging.getLogger(__name__)
 
 BEGUN, DONE = "begun", "done"
-# What a question about the same draft takes over from the one before.
-CARRIED = ("since", "notified", "told", "approvals", "terms")
-# What was found out about drafts, each by its name: nothing ends it but a new DAG run.
-FOUND = ("sent_back", "rejected")
+Draft = list[Any]  # execution, task and hash, as `identity_of` returns them
+
+
+class State(StrEnum):
+    """The state of a question."""
+
+    NOTHING = "nothing"  # nobody was asked
+    IN_DOUBT = "in doubt"  # a try began to ask, and Airflow may not have the question
+    OPEN = "open"
+    OVER = "over"  # an answer or the deadline ended it
+
+
+_ALL = tuple(State)
+MOVES: dict[str, dict[State, State]] = {
+    "ask": dict.fromkeys(_ALL, State.IN_DOUBT),
+    "look": dict.fromkeys((State.IN_DOUBT, State.OVER), State.IN_DOUBT),
+    "asked": dict.fromkeys(_ALL, State.OPEN),
+    "approve": {each: each for each in _ALL},
+    "reject": {each: each for each in _ALL},
+    "send_back": dict.fromkeys(_ALL, State.NOTHING),
+    "close": dict.fromkeys(_ALL, State.OVER),
+}
+
+
+@dataclass(frozen=True)
+class StoredQuestion:
+    """The stored record of a question. Unknown fields are omitted.
+
+    :param attempt: the asking try, from `Attempt.as_dict`; its keys are stored beside the others
+    :param draft: the draft that was shown
+    :param terms: its form's arguments, by which its answer is judged
+    :param since: when it was first asked about this draft, ISO 8601
+    :param until: its deadline, likewise
+    :param asked_at: when it was last asked
+    :param doubt: whether Airflow may not have the question yet
+    :param asked_by: the id of the attempt that owns the form, from Airflow 3.4 on
+    :param notified: whether people were notified: `BEGUN` or `DONE`
+    :param told: the same for each step of the escalation
+    :param approvals: approvals so far, not yet enough
+    :param rejected: rejected drafts, each by execution and hash
+    :param sent_back: the draft that a schema sent back
+    :param shown: what was shown, during a lookup
+    :param once_more: whether this is the second lookup
+    :param over: whether an answer or the deadline ended it
+    """
+
+    attempt: Json = field(default_factory=dict)
+    draft: Draft | None = None
+    terms: Json | None = None
+    since: str | None = None
+    until: str | None = None
+    asked_at: str | None = None
+    doubt: bool = False
+    asked_by: str | None = None
+    notified: str | None = None
+    told: Json = field(default_factory=dict)
+    approvals: list[Json] = field(default_factory=list)
+    rejected: list[Draft] = field(default_factory=list)
+    sent_back: Draft | None = None
+    shown: Json | None = None
+    once_more: bool = False
+    over: bool = False
+
+    @classmethod
+    def from_json(cls, kept: Json) -> StoredQuestion:
+        """Read a record of this release or an earlier one; unknown fields are left out."""
+        known = {name: kept[name] for name in _FIELDS if kept.get(name)}
+        if known.get("rejected") is True:  # until 0.2: the draft that was shown
+            known["rejected"] = [_without_task(kept["draft"])]
+        return cls(attempt={name: kept[name] for name in _OF_ATTEMPT if name in kept}, **known)
+
+    def to_json(self) -> Json:
+        """Return what is stored; empty if nothing is known."""
+        known = asdict(self)
+        return {**known.pop("attempt"), **{name: value for name, value in known.items() if value}}
+
+    @property
+    def state(self) -> State:
+        """The state of the question."""
+        if self.over:
+            return State.OVER
+        if self.doubt:
+            return State.IN_DOUBT
+        return State.NOTHING if self.draft is None else State.OPEN
+
+    def moved(self, move: str, new: StoredQuestion) -> StoredQuestion:
+        """Return the record after a move.
+
+        :raises RuntimeError: it is not one of `MOVES`
+        """
+        if MOVES[move].get(self.state) is not new.state:
+            raise RuntimeError(f"A question that is {self.state} cannot be {new.state} by {move}")
+        return new
+
+    def anew(self, attempt: Attempt, **known: Any) -> StoredQuestion:
+        """Return a fresh record that keeps what is known about drafts until a new DAG run."""
+        return StoredQuestion(attempt.as_dict(), sent_back=self.sent_back, rejected=self.rejected, **known)
+
+
+_FIELDS = tuple(each.name for each in fields(StoredQuestion) if each.name != "attempt")
+_OF_ATTEMPT = tuple(each.name for each in fields(Attempt))
 
 
 class QuestionRecord:
-    """The record of the question that a task has asked.
-
-    Keys: ``draft`` that was shown, the ``terms`` of its form, ``since`` and ``until`` when it is open, ``asked_at``
-    when it was asked the last time, ``doubt`` while Airflow may not have the question yet, ``asked_by``: the id of the
-    attempt that has the form, from Airflow 3.4 on, whether people were ``notified``, the steps of the escalation that
-    were ``told``, the ``approvals`` that are not enough yet, the drafts that were ``rejected``, each by its execution
-    and hash (True, as earlier releases have stored it, means this one), the draft that a schema has ``sent_back``,
-    what was ``shown`` while an answer is looked for, and whether that is done ``once_more``, ``over`` once an answer or
-    the deadline has ended it, and those of `Attempt`.
-    """
+    """The record of a task's question, read and kept for one visit of a worker."""
 
     def __init__(self, memory: TaskState, attempt: Attempt) -> None:
         self._memory, self._attempt = memory, attempt
-        self._record: Json = memory.recall()
-        if self._record.get("rejected") is True:
-            self._record = {**self._record, "rejected": [_without_task(self._record["draft"])]}
-        self.cleared = bool(self._record) and attempt.follows_clear(self._record)
+        self._record = StoredQuestion.from_json(memory.recall())
+        self.cleared = attempt.follows_clear(self._record.attempt)
 
     def forget_deleted_run(self) -> None:
-        """Forget the question of a DAG run that was deleted and created again under its id, where a try begins."""
-        self._attempt.tell_doubt(self._record)
-        if self._memory.outlives_run and not self._attempt.follows(self._record):
-            self._record, self.cleared = {}, False
+        """At the start of a try, forget the question of a DAG run that was deleted and recreated under its id."""
+        self._attempt.tell_doubt(self._record.attempt)
+        if self._memory.outlives_run and not self._attempt.follows(self._record.attempt):
+            self._record, self.cleared = StoredQuestion(), False
             self._memory.forget()
 
-    def is_open_for(self, draft: list[Any]) -> bool:
-        """Whether the question about this draft stands; after its end only a clear asks anew."""
-        return self._record.get("draft") == draft and not (self.cleared and self._record.get("over"))
+    def is_open_for(self, draft: Draft) -> bool:
+        """Whether the question about this draft is active; after its end, only a clear asks again."""
+        return self._record.draft == draft and not (self.cleared and self._record.state is State.OVER)
 
     @property
     def in_doubt(self) -> bool:
-        """Whether an earlier try was lost while it asked, so that the question stands or does not."""
-        return bool(self._record.get("doubt"))
+        """Whether an earlier try was lost while it asked, so that the question may or may not exist."""
+        return self._record.doubt
 
-    def until(self, draft: list[Any]) -> str | None:
-        """Return the deadline that an earlier try has set for this draft; a clear begins anew."""
-        return self._about(draft).get("until")
+    def until(self, draft: Draft) -> str | None:
+        """Return the deadline that an earlier try set for this draft; a clear starts over."""
+        return self._about(draft).until
 
-    def terms(self, draft: list[Any]) -> Json | None:
-        """Return the terms by which an earlier try has asked about this draft."""
-        return self._about(draft).get("terms")
+    def terms(self, draft: Draft) -> Json | None:
+        """Return the terms with which an earlier try asked about this draft."""
+        return self._about(draft).terms
 
     @property
     def asked_by(self) -> str | None:
-        """The attempt that has the form; None where the form is the task's, or an older Airflow has recorded this."""
-        return self._record.get("asked_by")
+        """The attempt that owns the form; None if the task owns it, or if an older Airflow recorded this."""
+        return self._record.asked_by
 
-    def asking(self, draft: list[Any], until: str | None, by: str | None = None) -> None:
-        """Record that the question is asked now, before it is.
+    def mark_asking(self, draft: Draft, until: str | None, by: str | None = None) -> None:
+        """Record that the question is about to be asked.
 
-        Where the form is the task's, only by a first try: later Airflow may hold an answer to an older draft, although
-        the record is gone. An attempt's own form holds no older answer.
+        If the task owns the form, only a first try does this: later, Airflow may hold an answer to an older draft even
+        if the record is gone. An attempt's own form has no older answer.
 
-        :param by: the attempt that will have the form; None where the form is the task's
+        :param by: the attempt that will own the form; None if the task owns it
         """
-        if by == self.asked_by if by else self._record or self._attempt.try_number > 1:
+        is_recorded = self._record != StoredQuestion() or self._attempt.try_number > 1
+        if by == self.asked_by if by else is_recorded:
             return
-        before = self._about(draft)
-        self._record = {**self._begun(), "draft": draft, "until": until, "doubt": True}
-        self._record |= {name: before[name] for name in CARRIED if before.get(name)}
-        self._record |= {"asked_by": by} if by else {}
+        asking = replace(self._known_of(draft), until=until, doubt=True, asked_by=by)
+        self._record = self._record.moved("ask", asking)
         self.cleared = False
-        self._must_keep("Nobody was asked; the retry of this task asks")
+        self._must_keep("Nobody was asked; a retry of this task asks")
 
-    def asked(
+    def mark_asked(
         self,
-        draft: list[Any],
+        draft: Draft,
         until: str | None,
         terms: Json | None = None,
         *,
@@ -113,70 +206,76 @@ class QuestionRecord:
     ) -> None:
         """Record that the question is open, or still in ``doubt``; ``again`` notifies people once more.
 
-        :param at: when it was asked, by a visit that has asked it
+        :param at: when it was asked, if this visit asked it
         """
-        by = by or self.asked_by
-        before = self._about(draft)
-        since = before.get("since") or datetime.now(UTC).isoformat()
-        notified = None if again else before.get("notified")
-        self._record = {**self._begun(), "draft": draft, "since": since, "until": until, "notified": notified}
-        asked_at = at.isoformat() if at else before.get("asked_at")
-        self._record |= {"asked_at": asked_at} if asked_at else {}
-        self._record |= {"terms": terms} if terms else {}
-        self._record |= {"asked_by": by} if by else {}
-        self._record |= {name: before[name] for name in ("told", "approvals") if before.get(name)}
-        if doubt:
-            self._record["doubt"] = True
+        known = self._known_of(draft)
+        asked = replace(
+            known,
+            since=known.since or datetime.now(UTC).isoformat(),
+            until=until,
+            notified=None if again else known.notified,
+            asked_at=at.isoformat() if at else self._about(draft).asked_at,
+            terms=terms,
+            asked_by=by or self.asked_by,
+            doubt=doubt,
+        )
+        self._record = self._record.moved("look" if doubt else "asked", asked)
         self.cleared = False
         self._keep()
 
-    def looking(self, shown: Json, *, once_more: bool = False) -> None:
-        """Record what was shown: a look without an answer comes back from Airflow with nothing."""
-        self._keep(shown=shown, **({"once_more": True} if once_more else {}))
+    def _known_of(self, draft: Draft) -> StoredQuestion:
+        """Return a fresh record, with what it takes over from one about the same draft."""
+        before = self._about(draft)
+        carried = {name: getattr(before, name) for name in ("since", "notified", "told", "approvals", "terms")}
+        return self._record.anew(self._attempt, draft=draft, **carried)
+
+    def mark_looking(self, shown: Json, *, once_more: bool = False) -> None:
+        """Record what was shown: a lookup without an answer returns nothing from Airflow."""
+        self._keep(shown=shown, once_more=once_more or self._record.once_more)
 
     @property
     def is_looked_for_once_more(self) -> bool:
-        """Whether the look that this try began with was lost, and another one was begun."""
-        return bool(self._record.get("once_more"))
+        """Whether this try's first lookup was lost and another was started."""
+        return self._record.once_more
 
     @property
     def shown(self) -> Json | None:
-        """What was shown when the look for an answer began."""
-        return self._record.get("shown")
+        """What was shown when the lookup began."""
+        return self._record.shown
 
-    def since(self, draft: list[Any]) -> datetime:
-        """Return since when the question about this draft is open; now, if it is not."""
-        since = self._about(draft).get("since")
+    def since(self, draft: Draft) -> datetime:
+        """Return when the question about this draft was opened; now, if it is not open."""
+        since = self._about(draft).since
         return datetime.fromisoformat(since) if since else datetime.now(UTC)
 
     @property
     def asked_at(self) -> datetime | None:
-        """When the question was asked that is open now; None where an older release has recorded it."""
-        at = self._record.get("asked_at")
+        """When the open question was asked; None if an older release recorded it."""
+        at = self._record.asked_at
         return datetime.fromisoformat(at) if at else None
 
-    def _about(self, draft: list[Any]) -> Json:
-        """Return what was recorded of this draft; before Airflow 3.3 a record outlives a run of the same name."""
-        return {} if self.cleared or self._record.get("draft") != draft else self._record
+    def _about(self, draft: Draft) -> StoredQuestion:
+        """Return the record of this draft; before Airflow 3.3, a record outlives a run of the same name."""
+        return StoredQuestion() if self.cleared or self._record.draft != draft else self._record
 
     def notify(self, notifiers: Sequence[Any], context: Any) -> None:
-        """Call the notifiers, unless an earlier try has; one that fails changes nothing about the question.
+        """Call the notifiers, unless an earlier try did; a failing notifier does not affect the question.
 
-        A try that dies meanwhile is followed by one further attempt, so that a notifier that kills each try ends.
+        If a try dies meanwhile, only one more attempt follows, so that a notifier cannot kill every try.
         """
-        before = self._record.get("notified")
+        before = self._record.notified
         if before == DONE:
             return
         self._keep(notified=DONE if before == BEGUN else BEGUN)
         _call(notifiers, context)
         self._keep(notified=DONE)
 
-    def tell(self, step: str, notifiers: Sequence[Any], context: Any) -> bool:
-        """Do the same for a step of escalation; return whether it had still to be done."""
-        told = self._record.get("told") or {}
-        before = told.get(step)
+    def notify_step(self, step: str, notifiers: Sequence[Any], context: Any) -> bool:
+        """Do the same for an escalation step; return whether it was still due."""
+        before = self._record.told.get(step)
         if before == DONE:
             return False
+        told = self._record.told
         self._keep(told={**told, step: DONE if before == BEGUN else BEGUN})
         _call(notifiers, context)
         self._keep(told={**told, step: DONE})
@@ -185,67 +284,61 @@ class QuestionRecord:
     @property
     def approvals(self) -> list[Json]:
         """Who has approved this draft so far, each person once."""
-        return [] if self.cleared else list(self._record.get("approvals") or [])
+        return [] if self.cleared else list(self._record.approvals)
 
-    def approved(self, approval: Json) -> list[Json]:
+    def add_approval(self, approval: Json) -> list[Json]:
         """Record one more approval, before its answer is removed for the next one; return them all."""
         approvals = [*self.approvals, approval]
-        self._record = {**self._record, "approvals": approvals}
-        self._must_keep("The approval is kept; a retry of this task takes it")
+        self._record = self._record.moved("approve", replace(self._record, approvals=approvals))
+        self._must_keep("The approval is kept; a retry of this task uses it")
         return approvals
 
-    def was_rejected(self, draft: list[Any]) -> bool:
+    def was_rejected(self, draft: Draft) -> bool:
         """Whether a person has rejected this draft, also in a form that was not accepted, or before a clear."""
-        return _without_task(draft) in self._rejected
+        return _without_task(draft) in self._record.rejected
 
-    def rejected(self, draft: list[Any]) -> None:
+    def reject_draft(self, draft: Draft) -> None:
         """Record that a person has rejected the draft, before the answer is removed for the next one."""
         if not self.was_rejected(draft):
-            self._record = {**self._record, "rejected": [*self._rejected, _without_task(draft)]}
-            self._must_keep("The rejection is kept; a retry of this task takes it")
+            rejected = [*self._record.rejected, _without_task(draft)]
+            self._record = self._record.moved("reject", replace(self._record, rejected=rejected))
+            self._must_keep("The rejection is kept; a retry of this task uses it")
 
     @property
-    def _rejected(self) -> list[Any]:
-        return self._record.get("rejected") or []
+    def draft_sent_back(self) -> Draft | None:
+        """The draft that a schema sent back, regardless of clears since."""
+        return self._record.sent_back
 
-    def _begun(self) -> Json:
-        """Return the record with which a question begins."""
-        return {**self._attempt.as_dict(), **{name: self._record[name] for name in FOUND if self._record.get(name)}}
-
-    @property
-    def draft_sent_back(self) -> list[Any] | None:
-        """The draft that a schema has sent back, whatever was cleared since."""
-        return self._record.get("sent_back")
-
-    def sent_back(self, draft: list[Any]) -> None:
-        """Record that a schema sends this draft back, which it does once for an execution."""
-        self._record = {**self._begun(), "sent_back": draft}
+    def mark_sent_back(self, draft: Draft) -> None:
+        """Record that a schema sends this draft back, which happens once per execution."""
+        sent = replace(self._record.anew(self._attempt), sent_back=draft)
+        self._record = self._record.moved("send_back", sent)
         self._must_keep("Nothing was sent back; a retry of this task does")
 
-    def over(self) -> None:
+    def close(self) -> None:
         """Record that the question is answered, or timed out.
 
-        The record stays on every version: Airflow may lose the task even now, and a try without it asks anew.
+        The record stays on every version: Airflow may still lose the task, and a try without it would ask again.
         """
-        self._record = {name: self._record[name] for name in self._record if name != "shown"} | {"over": True}
-        self._must_keep("The answer is kept; a retry of this task takes it")
+        self._record = self._record.moved("close", replace(self._record, shown=None, over=True))
+        self._must_keep("The answer is kept; a retry of this task uses it")
 
     def _must_keep(self, otherwise: str) -> None:
         try:
-            self._memory.keep(self._record)
+            self._memory.keep(self._record.to_json())
         except CrewError as error:
             fail_task(error, otherwise)
 
     def _keep(self, **more: Any) -> None:
-        self._record = {**self._record, **more}
+        self._record = replace(self._record, **more)
         try:
-            self._memory.keep(self._record)
+            self._memory.keep(self._record.to_json())
         except CrewError as error:
-            log.warning("%s. The question is open; if this try is lost, the next one may ask anew", error)
+            log.warning("%s. The question is open; if this try is lost, the next one may ask again", error)
 
 
-def _without_task(draft: list[Any]) -> list[Any]:
-    """Return a draft's execution and hash: the id of its task may be another at each question."""
+def _without_task(draft: Draft) -> Draft:
+    """Return a draft's execution and hash: its task's id may change with each question."""
     return [draft[0], draft[2]]
 
 
@@ -257,9 +350,9 @@ def _call(notifiers: Sequence[Any], context: Any) -> None:
             log.warning("A notifier failed; the question stays open", exc_info=True)
 
 
-def question_of(context: Any, operator: Any) -> QuestionRecord:
-    """Return what the task that runs remembers of its question; a try that cannot read it ends here."""
+def question_of(context: Any, operator: object) -> QuestionRecord:
+    """Return the running task's record of its question; a try that cannot read it ends here."""
     try:
         return QuestionRecord(task_state_of(context, REVIEW_STATE), Attempt.of(context, operator))
     except CrewError as error:
-        fail_task(error, "Nobody was asked now; an answer that was given is kept")
+        fail_task(error, "Nobody was asked now; any answer is kept")

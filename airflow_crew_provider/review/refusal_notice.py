@@ -1,8 +1,8 @@
 """Shows in a review form why the last answer was refused, before Airflow 3.4. Internal to Airflow.
 
-Up to 3.3 Airflow never changes the text of a question: a task that asks again only removes the answer. When the API
-server removes an answer that the review refused, the reason is put before the text in the same transaction. From 3.4 on
-the task that asks again brings the whole text.
+Up to 3.3, Airflow never changes the text of a question: a task that asks again only removes the answer. When the API
+server removes an answer that the review refused, the reason is inserted before the text in the same transaction. From
+3.4 on, the task that asks again sends the whole text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def explain_refusals() -> None:
-    """Listen in a process that has Airflow's models already, as an API server has; others never remove an answer."""
+    """Listen in a process that has loaded Airflow's models, such as an API server; others never remove an answer."""
     models = sys.modules.get(MODELS)
     if models is None or version.has_form_per_attempt():
         return
@@ -39,14 +39,21 @@ def explain_refusals() -> None:
 
 def _before_update(mapper: Any, connection: Any, detail: Any) -> None:
     try:
-        if FEEDBACK_FIELD in (detail.params or {}) and detail.responded_at is None:
+        if FEEDBACK_FIELD in (detail.params or {}) and detail.responded_at is None and _is_ours(connection, detail):
             _explain(detail)
     except Exception:
         log.exception("The form could not show why the last answer was refused")
 
 
+def _is_ours(connection: Any, detail: Any) -> bool:
+    """Whether a review asks: anybody may use this field name, and before 3.1.3 Airflow stores nothing else."""
+    from airflow_crew_provider.compat.task_records import is_about_an_execution
+
+    return is_about_an_execution(connection, detail.ti_id)
+
+
 def _explain(detail: Any) -> None:
-    """Put the reason before the text; an answer that was taken, and is asked for once more, needs none."""
+    """Insert the reason before the text; an accepted answer that is requested again needs none."""
     from sqlalchemy import inspect
 
     state = inspect(detail)
@@ -56,7 +63,7 @@ def _explain(detail: Any) -> None:
     before = {name: values[0] if values else getattr(detail, name) for name, values in removed.items()}
     before = with_text_of_edit(before, draft_in(detail.params))
     text = _NOTICE.sub("", detail.body or "")
-    # Of the words of a Flow none needs feedback.
+    # None of a Flow's outcomes needs feedback.
     revise = None if QUESTION in text else detail.options[1]
     problem = problem_with(before, detail.options, list(detail.params), revise) or _problem_with_edit(before, detail)
     who = (state.attrs.responded_by.history.deleted or [None])[0] or {}
@@ -65,7 +72,7 @@ def _explain(detail: Any) -> None:
 
 
 def _problem_with_edit(answer: dict[str, Any], detail: Any) -> str | None:
-    """Return why an edited draft was refused; the reason of one that does not match a schema is in the task's log."""
+    """Return why an edited draft was refused; if it does not match a schema, the reason is in the task's log."""
     draft, given = draft_in(detail.params), (answer["params_input"] or {}).get(EDIT_FIELD)
     if not isinstance(draft, str) or not isinstance(given, str) or not is_edit(draft, given):
         return None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_crew_provider.api.budget import Budget, amounts, figures, used_in
+from airflow_crew_provider.api.budget import Budget, amounts, figures, judged, used_in
 from airflow_crew_provider.api.values import record_of
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Json, output_sha256
@@ -14,6 +14,9 @@ from airflow_crew_provider.review.people import Escalation
 from airflow_crew_provider.wait.outcomes import fail_task
 from airflow_crew_provider.wait.watch import COMPLETED
 
+if TYPE_CHECKING:
+    from airflow_crew_provider.review.airflow_form import HITLOperator
+
 APPROVE, REJECT = "approve", "reject"
 
 
@@ -21,8 +24,8 @@ APPROVE, REJECT = "approve", "reject"
 class UsageForm:
     """The question about one execution.
 
-    :param shown: what of the record is shown
-    :param allowed: what the DAG allows without a question
+    :param shown: the part of the record that is shown
+    :param allowed: what the DAG allows without asking
     :param refused: why the last answer was not accepted
     """
 
@@ -35,25 +38,25 @@ class UsageForm:
         """The headline."""
         used = " and ".join(self._used)
         if self.passed:
-            return f"A crew used {used}, {self._limits} are allowed"
-        return f"It is not known what a crew used, {self._limits} are allowed"
+            return f"A crew used {used}; the limit is {self._limits}"
+        return f"A crew's usage is unknown; the limit is {self._limits}"
 
     @property
     def body(self) -> str:
         """Markdown."""
         facts = (
             f"Execution {code(self.shown['execution_id'])} is completed, output {code(self.mark)}. {self._usage}, "
-            f"and this DAG allows {self._limits} without a question."
+            f"and this DAG allows {self._limits} without asking."
         )
         choices = (
-            f"* **{APPROVE}**: its output goes to the tasks that follow.\n"
-            f"* **{REJECT}**: it does not; the output stays at the crew service. What it used is spent either way."
+            f"* **{APPROVE}**: its output is passed to the tasks downstream.\n"
+            f"* **{REJECT}**: it is not; the output stays at the crew service. The usage is spent either way."
         )
         return "\n\n".join(part for part in (self.notice, facts, choices) if part)
 
     @property
     def passed(self) -> bool:
-        """Whether a limit is known to be passed."""
+        """Whether a limit is known to be exceeded."""
         return bool(self.allowed.passed_by(self.shown))
 
     @property
@@ -64,7 +67,7 @@ class UsageForm:
 
     @property
     def _used(self) -> list[str]:
-        return used_in(self.shown, with_cost=self.allowed.max_cost is not None)
+        return used_in(judged(self.shown), with_cost=self.allowed.max_cost is not None)
 
     @property
     def _limits(self) -> str:
@@ -73,18 +76,18 @@ class UsageForm:
 
     @property
     def notice(self) -> str:
-        """What became of the last answer."""
+        """What happened to the last answer."""
         return f"**{self.refused}**" if self.refused else ""
 
     @property
     def mark(self) -> str:
-        """The part of the output's hash that is shown."""
+        """The part of the output's hash that the form shows."""
         return str(self.shown["output_sha256"])[:16]
 
 
 @dataclass(frozen=True)
 class UsageRules:
-    """The arguments of `CrewUsageApprovalOperator` as they were rendered."""
+    """The rendered arguments of `CrewUsageApprovalOperator`."""
 
     completed: Any
     budget: Budget
@@ -110,15 +113,15 @@ class UsageRules:
         return facts_of(self.record())
 
     def terms(self) -> Json:
-        """Return nothing: an answer is an approval or a rejection, by whatever arguments it was asked for."""
+        """Return nothing: an answer is an approval or a rejection, whatever the arguments."""
         return {}
 
     def by(self, terms: Json) -> UsageRules:
         """Return these rules."""
         return self
 
-    def offer(self, task: Any, shown: Json) -> None:
-        """Offer what the task has offered since it was made."""
+    def offer(self, task: HITLOperator, shown: Json) -> None:
+        """Offer the task's original choices."""
 
     def form(self, context: Any, shown: Json, until: str | None, refused: str, later: list[str]) -> UsageForm:
         """Return the form."""
@@ -126,7 +129,7 @@ class UsageRules:
 
 
 def facts_of(record: Json) -> Json:
-    """Return what of a completed record a person is shown."""
+    """Return what a person is shown of a completed record."""
     ids = {name: str(record.get(name) or "") for name in ("kickoff_id", "execution_id")}
     content = {name: record.get(name) for name in ("output", "output_path")}
     return {

@@ -1,4 +1,4 @@
-"""The sensor that waits for an execution to end, or to wait for a person."""
+"""The sensor that waits until an execution ends or needs a person."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.compat.arguments import SensorArguments
 from airflow_crew_provider.compat.task_state import task_state_of
 from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed
-from airflow_crew_provider.flows.source import note_run
 from airflow_crew_provider.hooks.crew import CrewHook
-from airflow_crew_provider.inbox.registering import address_of
+from airflow_crew_provider.inbox.registering import note_run, registered_address
+from airflow_crew_provider.inbox.source import InboxSource
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Execution, ExecutionState, Json
-from airflow_crew_provider.resume.record import answered_before, lost_edit, resume_before, was_left
+from airflow_crew_provider.resume.record import State, answered_before, lost_edit, resume_before
 from airflow_crew_provider.stored_names import WATCH_STATE
-from airflow_crew_provider.triggers.crew import CrewStatusTrigger, sources
+from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait.outcomes import NET, CrewTaskFailed, deadline_of, ends_in_a_sentence, fail_task, seconds
 from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.task import WaitingTask, push_execution
@@ -29,12 +29,12 @@ from airflow_crew_provider.wait.watch import Watch
 
 
 class CrewStatusSensor(WaitingTask, BaseSensorOperator):
-    """Wait until an execution is completed, or waits for a person, and return its record.
+    """Wait until an execution completes or needs a person, and return its record.
 
-    A failed execution fails the task at once and without retries: asking again cannot help.
+    A failed execution fails the task at once and without retries: polling again cannot help.
 
     :param kickoff_id: the id to poll (templated)
-    :param execution_id: the id of the first kickoff, if it is another one (templated)
+    :param execution_id: the id of the first kickoff, if it differs (templated)
     :param crew_conn_id: the connection of type ``crew`` (templated)
     :param wait_past_pending: whether an execution that waits for a person counts as in progress
     :param deferrable: wait in the triggerer, without a worker slot
@@ -44,6 +44,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         ``mode="reschedule"`` no pause is shorter than 8 s
     """
 
+    hook_class = CrewHook
     template_fields: Sequence[str] = ("kickoff_id", "execution_id", "crew_conn_id", "output_to")
     operator_extra_links = (CrewExecutionLink(),)
     ui_color = "#e8e4f8"
@@ -73,7 +74,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
 
     @ends_in_a_sentence
     def execute(self, context: Any) -> Any:
-        """Wait in the way that was asked for."""
+        """Wait in the configured way."""
         self._ti = context["ti"]
         self._check_ids()
         self.report(context, ExecutionState.RUNNING, self.kickoff_id)
@@ -88,10 +89,10 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
             fail_task(error)
         self.note_run(context, self.kickoff_id)
         if self.deferrable:
-            # Through Airflow's own entry point, so that soft_fail and never_fail apply from the first poll on.
+            # Through Airflow's own entry point, so that soft_fail and never_fail apply from the first poll.
             return self.resume_execution("begin", None, context)
         self._watch = self._recalled(context)
-        # The watch keeps the deadline, since its end reports the fate of the execution; Airflow's own is a fallback.
+        # The watch enforces the deadline, so that its end reports the fate of the execution; Airflow's is a fallback.
         own, self.timeout = self.timeout, self.timeout + NET
         try:
             return super().execute(context)
@@ -99,7 +100,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
             self.timeout = own
 
     def begin(self, context: Any) -> Any:
-        """Poll once, and wait in the triggerer if that does not end it."""
+        """Poll once, then wait in the triggerer unless that ends it."""
         return self.begin_in_triggerer(context, self.watch_again(context))
 
     def poke(self, context: Any) -> bool | PokeReturnValue:
@@ -114,17 +115,17 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         return PokeReturnValue(True, self.end(context, self._watch, outcome))
 
     def open_sources(self, context: Any, kickoff_id: str) -> None:
-        """Let all polls read webhooks too, of the inbox if the execution was started with it."""
+        """Make all polls read webhooks too, if the execution was started with the inbox."""
         if not self.wait_past_pending:
-            self.inbox = address_of(context, self, kickoff_id)
-            self.__dict__["_poller"] = Poller(self.hook, sources(self.hook, self.inbox))
+            self.inbox = registered_address(context, self, kickoff_id)
+            self.__dict__["_poller"] = Poller(self.hook, InboxSource(self.hook, self.inbox))
 
     def trigger_of(self, watch: Watch) -> CrewStatusTrigger:
-        """Return the trigger that goes on with a watch."""
+        """Return the trigger that continues a watch."""
         return CrewStatusTrigger.of(watch, self.crew_conn_id, self.cancel_on_kill, self.inbox)
 
     def note_run(self, context: Any, execution_id: str) -> None:
-        """Note that this DAG run waits for an execution, if it may be a Flow's."""
+        """Record that this DAG run waits for an execution, if it may be a Flow's."""
         note_run(context, self.hook, execution_id)
 
     def on_kill(self) -> None:
@@ -146,11 +147,11 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         )
 
     def _limit_of_all_polls(self) -> timedelta | None:
-        """Return `execution_timeout`; a task that is rescheduled between polls has it for each poll anew."""
+        """Return `execution_timeout`; for a rescheduled task, it applies to each poll."""
         return None if self.reschedule and not self.deferrable else self.execution_timeout
 
     def check(self, context: Any, execution: Execution) -> None:
-        """Fail where the resume before left an edited draft to a next round, and there is none."""
+        """Fail if the previous resume left an edited draft to a round that never came."""
         said = lost_edit(context, self, execution)
         if said:
             raise CrewTaskFailed(said)
@@ -158,11 +159,11 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     def completed(self, context: Any, execution: Execution) -> Json:
         """Return the record."""
         if self.reschedule:
-            task_state_of(context, WATCH_STATE).over({})
+            task_state_of(context, WATCH_STATE).close({})
         return execution.record(self.execution_id)
 
     def failed(self, watch: Watch, error: str) -> NoReturn:
-        """Fail for good; after a resume, say that the answer was accepted and what came after it failed."""
+        """Fail for good; after a resume, say that the answer was accepted but its continuation failed."""
         failure = CrewExecutionFailed(watch.kickoff_id, error)
         continuation = f"{self._resumed(watch)}Waiting again cannot help; clear the kickoff to start a new one"
         raise CrewTaskFailed(f"{failure}. {continuation}") from failure
@@ -170,12 +171,12 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     def _resumed(self, watch: Watch) -> str:
         root = self.execution_id or self.kickoff_id
         resume = resume_before({"ti": self._ti}, self, watch.kickoff_id)
-        if root == watch.kickoff_id and (resume is None or was_left(resume)):
+        if root == watch.kickoff_id and (resume is None or resume.state is State.LEFT):
             return ""
         return f"The resume of execution {root} was accepted; its continuation failed. "
 
     def timed_out(self, watch: Watch, message: str) -> NoReturn:
-        """Fail as sensors do at their timeout, and stop the execution if that was asked for."""
+        """Fail as sensors do at their timeout, and stop the execution if requested."""
         fate = self.stop_execution(watch.kickoff_id) if self.cancel_on_timeout else "Clear this task to wait again"
         raise AirflowSensorTimeout(f"{message}. {fate}")
 
@@ -192,7 +193,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         except CrewError as error:
             fail_task(error)
 
-    # In reschedule mode each poll is a process of its own; what the watch has learned is kept between them.
+    # In reschedule mode, each poll is a separate process; this keeps what the watch has learned.
 
     def _recalled(self, context: Any) -> Watch:
         watch = self.watch_again(context)

@@ -1,4 +1,4 @@
-"""Kickoff, rounds of review by a person, and the completed record, as one task group. Needs Airflow 3.1 or newer."""
+"""A kickoff, review rounds and the completed record, as one task group. Needs Airflow 3.1 or newer."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ from airflow_crew_provider.wait.outcomes import CrewTaskFailed, at_least, ends_i
 from airflow_crew_provider.wait.task import CrewTask
 from airflow_crew_provider.wait.watch import COMPLETED
 
-# Polling again costs nothing, and a failed execution is not polled again. Airflow now and then fails a task
-# that is resumed at the moment in which it defers (apache/airflow issues 66374 and 67287).
+# Polling again costs nothing, and a failed execution is not polled again. Airflow occasionally fails a task
+# that resumes just as it defers (apache/airflow issues 66374 and 67287).
 AGAIN = timedelta(seconds=5)
-# What the reason of a loop's iteration says: whoever may see the task sees it, without permission for XComs or forms.
+# The reason for a loop's iteration: visible to everybody who may see the task, without permission for XComs or forms.
 DECISIONS = {"True": "approve", "False": "revise"}
 
 
 class CrewResultOperator(CrewTask):
     """Return the completed record of one execution.
 
-    A wait that is skipped keeps its XCom of before a clear, so records of another execution do not count.
+    A skipped wait keeps its XCom from before a clear, so records of another execution do not count.
 
-    :param records: the records of all waits, those of skipped ones None; of a wait in a loop all it has (templated)
+    :param records: the records of all waits, None for skipped ones; for a wait in a loop, all iterations (templated)
     :param execution_id: the id that the kickoff returned; by default that of the first record (templated)
     :param crew_conn_id: the connection of type ``crew``, for the events of outlets (templated)
     """
 
+    hook_class = CrewHook
     template_fields: Sequence[str] = ("records", "execution_id", "crew_conn_id")
     ui_color = "#d4f0d4"
 
@@ -56,10 +57,10 @@ class CrewResultOperator(CrewTask):
 
     @ends_in_a_sentence
     def execute(self, context: Any) -> Json:
-        """Return the record; an execution that waits for a person again, with no round left, fails the task.
+        """Return the record; fail if the execution waits for a person again with no round left.
 
-        Skipped where all before it was skipped. The trigger rule ``none_failed_min_one_success`` would say the same,
-        but Airflow then fails every item of a mapped group as soon as one has failed.
+        Skip if all tasks upstream were skipped. The trigger rule ``none_failed_min_one_success`` would do the same, but
+        Airflow then fails every item of a mapped group as soon as one has failed.
         """
         if not self._something_ran(context["ti"]):
             raise AirflowSkipException("Nothing was started, so there is no result")
@@ -68,9 +69,9 @@ class CrewResultOperator(CrewTask):
         mine = [record for record in found if record.get("execution_id") == execution_id]
         if not mine:
             raise CrewTaskFailed(
-                f"No wait has a record of execution {execution_id}; clear the kickoff and all after it"
+                f"No wait has a record of execution {execution_id}; clear the kickoff and all tasks downstream"
             )
-        # Of an execution that completes there is one such record; others are of earlier rounds.
+        # A completed execution has one such record; others are from earlier rounds.
         completed = [record for record in mine if record["state"] == COMPLETED]
         if not completed:
             raise CrewTaskFailed(_no_round_left(mine[-1]))
@@ -86,7 +87,7 @@ class CrewResultOperator(CrewTask):
 
 
 def until_completed(loop: Any, ti: Any) -> Any:
-    """Another round, unless the crew is completed or no round is left; the result then tells which."""
+    """Another round, unless the crew has completed or no round is left; the result then shows which."""
     review = ti.xcom_pull(task_ids=f"{ti.task_id.rpartition('.')[0]}.review") or {}
     word = DECISIONS.get(str(review.get("is_approve")), "answered")
     is_over = loop.index + 1 >= loop.max_iterations or (loop.result or {}).get("state") == COMPLETED
@@ -94,14 +95,14 @@ def until_completed(loop: Any, ti: Any) -> Any:
 
 
 def _each(given: Any) -> Iterable[Any]:
-    """Return the records of a wait: of one in a loop Airflow brings those of all iterations, in their order."""
+    """Return the records of a wait; for one in a loop, Airflow returns those of all iterations in order."""
     return given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
 
 
 def _no_round_left(record: Json) -> str:
     return (
-        f"Execution {record.get('execution_id')} waits for a person once more, at task {record.get('crew_task_id')}, "
-        "and no round of review is left. It is left paused at the service; raise max_rounds, or answer it by hand"
+        f"Execution {record.get('execution_id')} waits for a person again, at task {record.get('crew_task_id')}, "
+        "but no review round is left. It stays paused at the service; raise max_rounds, or answer it by hand"
     )
 
 
@@ -110,7 +111,7 @@ class CrewReviewGroup(TaskGroup):
 
     @property
     def output(self) -> XComArg:
-        """The completed record, to be handed to the next task."""
+        """The completed record, for the next task."""
         result: Any = self.get_child_by_label("result")
         output: XComArg = result.output
         return output
@@ -139,30 +140,30 @@ def crew_with_review(
     outlets: Sequence[Any] | None = None,
     loop: bool = False,
 ) -> CrewReviewGroup:
-    """Return a task group that runs a crew with up to ``max_rounds`` rounds of review by a person.
+    """Return a task group that runs a crew with up to ``max_rounds`` review rounds.
 
     Its last task, ``result``, returns the completed record, which is the group's ``output``; rounds that are not
     needed are skipped.
 
-    :param inputs: what the crew asks for (templated)
-    :param max_rounds: how many times a person may answer, over all gates of the crew
-    :param webhooks: given at the kickoff and again at each resume, since the service does not carry them over
+    :param inputs: the crew's inputs (templated)
+    :param max_rounds: how many times a person may answer, over all tasks of the crew that ask
+    :param webhooks: sent with the kickoff and with each resume, since the service does not keep them
     :param meta: echoed by the service in webhooks (templated)
     :param deferrable: wait for the crew in the triggerer, without a worker slot
     :param poll_interval: the shortest pause between two polls, in seconds
     :param timeout: how long one wait for the crew may take, in seconds
     :param cancel_on_kill: stop the execution, best effort, when a user ends the kickoff or a wait
     :param review: arguments of `CrewReviewOperator`: ``assigned_users``, ``notifiers``, ``response_timeout``, ...
-    :param output_schema: what the completed output must match, as in `CrewStatusSensor`
+    :param output_schema: schema of the completed output, as in `CrewStatusSensor`
     :param max_total_tokens: fail if the execution uses more tokens
     :param max_cost: fail if the execution costs more, in USD
-    :param on_unknown_usage: ``fail``, or ``ignore`` that the service does not report what a limit is compared with
-    :param stop_over_budget: stop an execution that is seen over a limit while it runs or waits for a person
-    :param output_to: where the completed output is written instead of into the XCom (templated)
-    :param on_schema_mismatch: ``fail``; or ``revise``: send a draft that does not match back once with its violations,
-        before anybody is asked, which takes one of the rounds
-    :param outlets: assets that change with the completed output; their events carry the ids and the usage
-    :param loop: draw the rounds as one Task Loop, whose iterations they are (Airflow 3.4 and newer; neither inside a
+    :param on_unknown_usage: if the service does not report the figures for a limit: ``fail``, or ``ignore`` it
+    :param stop_over_budget: stop an execution found over a limit while it runs or waits for a person
+    :param output_to: where to write the completed output instead of XCom (templated)
+    :param on_schema_mismatch: ``fail``; or ``revise``: send a mismatched draft back once with its violations,
+        before anybody is asked, which uses one of the rounds
+    :param outlets: assets updated by the completed output; their events contain the ids and the usage
+    :param loop: draw the rounds as one Task Loop, one iteration each (Airflow 3.4 and newer; neither inside a
         mapped task group nor inside another loop)
     """
     if max_rounds < 1:
@@ -205,9 +206,9 @@ class Rounds:
     """The tasks of the rounds: a review, a resume and a wait for each.
 
     :param first: the wait for the first draft
-    :param review: what all reviews are given
-    :param resume: what all resumes are given
-    :param wait: what all waits are given
+    :param review: arguments of all reviews
+    :param resume: arguments of all resumes
+    :param wait: arguments of all waits
     """
 
     first: CrewStatusSensor
@@ -217,12 +218,12 @@ class Rounds:
     wait: Json
 
     def one_after_another(self) -> list[CrewStatusSensor]:
-        """Make the tasks of each round; return their waits."""
-        from airflow_crew_provider.operators.review import CrewReviewOperator  # late: a call reports a wrong Airflow
+        """Create the tasks of each round; return their waits."""
+        from airflow_crew_provider.operators.review import CrewReviewOperator  # late: a call reports an old Airflow
 
         waits, previous = [self.first], None
         for number in range(1, self.most + 1):
-            with TaskGroup(group_id=f"round_{number}", tooltip="Skipped if the crew is completed before"):
+            with TaskGroup(group_id=f"round_{number}", tooltip="Skipped if the crew completes earlier"):
                 of_round: Json = {"round_number": number, "pending": waits[-1].output, "previous": previous}
                 review = CrewReviewOperator(task_id="review", **of_round, **self.review)
                 previous = review.output
@@ -232,9 +233,9 @@ class Rounds:
         return waits[1:]
 
     def in_a_loop(self, again: Json) -> list[CrewStatusSensor]:
-        """Make the tasks of a round as the body of a loop; return its wait.
+        """Create the tasks of a round as the body of a loop; return its wait.
 
-        :param again: how often the task that decides is tried
+        :param again: retries of the deciding task
         """
         waits: list[CrewStatusSensor] = []
 
@@ -245,12 +246,12 @@ class Rounds:
             resume = LoopResumeOperator(task_id="resume", review=review.output, **self.resume)
             waits.append(self._wait_after(resume))
 
-        tooltip = "Again until the crew is completed or no round is left"
+        tooltip = "Repeats until the crew completes or no round is left"
         gate = make_loop("round", body, until=until_completed, most=self.most, tooltip=tooltip)
         gate.retries, gate.retry_delay = again["retries"], again["retry_delay"]
         return waits
 
     def _wait_after(self, resume: CrewResumeOperator) -> CrewStatusSensor:
-        # From the resume, not from the kickoff: the same id, and a graph with fewer lines.
+        # From the resume, not from the kickoff: the same id, but a graph with fewer edges.
         root = resume.output[EXECUTION_ID_KEY]  # type: ignore[index]
         return CrewStatusSensor(task_id="wait", kickoff_id=resume.output, execution_id=root, **self.wait)

@@ -1,7 +1,7 @@
-"""The tasks of a round in a Task Loop: the same in each iteration, which they ask Airflow for. Needs Airflow 3.4.
+"""The tasks of a round in a Task Loop: the same in each iteration, which they look up in Airflow. Needs Airflow 3.4.
 
-The review of the first iteration gets the record of the wait before the loop, that of a later one the record of the
-wait of the iteration before, and what was decided there.
+The review in the first iteration gets the record of the wait before the loop; later ones get the record of the previous
+iteration's wait, and the decision made there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from airflow_crew_provider.review.decision import ReviewRules
 
 
 class LoopReviewOperator(CrewReviewOperator):
-    """A `CrewReviewOperator` that finds its round, its draft and the review before in the loop.
+    """A `CrewReviewOperator` that finds its round, draft and previous review in the loop.
 
     :param pending: the record of the wait before the loop
     """
@@ -24,7 +24,7 @@ class LoopReviewOperator(CrewReviewOperator):
     custom_operator_name = CrewReviewOperator.__name__
 
     def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
-        """Read what the iteration before has left."""
+        """Read the result of the previous iteration."""
         super().render_template_fields(context, jinja_env)
         loop = context["loop"]
         self.round_number = loop.index + 1
@@ -34,18 +34,18 @@ class LoopReviewOperator(CrewReviewOperator):
             self.previous_task = self.task_id
 
     def rules(self) -> ReviewRules:
-        """Name no task where the whole draft stands: its record is that of another iteration."""
+        """Do not name a task that holds the whole draft: its record is from another iteration."""
         rules = super().rules()
-        return replace(rules, whole="the record that was given to this task") if self.previous_task else rules
+        return replace(rules, whole="the record passed to this task") if self.previous_task else rules
 
 
 class LoopResumeOperator(CrewResumeOperator):
-    """A `CrewResumeOperator` that finds in the loop whether there is another round."""
+    """A `CrewResumeOperator` that finds out from the loop whether there is another round."""
 
     custom_operator_name = CrewResumeOperator.__name__
 
     def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
-        """Read which iteration this is."""
+        """Read the current iteration."""
         super().render_template_fields(context, jinja_env)
         loop = context["loop"]
         self.has_next_round = loop.index + 1 < loop.max_iterations

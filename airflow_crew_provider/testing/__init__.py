@@ -16,10 +16,10 @@ from airflow_crew_provider.models import Json
 
 
 def scenario(*outputs: str, inputs: tuple[str, ...] = ("topic",), review_last: bool = False, **last: Any) -> Json:
-    """Return a scenario of tasks that take no time and give these outputs, the last one the crew's.
+    """Return a scenario whose tasks return these outputs at once; the last one is the crew's.
 
-    :param outputs: the tasks' outputs; ``{name}`` is filled with the input of that name
-    :param inputs: the names that the crew asks for
+    :param outputs: the tasks' outputs; ``{name}`` is replaced by that input
+    :param inputs: names of the crew's inputs
     :param review_last: whether the last task waits for a person
     :param last: further fields of the last task, e.g. ``error="out of credit"`` or ``revised="After {feedback}"``
     """
@@ -31,10 +31,10 @@ def scenario(*outputs: str, inputs: tuple[str, ...] = ("topic",), review_last: b
 
 
 def recorded(record: Json, inputs: tuple[str, ...] = ()) -> Json:
-    """Return a scenario that replays a completed record: the same tasks, agents and output, at once.
+    """Return a scenario that replays a completed record at once, with the same tasks, agents and output.
 
-    :param record: what a kickoff with ``wait_for_completion``, or a sensor, has returned
-    :param inputs: the names that the crew asks for
+    :param record: the return value of a sensor, or of a kickoff with ``wait_for_completion``
+    :param inputs: names of the crew's inputs
     """
     if record.get("state") != "completed":
         raise ValueError(f"Only a completed record can be replayed; this one is {record.get('state')!r}")
@@ -70,8 +70,8 @@ __all__ = ["LocalService", "crew_service", "recorded", "running_service", "scena
 def scripted_crew(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LocalService]]:
     """Start a real crew service with a scenario, and point a connection at it: ``scripted_crew(scenario)``.
 
-    Takes a scenario (None for the demo crew), and optionally ``crew_conn_id``, ``dialect`` (``spec`` or ``live``),
-    ``extra`` of the connection, and settings of the service. Everything stops with the test.
+    Takes a scenario (None for the demo crew), and optionally ``crew_conn_id``, ``dialect`` (``spec`` or ``live``), the
+    connection's ``extra``, and settings of the service. Everything stops when the test ends.
     """
     with ExitStack() as services:
 

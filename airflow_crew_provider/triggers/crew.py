@@ -1,6 +1,6 @@
-"""The wait without a worker slot. It only polls, and never starts, resumes or repeats anything.
+"""The wait without a worker slot. It only polls; it never starts, resumes or repeats anything.
 
-Its class path and arguments are stored in Airflow's database: arguments may be added with a default, never
+Its class path and arguments are stored in Airflow's database: arguments may be added with a default, but never
 renamed or removed.
 """
 
@@ -18,45 +18,36 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_crew_provider.api.budget import Budget
 from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError
-from airflow_crew_provider.flows.source import FlowSource
 from airflow_crew_provider.hooks.crew import CrewHook
-from airflow_crew_provider.inbox.registering import InboxSource
+from airflow_crew_provider.inbox.source import InboxSource
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.stored_names import TRIGGER_CLASS_PATH
 from airflow_crew_provider.wait import outcomes
-from airflow_crew_provider.wait.poller import Poller, Source
+from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.watch import GAVE_UP, Outcome, Watch, fate_of_stop
 
-SPREAD = 30.0  # seconds over which waits that are resumed together poll first
-
-
-def sources(hook: CrewHook, inbox: Json | None) -> list[Source]:
-    """Return what may know of a question to a person, beside the status.
-
-    :param inbox: where webhooks of the execution are kept, if they go to the inbox
-    """
-    return [FlowSource(hook), *([InboxSource(inbox)] if inbox else [])]
+SPREAD = 30.0  # seconds over which waits resumed together spread their first poll
 
 
 class CrewStatusTrigger(BaseTrigger):
     """Wait until an execution is completed, pending or failed, then fire one event.
 
-    :param kickoff_id: the id that is polled
+    :param kickoff_id: the id to poll
     :param crew_conn_id: the connection; the token stays in it
     :param poll_interval: the shortest pause between two polls, in seconds
-    :param started: when the wait began, in epoch seconds; kept over triggerer restarts
-    :param deadline: when it ends, in epoch seconds; None for no end
+    :param started: when the wait began, in epoch seconds; kept across triggerer restarts
+    :param deadline: when it ends, in epoch seconds; None for no deadline
     :param wait_past_pending: whether an execution that waits for a person counts as in progress
-    :param known: whether the service has shown this id already
+    :param known: whether the service has already shown this id
     :param exponential_backoff: double the pause at each poll instead of the adaptive pace
     :param max_wait: the longest such pause, in seconds
     :param cancel_on_kill: whether a user's kill of the waiting task stops the execution
-    :param inbox: where webhooks of this execution are kept, if they go to the inbox
-    :param not_before: when to poll first, in epoch seconds; None for at once
-    :param report_seen: whether to fire also when the id is first known, so that a restart does not forget it
-    :param max_total_tokens: fire once the execution has used more tokens; None for any number
-    :param max_cost: fire once the execution has cost more, in USD; None for any cost
-    :param ended: of how many of the crew's tasks the log tells already that they have ended; None to tell of none
+    :param inbox: where this execution's webhooks are stored, if they go to the inbox
+    :param not_before: when to poll first, in epoch seconds; None for immediately
+    :param report_seen: whether to also fire when the id is first known, so that a restart remembers it
+    :param max_total_tokens: fire once the execution has used more tokens; None for no limit
+    :param max_cost: fire once the execution has cost more, in USD; None for no limit
+    :param ended: number of finished tasks already logged; None logs none
     """
 
     def __init__(
@@ -96,35 +87,35 @@ class CrewStatusTrigger(BaseTrigger):
         self.max_cost = max_cost
         self.ended = ended
         self._hook = CrewHook(crew_conn_id)
-        self._poller = Poller(self._hook, sources(self._hook, inbox))
+        self._poller = Poller(self._hook, InboxSource(self._hook, inbox))
         self._held = False
 
     @classmethod
     def of(cls, watch: Watch, crew_conn_id: str, cancel_on_kill: bool, inbox: Json | None = None) -> CrewStatusTrigger:
-        """Go on with a watch that a worker began."""
+        """Continue a watch that a worker began."""
         return cls(
             **{name: getattr(watch, name) for name in WATCHED if name != "report_seen"},
             **watch.budget.limits,
             crew_conn_id=crew_conn_id,
             cancel_on_kill=cancel_on_kill,
             inbox=inbox,
-            # However long the interval is: a webhook that came before the task was deferred has woken nobody.
+            # Regardless of the interval: a webhook that came before the task deferred has woken nothing.
             not_before=time.time() + deferral.NOTICED_AFTER,
             report_seen=True,
         )
 
     def watch(self) -> Watch:
-        """Return the wait that the arguments describe."""
+        """Return the watch that the arguments describe."""
         budget = Budget(self.max_total_tokens, self.max_cost)
         return Watch(**{name: getattr(self, name) for name in WATCHED}, budget=budget)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and all arguments; of those that 0.2.0 did not store, the ones that say something."""
+        """Return the class path and all arguments; omit defaults of those that 0.2.0 did not store."""
         arguments = {name: getattr(self, name) for name in ARGUMENTS}
         return TRIGGER_CLASS_PATH, {n: value for n, value in arguments.items() if NOT_STORED.get(n, ...) != value}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Wait, and fire the outcome; whatever goes wrong is an outcome too."""
+        """Wait, and fire the outcome; an error is an outcome too."""
         try:
             yield TriggerEvent((await self._outcome()).to_event())
         except asyncio.CancelledError:
@@ -133,11 +124,11 @@ class CrewStatusTrigger(BaseTrigger):
             raise
 
     async def on_kill(self) -> None:
-        """Stop the execution, if that was asked for, when a user ends the waiting task (Airflow 3.3)."""
+        """Stop the execution, if requested, when a user ends the waiting task (Airflow 3.3)."""
         await outcomes.to_its_end(self._stop_if_killed(without_task=True))
 
     async def cleanup(self) -> None:
-        """Release the shared session; called on every exit, so nothing is stopped here."""
+        """Release the shared session; called on every exit, so it stops nothing."""
         if self._held:
             self._held = False
             await self._hook.release()
@@ -159,7 +150,7 @@ class CrewStatusTrigger(BaseTrigger):
             await self.cleanup()  # `dag.test()` does not call it
 
     async def _hold(self, watch: Watch) -> Outcome | None:
-        """Look up the connection; a temporary failure is forgiven like a failed poll."""
+        """Look up the connection; tolerate a temporary failure like a failed poll."""
         while True:
             try:
                 await self._hook.hold()
@@ -177,31 +168,42 @@ class CrewStatusTrigger(BaseTrigger):
         now = time.time()
         if self.not_before is None:
             return 0.0
-        # Resumed late, as after a restart: so are all others, and they must not all poll at the same moment.
+        # A late resume means a restart: all other waits resume too, and must not all poll at the same moment.
         spread = min(self.poll_interval, SPREAD) * random.random()  # noqa: S311
         first = self.not_before if self.not_before > now else now + spread
         return max(0.0, min(first, self.deadline or first) - now)
 
     def _gave_up(self, problem: str) -> Outcome:
-        fate = f"Execution {self.kickoff_id} is not affected and may go on at the service"
+        fate = f"Execution {self.kickoff_id} is not affected and may continue at the service"
         return Outcome(GAVE_UP, self.kickoff_id, f"{problem}. {fate}")
 
     async def _stop_if_killed(self, *, without_task: bool) -> None:
         if await outcomes.is_by_user(self, without_task=without_task) and not await self._was_woken():
             fate = fate_of_stop(self.kickoff_id, await self._stop() if self.cancel_on_kill else None)
-            self.log.info("The task was ended by a user. %s", fate)
+            self.log.info("A user ended the task. %s", fate)
 
     async def _was_woken(self) -> bool:
-        """Whether the inbox ended this wait; a quick task may have succeeded since, as if a user had marked it."""
+        """Whether the inbox ended this wait; a fast task may have succeeded since, as if a user had marked it."""
         return await self._poller.was_asked(self.kickoff_id)
 
     async def _stop(self) -> bool | CrewError:
+        """Stop it where the connection points now; if that cannot be looked up, where it pointed before."""
+        hook = CrewHook(self.crew_conn_id)
         try:
-            return await self._hook.astop(self.kickoff_id)
+            await hook.hold()
+        except CrewError:
+            hook = self._hook
+        try:
+            return await hook.astop(self.kickoff_id)
         except CrewError as error:
             return error
+        finally:
+            if hook is not self._hook:
+                await hook.release()
 
 
-NOT_STORED: Json = {"max_total_tokens": None, "max_cost": None, "ended": 0}  # when they have these values
+NOT_STORED: Json = {"max_total_tokens": None, "max_cost": None, "ended": 0}  # if they have these values
 ARGUMENTS = tuple(signature(CrewStatusTrigger).parameters)
-WATCHED = tuple(name for name in ARGUMENTS if name in signature(Watch).parameters)  # what describes the wait itself
+WATCHED = tuple(
+    name for name in ARGUMENTS if name in signature(Watch).parameters
+)  # those that describe the wait itself

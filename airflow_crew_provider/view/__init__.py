@@ -1,17 +1,17 @@
-"""The Crew tab: what a crew does and has done, on the page of its task in Airflow.
+"""The Crew tab: what a crew is doing and has done, on its task's page in Airflow.
 
-The browser gets pages that the API server renders; they replace their parts while the execution runs::
+The browser gets pages that the API server renders; they update themselves while the execution runs::
 
     browser ──page, fragment──> app ──which execution?──> records of the task instance (Airflow's database)
                                  └──what does it do?──> lookups ──at most once in two seconds──> deployment
 
-* Which execution a page is about is never said by the browser: the server looks it up in what the task instance has
-  pushed, and shows it where a task of the DAG run has recorded it too. An address names a task instance only.
+* The browser never says which execution a page is about: the server looks it up in the task instance's XComs, and shows
+  it only if a task of the DAG run has recorded it too. An address only names a task instance.
 * Every address needs Airflow's permissions for XComs and for forms of its DAG.
-* However many people look, a deployment is asked at most once in two seconds for each execution and API server
-  process. Nobody's request waits for a deployment that hangs, and what is over is not asked for again.
-* Whatever a crew, a service or a person has written, a page has less than 1 MB (`page.Share`) and is made once.
-* No token and no header of a connection is part of a page. What crews and people wrote is untrusted text: nothing in
-  it is run, loaded or followed (`markdown`), and the policy of each page forbids it once more (`app`).
-* A deployment with the specified endpoints alone tells less, and the page says what is not known (`execution`).
+* However many people watch, a deployment is polled at most once in two seconds per execution and API server process. No
+  request waits for a deployment that hangs, and finished executions are not polled again.
+* Whatever a crew, a service or a person wrote, a page stays under 1 MB (`page.Share`) and is rendered once.
+* Pages contain no token and no header of a connection. Text from crews and people is untrusted: nothing in it is run,
+  loaded or followed (`markdown`), and the content security policy of each page forbids it too (`app`).
+* A deployment with only the specified endpoints reports less, and the page shows what is unknown (`execution`).
 """

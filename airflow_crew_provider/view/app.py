@@ -1,7 +1,7 @@
-"""The tab as HTTP: a page, its fragment that is fetched again while the execution runs, and the overview of a DAG run.
+"""The tab as HTTP: a page, its fragment that is refreshed while the execution runs, and the overview of a DAG run.
 
-An address names a task instance, and Airflow's auth manager is asked about its DAG on each of them. Which execution is
-shown follows from what the server finds under that name.
+An address names a task instance, and every request asks Airflow's auth manager about its DAG. The server determines
+which execution to show from the records of that task instance.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from airflow_crew_provider.view.execution import Seen, Target, of_dag, progress
 from airflow_crew_provider.view.lookups import Made, Shared
 from airflow_crew_provider.view.page import Facts, Page, address
 
-# A deployment that hangs has no more than these, and others find some free.
+# A deployment that hangs can use only this many, so that some stay free for others.
 MOST_LOOK_UPS, LOOK_UPS_OF_A_CONNECTION = 32, 2
 LONGEST_INDEX = 9  # digits
-PAUSE = 2.0  # seconds between two look-ups of the same, however many people look
+PAUSE = 2.0  # seconds between two lookups of the same execution, however many people watch
 MOST_SHOWN = 500  # executions in the overview of a run
 SAID = {
     401: ("Not signed in", "Sign in to Airflow and open this page again."),
@@ -40,7 +40,7 @@ SAID = {
 
 
 class Run:
-    """What Airflow's database has on the executions of a DAG run: its tasks, the latest last."""
+    """The executions of a DAG run in Airflow's database: its tasks, the latest last."""
 
     is_final = False
 
@@ -51,12 +51,12 @@ class Run:
             self._by_execution.setdefault(_execution(task), []).append(task)
 
     def of(self, task_id: str, map_index: int, iteration: Json) -> TaskRecord | None:
-        """Return what a task instance has said; of a loop the latest iteration, where none is named."""
+        """Return the record of a task instance; in a loop, of the latest iteration if none is named."""
         mine = [task for task in self.tasks if (task.task_id, task.map_index) == (task_id, map_index)]
         return next((task for task in reversed(mine) if not iteration or task.iteration == iteration), None)
 
     def about(self, task: TaskRecord) -> list[TaskRecord]:
-        """Return all tasks that are about the same execution as one of them."""
+        """Return all tasks with the same execution as one of them."""
         return self._by_execution[_execution(task)]
 
     @property
@@ -65,14 +65,20 @@ class Run:
         return [tasks[-1] for tasks in self._by_execution.values()]
 
     def target(self, task: TaskRecord) -> Target:
-        """Return the execution of a task as it is polled last, with the page that any of its tasks was told of.
+        """Return a task's execution with its latest id to poll, and the page that any of its tasks knows.
 
-        A resume may give a new id to poll.
+        A resume may return a new id to poll.
         """
         same = self.about(task)
         view = next((view for each in reversed(same) if (view := view_path(each.about.get("view")))), None)
         kickoff_id = str(same[-1].about["kickoff_id"])
         return Target(*_execution(task), kickoff_id, view)
+
+    def has_started(self, task: TaskRecord) -> bool:
+        """Whether this run started what is polled for a task."""
+        same = self.about(task)
+        polled = same[-1].about["kickoff_id"]
+        return any(each.is_own and each.about["kickoff_id"] == polled for each in same)
 
 
 def _execution(task: TaskRecord) -> tuple[str, str]:
@@ -81,14 +87,14 @@ def _execution(task: TaskRecord) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Decided:
-    """What the reviews of an execution have decided."""
+    """The decisions of an execution's reviews."""
 
     decisions: Sequence[Json]
     is_final: bool = False
 
 
 class Knowledge:
-    """What this API server knows, and shares among all who look."""
+    """What this API server knows, shared by all viewers."""
 
     def __init__(self, look_up: Any = deployment.look_up, pause: float = PAUSE) -> None:
         self.runs: Shared[tuple[str, str], Run] = Shared(_run, pause=pause, threads=2, most=64)
@@ -108,7 +114,7 @@ class Knowledge:
     async def facts(self, run: Run, task: TaskRecord, dag_id: str, run_id: str, now: float) -> Facts:
         """Return what the page of a task shows."""
         same, target = run.about(task), run.target(task)
-        seen = of_dag(await self.executions.latest(target, now), dag_id)
+        seen = of_dag(await self.executions.latest(target, now), dag_id, is_own=run.has_started(task))
         key = (dag_id, run_id, frozenset(each.place for each in same))
         decided = await self.decided.latest(key, now)
         asked = next((each for each in same if each.has_open_form), None)
@@ -126,9 +132,11 @@ class Knowledge:
         run = self.runs.peek((dag_id, run_id)) or Run()
         latest = sorted(run.latest, key=lambda task: task.map_index)
         prefix = f"{root}/{address('dags', dag_id, 'runs', run_id, 'tasks')}"
-        shown = [
-            _line(of_dag(self.executions.peek(run.target(task)), dag_id), task, prefix) for task in latest[:MOST_SHOWN]
-        ]
+
+        def seen(task: TaskRecord) -> Seen | None:
+            return of_dag(self.executions.peek(run.target(task)), dag_id, is_own=run.has_started(task))
+
+        shown = [_line(seen(task), task, prefix) for task in latest[:MOST_SHOWN]]
         return Page.of(page.run_page(dag_id, run_id, shown, left_out=max(0, len(latest) - MOST_SHOWN)))
 
 
@@ -151,18 +159,18 @@ def _form(dag_id: str, run_id: str, task: TaskRecord) -> str:
 
 
 def _query(iteration: Json) -> str:
-    """Return the end of an address that names an iteration, as Airflow's own page names it."""
+    """Return the query that names an iteration, as in Airflow's own pages."""
     return f"?{urlencode(iteration)}" if iteration else ""
 
 
 # --- addresses ---
 
 router = APIRouter(dependencies=[Depends(each) for each in MAY_SEE])
-Index = str  # Airflow's page leaves the placeholder of a task that is not mapped
+Index = str  # Airflow's page leaves the placeholder for an unmapped task
 
 
 def knowledge(request: Request) -> Knowledge:
-    """Return what the application knows."""
+    """Return the application's state."""
     known: Knowledge = request.app.state.knowledge
     return known
 
@@ -175,7 +183,7 @@ async def task_page(request: Request, dag_id: str, run_id: str, task_id: str, ma
 
 @router.get("/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}/fragment")
 async def task_fragment(request: Request, dag_id: str, run_id: str, task_id: str, map_index: Index) -> Response:
-    """Return the part of the page that changes, or 304 where it has not."""
+    """Return the part of the page that changes, or 304 if it has not."""
     return await _task(request, dag_id, run_id, task_id, map_index, whole=False)
 
 
@@ -202,7 +210,7 @@ async def _task(request: Request, dag_id: str, run_id: str, task_id: str, map_in
 
 
 def _iteration(request: Request) -> Json:
-    """Read which iteration of a loop is meant; Airflow's page does not say."""
+    """Read the requested iteration of a loop; Airflow's page does not send it."""
     named = request.query_params
     if not set(REGION_FIELDS) <= set(named):
         return {}
@@ -217,7 +225,7 @@ async def _refuse_unknown(dag_id: str, run_id: str, task_id: str, index: int) ->
 
 @router.get("/dags/{dag_id}/runs/{run_id}")
 async def run_page(request: Request, dag_id: str, run_id: str) -> Response:
-    """Show all executions of a DAG run, by what Airflow knows; nothing is asked of a deployment."""
+    """Show all executions of a DAG run from Airflow's records, without polling a deployment."""
     known, now = knowledge(request), time.monotonic()
     run = await known.run(dag_id, run_id, now)
     if not run.tasks and not await run_in_threadpool(task_records.exists, dag_id, run_id):
@@ -240,13 +248,13 @@ def _line(seen: Seen | None, task: TaskRecord, prefix: str) -> Json:
 
 
 def _state(task: TaskRecord) -> str:
-    """Return what Airflow's own states say of an execution."""
+    """Return an execution's state according to Airflow."""
     if task.has_open_form:
         return "pending"
     return {"failed": "error", "upstream_failed": "error", "success": "completed"}.get(task.state or "", "running")
 
 
-# --- answers ---
+# --- responses ---
 
 
 def _airflow(request: Request) -> str:
@@ -256,7 +264,7 @@ def _airflow(request: Request) -> str:
 
 
 def _index(text: str) -> int:
-    """Read a map index; a task that is not mapped has -1, or what Airflow's page leaves in its place."""
+    """Read a map index; an unmapped task has -1, or the placeholder that Airflow's page leaves."""
     if text == "{MAP_INDEX}":
         return -1
     if len(text) > LONGEST_INDEX:  # no database has such numbers

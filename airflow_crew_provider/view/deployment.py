@@ -1,4 +1,9 @@
-"""Asks a deployment about one execution for the tab: one request a look-up, and never a token in what it returns."""
+"""Polls a deployment for one execution for the tab: one request per lookup, and never a token in the result.
+
+Details name the DAG that started an execution. A deployment may refuse details temporarily, a gateway permanently. The
+status is then requested instead, and the details again after it: the status is shown to the run that started the
+execution (`execution.of_dag`), and to others once the details name their DAG.
+"""
 
 from __future__ import annotations
 
@@ -9,59 +14,64 @@ from functools import partial
 from airflow.providers.common.compat.sdk import redact
 
 from airflow_crew_provider.api import endpoints
-from airflow_crew_provider.exceptions import CrewApiError, CrewError, CrewNotFound
+from airflow_crew_provider.exceptions import CrewApiError, CrewError, CrewNotFound, CrewProtocolError
 from airflow_crew_provider.hooks.crew import CrewHook
-from airflow_crew_provider.view.execution import Seen, Target, of_details, of_status
+from airflow_crew_provider.view.execution import Seen, Target, of_details, of_status, origin
 
-TIMEOUT = 10.0  # seconds; somebody looks at the page meanwhile
-WITHOUT_DETAILS = (403, 404, 405, 501)  # also of a gateway that passes the specified endpoints alone
+TIMEOUT = 10.0  # seconds, while somebody is looking at the page
 LONGEST_PROBLEM = 300
+MAY_CHANGE = (401, 408, 425, 429)
 
 log = logging.getLogger(__name__)
 
 
 def look_up(target: Target, before: Seen | None) -> Seen:
-    """Return what the deployment says now; after a failure what it said before, and why it says nothing now."""
+    """Return the deployment's current answer; after a failure, the previous one and the reason."""
     known = before or Seen(has_details=bool(target.view))
     try:
         hook = CrewHook(target.crew_conn_id)
         if hook.look_up(target.crew_conn_id).conn_type != CrewHook.conn_type:
-            # Its password is for somebody else.
+            # Its password belongs to another service.
             return known.failed(f"Connection {target.crew_conn_id!r} is not of the type {CrewHook.conn_type}.")
         link = hook.connection.link(target.kickoff_id, target.execution_id, target.view)
         link = link if link.startswith(("http://", "https://")) else ""
-        asked = _details if known.has_details else _status
+        asked = _details if known.has_details and not known.is_refused else _status
         return asked(hook, target, known, Seen(link=link, mask=hook.mask))
     except CrewNotFound:
-        return known.failed("The deployment does not know this execution (any more).")
+        return known.failed("The deployment does not know this execution, or no longer does.")
     except CrewError as error:
         return known.failed(_one_line(str(error)))
     except Exception:
         log.exception("An execution could not be looked up for its tab")
-        return known.failed("It could not be looked up; the log of the API server says why.")
+        return known.failed("It could not be looked up; see the log of the API server.")
 
 
 def _details(hook: CrewHook, target: Target, known: Seen, now: Seen) -> Seen:
     call = endpoints.details(target.execution_id, known.etag if known.found else None)
     try:
         answer = hook.client.send(call, timeout=TIMEOUT)
-    except CrewApiError as error:
-        if error.status_code not in WITHOUT_DETAILS:
+    except (CrewApiError, CrewProtocolError) as error:
+        if not _is_refusal(error):
             raise
-        # The status not now, since it has been asked once already; and no details any more.
-        return replace(now, found=known.found, has_details=None)
+        return replace(now, found=known.found, has_details=True, is_refused=True, started_by=known.started_by)
     if answer.found is None:
-        return replace(now, found=known.found, etag=known.etag, has_details=True)
+        return replace(now, found=known.found, etag=known.etag, has_details=True, started_by=known.started_by)
     found = of_details(answer.found, hook.mask, partial(redact, name="inputs"))
-    return replace(now, found=found, etag=answer.etag, has_details=True)
+    return replace(now, found=found, etag=answer.etag, has_details=True, started_by=origin(answer.found, target))
+
+
+def _is_refusal(error: CrewApiError | CrewProtocolError) -> bool:
+    """Whether the status may tell more, as behind a gateway that passes only the specified endpoints."""
+    code = getattr(error, "status_code", 0)
+    return code in (0, 501) or (code < 500 and code not in MAY_CHANGE)
 
 
 def _status(hook: CrewHook, target: Target, known: Seen, now: Seen) -> Seen:
     execution = hook.client.send(endpoints.status(target.kickoff_id), timeout=TIMEOUT)
-    if execution.view and known.has_details is not None:
-        # A deployment with details says there which DAG has started the execution; until then nothing is shown of it.
+    if execution.view and not known.has_details:
         return replace(now, found=known.found, has_details=True)
-    return replace(now, found=of_status(execution, hook.mask), has_details=known.has_details)
+    found = of_status(execution, hook.mask)
+    return replace(now, found=found, has_details=known.has_details, started_by=known.started_by)
 
 
 def _one_line(text: str) -> str:

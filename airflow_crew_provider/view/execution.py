@@ -1,10 +1,10 @@
-"""What is known of an execution, in one shape whatever the deployment tells. Pure.
+"""What is known about an execution, in one shape for every deployment. Pure.
 
-The shape is that of ``GET /executions/{id}``. A deployment that has only the specified endpoints gives less: its
-status, and what the reviews in Airflow have kept of its drafts.
+The shape is that of ``GET /executions/{id}``. A deployment with only the specified endpoints provides less: its status,
+and what the reviews in Airflow stored about its drafts.
 
-Everything that a deployment or an XCom says passes `_shaped` once, before anything is drawn: a field has the type that
-the page expects or None, a draft is compared with its hash as it arrived, then secrets are masked, then texts are cut.
+All data from a deployment or an XCom passes through `_shaped` once before anything is rendered: each field gets the
+type that the page expects or None, a draft is compared with its hash, then secrets are masked, then texts are cut.
 """
 
 from __future__ import annotations
@@ -14,27 +14,41 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_crew_provider.api.responses import Mask, unmasked
-from airflow_crew_provider.api.status import is_number, text_or_none
-from airflow_crew_provider.models import Execution, ExecutionState, Json, output_sha256, reported
+from airflow_crew_provider.api.status import is_count, is_number, text_or_none
+from airflow_crew_provider.models import CHAIN, Execution, ExecutionState, Json, output_sha256, reported
 from airflow_crew_provider.review.drafts import text_of
 from airflow_crew_provider.stored_names import SCHEMA_REVISION
 
-LONGEST = 60_000  # characters of one text that are kept
+LONGEST = 60_000  # characters kept of one text
 LONGEST_NAME = 200
 LONGEST_OF_TASK = 10_000
+LONGEST_OF_STEP = 2_048
+MOST_STEPS = 50  # of all tasks together
 MOST_TASKS, MOST_ROUNDS, MOST_INPUTS, MOST_APPROVALS, MOST_LEFT_OUT = 200, 30, 100, 20, 20
-LONGEST_VALUE, AROUND_VALUE, DEEPEST = 100_000, 8, 20  # characters and levels of an object that users or crews make
-HIGHEST_COUNT, HIGHEST_NUMBER = 1_000_000, 1e15
+LONGEST_VALUE, AROUND_VALUE, DEEPEST = 100_000, 8, 20  # characters and levels of an object from users or crews
+HIGHEST_NUMBER = 1e15
 OVER = ("completed", "error")
-OF_ANOTHER_DAG = "The deployment says that another DAG has started it. Whoever may see that DAG finds it there."
-# What a status does not say, as a sentence about the deployment ends.
+OF_ANOTHER_DAG = "The deployment says that another DAG started it. People who may see that DAG can find it there."
+OF_UNKNOWN_DAG = (
+    "This run only polls it, and the deployment does not say which DAG started it. It is polled again while this "
+    "page is open."
+)
+NO_DAG = ""  # instead of the DAG that started an execution
+# What a status does not contain, as the end of a sentence about the deployment.
 UNTOLD = ("the inputs", "when each task ran", "what each task used")
 # How a draft compares with the hash of the draft that was decided on.
 SAME, CUT, ANOTHER = "same", "cut", "another"
 
 _NAMES = dict.fromkeys
-_EXECUTION = {**_NAMES(("state", "crew", "created_at", "ended_at", "current_task"), LONGEST_NAME), "error": LONGEST}
+_EXECUTION = {
+    **_NAMES(("state", "crew", "created_at", "ended_at", "current_task", "continued_from"), LONGEST_NAME),
+    "error": LONGEST,
+}
 _TASK = _NAMES(("state", "task_id", "name", "agent", "started_at"), LONGEST_NAME) | {"output": LONGEST_OF_TASK}
+_STEP = {
+    **_NAMES(("kind", "name", "agent", "state", "started_at"), LONGEST_NAME),
+    **_NAMES(("arguments", "result"), LONGEST_OF_STEP),
+}
 _ROUND = {
     **_NAMES(("task_id", "asked_at", "decided_at", "outcome", "by", "output_sha256"), LONGEST_NAME),
     **_NAMES(("question", "human_feedback"), LONGEST_OF_TASK),
@@ -47,9 +61,9 @@ _DECISION = {
 
 @dataclass(frozen=True)
 class Target:
-    """Which execution is looked up, and where; `kickoff_id` is what to poll, which changes with each resume.
+    """The execution to look up, and where; `kickoff_id` is the id to poll, which changes with each resume.
 
-    What is looked up is shared by those who ask for the same in every field.
+    Lookups with the same fields are shared.
     """
 
     crew_conn_id: str
@@ -60,48 +74,71 @@ class Target:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the last look-up of an execution has found.
+    """The result of the last lookup of an execution.
 
-    :param found: None where nothing is known yet
-    :param problem: why the last look-up failed; what was found is of before then
-    :param has_details: whether the deployment is known to tell everything; None once it has refused to
-    :param is_elsewhere: whether the problem is that another DAG has started the execution
-    :param mask: hides the secrets of the connection in what people have said about the execution
+    :param found: None if nothing is known yet
+    :param problem: why the last lookup failed; `found` is then older
+    :param has_details: whether the deployment is known to have details, even if it currently refuses them
+    :param is_refused: whether it just refused them; the next lookup requests the status, the one after that the details
+    :param started_by: the DAG that started the execution, or `NO_DAG`, from the details; None without them
+    :param is_elsewhere: whether the problem is that it may belong to another DAG
+    :param mask: masks the connection's secrets in what people wrote about the execution
     """
 
     found: Json | None = None
     problem: str = ""
     etag: str | None = field(default=None, compare=False)
-    has_details: bool | None = field(default=False, compare=False)
+    has_details: bool = field(default=False, compare=False)
+    is_refused: bool = field(default=False, compare=False)
+    started_by: str | None = field(default=None, compare=False)
     link: str = ""
     is_elsewhere: bool = False
     mask: Mask = field(default=unmasked, repr=False, compare=False)
 
     @property
     def is_final(self) -> bool:
-        """Whether the execution is over, so that nothing is looked up any more."""
-        state = self.found["state"] if self.found else ""
-        return not self.problem and state in OVER
+        """Whether the execution has ended, so that no more lookups are needed."""
+        state, unknown = (self.found["state"], self.found["unknown"]) if self.found else ("", [])
+        return not self.problem and state in OVER and not (self.has_details and unknown)
 
     def failed(self, problem: str) -> Seen:
-        """Return what is known after a look-up without an answer."""
+        """Return what is known after a failed lookup."""
         return replace(self, problem=problem)
 
 
-def of_dag(seen: Seen | None, dag_id: str) -> Seen | None:
-    """Return what was found, unless the deployment names another DAG as the one that started the execution.
+def of_dag(seen: Seen | None, dag_id: str, *, is_own: bool) -> Seen | None:
+    """Return what was found, unless another DAG started the execution, or may have as far as details tell.
 
-    A task may wait for any execution that its DAG names; what another DAG has started is for those who may see that.
+    A task may wait for any execution that its DAG names; only people who may see the starting DAG may see it.
+
+    :param is_own: whether the DAG run started what is polled
     """
-    named = seen.found["started_by"] if seen and seen.found else None
-    return seen if named in (None, dag_id) else Seen(problem=OF_ANOTHER_DAG, is_elsewhere=True)
+    if seen is None or not seen.found or seen.started_by in (dag_id, NO_DAG):
+        return seen
+    if seen.started_by is not None:
+        return Seen(problem=OF_ANOTHER_DAG, is_elsewhere=True)
+    return seen if is_own or not seen.has_details else Seen(problem=OF_UNKNOWN_DAG, is_elsewhere=True)
+
+
+def origin(details: Json, target: Target) -> str | None:
+    """Return the DAG that started what is polled, `NO_DAG` if none did, None if unknown."""
+    meta, left_out = details.get("meta", ...), details.get("left_out", [])
+    if target.kickoff_id not in (target.execution_id, *_listed(details, "kickoff_ids", str)):
+        return None
+    if meta is None:
+        return NO_DAG if isinstance(left_out, list) and "meta" not in left_out else None
+    if not isinstance(meta, dict):
+        return None
+    named = meta.get("airflow")
+    dag_id = named.get("dag_id") if isinstance(named, dict) else None
+    return NO_DAG if named is None else text_or_none(dag_id) or None
 
 
 def of_details(given: Json, mask: Mask = unmasked, hide: Callable[[Json], Any] = lambda inputs: inputs) -> Json:
-    """Return details as they are kept.
+    """Return details in the form to keep.
 
     :param mask: hides secrets in a text
-    :param hide: returns inputs without the values whose names say that they are secret
+    :param hide: returns inputs without values whose names mark them as secret
     """
     inputs = _object(given, "inputs") or {}
     kept = {name: inputs[name] for name in list(inputs)[:MOST_INPUTS]}
@@ -112,25 +149,26 @@ def of_details(given: Json, mask: Mask = unmasked, hide: Callable[[Json], Any] =
         "state": found["state"] or "",
         "work_seconds": _number(given, "work_seconds"),
         "usage": _usage(given),
+        CHAIN: _usage(given, CHAIN),
         "output_json": _bounded(_object(given, "output_json"), mask),
         "inputs": _bounded(hide(kept), mask),
         "more_inputs": len(inputs) - len(kept),
-        "tasks": [_task(task, mask) for task in _listed(given, "tasks", dict)[-MOST_TASKS:]],
+        "tasks": _with_few_steps([_task(task, mask) for task in _listed(given, "tasks", dict)[-MOST_TASKS:]]),
         "rounds": [_round(each, mask) for each in _listed(given, "rounds", dict)[-MOST_ROUNDS:]],
         "left_out": [_cut(mask(each), LONGEST_NAME) for each in _listed(given, "left_out", str)[:MOST_LEFT_OUT]],
-        "started_by": _origin(given),
         "unknown": [],
     }
 
 
 def of_status(execution: Execution, mask: Mask = unmasked) -> Json:
-    """Return what one poll tells, in the shape of details."""
+    """Return the result of one poll in the shape of details."""
     state = execution.state
     is_over = state is ExecutionState.COMPLETED
     rounds = [_asked(execution)] if state is ExecutionState.PENDING and execution.output is not None else []
     found: Json = {
         "state": str(state),
         "usage": execution.usage,
+        CHAIN: _object(execution.usage or {}, CHAIN),
         "work_seconds": execution.execution_time,
         "error": execution.error,
         "output": execution.output if is_over else None,
@@ -145,16 +183,16 @@ def of_status(execution: Execution, mask: Mask = unmasked) -> Json:
 
 
 def with_decisions(found: Json, decisions: Sequence[Json], mask: Mask = unmasked) -> Json:
-    """Return what is known, with what the reviews in Airflow have kept: who decided, and the draft.
+    """Return what is known, with the reviews' records in Airflow: who decided, and the draft.
 
-    A draft that does not have the hash that was decided on gives way to the draft that the review has kept.
+    A draft whose hash differs from the decision's is replaced by the draft that the review stored.
     """
     rounds = [dict(each) for each in found["rounds"]]
     for number, given in enumerate(decisions, 1):
         decision = _decision(given, mask)
         mine = [each for each in rounds if each["output_sha256"] == decision["output_sha256"]]
-        # A draft that comes again unchanged is another round, decided in the same order.
-        open_ones = [each for each in mine if not each["by_airflow"]]
+        # An unchanged draft that returns is another round, decided in the same order.
+        open_ones = [each for each in mine if not each["by_airflow"] and not _contradicts(each, decision)]
         if open_ones:
             asked = open_ones[0]
             kept = asked if asked["text"] == SAME or decision["draft"] is None else decision
@@ -163,7 +201,7 @@ def with_decisions(found: Json, decisions: Sequence[Json], mask: Mask = unmasked
             unasked = _round({"task_id": decision["crew_task_id"], "number": number}, mask)
             rounds.append({**_decided(unasked, decision), **_draft_of(decision)})
     if any(each["number"] is None for each in rounds):
-        # The status has only the draft that waits now, which comes last.
+        # The status contains only the waiting draft, which comes last.
         rounds.sort(key=lambda each: (not each["by_airflow"], each["decided_at"] or ""))
         rounds = [{**each, "number": number} for number, each in enumerate(rounds, 1)]
     shown = [{**each, "draft": None} if each["text"] == ANOTHER else each for each in rounds]
@@ -171,7 +209,7 @@ def with_decisions(found: Json, decisions: Sequence[Json], mask: Mask = unmasked
 
 
 def progress(found: Json) -> tuple[int, int] | None:
-    """Return how many tasks are done and how many there are; None where that is not known."""
+    """Return how many tasks are done and how many there are; None if unknown."""
     states = [task.get("state") for task in found["tasks"]]
     counted = found.get("completed_tasks"), found.get("total_tasks")
     done, total = counted if counted[1] is not None else (states.count("completed"), len(states))
@@ -180,7 +218,7 @@ def progress(found: Json) -> tuple[int, int] | None:
     return min(done, total), total
 
 
-# --- what stands in a draft, and who has decided on it ---
+# --- drafts and decisions ---
 
 
 def _round(given: Json, mask: Mask) -> Json:
@@ -216,8 +254,14 @@ def _decision(given: Json, mask: Mask) -> Json:
     }
 
 
+def _contradicts(asked: Json, decision: Json) -> bool:
+    """Whether the deployment reports a different decision: the answer in Airflow was then not accepted."""
+    said = ((asked[name], decision[name]) for name in ("is_approve", "outcome"))
+    return asked["decided_at"] is not None and any(None not in pair and pair[0] != pair[1] for pair in said)
+
+
 def _decided(asked: Json, decision: Json) -> Json:
-    """Return a round with the decision that Airflow knows, in place of what the deployment knows of it."""
+    """Return a round with Airflow's decision instead of the deployment's."""
     by = "by the schema" if decision[SCHEMA_REVISION] else "at the deadline"
     taken = ("output_sha256", "is_approve", "human_feedback", "who", "approvals")
     return {
@@ -261,7 +305,7 @@ def _person(given: Json, mask: Mask) -> str:
 
 
 def _shaped(given: Json, texts: dict[str, int], mask: Mask) -> Json:
-    """Return the texts of an object, each masked and cut, None where there is none; and whether one was cut."""
+    """Return an object's texts, masked and cut, None for missing ones; and whether one was cut."""
     found = {name: None if (text := text_or_none(given.get(name))) is None else mask(text) for name in texts}
     is_cut = any(text is not None and len(text) > texts[name] for name, text in found.items())
     return {
@@ -271,7 +315,26 @@ def _shaped(given: Json, texts: dict[str, int], mask: Mask) -> Json:
 
 
 def _task(given: Json, mask: Mask) -> Json:
-    return {**_shaped(given, _TASK, mask), "seconds": _number(given, "seconds"), "usage": _usage(given)}
+    steps = [_step(each, mask) for each in _listed(given, "steps", dict)[-MOST_STEPS:]]
+    return {**_shaped(given, _TASK, mask), **_figures(given), "steps": steps}
+
+
+def _step(given: Json, mask: Mask) -> Json:
+    found = _shaped(given, _STEP, mask)
+    return {**found, **_figures(given), "number": _count(given, "number"), "from_journal": _flag(given, "from_journal")}
+
+
+def _figures(given: Json) -> Json:
+    return {"seconds": _number(given, "seconds"), "usage": _usage(given)}
+
+
+def _with_few_steps(tasks: list[Json]) -> list[Json]:
+    """Return tasks with the newest steps of all of them: a deployment may send more than promised."""
+    left = MOST_STEPS
+    for task in reversed(tasks):
+        task["steps"] = task["steps"][-left:] if left else []
+        left -= len(task["steps"])
+    return tasks
 
 
 def _finished(task: Any) -> Json:
@@ -279,14 +342,9 @@ def _finished(task: Any) -> Json:
     return {**said, "name": task.task_id, "state": "completed"}
 
 
-def _origin(given: Json) -> str | None:
-    """Return the DAG that has started the execution; None where that is not told."""
-    named = (_object(_object(given, "meta") or {}, "airflow") or {}).get("dag_id")
-    return None if named is None else str(named)
-
-
-def _usage(given: Json) -> Json:
-    return {name: reported(_object(given, "usage"), name) for name in ("total_tokens", "cost_usd")}
+def _usage(given: Json, name: str = "usage") -> Json:
+    used = _object(given, name)
+    return {each: reported(used, each) for each in ("total_tokens", "cost_usd")}
 
 
 def _counts(given: Json) -> Json:
@@ -295,7 +353,7 @@ def _counts(given: Json) -> Json:
 
 def _count(given: Json, name: str) -> int | None:
     value = given.get(name)
-    return value if type(value) is int and 0 <= value <= HIGHEST_COUNT else None
+    return value if is_count(value) else None
 
 
 def _number(given: Json, name: str) -> float | None:
@@ -322,7 +380,7 @@ def _cut(text: Any, most: int) -> Any:
 
 
 def _bounded(value: Any, mask: Mask) -> Any:
-    """Return a JSON value with its texts masked and cut; of a large or a deep one a part."""
+    """Return a JSON value with its texts masked and cut; only part of a large or deep one."""
     left = LONGEST_VALUE
 
     def text(value: str) -> str:

@@ -1,8 +1,8 @@
-"""What many viewers share: each value is looked up at most once in a while, by one of a few threads.
+"""Lookups shared by many viewers: each value is looked up at most once per pause, by one of a few threads.
 
-A viewer gets what is known, at once; only the first one waits a little for the first value. So a deployment that hangs
-holds up the threads here and none of the API server's; and of these no more than one owner may have, so that others
-find one free. A page is made once from the same facts.
+A viewer gets what is known at once; only the first one waits briefly for the first value. So a deployment that hangs
+blocks threads here but none of the API server's, and no owner can use all of these threads. A page is rendered once for
+the same facts.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Generic, Protocol, TypeVar
 
-FIRST_WAIT = 1.5  # seconds that a page waits for what nobody has looked up yet
+FIRST_WAIT = 1.5  # seconds that a page waits for a first lookup
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
 class Value(Protocol):
-    """What is looked up."""
+    """The value of a lookup."""
 
     @property
     def is_final(self) -> bool:
-        """Whether it cannot change any more."""
+        """Whether it can no longer change."""
 
 
 V = TypeVar("V", bound=Value)
@@ -46,11 +46,11 @@ def _nobody(key: Any) -> Hashable:
 class Shared(Generic[K, V]):
     """Values by their keys.
 
-    :param look_up: returns a value, given its key and the one before
-    :param pause: seconds between two look-ups of one key
-    :param threads: how many look-ups run at the same time
-    :param most: how many values are kept; those that nobody has asked for longest go, never one that is fresh
-    :param owner: returns who a key belongs to
+    :param look_up: returns a value, given its key and the previous one
+    :param pause: seconds between two lookups of one key
+    :param threads: how many lookups run at the same time
+    :param most: how many values are kept; the least recently used are dropped, but never fresh ones
+    :param owner: returns the owner of a key
     :param each: how many of the threads one owner may have; None for all
     """
 
@@ -73,12 +73,12 @@ class Shared(Generic[K, V]):
         self._lock = Lock()
 
     def peek(self, key: K) -> V | None:
-        """Return what is known, and look nothing up."""
+        """Return what is known without a lookup."""
         entry = self._entries.get(key)
         return entry.value if entry else None
 
     def ask(self, key: K, now: float) -> tuple[V | None, Future[V] | None]:
-        """Return what is known, and the look-up that is under way; one begins if it is time for it."""
+        """Return what is known and the current lookup; start one if it is due."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -92,7 +92,7 @@ class Shared(Generic[K, V]):
             return entry.value, entry.pending
 
     async def latest(self, key: K, now: float) -> V | None:
-        """Return what is known; wait a little where nothing is."""
+        """Return what is known; wait briefly if nothing is."""
         value, pending = self.ask(key, now)
         if value is not None or pending is None:
             return value
@@ -104,7 +104,7 @@ class Shared(Generic[K, V]):
         return entry.pending is None and not is_final and now - entry.asked_at >= self._pause
 
     def _begin(self) -> None:
-        """Begin the look-ups for which there are threads, those of owners in turn."""
+        """Start the lookups for which there are threads, taking turns between owners."""
         while self._at_work.total() < self._threads:
             owner = next((each for each in self._waiting if self._at_work[each] < self._each), None)
             if owner not in self._waiting:
@@ -144,9 +144,9 @@ class Shared(Generic[K, V]):
 
 
 class Made(Generic[K, T]):
-    """What is made once from the same facts, however many ask for it; of each key the latest.
+    """Results created once from the same facts, however many ask; only the latest per key.
 
-    :param threads: how many are made at the same time
+    :param threads: how many are created at the same time
     :param most: how many are kept
     """
 
@@ -156,7 +156,7 @@ class Made(Generic[K, T]):
         self._kept: OrderedDict[K, tuple[Any, Future[T]]] = OrderedDict()
 
     async def of(self, key: K, facts: Any, make: Callable[[], T]) -> T:
-        """Return what is made of these facts; called by one event loop."""
+        """Return the result for these facts; called from one event loop."""
         known, made = self._kept.get(key, (None, None))
         if made is None or known != facts or (made.done() and made.exception()):
             if self._pool is None:

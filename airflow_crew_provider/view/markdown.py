@@ -1,6 +1,6 @@
-"""Renders text of crews and people as HTML: nothing in it is loaded or run, and a link shows where it leads. Pure.
+"""Renders text from crews and people as HTML that loads and runs nothing, with visible link targets. Pure.
 
-What may act is taken out by the rules of the review's form, `drafts.inert`; the parser here knows no HTML besides.
+`drafts.inert`, as in the review's form, removes active content; the parser here also has HTML disabled.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SIGNS = {"+": "ins", "-": "del"}
 
 class _Renderer(RendererHTML):
     def image(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
-        """Show the address, which nobody fetches."""
+        """Show the address without fetching it."""
         return f"<code>{_shown(tokens[idx].attrGet('src'))}</code>"
 
     def heading_open(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
@@ -45,7 +45,7 @@ class _Renderer(RendererHTML):
         return f'<a rel="noopener noreferrer nofollow" target="_blank" href="{escape(href)}">' if href else "<span>"
 
     def link_close(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
-        """Show the address beside the text, which may say another."""
+        """Show the address next to the text, which may be different."""
         href = env["links"].pop()
         return f'</a> <span class="soft">({_shown(href)})</span>' if href else "</span>"
 
@@ -57,7 +57,7 @@ class _Renderer(RendererHTML):
 
 
 def _shown(address: Any) -> Markup:
-    """Isolate an address: a mark that turns the text round does not turn what stands here."""
+    """Isolate an address, so that marks for text direction do not affect it."""
     return Markup('<bdi dir="ltr">{}</bdi>').format(address)
 
 
@@ -78,7 +78,7 @@ def _parser() -> MarkdownIt:
 
 
 def rendered(text: str, most: int) -> Markup:
-    """Return Markdown as HTML; as it stands if that could take long, or would take more than so many bytes."""
+    """Return Markdown as HTML; as plain text if that could take long or exceed this many bytes."""
     if is_cheap(text):
         made = Markup(_parser().render(drafts.inert(text)))  # noqa: S704 - without HTML of its own
         if size_of(made) <= most:
@@ -87,10 +87,10 @@ def rendered(text: str, most: int) -> Markup:
 
 
 def is_cheap(text: str) -> bool:
-    """Whether a parser is done with a text in less than a tenth of a second, however it is made.
+    """Whether a parser finishes a text in less than a tenth of a second, whatever its content.
 
-    A character that may begin something costs it up to 20 microseconds, a line of a list three times as much. The rows
-    of a table are filled up to its columns.
+    A character that may start a construct costs up to 20 microseconds, a line of a list three times as much. The rows
+    of a table are padded to its columns.
     """
     lines = text.splitlines()
     cells = (1 + max((line.count("|") for line in lines), default=0)) * len(lines) if "|" in text else 0
@@ -98,13 +98,13 @@ def is_cheap(text: str) -> bool:
 
 
 def difference(before: str, after: str, names: tuple[str, str], most: int) -> Markup:
-    """Return what has changed between two drafts as HTML of at most so many bytes."""
+    """Return the difference between two drafts as HTML of at most this many bytes."""
     made = Markup(_parser().render(drafts.difference(before, after, names)))  # noqa: S704 - a code block
-    return made if size_of(made) <= most else Markup("<p>Too much has changed to be shown here.</p>")
+    return made if size_of(made) <= most else Markup("<p>The difference is too large to show here.</p>")
 
 
 def fitted(value: Any, most: int) -> Markup:
-    """Return a text as HTML, cut so that it takes at most so many bytes."""
+    """Return a text as HTML, cut to at most this many bytes."""
     text = "" if value is None else str(value)
     begun = text[:most]
     while (size := size_of(shown := escape(begun))) > most:
@@ -118,10 +118,10 @@ def fits(value: Any, most: int) -> bool:
 
 
 def size_of(html: str) -> int:
-    """Return how many bytes are sent for it."""
+    """Return how many bytes it takes to send."""
     return len(html.encode("utf-8", "surrogatepass"))
 
 
 def json_text(value: Any) -> str:
-    """Return a JSON value for people."""
+    """Return a JSON value in readable form."""
     return json.dumps(value, indent=2, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Makes the pages of the tab from what is known. Pure: no clock, so that the same facts are the same page."""
+"""Renders the pages of the tab from what is known. Pure: no clock, so the same facts give the same page."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ STATES = {
     "not_started": "Not started",
 }
 
-MOST_DIFFERENCES = 5  # of the latest rounds; each may take a fiftieth of a second
+MOST_DIFFERENCES = 5  # for the latest rounds; each may take a fiftieth of a second
 
 
 @dataclass(frozen=True)
 class Share:
-    """How many bytes of HTML parts of a page take at most, so that all of it has less than 1 MB in any case.
+    """Maximum bytes of HTML for each part of a page, so that the whole always stays under 1 MB.
 
-    Of tasks, rounds and inputs these are for all together; of names for each.
+    For tasks, steps, rounds and inputs, the limit applies to all together; for names, to each.
     """
 
-    main: int = 150_000  # the draft that is decided on, or the output
-    tasks: int = 120_000
-    drafts: int = 150_000
+    main: int = 150_000  # the current draft, or the output
+    tasks: int = 110_000
+    steps: int = 100_000
+    drafts: int = 130_000
     differences: int = 100_000
     inputs: int = 80_000
     feedback: int = 60_000
@@ -56,7 +57,7 @@ SHARE = Share()
 
 @dataclass(frozen=True)
 class Page:
-    """A page as it is sent, and what changes with it."""
+    """A page as it is sent, and its ETag."""
 
     body: str
     etag: str
@@ -72,9 +73,9 @@ class Page:
 class Facts:
     """Everything that the fragment of a task shows.
 
-    :param seen: what the deployment has told; None while nobody knows
-    :param decisions: of the reviews of this execution in Airflow
-    :param form: where the question that is open now can be answered, below Airflow's own address
+    :param seen: what the deployment reported; None while unknown
+    :param decisions: decisions of this execution's reviews in Airflow
+    :param form: where to answer the open question, below Airflow's own address
     """
 
     kickoff_id: str
@@ -91,7 +92,7 @@ class Facts:
 
 
 def fragment(facts: Facts, *, form: str = "", run: str = "") -> str:
-    """Return the part of the page that is replaced while the execution runs.
+    """Return the part of the page that is updated while the execution runs.
 
     :param form: the address of the open question
     :param run: the address of the overview of the DAG run
@@ -103,13 +104,13 @@ def fragment(facts: Facts, *, form: str = "", run: str = "") -> str:
 
 
 def task_page(title: str, body: str, *, address: str, is_live: bool, run: str) -> str:
-    """Return the page of a task, around its fragment."""
+    """Return a task's page with its fragment."""
     shown = Markup(body)  # noqa: S704 - rendered by a template above
     return _rendered("task.html", title=title, body=shown, address=address, is_live=is_live, run=run)
 
 
 def run_page(dag_id: str, run_id: str, executions: Sequence[Json], *, left_out: int) -> str:
-    """Return the overview of a DAG run, with as many executions as a page holds."""
+    """Return the overview of a DAG run, with as many executions as fit on a page."""
     sizes = accumulate(sum(5 * markdown.size_of(str(value)) for value in each.values()) for each in executions)
     shown = executions[: sum(size <= SHARE.overview for size in sizes)]
     left_out += len(executions) - len(shown)
@@ -117,22 +118,22 @@ def run_page(dag_id: str, run_id: str, executions: Sequence[Json], *, left_out: 
 
 
 def nothing_yet(run: str) -> str:
-    """Return the fragment of a task that is about no execution, as far as is known."""
+    """Return the fragment of a task without a known execution."""
     return _rendered("nothing.html", run=run)
 
 
 def message_page(title: str, text: str) -> str:
-    """Return a page that says why there is nothing to see."""
+    """Return a page that explains why there is nothing to see."""
     return _rendered("message.html", title=title, text=text)
 
 
 def etag_of(text: str) -> str:
-    """Return what changes with a text."""
+    """Return a value that changes with a text."""
     return f'"{hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]}"'
 
 
 def policy() -> str:
-    """Return the policy of each page: it loads nothing, and runs its own script alone."""
+    """Return the policy of each page: it loads nothing and runs only its own script."""
     script, style = (f"'sha256-{_digest(_file(name))}'" for name in ("page.js", "page.css"))
     own = f"script-src {script}; style-src {style}; connect-src 'self'"
     return f"default-src 'none'; {own}; form-action 'none'; base-uri 'none'; frame-ancestors 'self'"
@@ -148,7 +149,7 @@ def address(*parts: str | int) -> str:
     return "/".join(quote(str(part), safe="") for part in parts)
 
 
-# --- what the templates say ---
+# --- functions for templates ---
 
 
 def _duration(seconds: float | None) -> str:
@@ -159,6 +160,11 @@ def _duration(seconds: float | None) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def _brief(seconds: float | None) -> str:
+    """Return a duration that may be well under a second."""
+    return f"{seconds * 1000:.0f} ms" if seconds is not None and seconds < 1 else _duration(seconds)
 
 
 def _tokens(usage: Json) -> str:
@@ -172,7 +178,7 @@ def _cost(usage: Json) -> str:
 
 
 def _moment(text: Any) -> Markup | str:
-    """Return a time, which the page's script writes in the reader's own zone."""
+    """Return a time, which the page's script converts to the reader's time zone."""
     try:
         moment = datetime.fromisoformat(text).astimezone(UTC)
     except (TypeError, ValueError, OverflowError):
@@ -187,10 +193,10 @@ def _rendered(template: str, **values: Any) -> str:
 @cache
 def _environment() -> Environment:
     made = Environment(loader=PackageLoader(__package__), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    filters = {"duration": _duration, "tokens": _tokens, "cost": _cost, "moment": _moment}
+    filters = {"duration": _duration, "brief": _brief, "tokens": _tokens, "cost": _cost, "moment": _moment}
     texts = {"markdown": markdown.rendered, "json": markdown.json_text}
     made.filters |= {**filters, **texts, "fitted": markdown.fitted, "fits": markdown.fits}
-    own = {"script": Markup(_file("page.js")), "style": Markup(_file("page.css"))}  # noqa: S704 - files of ours
+    own = {"script": Markup(_file("page.js")), "style": Markup(_file("page.css"))}  # noqa: S704 - our own files
     made.globals |= {"states": STATES, "difference": markdown.difference, "share": SHARE, **own}
     made.globals["most_differences"] = MOST_DIFFERENCES
     return made

@@ -1,7 +1,9 @@
-"""The plugin that puts the Crew tab on the pages of tasks. Every Airflow process loads it, and it imports very little.
+"""The plugin for Airflow's pages: the Crew tab, and the reason in a review's form why an answer was not accepted.
 
-Airflow 3.4 shows a view for the operators that it names. Before, it would show it for every task of every DAG, so there
-the tab is off until a setting turns it on.
+Every Airflow process loads it, so it imports very little.
+
+Airflow 3.4 shows a view only for the operators that it names. Older versions would show it for every task of every DAG,
+so there the tab is off until a setting turns it on.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from airflow_crew_provider.compat.version import has_human_in_the_loop, has_view
 
 URL_PREFIX = "/crew-view"
 SECTION, TASK_TAB, RUN_TAB = "crew", "task_tab", "run_tab"
-# Relative, so that an Airflow below a path finds it too.
+# Relative, so that it also works if Airflow is served under a path.
 RUN_PAGE = f"{URL_PREFIX[1:]}/dags/{{DAG_ID}}/runs/{{RUN_ID}}"
 ICONS = {"icon": f"{URL_PREFIX[1:]}/icon.svg", "icon_dark_mode": f"{URL_PREFIX[1:]}/icon-dark.svg"}
 OPERATORS = [
@@ -42,7 +44,7 @@ class View:
 
 
 def external_views() -> list[dict[str, Any]]:
-    """Return the tabs that this Airflow is to show."""
+    """Return the tabs that this Airflow should show."""
     if not has_human_in_the_loop():
         return []
     task = {
@@ -60,8 +62,15 @@ def external_views() -> list[dict[str, Any]]:
 
 
 class CrewViewPlugin(AirflowPlugin):
-    """Shows what a crew does on the page of its task."""
+    """Shows what a crew is doing on its task's page, and why a review did not accept an answer."""
 
     name = "crew_view"
     fastapi_apps = [{"app": View(), "url_prefix": URL_PREFIX, "name": "Crew view"}] if has_human_in_the_loop() else []
     external_views = external_views()
+
+    @classmethod
+    def on_load(cls, *args: Any, **kwargs: Any) -> None:
+        """Let reviews explain why an answer was not accepted, in a process that stores their questions."""
+        from airflow_crew_provider.review.refusal_notice import explain_refusals
+
+        explain_refusals()

@@ -1,6 +1,6 @@
-"""The facet by which OpenLineage knows a crew's execution; imported only when OpenLineage asks for it.
+"""OpenLineage's facet for a crew's execution; imported only when OpenLineage asks for it.
 
-`docs/crew-run-facet.json` is its schema. Values of inputs, outputs and feedback are never in it.
+`docs/crew-run-facet.json` is its schema. It never contains values of inputs, outputs or feedback.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SCHEMA = "urn:airflow-crew-provider:crew-run-facet:1"
 
 @define
 class CrewRunFacet(RunFacet):
-    """One execution as its task has seen it last; what is not known is None."""
+    """One execution as its task last saw it; unknown fields are None."""
 
     connId: str
     inputNames: list[str]
@@ -35,7 +35,7 @@ class CrewRunFacet(RunFacet):
 
 @dataclass(frozen=True)
 class Lineage:
-    """What OpenLineage's extractor reads of an operator; inputs and outputs are the task's inlets and outlets."""
+    """What OpenLineage's extractor reads from an operator; inputs and outputs are the task's inlets and outlets."""
 
     run_facets: dict[str, RunFacet]
     job_facets: dict[str, Any] = field(default_factory=dict)
@@ -44,9 +44,9 @@ class Lineage:
 
 
 def lineage_of(conn_id: str, input_names: list[str], report: Json) -> Lineage:
-    """Return what is told of a task.
+    """Return what is reported about a task.
 
-    :param report: as `ReportingTask.report` notes it; empty before anything was sent
+    :param report: as recorded by `CrewTask.report`; empty before anything was sent
     """
     facet = CrewRunFacet(
         connId=conn_id,

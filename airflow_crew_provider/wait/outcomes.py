@@ -1,10 +1,10 @@
-"""How a wait ends in a worker, the same for all tasks: an execution, an exception that Airflow understands, a stop.
+"""How a wait ends in a worker, for all tasks: with an execution, an exception that Airflow understands, or a stop.
 
 A wait is cancelled when a user ends its task, and when its process ends and the wait continues elsewhere; only the
-first stops an execution. A task that a webhook has resumed no longer waits either; its execution must not be stopped.
-The next try of a cleared task decides what becomes of its execution.
+former stops an execution. A task resumed by a webhook no longer waits either, but its execution must not be stopped.
+The next try of a cleared task decides what happens to its execution.
 
-An expected failure is one sentence: Airflow prints it, and no frame of ours (`ends_in_a_sentence`).
+An expected failure is one sentence: Airflow prints it without our stack frames (`ends_in_a_sentence`).
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ RETRIES = 2
 
 
 def at_least(default_args: Mapping[str, Any] | None, delay: timedelta) -> Json:
-    """Return the arguments of a task: two retries, or what the ``default_args`` of its DAG say if they say more.
+    """Return the arguments of a task: two retries, or more if the ``default_args`` of its DAG say so.
 
-    :param delay: between two tries, where ``default_args`` has none
+    :param delay: between two tries, if ``default_args`` does not set one
     """
     given = default_args or {}
     return {"retries": max(RETRIES, given.get("retries") or 0), "retry_delay": given.get("retry_delay", delay)}
 
 
-# By how many seconds Airflow's own timeouts come after the deadline of a watch.
+# How many seconds Airflow's own timeouts follow the deadline of a watch.
 NET = 600.0
 
 
@@ -67,14 +67,14 @@ Entry = TypeVar("Entry", bound=Callable[..., Any])
 
 
 def ends_in_a_sentence(entry: Entry) -> Entry:
-    """Let a method that Airflow calls end with an expected error as one sentence: no causes, and none of our frames.
+    """Make a method that Airflow calls report expected errors in one sentence: no causes, none of our stack frames.
 
-    Airflow prints both with every error. One that nobody expects, a bug, keeps them. What the error was raised from
-    is kept as ``reason``, for callbacks.
+    Airflow prints both with every error. Unexpected errors, which are bugs, keep them. The original error is kept as
+    ``reason``, for callbacks.
     """
 
     @wraps(entry)
-    def call(task: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(task: object, *args: Any, **kwargs: Any) -> Any:
         try:
             return entry(task, *args, **kwargs)
         except EXPECTED as error:
@@ -86,8 +86,8 @@ def ends_in_a_sentence(entry: Entry) -> Entry:
     return call  # type: ignore[return-value]
 
 
-def _name_place(error: Exception, task: Any) -> None:
-    """End the sentence with the connection and what it leads to, where the task has used it."""
+def _name_place(error: Exception, task: object) -> None:
+    """End the sentence with the connection and its base URL, if the task has used it."""
     hook = task.__dict__.get("_hook")
     if hook is not None and not isinstance(error, exceptions.CrewError) and hook.place not in str(error):
         error.args = (f"{str(error).removesuffix('.')}. {hook.place}", *error.args[1:])
@@ -103,7 +103,7 @@ def is_final(error: exceptions.CrewError) -> bool:
 
 
 def fail_task(error: exceptions.CrewError, what_now: str = "") -> NoReturn:
-    """Raise for Airflow: final errors end the task, others leave it to the task's retries."""
+    """Raise for Airflow: final errors end the task; for others, the task's retries apply."""
     message = f"{error}. {what_now}".removesuffix(". ") if what_now else str(error)
     raise (CrewTaskFailed if is_final(error) else CrewTryFailed)(message) from error
 
@@ -112,9 +112,9 @@ def fail_task(error: exceptions.CrewError, what_now: str = "") -> NoReturn:
 
 
 def seconds(value: Any, name: str = "a time") -> float | None:
-    """Return a time that a user gave, in seconds: a number, a number as a string or a timedelta; None stays None.
+    """Return a user's time in seconds, from a number, a number as a string or a timedelta; None stays None.
 
-    :param name: of the argument, for the message
+    :param name: name of the argument, for the message
     :raises CrewInvalidInput: it is none of these
     """
     if value is None:
@@ -133,7 +133,7 @@ def seconds(value: Any, name: str = "a time") -> float | None:
 def deadline_of(context: Any, timeout: Any, execution_timeout: timedelta | None) -> float | None:
     """Return the point in time (epoch seconds) at which a wait must end: its own timeout, or the task's.
 
-    Airflow 3 does not apply `execution_timeout` to a task while it is deferred, so the wait does.
+    Airflow 3 does not apply `execution_timeout` to a deferred task, so the wait does.
     """
     now = time.time()
     own = seconds(timeout, "timeout")
@@ -154,10 +154,10 @@ def fallback_timeout(deadline: float | None) -> timedelta | None:
 
 
 def ended(poller: Poller, watch: Watch, outcome: Outcome) -> Execution | None:
-    """Return the execution that an outcome is about; None if it went on meanwhile.
+    """Return the execution of an outcome; None if it has continued in the meantime.
 
-    The execution of a trigger event is polled again here, where results may be large. The first terminal
-    answer counts: a service that takes `completed` back is asked until it says so again.
+    After a trigger event, the execution is polled again here, where results may be large. The first terminal state
+    counts: if the service withdraws `completed`, it is polled until it reports that again.
     """
     if watch.last is not None and str(watch.last.state) == outcome.kind:
         return watch.last
@@ -185,7 +185,7 @@ OVER = (ExecutionState.COMPLETED, ExecutionState.ERROR)
 
 
 def is_over(reply: Execution | exceptions.CrewError) -> bool:
-    """Whether an execution can do nothing any more; a live deployment's "not found" may wait for a person."""
+    """Whether an execution has ended; a live deployment's "not found" may mean that it waits for a person."""
     return isinstance(reply, Execution) and reply.state in OVER
 
 
@@ -193,7 +193,7 @@ MOST_AGENTS = 5
 
 
 def in_short(execution: Execution, page: str) -> str:
-    """Return a line on a completed execution; what the service does not report is left out.
+    """Return a line on a completed execution; omit what the service does not report.
 
     :param page: the URL of the execution's page; empty without one
     """
@@ -213,20 +213,19 @@ def in_short(execution: Execution, page: str) -> str:
 # --- an execution over its budget: recorded first, then stopped by a worker ---
 
 
-OVER_BUDGET_RECORD = "over_budget"
-WHAT_NOW = "A retry would fail alike; raise the limit, or make the crew use less, and clear the kickoff to start again"
+WHAT_NOW = "A retry would fail too; raise the limit, or make the crew use less, and clear the kickoff to start again"
 
 
 def fail_over_budget(poller: Poller, kickoff_id: str, passed: str, log: Any) -> NoReturn:
-    """Stop an execution that has passed its budget, and fail for good.
+    """Stop an execution that exceeded its budget, and fail for good.
 
-    :param passed: which limits it has passed, with the figures
+    :param passed: which limits it exceeded, with the figures
     """
     raise CrewTaskFailed(f"Execution {kickoff_id} {passed}. {_stop(poller, kickoff_id, log)}. {WHAT_NOW}")
 
 
 def _stop(poller: Poller, kickoff_id: str, log: Any) -> str:
-    """Stop it, as patiently as a wait polls, since no other try will; return a sentence on its fate."""
+    """Stop it, retrying for as long as a wait would, since no other try will; return a sentence on its fate."""
     watch = Watch(kickoff_id=kickoff_id, started=time.time(), poll_interval=1.0)
     while True:
         try:
@@ -238,6 +237,8 @@ def _stop(poller: Poller, kickoff_id: str, log: Any) -> str:
         if watch.failed(problem, now=time.time()) is not None:
             return fate_of_stop(kickoff_id, problem)
         log.warning("Execution %s could not be stopped yet: %s", kickoff_id, problem)
+        with suppress(exceptions.CrewError):
+            poller.hook.refresh(at_once=False)
         time.sleep(watch.pause(now=time.time()))
 
 
@@ -245,15 +246,15 @@ def _not_stopped(reply: Execution | exceptions.CrewError, kickoff_id: str) -> st
     if is_over(reply):
         return f"Execution {kickoff_id} has ended"
     if isinstance(reply, Execution):
-        return f"Execution {kickoff_id} could not be stopped: the service does not do it, so it runs on there"
+        return f"Execution {kickoff_id} could not be stopped: the service does not support it, so it keeps running"
     return fate_of_stop(kickoff_id, False)
 
 
 # --- why a wait is cancelled ---
 
 
-# The states of a task that still wants its execution: waiting, about to take its result, or (None) cleared. A task
-# that is cleared while it runs is "restarting" instead, and its next try cannot be distinguished from a retry.
+# The states of a task that still wants its execution: waiting, about to fetch its result, or (None) cleared. A task
+# cleared while it runs is "restarting" instead, and its next try looks like a retry.
 GOES_ON = ("deferred", "scheduled", "queued", "running", "up_for_retry", "up_for_reschedule", None)
 STOPPING = 20.0
 LOOKUP_SECONDS = 3.0
@@ -274,9 +275,9 @@ async def to_its_end(work: Coroutine[Any, Any, None], seconds: float = STOPPING)
 
 
 async def is_by_user(trigger: Any, *, without_task: bool) -> bool:
-    """Whether the trigger's task has left the states in which it goes on.
+    """Whether the trigger's task has left the states in which it continues.
 
-    :param without_task: the answer for a trigger that runs outside of a triggerer, of no task
+    :param without_task: the result for a trigger that runs outside a triggerer, without a task
     """
     ti = trigger.task_instance
     if ti is None:
@@ -292,8 +293,8 @@ async def is_by_user(trigger: Any, *, without_task: bool) -> bool:
 def is_for_good(ti: Any) -> bool:
     """Whether a user or a timeout ends a task that a worker runs.
 
-    A worker that shuts down, or whose task could not reach Airflow for a while, kills it in the same way: then the
-    next try goes on with the execution. A task that runs outside of a worker has no next try.
+    A worker that shuts down, or whose task could not reach Airflow for a while, kills it in the same way: the next try
+    then reattaches to the execution. A task that runs outside a worker has no next try.
     """
     if isinstance(sys.exc_info()[1], AirflowTaskTimeout) or ti is None or not runs_in_worker(ti):
         return True

@@ -1,4 +1,4 @@
-"""What a DAG demands of a completed execution before anything downstream runs, and where its output goes."""
+"""What a DAG requires of a completed execution before anything downstream runs, and where its output goes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ OUTPUT_TO = "output_to"
 
 
 def given_path(path: Any) -> Any:
-    """Return a path as a DAG gives it, as a string; a template and an XCom are rendered later.
+    """Return a path from a DAG as a string; templates and XComs are rendered later.
 
-    :raises CrewInvalidInput: it can be none
+    :raises CrewInvalidInput: it cannot be a path
     """
     if path is None or isinstance(path, XComArg):
         return path
@@ -37,9 +37,9 @@ def given_path(path: Any) -> Any:
 
 
 def refuse_unusable_path(path: Any) -> None:
-    """Fail before a crew is started or waited for where no storage can be opened at that path.
+    """Fail before a crew is started or waited for if no storage can be opened at that path.
 
-    :raises CrewInvalidInput: what was rendered is not the path of a file
+    :raises CrewInvalidInput: it did not render to the path of a file
     """
     if not isinstance(path, str) or not path.strip() or path.endswith("/"):
         raise CrewInvalidInput(f"{OUTPUT_TO} was rendered to {path!r}, which is not the path of a file or an object")
@@ -50,13 +50,13 @@ def refuse_unusable_path(path: Any) -> None:
 
 
 def stored(path: str, execution: Execution, output: Any) -> Json:
-    """Write the output, a string as it is and all else as JSON; return the fields of the record that this changes.
+    """Write the output, a string unchanged and anything else as JSON; return the record fields that this changes.
 
-    The outputs of the crew's tasks leave the record too: the last of them is mostly the same text once more.
+    The outputs of the crew's tasks are removed too: the last of them is usually the same text.
     """
     try:
         _write(_opened(path), output if isinstance(output, str) else json.dumps(output, ensure_ascii=False))
-    except Exception as error:  # each storage raises errors of its own
+    except Exception as error:  # each storage raises its own errors
         raise AirflowException(
             f"The output of execution {execution.kickoff_id} could not be written to {path}: {type(error).__name__}: "
             f"{error}. The execution is completed and its output stays at the service; a retry of this task fetches "
@@ -70,13 +70,13 @@ def _opened(path: str) -> Any:
     from airflow.providers.common.compat.sdk import ObjectStoragePath
 
     found = ObjectStoragePath(path)
-    found.fs  # noqa: B018  looks the connection and the provider of the storage up
+    found.fs  # noqa: B018  looks up the storage's connection and provider
     return found
 
 
 def _write(path: Any, text: str) -> None:
     if path.protocol in ("file", "local", ""):
-        path.parent.mkdir(parents=True, exist_ok=True)  # of object stores it would create the bucket
+        path.parent.mkdir(parents=True, exist_ok=True)  # for object stores, this would create the bucket
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
 
 
@@ -91,13 +91,13 @@ REPORT_USAGE = (
 
 @dataclass(frozen=True)
 class OutputRules:
-    """The rules as a task was given them.
+    """The rules given to a task.
 
-    :param schema: a JSON Schema, a pydantic model or its import path; None takes any output
-    :param budget: what the execution may have used
-    :param on_unknown_usage: ``fail``, or ``ignore`` that the service does not report what the budget is compared with
+    :param schema: a JSON Schema, a pydantic model or its import path; None accepts any output
+    :param budget: limits on what the execution used
+    :param on_unknown_usage: if the service does not report the figures for the budget: ``fail``, or ``ignore`` it
     :param output_to: the path to write the output to; None leaves it in the record
-    :param multiple_outputs: whether each key of the output becomes an XCom too
+    :param multiple_outputs: whether each key of the output also becomes an XCom
     """
 
     schema: Any = None
@@ -107,16 +107,18 @@ class OutputRules:
     multiple_outputs: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse, when the DAG file is parsed, what is known to be wrong then."""
+        """Refuse what is known to be wrong when the DAG file is parsed."""
         if self.schema is not None:
             refuse_bad_schema(self.schema)
         refuse_bad_choice(self.on_unknown_usage, (FAIL, IGNORE))
         if self.multiple_outputs and self.output_to is not None:
-            raise CrewInvalidInput("multiple_outputs puts into XCom what output_to keeps out of it; give one of them")
+            raise CrewInvalidInput(
+                "multiple_outputs puts the output into XCom, output_to keeps it out; use one of them"
+            )
 
     @property
     def names(self) -> list[str]:
-        """Return the parameters that were given."""
+        """Return the names of the given parameters."""
         given = {NAME: self.schema, **self.budget.limits, OUTPUT_TO: self.output_to}
         several = ["multiple_outputs"] if self.multiple_outputs else []
         return [name for name, value in given.items() if value is not None] + several
@@ -124,7 +126,7 @@ class OutputRules:
     def refuse_unusable(self) -> None:
         """Fail before a crew is started or waited for if a rule could not be applied to its output.
 
-        :raises CrewInvalidInput: the model cannot be imported, or what was rendered is not a path
+        :raises CrewInvalidInput: the model cannot be imported, or the path did not render to one
         """
         if self.schema is not None:
             validator_of(self.schema)
@@ -134,8 +136,8 @@ class OutputRules:
     def applied(self, execution: Execution, log: Any) -> Json:
         """Return the fields of the record that the rules change.
 
-        :param log: where it is said that a rule could not be applied
-        :raises CrewTaskFailed: the execution breaks a rule; another try would find the same
+        :param log: where to report a rule that could not be applied
+        :raises CrewTaskFailed: the execution breaks a rule; another try would fail in the same way
         """
         self._refuse_over_budget(execution, log)
         output = execution.output if execution.output_json is None else execution.output_json
@@ -152,36 +154,36 @@ class OutputRules:
         unknown = self.budget.unknown_in(execution.usage)
         if not unknown:
             return
-        said = f"The service does not report of execution {execution.kickoff_id} {unknown}"
+        said = f"The service did not report, for execution {execution.kickoff_id}, {unknown}"
         if self.on_unknown_usage == FAIL:
             raise CrewTaskFailed(f"{said}. {REPORT_USAGE}. {still_there()}")
-        log.warning("%s; the output is used all the same, as on_unknown_usage says", said)
+        log.warning("%s; the output is used anyway because of on_unknown_usage", said)
 
     def _matching(self, kickoff_id: str, output: Any) -> Any:
         try:
             value, violations = matching(validator_of(self.schema), output)
         except CrewInvalidInput as error:
-            fail_task(error, f"Nothing is known to be wrong with the output of execution {kickoff_id}. {still_there()}")
+            fail_task(error, f"The output of execution {kickoff_id} was not checked. {still_there()}")
         if not violations:
             return value
         raise CrewTaskFailed(
             f"The output of execution {kickoff_id} does not match {NAME}, {len(violations)} violations: "
-            f"{listed(violations)}. Only a draft that waits can be revised. {still_there()}"
+            f"{listed(violations)}. Only a waiting draft can be revised. {still_there()}"
         )
 
 
 def still_there() -> str:
-    """Return what became of an execution whose output was not accepted, and what helps."""
+    """Return the fate of an execution whose output was not accepted, and what to do next."""
     return (
-        "The execution is completed and its output stays at the service; a retry would find the same. To run the crew "
-        "again, clear its kickoff; after a change of the rule alone, clear the task that waits for it"
+        "The execution is completed and its output stays at the service; a retry would fail too. To run the "
+        "crew again, clear its kickoff; if you only changed the rule, clear the task that waits for it"
     )
 
 
 # --- each key as an XCom ---
 
 
-# Under these the task pushes values of its own, or they are looked for in every task: the audit trail reads answers.
+# The task itself pushes values under these keys, or they are read from every task, as the audit trail does.
 OWN = (
     stored_names.KICKOFF_ID_KEY,
     stored_names.EXECUTION_ID_KEY,
@@ -191,22 +193,22 @@ OWN = (
     stored_names.REFUSED_KEY,
     stored_names.RESUME_KEY,
 )
-# Airflow's schedulers obey the second: before 3.0 of any task, and some values of it end them.
+# Airflow's schedulers act on the second: before 3.0 for any task, and some values crash them.
 TAKEN = ("return_value", "skipmixin_key", *OWN)
-# Links of Airflow's pages; the inbox looks a registration up by its key alone.
+# Links in Airflow's pages; the inbox looks up a registration by its key alone.
 TAKEN_BEGINNINGS = ("_link_", stored_names.POSTED_KEY)
-# Airflow writes the key into a URL as it is: the value would be stored under another key, or as another task's.
+# Airflow puts the key into a URL unquoted: the value would be stored under another key, or for another task.
 UNFIT = set("?#/%\\\x7f").union(map(chr, range(32)))
 SHOWN = 60
-LONGEST_KEY = 512  # what Airflow's database holds
+LONGEST_KEY = 512  # the limit of Airflow's database
 
 
 def push_keys(context: Any, kickoff_id: str, output: Any) -> None:
-    """Push each key of a completed output; nothing if one of them cannot be pushed.
+    """Push each key of a completed output, or none if one of them cannot be pushed.
 
-    `airflow dags test` cannot push keys outside ASCII, which a worker pushes: the log names them.
+    `airflow dags test` cannot push non-ASCII keys, but a worker can: the log names them.
 
-    :raises CrewTaskFailed: the output is not an object, or has such a key; another try would find the same
+    :raises CrewTaskFailed: the output is not an object, or has such a key; another try would fail in the same way
     """
     left_out = []
     for key, value in _checked_keys(kickoff_id, output).items():
@@ -217,25 +219,25 @@ def push_keys(context: Any, kickoff_id: str, output: Any) -> None:
                 raise
             left_out.append(repr(key[:SHOWN]))
     if left_out:
-        log.warning("`airflow dags test` cannot push the keys %s of the output; a worker pushes them", listed(left_out))
+        log.warning("`airflow dags test` cannot push the output keys %s; a worker can", listed(left_out))
 
 
 def _checked_keys(kickoff_id: str, output: Any) -> Json:
     if not isinstance(output, dict):
-        problem = f"is not an object but {type(output).__name__}"
+        problem = f"is {type(output).__name__}, not an object"
     else:
         problems = [f"{key[:SHOWN]!r} {why}" for key in output if (why := _problem_with(key))]
         if not problems:
             return output
-        problem = f"has keys that cannot be XComs: {listed(problems)}"
+        problem = f"has keys that are not valid for XCom: {listed(problems)}"
     raise CrewTaskFailed(f"multiple_outputs: the output of execution {kickoff_id} {problem}. {still_there()}")
 
 
 def _problem_with(key: str) -> str:
     if key in TAKEN or key.startswith(TAKEN_BEGINNINGS):
-        return "is a name of XComs that Airflow or this provider writes"
+        return "is an XCom key of Airflow or this provider"
     if not 0 < len(key) <= LONGEST_KEY:
         return f"does not have 1 to {LONGEST_KEY} characters"
     if key in (".", ".."):
-        return "is a part of a path"
+        return "is part of a path"
     return "contains ?, #, /, %, a backslash or a control character" if set(key) & UNFIT else ""

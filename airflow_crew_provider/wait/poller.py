@@ -1,63 +1,117 @@
-"""How a task polls and waits: the same steps, blocking in a worker and awaiting in a triggerer."""
+"""How a task polls and waits: the same steps, blocking in a worker, awaiting in a triggerer.
+
+The steps are written once, as coroutines; only sending a request and pausing differ (`Blocking`, `Awaiting`).
+A worker's coroutines never suspend, so it runs them without an event loop (`finished`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.endpoints import Call
+from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.exceptions import CrewError, CrewNotFound, CrewProtocolError
-from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import Execution
 from airflow_crew_provider.wait.watch import GAVE_UP, Outcome, Pause, Poll, Results, Step, Watch, steps
 
+Reply = Execution | CrewError
+T = TypeVar("T")
+
 
 class Source(Protocol):
-    """Where a question to a person may have arrived that the status does not show."""
+    """Where a question to a person may have arrived if the status does not show it."""
 
-    def read(self, kickoff_id: str, reply: Execution | CrewError) -> Execution | CrewError:
-        """Return the question in place of a reply that lacks it, else the reply; trouble is logged, not raised."""
+    async def read(self, kickoff_id: str, reply: Reply, *, blocking: bool) -> Reply:
+        """Return the question if the reply lacks it, else the reply; log errors instead of raising them.
 
-    async def aread(self, kickoff_id: str, reply: Execution | CrewError) -> Execution | CrewError:
-        """Do what `read` does without blocking the event loop."""
+        With ``blocking``, it never suspends.
+        """
 
     async def was_asked(self, kickoff_id: str) -> bool:
         """Whether a question to a person has arrived."""
 
 
-class Poller:
-    """Polls the status of executions, and then each further source of questions.
+@dataclass(frozen=True)
+class Blocking:
+    """The transport of a worker; its coroutines never suspend."""
 
-    :param hook: of the deployment
-    :param sources: what may know of a question that the status does not show
+    hook: ConnectedCrew
+    blocking: ClassVar = True
+
+    async def send(self, call: Call[T], timeout: float | None, suffices: Callable[[T], bool] | None = None) -> T:  # noqa: ASYNC109
+        """Send a call; ``suffices`` is for transports that can combine polls."""
+        return self.hook.client.send(call, timeout=timeout)
+
+    async def refresh(self, *, at_once: bool) -> bool:
+        """Look up the connection again; return whether it has changed."""
+        return self.hook.refresh(at_once=at_once)
+
+    async def pause(self, seconds: float) -> None:
+        """Pause."""
+        time.sleep(seconds)  # noqa: ASYNC251 - no event loop runs here
+
+
+@dataclass(frozen=True)
+class Awaiting:
+    """The transport of a triggerer."""
+
+    hook: ConnectedCrew
+    blocking: ClassVar = False
+
+    async def send(self, call: Call[T], timeout: float | None, suffices: Callable[[T], bool] | None = None) -> T:  # noqa: ASYNC109
+        """Send a call without blocking the event loop."""
+        return await self.hook.client.asend(call, timeout=timeout, suffices=suffices)
+
+    async def refresh(self, *, at_once: bool) -> bool:
+        """Look up the connection without blocking the event loop."""
+        return await self.hook.arefresh(at_once=at_once)
+
+    async def pause(self, seconds: float) -> None:
+        """Pause while other waits continue."""
+        await asyncio.sleep(seconds)
+
+
+Transport = Blocking | Awaiting
+
+
+def finished(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that never suspends."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    work.close()
+    raise RuntimeError("A worker's wait was suspended, but no event loop would resume it")
+
+
+class Poller:
+    """Polls the status of executions, then asks a further source of questions.
+
+    :param hook: hook of the deployment
+    :param source: where questions may arrive that the status does not show
     """
 
-    def __init__(self, hook: CrewHook, sources: Sequence[Source] = ()) -> None:
-        self.hook, self.sources = hook, sources
+    def __init__(self, hook: ConnectedCrew, source: Source | None = None) -> None:
+        self.hook, self._source = hook, source
+        self._blocking, self._awaiting = Blocking(hook), Awaiting(hook)
         self._polled: tuple[str, Call[Execution]] | None = None
 
-    def poll(self, kickoff_id: str, timeout: float | None = None) -> Execution | CrewError:
+    def poll(self, kickoff_id: str, timeout: float | None = None) -> Reply:
         """Poll an execution; an error is returned, for a `Watch` to judge."""
-        metrics.polled(self.hook.crew_conn_id, in_triggerer=False)
-        reply: Execution | CrewError
-        try:
-            reply = self.hook.client.send(endpoints.status(kickoff_id), timeout=timeout)
-        except CrewError as error:
-            reply = error
-        for source in self.sources:
-            reply = _kept_beside(reply, source.read(kickoff_id, reply))
-        return reply
+        return finished(self._poll(self._blocking, kickoff_id, timeout))
 
     def poll_patiently(self, kickoff_id: str) -> Execution:
-        """Poll until there is an answer that tells the state, forgiving what a wait forgives.
+        """Poll until a response shows the state, tolerating the same failures as a wait.
 
-        A word that is not known does not tell it, since a decision follows from this poll. A live deployment's
-        status decides nothing about an answer, so there any word will do.
+        An unknown word does not show the state, since a decision follows from this poll. A live deployment's status
+        decides nothing about an answer, so any word will do there.
 
         :raises CrewNotFound: if the service does not know the id
         """
@@ -67,103 +121,88 @@ class Poller:
             if isinstance(reply, Execution):
                 if reply.state_is_known or reply.is_live:
                     return reply
-                reply = CrewProtocolError("GET /status gave a state that is not known")
+                reply = CrewProtocolError("GET /status returned an unknown state")
             if isinstance(reply, CrewNotFound) or watch.failed(reply, now=time.time()) is not None:
                 raise reply
             time.sleep(watch.pause(now=time.time()))
 
     def wait(self, watch: Watch, *, clock: Callable[[], float] = time.time) -> Outcome:
         """Wait, blocking, until the watch has an outcome."""
-        outcome = self._walk(watch, clock, once=False)
+        outcome = finished(self._drive(watch, self._blocking, clock))
         assert outcome is not None
         return outcome
 
     def poll_once(self, watch: Watch) -> Outcome | None:
-        """Take one step of a wait; None if it goes on."""
-        return self._walk(watch, time.time, once=True)
+        """Take one step of a wait; None if it continues."""
+        return finished(self._drive(watch, self._blocking, time.time, once=True))
 
-    def _teller(self, watch: Watch) -> Callable[[str], None]:
-        """Return what logs the news of a watch: at WARNING where somebody is needed whom nobody asks."""
-        log = self.hook.log
-        return lambda line: (log.warning if watch.passes_question else log.info)("%s", self.hook.mask_for_log(line))
+    async def await_outcome(self, watch: Watch, *, clock: Callable[[], float] = time.time) -> Outcome:
+        """Do what `wait` does, without blocking the event loop."""
+        outcome = await self._drive(watch, self._awaiting, clock)
+        assert outcome is not None
+        return outcome
 
-    def _walk(self, watch: Watch, clock: Callable[[], float], *, once: bool) -> Outcome | None:
-        walk = steps(watch, clock, self._teller(watch))
+    async def was_asked(self, kickoff_id: str) -> bool:
+        """Whether a question to a person has arrived in the source."""
+        return self._source is not None and await self._source.was_asked(kickoff_id)
+
+    async def _drive(
+        self, watch: Watch, transport: Transport, clock: Callable[[], float], *, once: bool = False
+    ) -> Outcome | None:
+        """Take the steps of a wait until it ends; with ``once``, until the first pause, and return None there."""
+
+        def say(line: str) -> None:
+            # At WARNING if a person is needed but nobody asks one.
+            log = self.hook.log.warning if watch.passes_question else self.hook.log.info
+            log("%s", self.hook.mask_for_log(line))
+
+        walk = steps(watch, clock, say)
         step: Step = next(walk)
         while not (once and isinstance(step, Pause)):
             try:
-                step = walk.send(self._do(step, watch))
+                step = walk.send(await self._take(step, watch, transport))
             except StopIteration as end:
-                return self._named(end.value)
+                outcome: Outcome = end.value
+                if outcome.kind != GAVE_UP:
+                    return outcome
+                # The message names what to repair.
+                return replace(outcome, message=f"{self.hook.place}: {outcome.message}")
         return None
 
-    def _do(self, step: Step, watch: Watch) -> Any:
-        if isinstance(step, Poll):
-            return self.poll(watch.kickoff_id, step.timeout)
+    async def _take(self, step: Step, watch: Watch, transport: Transport) -> Any:
         if isinstance(step, Pause):
-            return time.sleep(step.seconds)
+            return await transport.pause(step.seconds)
+        if isinstance(step, Poll):
+            # From a combined response, only "the wait continues" is believed.
+            return await self._poll(
+                transport, watch.kickoff_id, step.timeout, lambda seen: watch.goes_on_after(seen, now=time.time())
+            )
         try:
             if isinstance(step, Results):
-                return self.hook.client.send(endpoints.ended_tasks(watch.kickoff_id), timeout=step.timeout)
-            return self.hook.refresh()
+                return await transport.send(endpoints.ended_tasks(watch.kickoff_id), step.timeout)
+            return await transport.refresh(at_once=step.at_once)
         except CrewError as error:
             return error
 
-    async def await_outcome(self, watch: Watch, *, clock: Callable[[], float] = time.time) -> Outcome:
-        """Wait as `wait` does, without blocking the event loop."""
-        walk = steps(watch, clock, self._teller(watch))
-        step: Step = next(walk)
-        while True:
-            try:
-                step = walk.send(await self._ado(step, watch))
-            except StopIteration as end:
-                return self._named(end.value)
-
-    async def _ado(self, step: Step, watch: Watch) -> Any:
-        if isinstance(step, Poll):
-            return await self._apoll(watch.kickoff_id, step.timeout)
-        if isinstance(step, Pause):
-            return await asyncio.sleep(step.seconds)
+    async def _poll(
+        self,
+        transport: Transport,
+        kickoff_id: str,
+        timeout: float | None,  # noqa: ASYNC109 - passed on
+        suffices: Callable[[Execution], bool] | None = None,
+    ) -> Reply:
+        metrics.polled(self.hook.crew_conn_id, in_triggerer=not transport.blocking)
+        reply: Reply
         try:
-            if isinstance(step, Results):
-                return await self.hook.client.asend(endpoints.ended_tasks(watch.kickoff_id), timeout=step.timeout)
-            return await self.hook.arefresh()
-        except CrewError as error:
-            return error
-
-    async def _apoll(self, kickoff_id: str, timeout: float | None) -> Execution | CrewError:  # noqa: ASYNC109 - passed on
-        metrics.polled(self.hook.crew_conn_id, in_triggerer=True)
-        reply: Execution | CrewError
-        try:
-            reply = await self.hook.client.asend(self._status(kickoff_id), timeout=timeout)
+            if self._polled is None or self._polled[0] != kickoff_id:  # created once per wait
+                self._polled = kickoff_id, endpoints.status(kickoff_id)
+            reply = await transport.send(self._polled[1], timeout, suffices)
         except CrewError as error:
             reply = error
-        for source in self.sources:
-            reply = _kept_beside(reply, await source.aread(kickoff_id, reply))
-        return reply
-
-    def _status(self, kickoff_id: str) -> Call[Execution]:
-        """Return the call that polls, made once for a wait."""
-        if self._polled is None or self._polled[0] != kickoff_id:
-            self._polled = kickoff_id, endpoints.status(kickoff_id)
-        return self._polled[1]
-
-    def _named(self, outcome: Outcome) -> Outcome:
-        """Name in the message of a wait that gave up what is to be repaired."""
-        if outcome.kind != GAVE_UP:
-            return outcome
-        return replace(outcome, message=f"{self.hook.place}: {outcome.message}")
-
-    async def was_asked(self, kickoff_id: str) -> bool:
-        """Whether a question to a person has arrived in one of the sources."""
-        for source in self.sources:
-            if await source.was_asked(kickoff_id):
-                return True
-        return False
-
-
-def _kept_beside(status: Execution | CrewError, found: Execution | CrewError) -> Execution | CrewError:
-    """Add to a question what only the status knows: a webhook says neither what was used nor where its page is."""
-    if found is status or not (isinstance(status, Execution) and isinstance(found, Execution)):
+        if self._source is None:
+            return reply
+        found = await self._source.read(kickoff_id, reply, blocking=transport.blocking)
+        if found is not reply and isinstance(found, Execution) and isinstance(reply, Execution):
+            # Only the status contains these: a webhook reports neither usage nor the page.
+            return replace(found, usage=reply.usage, view=reply.view, has_details=reply.has_details)
         return found
-    return replace(found, usage=status.usage, view=status.view, has_details=status.has_details)

@@ -1,4 +1,4 @@
-"""What a crew's output must be: a JSON Schema or a pydantic model. A library loads where a schema needs it."""
+"""The schema of a crew's output: a JSON Schema or a pydantic model. Libraries load only when needed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from airflow_crew_provider.models import Json
 NAME = "output_schema"
 IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*")
 REFERENCES = ("$ref", "$dynamicRef")
-# So much of a mismatch is shown; an output of megabytes must not become a message of megabytes.
+# Limits on the description of a mismatch, so that an output of megabytes does not become a message of megabytes.
 MOST_VIOLATIONS, LONGEST_VIOLATION = 20, 300
-MOST_FOUND = 1_000  # are looked for
-# Without a type these allow any text, which nobody means.
+MOST_FOUND = 1_000  # are collected
+# Without a type, a schema with these accepts any text, which nobody intends.
 STRUCTURE = {"properties", "required", "additionalProperties", "patternProperties", "items", "prefixItems", "contains"}
 SAY_TYPE = {"type", "enum", "const", "anyOf", "oneOf", "allOf", *REFERENCES}
 
 
 def refuse_bad_schema(schema: Any) -> None:
-    """Refuse what cannot be a schema, when the DAG file is parsed; a model named by its path is imported later.
+    """Refuse an invalid schema when the DAG file is parsed; a model given by its path is imported later.
 
-    :raises CrewInvalidInput: it is none, or refers to what it does not contain
+    :raises CrewInvalidInput: it is invalid, or has an unresolvable reference
     """
     if isinstance(schema, dict):
         _refuse_bad_json_schema(schema)
@@ -51,10 +51,10 @@ def validator_of(schema: Any) -> Callable[[Any], list[str]]:
 
 
 def matching(validator: Callable[[Any], list[str]], output: Any) -> tuple[Any, list[str]]:
-    """Return the output as the schema accepts it, and the violations if it does not.
+    """Return the output in the form that the schema accepts, and any violations.
 
-    A string counts as it is where the schema accepts that, else as the JSON that it is as a whole. A schema that
-    describes an object or a list accepts no string, though it gives no ``type``.
+    A string is used unchanged if the schema accepts that, else as the JSON that the whole string represents. A schema
+    that describes an object or a list accepts no string, even without a ``type``.
 
     :raises CrewInvalidInput: the schema cannot be applied
     """
@@ -64,12 +64,12 @@ def matching(validator: Callable[[Any], list[str]], output: Any) -> tuple[Any, l
     try:
         value = json_in(output)
     except (ValueError, RecursionError):
-        return output, [*violations, "$: the output is a string and not JSON"]
+        return output, [*violations, "$: the output is a string, not JSON"]
     return value, validator(value)
 
 
 def listed(violations: list[str]) -> str:
-    """Write violations in one message, not too many and none too long."""
+    """Join violations into one message, with limits on their number and length."""
     shown = [_capped(each) for each in violations[:MOST_VIOLATIONS]]
     more = len(violations) - len(shown)
     return "; ".join([*shown, f"and {more} more"] if more else shown)
@@ -94,7 +94,7 @@ def _refuse_bad_json_schema(schema: Json) -> None:
     try:
         validator_for(schema).check_schema(schema)
         _resolve_references(schema)
-        _found_by_json_schema(schema, None)  # an endless reference shows with any value
+        _found_by_json_schema(schema, None)  # an endless reference fails with any value
     except SchemaError as error:
         problem = f"{_path(error.absolute_path)}: {_capped(error.message)}"
         raise CrewInvalidInput(f"{NAME} is not a JSON Schema: {problem}") from None
@@ -107,9 +107,9 @@ def _refuse_bad_json_schema(schema: Json) -> None:
 
 
 def _resolve_references(schema: Json) -> None:
-    """Look every reference up within the schema; one of another document would be found missing after the crew ran.
+    """Look up every reference within the schema; a missing one would only be found after the crew ran.
 
-    What is referred to is a schema too, wherever it stands.
+    The target of a reference is a schema too, wherever it is.
     """
     from jsonschema.validators import validator_for
     from referencing import Registry, Resource
@@ -134,7 +134,7 @@ def _resolve_references(schema: Json) -> None:
 
 def _json_schema_violations(schema: Json, value: Any) -> list[str]:
     if isinstance(value, str) and STRUCTURE & set(schema) and not SAY_TYPE & set(schema):
-        return ["$: the output is a string, and the schema describes an object or a list"]
+        return ["$: the output is a string, but the schema describes an object or a list"]
     try:
         return _found_by_json_schema(schema, value)
     except Exception as error:
@@ -142,9 +142,9 @@ def _json_schema_violations(schema: Json, value: Any) -> list[str]:
 
 
 def _cannot_be_applied(error: Exception) -> str:
-    """Say why, of whatever the library raises for a schema that it cannot follow."""
+    """Explain any error that the library raises for a schema that it cannot apply."""
     endless = isinstance(error, RecursionError)
-    why = "it refers to itself without end, or is nested too deeply" if endless else f"{type(error).__name__}: {error}"
+    why = "it refers to itself endlessly or is nested too deeply" if endless else f"{type(error).__name__}: {error}"
     return f"{NAME} cannot be applied: {_capped(why)}"
 
 
@@ -152,7 +152,7 @@ def _found_by_json_schema(schema: Json, value: Any) -> list[str]:
     from jsonschema.validators import validator_for
     from referencing import Registry
 
-    # An empty registry: the default one fetches schemas from the network.
+    # Empty, because the default registry fetches schemas from the network.
     validator = validator_for(schema)(schema, registry=Registry())
     found = islice(validator.iter_errors(value), MOST_FOUND)
     errors = sorted(found, key=lambda error: _path(error.absolute_path))
@@ -178,7 +178,7 @@ def _imported(path: str) -> Any:
 
 
 def _model_violations(model: Any, value: Any) -> list[str]:
-    """Validate as JSON, so that a strict model takes what JSON has for its types, such as a string for a date."""
+    """Validate as JSON, so that a strict model accepts JSON's form of its types, such as a string for a date."""
     try:
         model.model_validate_json(json.dumps(value))
     except Exception as error:  # a model's own validators may raise anything

@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 from airflow.providers.common.compat.sdk import Asset, BaseOperator, TaskDeferred
 
 from airflow_crew_provider.api.budget import FAIL, NO_BUDGET, Budget
+from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.compat.execution_record import record_execution
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError
-from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.stored_names import EXECUTION_KEY, LINK_KEY
 from airflow_crew_provider.wait import outcomes, output
@@ -34,21 +34,22 @@ UNKNOWN = "unknown"
 
 
 class CrewTask(BaseOperator):
-    """The base of all tasks: the hook of their connection, and what people and tools see of their execution."""
+    """The base of all tasks: their connection's hook, and what people and tools see of their execution."""
 
     crew_conn_id: str
+    hook_class: type[ConnectedCrew] = ConnectedCrew
 
     @property
-    def hook(self) -> CrewHook:
-        """The hook of the connection, made when it is first used, after the connection id was rendered."""
-        made: CrewHook | None = self.__dict__.get("_hook")
+    def hook(self) -> ConnectedCrew:
+        """The hook of the connection, created on first use, after the connection id was rendered."""
+        made: ConnectedCrew | None = self.__dict__.get("_hook")
         if made is None:
-            made = self.__dict__["_hook"] = CrewHook(self.crew_conn_id)
+            made = self.__dict__["_hook"] = self.hook_class(self.crew_conn_id)
         return made
 
     @outcomes.ends_in_a_sentence
     def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
-        """Go on with what a trigger has brought."""
+        """Continue with a trigger's event."""
         return super().resume_execution(next_method, next_kwargs, context)
 
     def report(
@@ -60,7 +61,7 @@ class CrewTask(BaseOperator):
         execution_id: str | None = None,
         usage: Json | None = None,
     ) -> None:
-        """Note how the execution stands, and let the events of the task's outlets say it."""
+        """Record the state of the execution, also in the events of the task's outlets."""
         root = execution_id or getattr(self, "execution_id", None) or kickoff_id
         seen = {"crew_conn_id": self.crew_conn_id, "kickoff_id": kickoff_id, "execution_id": root, "state": str(state)}
         self.__dict__["_report"] = {**seen, "usage": usage}
@@ -69,23 +70,23 @@ class CrewTask(BaseOperator):
                 context["outlet_events"][outlet].extra.update(self._report)
 
     def report_unknown(self, request: str) -> None:
-        """Note that a POST may have arrived; ``request`` is ``kickoff`` or ``resume``."""
+        """Record that a POST may have arrived; ``request`` is ``kickoff`` or ``resume``."""
         metrics.outcome_unknown(self.crew_conn_id, request)
         self.__dict__["_report"] = {**self._report, "state": UNKNOWN}
 
     def get_openlineage_facets_on_start(self) -> Any:
-        """Return what OpenLineage is told; it calls this and the two below, so its package is there."""
+        """Return what OpenLineage is told; it calls this and the two below, so its package is installed."""
         from airflow_crew_provider.wait.lineage import lineage_of
 
         inputs = getattr(self, "inputs", None)
         return lineage_of(self.crew_conn_id, sorted(map(str, inputs)) if isinstance(inputs, dict) else [], self._report)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Return what OpenLineage is told of a task that succeeded."""
+        """Return what OpenLineage is told about a task that succeeded."""
         return self.get_openlineage_facets_on_start()
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
-        """Return what OpenLineage is told of a task that failed."""
+        """Return what OpenLineage is told about a task that failed."""
         return self.get_openlineage_facets_on_start()
 
     @property
@@ -94,23 +95,30 @@ class CrewTask(BaseOperator):
 
 
 def push_execution(
-    context: Any, hook: CrewHook, kickoff_id: str, execution_id: str | None = None, view: str | None = None
+    context: Any,
+    hook: ConnectedCrew,
+    kickoff_id: str,
+    execution_id: str | None = None,
+    view: str | None = None,
+    *,
+    is_own: bool = False,
 ) -> None:
-    """Push which execution the task is about, before the task waits, and record that it is this DAG run's.
+    """Push the task's execution before the task waits, and record that it belongs to this DAG run.
 
+    :param is_own: whether this try started it
     :raises CrewError: the connection cannot be used
     """
     about = _about(hook.crew_conn_id, kickoff_id, execution_id, view)
-    record_execution(context, about)
+    record_execution(context, about, is_own=is_own)
     _announce(context, hook, about)
 
 
 def push_execution_of(context: Any, crew_conn_id: str, record: Json, log: Any) -> None:
-    """Push which execution a record is of, which is an XCom of another task and so confirms nothing by itself."""
+    """Push the execution of a record, which is another task's XCom and so proves nothing by itself."""
     execution_id = record["execution_id"]
     about = _about(crew_conn_id, record.get("kickoff_id") or execution_id, execution_id, record.get("view"))
     try:
-        _announce(context, CrewHook(crew_conn_id), about)
+        _announce(context, ConnectedCrew(crew_conn_id), about)
     except CrewError as error:
         log.info("No link to the execution: %s", error)
 
@@ -120,11 +128,11 @@ def _about(crew_conn_id: str, kickoff_id: str, execution_id: str | None, view: s
     return {**ids, "crew_conn_id": crew_conn_id, "view": view}
 
 
-def _announce(context: Any, hook: CrewHook, about: Json) -> None:
-    """Push the execution and the URL of its link, which is empty without a page.
+def _announce(context: Any, hook: ConnectedCrew, about: Json) -> None:
+    """Push the execution and its link's URL, which is empty without a page.
 
-    Airflow logs an error for a link whose XCom is missing. A connection that cannot be looked up at the moment costs
-    the link only.
+    Airflow logs an error for a link whose XCom is missing. If the connection cannot be looked up now, only the link is
+    missing.
     """
     try:
         url = hook.connection.link(about["kickoff_id"], about["execution_id"], about["view"])
@@ -136,24 +144,24 @@ def _announce(context: Any, hook: CrewHook, about: Json) -> None:
 
 
 class WaitingTask(CrewTask):
-    """The base of operators and sensors that wait. They say what to poll, and what an execution's end means to them.
+    """The base of operators and sensors that wait. They define what to poll, and what the end of an execution means.
 
-    :param output_schema: what a completed output must match: a JSON Schema (a dict), or a pydantic model or its import
+    :param output_schema: the schema of the completed output: a JSON Schema (a dict), or a pydantic model or its import
         path, ``package.module:Model``
-    :param max_total_tokens: fail the task if the execution uses more tokens; None for any number
-    :param max_cost: fail the task if the execution costs more, in USD; None for any cost
-    :param on_unknown_usage: when a limit is given and the service does not report the figure of a completed execution:
+    :param max_total_tokens: fail the task if the execution uses more tokens; None for no limit
+    :param max_cost: fail the task if the execution costs more, in USD; None for no limit
+    :param on_unknown_usage: if a limit is set and the service does not report the figures of a completed execution:
         ``fail``, or ``ignore`` it
-    :param stop_over_budget: stop an execution that is seen over a limit while it runs or waits for a person; False lets
+    :param stop_over_budget: stop an execution found over a limit while it runs or waits for a person; False lets
         it end first
-    :param output_to: a path of Airflow's object storage to write the completed output to, instead of the XCom; the
-        record then has ``output: null`` and ``output_path`` (templated)
-    :param multiple_outputs: push each key of a completed output, which must be an object, as an XCom of its own; the
+    :param output_to: an object storage path to write the completed output to, instead of XCom; the record then has
+        ``output: null`` and ``output_path`` (templated)
+    :param multiple_outputs: push each key of a completed output, which must be an object, as a separate XCom; the
         record is still ``return_value``
     """
 
     cancel_on_kill: bool
-    inbox: Json | None = None  # where webhooks of the execution are kept, once that was looked up
+    inbox: Json | None = None  # where the execution's webhooks are stored, once looked up
     _ti: Any = None
 
     def __init__(
@@ -176,11 +184,11 @@ class WaitingTask(CrewTask):
         self.stop_over_budget = stop_over_budget
         self.output_to = output.given_path(output_to)
         self._pushes_keys = self.multiple_outputs = multiple_outputs
-        self.output_rules  # noqa: B018  refuses a bad rule when the DAG file is parsed
+        self.output_rules  # noqa: B018  refuses an invalid rule when the DAG file is parsed
 
     @property
     def output_rules(self) -> OutputRules:
-        """What this task demands of a completed execution."""
+        """What this task requires of a completed execution."""
         return OutputRules(self.output_schema, self.budget, self.on_unknown_usage, self.output_to, self._pushes_keys)
 
     @property
@@ -194,29 +202,29 @@ class WaitingTask(CrewTask):
         return self.budget if self.stop_over_budget else NO_BUDGET
 
     def record_over_budget(self, context: Any, passed: str) -> None:
-        """Record, before the execution is stopped, what a retry must know so that it starts nothing."""
+        """Before the execution is stopped, record what a retry must know to start nothing."""
 
     @property
     def poller(self) -> Poller:
-        """What polls for this task; without further sources of questions until `open_sources` has found them."""
+        """This task's poller; it has no further sources of questions until `open_sources` finds them."""
         made: Poller | None = self.__dict__.get("_poller")
         if made is None or made.hook is not self.hook:
             made = self.__dict__["_poller"] = Poller(self.hook)
         return made
 
     def open_sources(self, context: Any, kickoff_id: str) -> None:
-        """Let all polls look for questions where this execution may ask them, beside its status."""
+        """Make all polls check where this execution may ask questions, besides its status."""
 
     def trigger_of(self, watch: Watch) -> Any:
-        """Return the trigger that goes on with a watch."""
+        """Return the trigger that continues a watch."""
         raise NotImplementedError
 
     def note_run(self, context: Any, execution_id: str) -> None:
-        """Note that this DAG run waits for an execution, whose questions are removed with the run."""
+        """Record that this DAG run waits for an execution, whose questions are removed with the run."""
         raise NotImplementedError
 
     def watch_again(self, context: Any) -> Watch:
-        """Return the watch of this task as its arguments describe it; the deadline counts from now."""
+        """Return the watch that the task's arguments describe; its deadline counts from now."""
         raise NotImplementedError
 
     def completed(self, context: Any, execution: Execution) -> Json:
@@ -240,35 +248,34 @@ class WaitingTask(CrewTask):
         return self.end(context, watch, outcome)
 
     def push_view(self, context: Any, watch: Watch) -> None:
-        """Push the link once more where the first status names the page that it leads to."""
+        """Push the link again if the first status names its page."""
         view = watch.last.view if watch.last else None
         if view and self.__dict__.get("_view") != view:
             self.__dict__["_view"] = view
-            push_execution(context, self.hook, watch.kickoff_id, getattr(self, "execution_id", None), view)
+            execution_id = getattr(self, "execution_id", None)
+            _announce(context, self.hook, _about(self.crew_conn_id, watch.kickoff_id, execution_id, view))
 
     def go_on(self, watch: Watch) -> NoReturn:
         """Free the worker slot."""
+        needed = {"started": watch.started, "deadline": watch.deadline, "ended": watch.ended}
+        found_by = {"kickoff_id": watch.kickoff_id, "inbox": (self.inbox or {}).get("registration")}
         raise TaskDeferred(
             trigger=self.trigger_of(watch),
             method_name="execute_complete",
-            kwargs={"waiting": self._waiting(watch)},
+            # The resumed task needs the former; the latter lets the inbox find it in the meantime.
+            kwargs={"waiting": {**needed, **found_by}},
             timeout=outcomes.fallback_timeout(watch.deadline),
         )
-
-    def _waiting(self, watch: Watch) -> Json:
-        """Return what the task needs when it comes back, and by what the inbox finds it meanwhile."""
-        found_by = {"kickoff_id": watch.kickoff_id, "inbox": (self.inbox or {}).get("registration")}
-        return {"started": watch.started, "deadline": watch.deadline, "ended": watch.ended, **found_by}
 
     def execute_complete(self, context: Any, event: Any = None, waiting: Json | None = None) -> Any:
         """Handle the trigger's event in a worker; the result is fetched here."""
         try:
             outcome = Outcome.from_event(event)
         except CrewError as error:
-            outcomes.fail_task(error, "What became of the execution is not known; a retry of this task polls again")
+            outcomes.fail_task(error, "The fate of the execution is unknown; a retry of this task polls again")
         self.__dict__.update(_ti=context["ti"], _kickoff_id=outcome.kickoff_id)
         with suppress(CrewError):
-            self.hook.connection  # noqa: B018  so that a failure says where it leads to
+            self.hook.connection  # noqa: B018  so that a failure names its base URL
         self.report(context, ExecutionState.RUNNING, outcome.kickoff_id)
         watch = self.watch_again(context)
         watch.kickoff_id = outcome.kickoff_id
@@ -277,15 +284,15 @@ class WaitingTask(CrewTask):
             watch.ended = waiting.get("ended", 0)
         self.open_sources(context, watch.kickoff_id)
         if outcome.kind == SEEN and outcome.message:
-            # A webhook resumed this task: the service may report more by now.
+            # If a webhook resumed this task, the service may report more now.
             self.log.info("Execution %s: %s", watch.kickoff_id, outcome.message)
             watch.known = True
             return self.begin_in_triggerer(context, watch)
         return self.end(context, watch, outcome)
 
     def end(self, context: Any, watch: Watch, outcome: Outcome) -> Any:
-        """Turn an outcome into the task's end, or into a further wait."""
-        # The worker judges by the limits that the DAG has now.
+        """Turn an outcome into the task's end, or continue waiting."""
+        # The worker applies the DAG's current limits.
         limits = {FAILED: self.budget, OVER_BUDGET: self.watched_budget}.get(outcome.kind, NO_BUDGET)
         if passed := limits.passed_by(outcome.usage):
             self._over_budget(context, watch, passed, outcome.usage)
@@ -307,7 +314,7 @@ class WaitingTask(CrewTask):
             outcomes.fail_task(error)
         if execution is None:
             self.log.info(
-                "Execution %s goes on, somebody else answered it, or the pause was an old one; the wait continues",
+                "Execution %s has continued: somebody else answered it, or the pause was old; the wait continues",
                 watch.kickoff_id,
             )
             watch.known = True
@@ -317,7 +324,7 @@ class WaitingTask(CrewTask):
         if execution.flow_id and execution.flow_id != execution.kickoff_id:
             self.note_run(context, execution.flow_id)
         self.report(context, execution.state, execution.kickoff_id, usage=execution.usage)
-        self.multiple_outputs = False  # for Airflow, which would push the keys of the record, also of a pending one
+        self.multiple_outputs = False  # for Airflow, which would push the keys of the record, even of a pending one
         if execution.state is ExecutionState.COMPLETED:
             metrics.completed(self.crew_conn_id, execution)
             page = self.hook.connection.link(execution.kickoff_id, getattr(self, "execution_id", None), execution.view)
@@ -325,8 +332,10 @@ class WaitingTask(CrewTask):
         self.check(context, execution)
         if execution.state is not ExecutionState.COMPLETED:
             return self.completed(context, execution)
-        # Before the task notes its end, so that a retry finds the execution again.
-        changed = self._accepted(context, execution)
+        # Before the task records its end, so that a retry finds the execution again.
+        changed = self.output_rules.applied(execution, self.log)
+        if self._pushes_keys:
+            push_keys(context, execution.kickoff_id, changed["output"])
         return {**self.completed(context, execution), **changed}
 
     def _over_budget(self, context: Any, watch: Watch, passed: str, usage: Json | None) -> NoReturn:
@@ -336,14 +345,7 @@ class WaitingTask(CrewTask):
         outcomes.fail_over_budget(self.poller, watch.kickoff_id, passed, self.log)
 
     def check(self, context: Any, execution: Execution) -> None:
-        """Fail where the execution must not go on to the tasks that follow."""
-
-    def _accepted(self, context: Any, execution: Execution) -> Json:
-        """Return the fields of a completed record that the rules change."""
-        changed = self.output_rules.applied(execution, self.log)
-        if self._pushes_keys:
-            push_keys(context, execution.kickoff_id, changed["output"])
-        return changed
+        """Fail if the execution must not be passed downstream."""
 
     def stop_execution(self, kickoff_id: str) -> str:
         """Stop an execution, best effort; return a sentence on its fate."""
@@ -353,7 +355,7 @@ class WaitingTask(CrewTask):
             return fate_of_stop(kickoff_id, error)
 
     def stop_if_asked(self, kickoff_id: str) -> None:
-        """Stop the execution of a task that is ended for good, if `cancel_on_kill` says so; log its fate anyway."""
+        """Stop the execution of a task that ended for good, if `cancel_on_kill` is set; log its fate in any case."""
         asked = self.cancel_on_kill and outcomes.is_for_good(self._ti)
         fate = self.stop_execution(kickoff_id) if asked else fate_of_stop(kickoff_id, None)
         self.log.info("The task was killed. %s", fate)

@@ -1,4 +1,4 @@
-"""What a poll means: wait on, or an outcome. Pure: `now` is an argument, in epoch seconds.
+"""What a poll means: keep waiting, or an outcome. Pure: `now` is an argument, in epoch seconds.
 
 A wait moves through these states::
 
@@ -6,15 +6,19 @@ A wait moves through these states::
         │                     │└────a result────────────────> completed
         │                     │└────a failure───────────────> failed
         │                     │└────its usage───────────────> over_budget
-        └──the grace is over──┴────failures, the deadline───> gave_up, timeout
+        └──the grace expires──┴────failures, the deadline───> gave_up, timeout
 
-* A failed poll is not a failed crew: a transient failure is forgiven for `FORGIVEN` seconds, a permanent one ends the
+* A failed poll is not a failed crew: transient failures are tolerated for `FORGIVEN` seconds, a permanent one ends the
   wait at once.
+* A wait ends where its connection points now, whatever the old address says. So the connection is looked up again
+  right before a response or the deadline ends the wait, and before the wait gives up; and now and then while the wait
+  goes on or polls fail, at most once a minute for all waits of a process. If the lookup fails, what the last known
+  connection has answered counts.
 * A deadline is a point in time, so a restart of the triggerer neither shortens nor extends a wait.
-* The draft that a resume has just answered is no new question, as long as its status may lag behind.
+* The draft that a resume just answered is not a new question, as long as its status may lag behind.
 * The same steps run in a worker and in a triggerer (`steps`), so the two cannot disagree about an end.
-* A task of the crew that has ended is told when a poll shows it. Who did it and how long is asked for then, once, where
-  the service has that; a failure of that request means telling less.
+* A finished task of the crew is reported when a poll shows it. Its agent and duration are then requested once, if the
+  service supports that; if the request fails, less is reported.
 * What crosses to another process is small: ids, states and figures. The result is fetched where it is used.
 """
 
@@ -33,9 +37,9 @@ from airflow_crew_provider.models import Execution, ExecutionState, Json, TaskRe
 
 COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN = "completed", "pending", "failed", "gave_up", "timeout", "seen"
 OVER_BUDGET = "over_budget"
-# What travels in an event, and is stored with it; an error may be of megabytes.
+# The longest error in an event and its storage; errors may have megabytes.
 LONGEST_MESSAGE = 2000
-NOBODY_IS_ASKED = "This task waits on and asks nobody; CrewReviewOperator, which crew_with_review adds, asks a person"
+NOBODY_IS_ASKED = "This task keeps waiting and asks nobody; to ask a person, use CrewReviewOperator or crew_with_review"
 KINDS = (COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN, OVER_BUDGET)
 
 
@@ -43,9 +47,9 @@ KINDS = (COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN, OVER_BUDGET)
 class Outcome:
     """How a wait ended. Small, so that it can cross from the triggerer to a worker; the result is fetched there.
 
-    ``kind`` is one of `KINDS`: the execution completed, is pending or failed; the wait gave up polling or
-    reached its deadline; (``seen``) the id is known now, which a wait that goes on must remember; or (``over_budget``)
-    it used more than it may. ``usage`` has the figures of one that failed or is over its budget, where they are known.
+    ``kind`` is one of `KINDS`: the execution completed, is pending or failed; the wait gave up polling or reached its
+    deadline; (``seen``) the id is now known, which a continued wait must remember; or (``over_budget``) the execution
+    exceeded its limits. ``usage`` has the figures of a failed or over-budget execution, if known.
     """
 
     kind: str
@@ -63,7 +67,7 @@ class Outcome:
 
     @classmethod
     def from_event(cls, event: Any) -> Outcome:
-        """Read a trigger event; one that is missing or malformed is an error, never a success."""
+        """Read a trigger event; a missing or malformed one is an error, never a success."""
         fields = event if isinstance(event, dict) else {}
         kind, kickoff_id, task_id = fields.get("kind"), fields.get("kickoff_id"), fields.get("crew_task_id")
         if kind not in KINDS or not isinstance(kickoff_id, str) or not isinstance(task_id, str | None):
@@ -74,7 +78,7 @@ class Outcome:
 
 
 def shortened(text: str) -> str:
-    """Cut off a string that is too long for a message."""
+    """Truncate a string that is too long for a message."""
     if len(text) <= LONGEST_MESSAGE:
         return text
     end = f"… ({len(text)} characters)"
@@ -82,14 +86,14 @@ def shortened(text: str) -> str:
 
 
 def fate_of_stop(kickoff_id: str, stopped: bool | exceptions.CrewError | None) -> str:
-    """Return what became of an execution: stopped or not, a failed stop, or (None) no stop was requested."""
+    """Return the fate of an execution: stopped or not, a failed stop, or (None) no stop requested."""
     if stopped is None:
-        return f"Execution {kickoff_id} is not stopped and may go on at the service"
+        return f"Execution {kickoff_id} is not stopped and may continue at the service"
     if isinstance(stopped, exceptions.CrewError):
-        return f"Execution {kickoff_id} could not be stopped ({stopped}) and may go on at the service"
+        return f"Execution {kickoff_id} could not be stopped ({stopped}) and may continue at the service"
     if stopped:
         return f"Execution {kickoff_id} was stopped"
-    return f"Execution {kickoff_id} could not be stopped: the service does not do it, or it is over already"
+    return f"Execution {kickoff_id} could not be stopped: the service does not support it, or it has already ended"
 
 
 # --- the watch ---
@@ -112,16 +116,16 @@ def is_transient(error: exceptions.CrewError) -> bool:
 
 @dataclass(frozen=True)
 class AnsweredDraft:
-    """A draft that was answered: for a while the service may still show it as waiting.
+    """An answered draft, which the service may still show as waiting for a while.
 
-    :param until: how long, in epoch seconds
+    :param until: until when, in epoch seconds
     """
 
     draft: Draft
     until: float
 
     def is_shown_by(self, seen: Execution, *, now: float) -> bool:
-        """Whether this is the old pause and no new question."""
+        """Whether this is the old pause rather than a new question."""
         return now < self.until and self.draft.waits_in(seen)
 
 
@@ -129,6 +133,7 @@ FORGIVEN = 300.0
 LEAST_FAILURES = 5
 GRACE_FOR_UNKNOWN_ID = 300.0
 LONGEST_RETRY_AFTER = 300.0
+NOW_AND_THEN = 600.0  # seconds between two lookups of the connection during a wait
 HEARTBEAT = 300.0
 SHORTEST = 0.05
 SHORTEST_POLL = 1.0
@@ -137,27 +142,28 @@ SLOWEST = 6
 JITTER = 0.2
 AT_WORK = (ExecutionState.RUNNING, ExecutionState.PENDING, ExecutionState.COMPLETED)
 RESULTS_WITHIN = 5.0  # seconds, since the next poll waits for it
-MOST_TOLD = 20  # ended tasks of one poll
+MOST_TOLD = 20  # finished tasks logged per poll
 LEARNED = ("started", "deadline", "known", "failing_since", "failures", "polls")
-LEARNED_SINCE = ("ended",)  # only where it says something
+LEARNED_SINCE = ("ended",)  # stored only if it has a value
 EARLIER_NAMES = {"looks": "polls"}  # as release 0.1 stored them
 
 
 @dataclass(kw_only=True)
 class Watch:
-    """A wait for one execution, and what was learned while it lasted.
+    """A wait for one execution, and what it has learned.
 
-    :param started: when the wait began, in epoch seconds; kept over restarts
-    :param deadline: when it ends, in epoch seconds; None for no end
+    :param started: when the wait began, in epoch seconds; kept across restarts
+    :param deadline: when it ends, in epoch seconds; None for no deadline
     :param poll_interval: the shortest pause between two polls, in seconds
     :param wait_past_pending: whether an execution that waits for a person counts as in progress
     :param known: whether the service has shown this id in a state other than not found
-    :param report_seen: whether to end the wait also when the id becomes known, which a restart must remember
-    :param answered: the draft that a resume has just answered, which is no new question
+    :param report_seen: whether to also end the wait when the id becomes known, which a restart must remember
+    :param answered: the draft that a resume just answered, which is not a new question
     :param exponential_backoff: double the pause after each poll instead of adapting it
     :param max_wait: the longest such pause, in seconds
     :param budget: what the execution may use before the wait ends
-    :param ended: of how many of the crew's tasks the end was told; None to tell of none
+    :param ended: number of finished tasks already logged; None logs none
+    :param looked_up: when the connection was last looked up, in epoch seconds
     """
 
     kickoff_id: str
@@ -176,6 +182,7 @@ class Watch:
     failing_since: float | None = None
     failures: int = 0
     polls: int = 0
+    looked_up: float = float("-inf")
     _retry_after: float | None = None
     _ca_forgiven: bool = False
     _told: str = ""
@@ -189,7 +196,7 @@ class Watch:
         self.poll_interval = self.poll_interval if self.poll_interval >= SHORTEST else SHORTEST
 
     def learned(self) -> Json:
-        """Return what a wait that goes on in another process must know, plain JSON."""
+        """Return what a wait must know to continue in another process, as plain JSON."""
         since = {name: value for name in LEARNED_SINCE if (value := getattr(self, name))}
         return {**{name: getattr(self, name) for name in LEARNED}, **since}
 
@@ -201,10 +208,10 @@ class Watch:
                 setattr(self, name, value)
 
     def saw(self, execution: Execution, *, now: float) -> Outcome | None:
-        """Record a poll that was answered."""
+        """Record a successful poll."""
         self._forgive()
         self.polls += 1
-        if execution.state is ExecutionState.NOT_FOUND:  # of live deployments, also while a person is waited for
+        if execution.state is ExecutionState.NOT_FOUND:  # on live deployments, also while it waits for a person
             return self._over_budget(execution) or self._unknown(now)
         self.known, self.last = True, execution
         if execution.state is ExecutionState.COMPLETED:
@@ -216,6 +223,24 @@ class Watch:
         if execution.crew_task_id and self._asks(execution, now):
             return Outcome(PENDING, self.kickoff_id, crew_task_id=execution.crew_task_id)
         return self._past_deadline(now)
+
+    def goes_on_after(self, execution: Execution, *, now: float) -> bool:
+        """Whether a poll shows nothing that could end the wait."""
+        if execution is self.last and self.answered is None:
+            return True
+        state = execution.state
+        is_open = state is ExecutionState.RUNNING or (
+            state is ExecutionState.PENDING and not self._asks(execution, now)
+        )
+        return is_open and self._over_budget(execution) is None
+
+    def could_end_after(self, execution: Execution, *, now: float) -> bool:
+        """Whether the wait could end with this poll."""
+        return not self.goes_on_after(execution, now=now) or self._past_deadline(now) is not None
+
+    def is_look_up_due(self, *, now: float) -> bool:
+        """Whether to look up the connection of a wait that goes on."""
+        return now - max(self.looked_up, self.started) >= NOW_AND_THEN
 
     def _over_budget(self, execution: Execution) -> Outcome | None:
         passed = self.budget.passed_by(execution.usage)
@@ -235,12 +260,18 @@ class Watch:
             return self._unknown(now)
         if not is_transient(error) and not self._may_be_renewed(error):
             return self._outcome(GAVE_UP, f"{error}. {self.fate}")
+        is_forgiven = self.forgives_one_more(now=now)
         self.failures += 1
         self.failing_since = now if self.failing_since is None else self.failing_since
         self._retry_after = getattr(error, "retry_after", None)
-        if now - self.failing_since > FORGIVEN and self.failures >= LEAST_FAILURES:
+        if not is_forgiven:
             return self._outcome(GAVE_UP, f"{self._failing(now)}, the last time: {error}. {self.fate}")
         return self._past_deadline(now)
+
+    def forgives_one_more(self, *, now: float) -> bool:
+        """Whether the wait continues after this poll failed for a transient reason."""
+        since = now if self.failing_since is None else self.failing_since
+        return now - since <= FORGIVEN or self.failures + 1 < LEAST_FAILURES
 
     def pause(self, *, now: float, draw: float | None = None) -> float:
         """Return the seconds until the next poll, never past the deadline; ``draw`` is a random number in [0, 1)."""
@@ -259,22 +290,22 @@ class Watch:
         slowest = max(slowest, self.poll_interval)
         wanted = min(max(wanted, self.poll_interval), slowest)
         if self._retry_after is None:
-            # Drawn between the limits, not clipped to them: waits that began together must drift apart.
+            # Drawn between the limits, not clipped to them, so that waits that began together drift apart.
             least, most = max(wanted * (1 - JITTER), self.poll_interval), min(wanted * (1 + JITTER), slowest)
             wanted = least + (most - least) * draw
         return wanted if self.deadline is None else max(0.0, min(wanted, self.deadline - now))
 
     @property
     def passes_question(self) -> bool:
-        """Whether the execution waits for a person and this wait does not end by it."""
+        """Whether the execution waits for a person, but that does not end this wait."""
         return self.wait_past_pending and self.last is not None and self.last.state is ExecutionState.PENDING
 
     def left(self, *, now: float) -> float | None:
-        """Return the seconds that a poll may take: until the deadline, with a minimum for the last one."""
+        """Return the time limit of a poll in seconds: until the deadline, with a minimum for the last one."""
         return None if self.deadline is None else max(SHORTEST_POLL, self.deadline - now)
 
     def news(self, *, now: float) -> str | None:
-        """Return a line for the log when something changed, and now and then when nothing did."""
+        """Return a line for the log if something changed, and occasionally if nothing did."""
         quiet = now - self._told_at < HEARTBEAT
         troubled = self.failures or self._not_found_now
         if quiet and not troubled and self.last is not None and self.last is self._told_of:
@@ -289,14 +320,14 @@ class Watch:
         return line if self.failures else f"{line}, {_duration(now - self.started)} so far"
 
     def has_ended_tasks(self, execution: Execution) -> bool:
-        """Whether tasks of the crew have ended of which the log does not tell yet."""
+        """Whether the crew has finished tasks that are not logged yet."""
         return self.ended is not None and _ended(execution) > self.ended
 
     def ended_tasks(self, execution: Execution, results: Sequence[TaskResult], *, now: float) -> list[str]:
-        """Return a line on each task that has ended since the last poll.
+        """Return the log lines for tasks that have finished since the last poll.
 
-        :param results: of all that have ended, in their order, where the service tells; else the task that was the
-            present one is told, with the time since it was first seen
+        :param results: all finished tasks in order, if the service reports them; otherwise the previous current task is
+            logged, with the time since it was first seen
         """
         if self.ended is None or execution.state not in AT_WORK:
             return []
@@ -315,13 +346,13 @@ class Watch:
 
     @property
     def fate(self) -> str:
-        """Return what is known of the execution at this moment."""
+        """Return what is currently known about the execution."""
         if self.last is None and self.known:
-            return f"Execution {self.kickoff_id} is not affected and may go on at the service"
+            return f"Execution {self.kickoff_id} is not affected and may continue at the service"
         if self.last is None:
-            return f"Execution {self.kickoff_id} was not seen at the service; if it exists, it goes on"
+            return f"Execution {self.kickoff_id} was not seen at the service; if it exists, it continues"
         progress = f" ({self.last.progress})" if self.last.progress else ""
-        return f"Execution {self.kickoff_id} was last seen {self.last.state}{progress} and may go on at the service"
+        return f"Execution {self.kickoff_id} was last seen {self.last.state}{progress} and may continue at the service"
 
     def _line(self, now: float) -> str:
         if self.failures:
@@ -330,14 +361,12 @@ class Watch:
         if self._not_found_now and self.known:
             return (
                 f"The service no longer shows execution {self.kickoff_id}: it may wait for a person, "
-                "whose task id only the human-input webhook carries; the wait continues"
+                "whose task id only the human-input webhook contains; the wait continues"
             )
         if last is None:
             return f"The service does not know execution {self.kickoff_id} yet"
         if last.state is ExecutionState.PENDING:
-            where = (
-                f" at task {last.crew_task_id or last.current_task}" if last.crew_task_id or last.current_task else ""
-            )
+            where = f" at task {in_few_words(task)}" if (task := last.shown_task or last.current_task) else ""
             unasked = f". {NOBODY_IS_ASKED}" if self.passes_question else ""
             return f"Execution {self.kickoff_id} waits for a person{where}{unasked}"
         return f"Execution {self.kickoff_id} is {last.state}" + (f": {last.progress}" if last.progress else "")
@@ -349,13 +378,13 @@ class Watch:
         if not self.known and now - self.started > GRACE_FOR_UNKNOWN_ID:
             message = (
                 f"The service does not know this id: {self.kickoff_id}, {GRACE_FOR_UNKNOWN_ID:.0f} s after the wait "
-                "began. Check the id, and that the connection is the one that the crew was started with"
+                "began. Check the id, and that the connection is the one that started the crew"
             )
             return self._outcome(GAVE_UP, message)
         return self._past_deadline(now)
 
     def _may_be_renewed(self, error: exceptions.CrewError) -> bool:
-        """Forgive one failure of a CA file: whoever replaces it does so just before or after the service's own."""
+        """Tolerate one failure of a CA file: it is replaced just before or after the service's own certificate."""
         forgiven = isinstance(error, exceptions.CrewConnectionError) and error.renewable and not self._ca_forgiven
         self._ca_forgiven = self._ca_forgiven or forgiven
         return forgiven
@@ -379,7 +408,7 @@ class Watch:
 
 
 def in_few_words(text: str) -> str:
-    """Return the beginning of a name that somebody else gave, as one line."""
+    """Return the beginning of a name chosen elsewhere, on one line."""
     return " ".join(text.split())[:60]
 
 
@@ -419,12 +448,17 @@ class Pause:
 
 @dataclass(frozen=True)
 class Refresh:
-    """A new look-up of the connection; the reply is whether it has changed, or a `CrewError`."""
+    """A new lookup of the connection; the reply is whether it has changed, or a `CrewError`.
+
+    :param at_once: False if one within the last minute will do
+    """
+
+    at_once: bool
 
 
 @dataclass(frozen=True)
 class Results:
-    """A request for the tasks that have ended; the reply is a list of `TaskResult`, or a `CrewError`."""
+    """A request for the finished tasks; the reply is a list of `TaskResult`, or a `CrewError`."""
 
     timeout: float
 
@@ -437,12 +471,13 @@ def steps(watch: Watch, clock: Callable[[], float], say: Callable[[str], None]) 
     while True:
         was_known = watch.known
         reply = yield Poll(watch.left(now=clock()))
-        if isinstance(reply, exceptions.CrewUnauthorized) or _is_not_found(reply):
-            # The connection may have another token, or point to another service, by now.
-            fresh = yield Refresh()
+        refresh = _refresh_after(reply, watch, clock())
+        if refresh is not None:
+            watch.looked_up = clock()
+            fresh = yield refresh
             if fresh is True:
                 reply = yield Poll(watch.left(now=clock()))
-            elif isinstance(fresh, exceptions.CrewError) and not _is_not_found(reply):
+            elif isinstance(fresh, exceptions.CrewError) and refresh.at_once and _is_failure(reply):
                 reply = fresh
         now = clock()
         outcome = watch.saw(reply, now=now) if isinstance(reply, Execution) else watch.failed(reply, now=now)
@@ -462,6 +497,21 @@ def steps(watch: Watch, clock: Callable[[], float], say: Callable[[str], None]) 
         if watch.report_seen and watch.known and not was_known:
             return Outcome(SEEN, watch.kickoff_id)
         yield Pause(watch.pause(now=now))
+
+
+def _refresh_after(reply: Execution | exceptions.CrewError, watch: Watch, now: float) -> Refresh | None:
+    """Return the lookup that a reply calls for: the connection may have a new token or base URL by now."""
+    if _is_not_found(reply):
+        return Refresh(at_once=True)
+    if isinstance(reply, Execution):
+        if watch.could_end_after(reply, now=now):
+            return Refresh(at_once=True)
+        return Refresh(at_once=False) if watch.is_look_up_due(now=now) else None
+    return Refresh(at_once=not (is_transient(reply) and watch.forgives_one_more(now=now)))
+
+
+def _is_failure(reply: Execution | exceptions.CrewError) -> bool:
+    return isinstance(reply, exceptions.CrewError) and not _is_not_found(reply)
 
 
 def _is_not_found(reply: Execution | exceptions.CrewError) -> bool:

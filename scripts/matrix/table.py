@@ -14,9 +14,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 BEGIN, END = "<!-- matrix: written by make test-matrix -->", "<!-- end of matrix -->"
 VERSIONS = {"2.11": "2.11.2", "3.0": "3.0.6", "3.1": "3.1.8", "3.2": "3.2.2", "3.3": "3.3.2", "3.4": "3.4.0b2"}
 NEWER = ("3.11", "3.12", "3.13")
-NEWEST = (*NEWER, "3.14")
 # As Airflow supports them.
-PYTHONS = {"2.11": NEWER[:2], "3.0": NEWER[:2], "3.1": NEWER, "3.2": NEWEST, "3.3": NEWEST, "3.4": NEWEST}
+PYTHONS = {"2.11": NEWER[:2], "3.0": NEWER[:2], "3.1": NEWER, "3.2": NEWER, "3.3": NEWER, "3.4": NEWER}
 LOWEST = "the oldest of each dependency"
 CELLS = [*(f"{minor}, Python {python}" for minor in VERSIONS for python in PYTHONS[minor]), f"{LOWEST}, Python 3.11"]
 # An installer picks newer ones where it is given no constraints, and there something fails.

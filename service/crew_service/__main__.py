@@ -1,4 +1,4 @@
-"""The command's entry: without a package that it needs, it says so in one sentence."""
+"""The command's entry point: if a required package is missing, print one sentence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from crew_service import restart
 
 
 def main() -> int:
-    arguments = restart.arguments()  # before anything that takes long is imported
+    arguments = restart.arguments()  # before slow imports
     try:
         from crew_service.cli import main as run
     except ModuleNotFoundError as error:

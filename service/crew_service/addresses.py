@@ -1,4 +1,4 @@
-"""Addresses that webhooks go to, parsed at the door as the sender parses them."""
+"""Webhook addresses, parsed on receipt as the sender parses them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from yarl import URL
 
 
 def parsed(address: str) -> str:
-    """Return the address as it will be sent to.
+    """Return the address in the form that is sent to.
 
     :raises ValueError: the sender could not send there
     """
@@ -18,5 +18,8 @@ def parsed(address: str) -> str:
     if ":" in url.host:
         IPv6Address(url.host)
     else:
-        url.host.encode("idna")  # as a look-up of the name does
+        url.host.encode("idna")  # as a lookup of the name does
+    if ":" in (url.user or ""):
+        raise ValueError("must not have a colon in its user")
+    f"{url.user}:{url.password}".encode("latin-1")  # as in the header
     return str(url)

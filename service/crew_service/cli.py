@@ -10,13 +10,14 @@ import secrets
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from crew_service import __version__, image, logs, offline_model, options, terminal
 from crew_service.engine import paths
 from crew_service.engine.container import Process
-from crew_service.engine.crew import BadTarget
+from crew_service.engine.crew import BadTarget, Crew
 from crew_service.engine.principals import BadToken
 from crew_service.engine.sending import STANDARD, standard_key
 from crew_service.http.dialects import DIALECTS
@@ -27,7 +28,7 @@ from crew_service.storage import file_lock
 from crew_service.storage.availability import DatabaseUnavailable
 from crew_service.storage.database import DatabaseUnusable
 
-DATABASE_VARIABLE = "CREW_SERVICE_DB"  # a URL may hold a password, which must not stand on a command line
+DATABASE_VARIABLE = "CREW_SERVICE_DB"  # a URL may contain a password, which must not appear on a command line
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -37,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         return code
     except (BadTarget, BadToken, BadPrices, DatabaseUnusable, DatabaseUnavailable, file_lock.AlreadyServed) as error:
         return _refuse(str(error))
-    except BrokenPipeError:  # the reader of the output has left, as `head` does
+    except BrokenPipeError:  # the reader of the output has exited, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -51,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         "--db",
         default=os.environ.get(DATABASE_VARIABLE) or Settings.database,
         metavar="FILE",
-        help=f"SQLite file, or a SQLAlchemy URL; also as {DATABASE_VARIABLE} ({Settings.database})",
+        help=f"SQLite file or SQLAlchemy URL; also {DATABASE_VARIABLE} ({Settings.database})",
     )
     _add_serve(commands, database)
     terminal.add_to(commands, database)
@@ -63,29 +64,33 @@ def _add_serve(commands: Any, database: argparse.ArgumentParser) -> None:
     options.add_crews(serve)
     options.add_http(serve)
     serve.set_defaults(run=_serve)
-    work = commands.add_parser("work", parents=[database], help="only run the crews of services on one PostgreSQL")
+    work = commands.add_parser(
+        "work", parents=[database], help="only run crews, for services that share a PostgreSQL database"
+    )
     options.add_crews(work)
     work.set_defaults(run=_work)
-    init = commands.add_parser("init", help="write what builds an image of a CrewAI project; overwrites nothing")
-    init.add_argument("folder", nargs="?", default=".", type=Path, metavar="DIR", help="of the project (%(default)s)")
+    init = commands.add_parser("init", help="write files that build an image of a CrewAI project; overwrites nothing")
+    init.add_argument("folder", nargs="?", default=".", type=Path, metavar="DIR", help="project folder (%(default)s)")
     init.set_defaults(run=_init)
-    model = commands.add_parser("offline-model", help="stand in for OpenAI, on this machine and without a network")
+    model = commands.add_parser("offline-model", help="imitate OpenAI's API on this machine, without a network")
     model.add_argument("--port", type=options.port, default=8400, help="(%(default)s)")
-    model.add_argument("--answers", type=Path, metavar="FILE", help="JSON: the answer for a word of the last message")
+    model.add_argument(
+        "--answers", type=Path, metavar="FILE", help="JSON object that maps words in the last message to answers"
+    )
     model.set_defaults(run=_offline_model)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
     crews = options.crews_of(arguments)
     given = options.token_of(arguments)
-    settings = options.settings_of(arguments, given or secrets.token_urlsafe(32))
+    settings = options.settings_of(arguments, given or secrets.token_urlsafe(32), has_once=_has_once(crews))
     if settings.flow_webhook and not settings.flow_webhook_secret:
         return _refuse("--flow-webhook needs --flow-webhook-secret: its receiver must be able to verify the sender.")
     for secret in (settings.webhook_secret, settings.flow_webhook_secret):
         try:
             standard_key(secret or "")
         except ValueError:
-            return _refuse(f"A secret of webhooks that begins with {STANDARD} must go on in base64.")
+            return _refuse(f"After {STANDARD}, a webhook secret must be base64.")
     with contextlib.ExitStack() as stack:
         try:
             listener = stack.enter_context(bind(arguments.host, arguments.port))
@@ -104,12 +109,15 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _work(arguments: argparse.Namespace) -> int:
-    """Run crews until a signal comes. Nobody can call this process, so it needs no token that anybody knows."""
-    settings = options.settings_of(arguments, secrets.token_urlsafe(32), delivers=False)
-    process = Process(settings, options.crews_of(arguments), DIALECTS[arguments.dialect]())
+    """Run crews until a signal arrives. Nobody can call this process, so its token is random."""
+    crews = options.crews_of(arguments)
+    settings = options.settings_of(arguments, secrets.token_urlsafe(32), delivers=False, has_once=_has_once(crews))
+    process = Process(settings, crews, DIALECTS[arguments.dialect]())
     if process.database.is_sqlite:
         process.database.close()
-        return _refuse("`work` shares the work of services on one PostgreSQL; a SQLite file is held by one service.")
+        return _refuse(
+            "`work` needs a PostgreSQL database that services share; only one service can use a SQLite file."
+        )
     logs.configure(arguments.log_format, arguments.log_level)
     leave = threading.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -121,8 +129,12 @@ def _work(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _has_once(crews: Mapping[str, Crew]) -> bool:
+    return any(crew.has_once for crew in crews.values())
+
+
 def _init(arguments: argparse.Namespace) -> int:
-    """Return 0 where all was written, 1 where a file was there already."""
+    """Return 0 if all files were written, 1 if one existed already."""
     said = image.write(arguments.folder)
     print("\n".join(said))  # noqa: T201
     return int(any(line.startswith(image.LEFT) for line in said))
@@ -135,7 +147,7 @@ def _offline_model(arguments: argparse.Namespace) -> int:
     except OSError as error:
         return _refuse(f"Cannot listen on 127.0.0.1:{arguments.port}: {error.strerror}.")
     signal.signal(signal.SIGTERM, _leave)
-    print("Start the crew service with these variables, and its crews ask this model:")  # noqa: T201
+    print("Start the crew service with these variables so that its crews use this model:")  # noqa: T201
     place = f"http://127.0.0.1:{serving.server_address[1]}/v1"
     print(f"export OPENAI_BASE_URL={place} OPENAI_API_KEY=offline", flush=True)  # noqa: T201
     with serving, contextlib.suppress(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""`airflow-crew-service init`: write what builds an image of a CrewAI project, and overwrite nothing."""
+"""`airflow-crew-service init`: write files that build an image of a CrewAI project, and overwrite nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LOCKED = (
     "uv export --frozen --no-dev --no-emit-project --quiet --output-file /tmp/requirements.txt "
     f"&& {INSTALL} --requirement /tmp/requirements.txt"
 )
-REQUIREMENTS = {  # the first that is there counts
+REQUIREMENTS = {  # the first that exists is used
     "pyproject.toml uv.lock": LOCKED,
     "pyproject.toml": f"{INSTALL} --requirement pyproject.toml",
     "requirements.txt": f"{INSTALL} --requirement requirements.txt",
@@ -49,12 +49,12 @@ REQUIREMENTS = {  # the first that is there counts
 
 
 def write(folder: Path) -> list[str]:
-    """Write what is not there yet, and return one sentence for each file. `BadTarget` says why nothing was written."""
+    """Write missing files, and return one sentence for each file. `BadTarget` explains why nothing was written."""
     what = _what_is_served(folder)
     ignoring = folder / ".dockerignore"
     if ignoring.exists() and not _keeps_out(ignoring.read_text(encoding="utf-8").splitlines(), ".env"):
         raise BadTarget(
-            f"{str(ignoring)!r} does not keep .env out of the image, and with it the keys of models: add the line "
+            f"{str(ignoring)!r} does not keep .env, with the model keys, out of the image: add the line "
             "**/.env to it. Nothing was written."
         )
     wanted = {ignoring: DOCKERIGNORE, folder / "Dockerfile": _dockerfile(folder)}
@@ -76,13 +76,15 @@ def _what_is_served(folder: Path) -> str:
 def _dockerfile(folder: Path) -> str:
     there = [files for files in REQUIREMENTS if all((folder / name).is_file() for name in files.split())]
     if not there:
-        raise BadTarget(f"{str(folder)!r} has neither pyproject.toml nor requirements.txt, so its needs are unknown.")
+        raise BadTarget(
+            f"{str(folder)!r} has neither pyproject.toml nor requirements.txt, so its requirements are unknown."
+        )
     python = ".".join(str(part) for part in sys.version_info[:2])
     return DOCKERFILE.format(python=python, files=there[0], install=REQUIREMENTS[there[0]], version=__version__)
 
 
 def _keeps_out(patterns: list[str], name: str) -> bool:
-    """Tell whether a .dockerignore leaves out a file at the top: the last pattern that fits decides."""
+    """Whether a .dockerignore excludes a top-level file: the last matching pattern decides."""
     kept_out = False
     for pattern in (line.strip() for line in patterns):
         if fnmatch(name, pattern.removeprefix("!").removeprefix("/").removeprefix("**/")):

@@ -37,7 +37,7 @@ def running_service(
     db: str | Path | None = None,
     **settings: Any,
 ) -> Iterator[LocalService]:
-    """Serve a scenario (by default the demo) from a thread until the block ends; `db` keeps its executions."""
+    """Serve a scenario (by default the demo) from a thread until the block ends; `db` stores its executions."""
     token = token or token_urlsafe(24)
     with ExitStack() as stack:
         if db is None:
@@ -59,5 +59,5 @@ def _wait_until_started(serving: Any, thread: threading.Thread) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not serving.started:
         if not thread.is_alive() or time.monotonic() > deadline:
-            raise RuntimeError("The local crew service did not start; its log says why.")
+            raise RuntimeError("The local crew service did not start; see its log.")
         time.sleep(0.01)

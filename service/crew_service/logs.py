@@ -1,7 +1,7 @@
-"""Log JSON lines or text, with the id of the execution where there is one. No token and no body is ever logged.
+"""Log JSON lines or text, with the execution's id if there is one. Tokens and bodies are never logged.
 
-Of what a call attaches to its record only the fields below are written: a library that writes all of them, as those for
-JSON logs do, would also write what other packages attach.
+Only the fields below are written from a log record: a library that writes all fields, as JSON loggers do, would also
+write what other packages attach.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`airflow-crew-service offline-model`: an OpenAI-compatible server that needs no network, for development and tests.
 
-It stands where a crew has its real model, without a change to the crew: each chat gets the same answer, or the one that
-a file has for a word of its last message; each text gets the same embedding.
+It replaces a crew's real model without a change to the crew: each chat gets the same answer, or the one that a file
+maps to a word of its last message; each text gets the same embedding.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DIMENSIONS = 1536
 
 
 def answers_of(file: Path | None) -> dict[str, str]:
-    """Read `{word: answer}`; a `BadTarget` says what is wrong with it."""
+    """Read `{word: answer}`; a `BadTarget` explains what is wrong."""
     if file is None:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""The options of `serve` and `work`: what they are called, and what they come to."""
+"""The options of `serve` and `work`: their names, and the settings they produce."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import argparse
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from crew_service import addresses, operating
+from crew_service import addresses, logs
 from crew_service.engine.crew import BadTarget, Crew
 from crew_service.engine.paths import ROOT
+from crew_service.engine.principals import BadToken
+from crew_service.engine.tool_rules import BadRule, JournalOptions, ToolRule
 from crew_service.http.dialects import DIALECTS
 from crew_service.prices import Prices
 from crew_service.settings import Settings
@@ -21,6 +25,8 @@ NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,63})=(?P<target>.+)", r
 TOKEN_VARIABLE = "CREW_SERVICE_TOKEN"  # noqa: S105 the name of a variable
 PRICES_VARIABLE = "CREW_SERVICE_PRICES"
 SECRET_VARIABLE = "CREW_SERVICE_FLOW_WEBHOOK_SECRET"  # noqa: S105
+USER_TOKENS = "CREW_SERVICE_USER_TOKENS"
+WEBHOOK_SECRET = "CREW_SERVICE_WEBHOOK_SECRET"  # noqa: S105
 
 
 def add_crews(parser: argparse.ArgumentParser) -> None:
@@ -30,10 +36,10 @@ def add_crews(parser: argparse.ArgumentParser) -> None:
         "--crew",
         action="append",
         metavar="TARGET",
-        help=f"{EXPECTED} (demo); with NAME=TARGET, once or more, each is served at /crews/NAME",
+        help=f"{EXPECTED} (demo); NAME=TARGET, which may be repeated, is served at /crews/NAME",
     )
     option("--dialect", choices=sorted(DIALECTS), default="spec", help="(%(default)s)")
-    option("--workers", type=positive(int), metavar="N", help="executions of a crew at once (32; CrewAI crews: 4)")
+    option("--workers", type=positive(int), metavar="N", help="concurrent executions per crew (32; CrewAI crews: 4)")
     option(
         "--max-seconds",
         "--time-limit",
@@ -41,42 +47,58 @@ def add_crews(parser: argparse.ArgumentParser) -> None:
         type=positive(float),
         default=3600.0,
         metavar="SECONDS",
-        help="of work, of one execution (%(default)g)",
+        help="run time of one execution (%(default)g)",
     )
-    option("--max-tokens", type=positive(int), metavar="N", help="of language models, of one execution (no limit)")
+    option("--max-tokens", type=positive(int), metavar="N", help="model tokens of one execution (no limit)")
     option(
         "--prices",
         metavar="FILE",
-        help=f"TOML or JSON: USD for a million tokens of each model; also as {PRICES_VARIABLE}",
+        help=f"TOML or JSON: USD per million tokens for each model; also {PRICES_VARIABLE}",
     )
+    option(
+        "--tool",
+        action="append",
+        default=[],
+        metavar="[CREW/]NAME=RULE",
+        help="`once`: never rerun this tool (or pattern) while its outcome is unknown; `repeat`: rerun it",
+    )
+    option("--no-journal", dest="journal", action="store_false", help="repeat the calls of an interrupted task")
     option("--keep-days", type=positive(float), default=30.0, metavar="DAYS", help="(%(default)g)")
-    operating.add_logs(parser)
+    option("--log-format", choices=sorted(logs.FORMATS), default="json", help="(%(default)s)")
+    option("--log-level", choices=logs.LEVELS, default="info", help="(%(default)s)")
 
 
 def add_http(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     option("--host", type=host, default="127.0.0.1")
     option("--port", type=port, default=8300)
-    option("--token", help=f"of the organization; also as {TOKEN_VARIABLE}; by default one is made and printed")
+    option("--token", help=f"organization token; also {TOKEN_VARIABLE} (default: generated and printed)")
     option(
         "--crew-token",
         action="append",
         default=[],
         metavar="CREW[/NAME]=TOKEN",
         type=crew_token,
-        help="the organization's or a user's, for one of several crews, in the place of those for all",
+        help="organization or user token for one crew; replaces the global ones",
     )
     option("--flow-webhook", type=web_address, metavar="URL", help="where to announce each question of a Flow")
-    option("--flow-webhook-secret", metavar="SECRET", help=f"that signs these; also as {SECRET_VARIABLE}")
+    option("--flow-webhook-secret", metavar="SECRET", help=f"secret that signs these; also {SECRET_VARIABLE}")
     option(
         "--base-url",
         type=web_address,
         metavar="URL",
-        help="of this service, for answers to these (by default its host and port)",
+        help="public base URL, used in Flow callback URLs (default: its host and port)",
     )
     option("--max-body", type=positive(int), default=1024 * 1024, metavar="BYTES", help="(%(default)d)")
-    option("--max-connections", type=positive(int), metavar="N", help="at once (what the limit on open files leaves)")
-    operating.add_http(parser)
+    option(
+        "--max-connections",
+        type=positive(int),
+        metavar="N",
+        help="open connections (as many as the limit on open files allows)",
+    )
+    option("--user-token", action="append", default=[], metavar="NAME=TOKEN", help="token of a user; may be repeated")
+    option("--user-tokens-file", metavar="FILE", help=f"file with lines of NAME=TOKEN; also {USER_TOKENS}")
+    option("--webhook-secret", metavar="SECRET", help=f"signs outgoing webhooks; also {WEBHOOK_SECRET}")
 
 
 def crews_of(arguments: argparse.Namespace) -> dict[str, Crew]:
@@ -86,20 +108,44 @@ def crews_of(arguments: argparse.Namespace) -> dict[str, Crew]:
         named = NAMED.fullmatch(text)
         name, target = (named["name"], named["target"]) if named else (ROOT, text)
         if name in targets:
-            raise BadTarget(f"{text!r}: give every crew a name of its own, as NAME=TARGET, where several are served.")
+            raise BadTarget(f"{text!r}: give each of several crews its own name, as NAME=TARGET.")
         targets[name] = target
     if ROOT in targets and len(targets) > 1:
-        raise BadTarget(f"{targets[ROOT]!r} has no name: give it one, as NAME=TARGET, since several crews are served.")
+        raise BadTarget(f"{targets[ROOT]!r} has no name: give each of several crews one, as NAME=TARGET.")
     for crew, _, _ in getattr(arguments, "crew_token", ()):
         if crew not in targets or crew == ROOT:
             raise BadTarget(f"There is a token for the crew {crew!r}, which is not served.")
-    return {name: load(target) for name, target in targets.items()}
+    rules = _tool_rules(arguments.tool, targets)
+    crews = {name: load(target, JournalOptions(rules[name], arguments.journal)) for name, target in targets.items()}
+    for rule in {rule for own in rules.values() for rule in own if rule.is_common}:
+        if not any(crew.has_tool(rule) for crew in crews.values()):
+            raise BadTarget(f"--tool {rule}: none of the crews has such a tool.")
+    return crews
+
+
+def _tool_rules(given: list[str], crews: Iterable[str]) -> dict[str, tuple[ToolRule, ...]]:
+    """Return the rules of each crew; a rule without a crew is common to all."""
+    rules: dict[str, list[ToolRule]] = {name: [] for name in crews}
+    for text in given:
+        crew, _, own = text.partition("/")
+        is_named = crew in rules and crew != ROOT
+        try:
+            rule = ToolRule.read(own if is_named else text)
+        except BadRule as problem:
+            raise BadTarget(f"--tool {text}: {problem}.") from None
+        for name in [crew] if is_named else rules:
+            rules[name].append(rule if is_named or len(rules) == 1 else replace(rule, is_common=True))
+    return {name: tuple(own) for name, own in rules.items()}
 
 
 def settings_of(arguments: argparse.Namespace, token: str, **more: Any) -> Settings:
+    """Return what the options come to; a process that serves no requests has only some of them."""
     given = vars(arguments)
+    serves = "user_token" in given
+    webhook_secret = serves and (arguments.webhook_secret or os.environ.get(WEBHOOK_SECRET))
     return Settings(
         token=token,
+        user_tokens=user_tokens(arguments) if serves else [],
         crew_tokens=given.get("crew_token", []),
         title=title(arguments.crew[0] if arguments.crew else "demo"),
         dialect=arguments.dialect,
@@ -108,11 +154,12 @@ def settings_of(arguments: argparse.Namespace, token: str, **more: Any) -> Setti
         time_limit=arguments.time_limit,
         max_tokens=arguments.max_tokens,
         max_body=given.get("max_body", Settings.max_body),
+        max_connections=given.get("max_connections"),
         prices=prices_of(arguments),
         keep_days=arguments.keep_days,
         flow_webhook=given.get("flow_webhook"),
         flow_webhook_secret=given.get("flow_webhook_secret") or os.environ.get(SECRET_VARIABLE, ""),
-        **operating.settings(arguments),
+        webhook_secret=webhook_secret or None,
         **more,
     )
 
@@ -124,6 +171,31 @@ def prices_of(arguments: argparse.Namespace) -> Prices:
 
 def token_of(arguments: argparse.Namespace) -> str | None:
     return arguments.token or os.environ.get(TOKEN_VARIABLE)
+
+
+def user_tokens(arguments: argparse.Namespace) -> list[tuple[str, str]]:
+    """Return the names and tokens from the command line, the file and the environment."""
+    lines = [("--user-token", line) for line in arguments.user_token]
+    if arguments.user_tokens_file:
+        lines += [(arguments.user_tokens_file, line) for line in _read(arguments.user_tokens_file)]
+    lines += [(USER_TOKENS, line) for line in os.environ.get(USER_TOKENS, "").splitlines()]
+    return [_pair(source, line.strip()) for source, line in lines if line.strip() and not line.startswith("#")]
+
+
+def _read(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise BadToken(f"The tokens of users in {path!r} cannot be read: {reason}.") from None
+
+
+def _pair(source: str, line: str) -> tuple[str, str]:
+    """Do not repeat the line: it may contain a token."""
+    name, _, token = line.partition("=")
+    if not (name.strip() and token.strip()):
+        raise BadToken(f"A user's token in {source} is not of the form NAME=TOKEN.")
+    return name.strip(), token.strip()
 
 
 def port(text: str) -> int:

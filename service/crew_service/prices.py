@@ -1,6 +1,6 @@
-"""What the tokens of models cost, by a table of prices that the operator of the service gives.
+"""The cost of model tokens, from the operator's table of prices.
 
-A model that is not in the table has no price, and its cost is unknown rather than nothing.
+A model that is not in the table has no price, so its cost is unknown rather than zero.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ else:
 
 log = logging.getLogger(__name__)
 
-CACHED = "cached_prompt_tokens"  # of the prompt's, where there are any
-UNCOUNTED = "uncounted_calls"  # calls of a model that gave no figures, where there are any
+CACHED = "cached_prompt_tokens"  # part of the prompt's, if any
+UNCOUNTED = "uncounted_calls"  # calls of a model without reported figures, if any
 MILLION = 1_000_000
 MOST_WARNINGS = 250  # of models without a price
-HIGHEST = 1_000_000  # USD for a million tokens; what is higher is a slip, and a cost must stay a number
+HIGHEST = 1_000_000  # USD per million tokens; higher prices are mistakes, and a cost must stay a number
 
 
 class BadPrices(ValueError):
-    """The file of prices cannot be used; the text says why, in one sentence."""
+    """The file of prices cannot be used; the text gives the reason in one sentence."""
 
 
 @dataclass(frozen=True)
 class Price:
-    """USD for a million tokens."""
+    """USD per million tokens."""
 
     input: float
     cached: float  # of input tokens that the provider had cached
     output: float
 
     def of(self, figures: Mapping[str, int]) -> float | None:
-        """Return the cost of a model's tokens; None where not all of them are input or output."""
+        """Return the cost of a model's tokens; None if some of them are neither input nor output."""
         prompt, completion = figures["prompt_tokens"], figures["completion_tokens"]
         if prompt + completion < figures["total_tokens"]:
             return None
@@ -49,7 +49,7 @@ class Price:
 
 
 class Prices:
-    """The prices of models by name; without any, nothing is said of costs."""
+    """The prices of models by name; without any, costs are not reported."""
 
     def __init__(self, prices: Mapping[str, Price] | None = None) -> None:
         self._prices = dict(prices or {})
@@ -57,7 +57,7 @@ class Prices:
 
     @classmethod
     def read(cls, path: str) -> Prices:
-        """Read a TOML or JSON file of a table for each model, with `input`, `output` and perhaps `cached`."""
+        """Read a TOML or JSON file with a table for each model: `input`, `output` and optional `cached`."""
         try:
             text = Path(path).read_text(encoding="utf-8")
             content = (
@@ -78,7 +78,7 @@ class Prices:
         return bool(self._prices)
 
     def __repr__(self) -> str:
-        return f"Prices({self._prices!r})"  # by which two tables are told apart
+        return f"Prices({self._prices!r})"  # distinguishes two tables
 
     def cost(self, model: str, figures: Mapping[str, int]) -> float | None:
         """Return the USD of a model's tokens; a model without a price is logged once."""
@@ -95,7 +95,7 @@ class Prices:
         return None
 
     def priced(self, used: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Add what it cost, in all and by model: None where a model has no price, or tokens have no model."""
+        """Add the cost in total and by model: None if a model has no price, or tokens have no model."""
         if used is None or not self:
             return used
         by_model = {
@@ -115,11 +115,11 @@ class Prices:
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a name that stands twice, as TOML does."""
+    """Refuse a repeated name, as TOML does."""
     names = [name for name, _ in pairs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ValueError(f"{twice!r} stands there twice")
+        raise ValueError(f"{twice!r} occurs twice")
     return dict(pairs)
 
 
@@ -128,8 +128,8 @@ def _price(path: str, model: str, given: Any) -> Price:
     if not model:
         raise BadPrices(f"The prices in {path!r} cannot be used: a model has no name.")
     if not isinstance(given, dict) or not {"input", "output"} <= given.keys() <= {"input", "cached", "output"}:
-        raise BadPrices(f"{named} must have input and output, and perhaps cached, in USD for a million tokens.")
+        raise BadPrices(f"{named} must have input and output, and optionally cached, in USD per million tokens.")
     for name, value in given.items():
         if type(value) not in (int, float) or not 0 <= value <= HIGHEST:
-            raise BadPrices(f"{named} has a price for {name} that is no number from 0 to {HIGHEST:,}.")
+            raise BadPrices(f"{named} has a price for {name} that is not a number from 0 to {HIGHEST:,}.")
     return Price(**{"cached": given["input"], **given})

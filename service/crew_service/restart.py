@@ -1,7 +1,7 @@
 """Starts the command again without its secrets in the environment and on the command line.
 
-Crews run as the same user, who may read both of every process. The secrets go by a descriptor that is read and closed
-before a crew is loaded; the process keeps its id, and a supervisor notices nothing.
+Crews run as the same user, who may read both in every process. The secrets are passed through a descriptor that is read
+and closed before a crew is loaded; the process keeps its id, so a supervisor notices nothing.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-PREFIX = "CREW_SERVICE_"  # of variables: tokens, secrets and the database, which no crew is to hold
+PREFIX = "CREW_SERVICE_"  # variables with tokens, secrets and the database, which no crew may see
 PASSED = "_CREW_PASSED"  # the number of the descriptor
-SERVING = ("serve", "work")  # what loads crews
+SERVING = ("serve", "work")  # commands that load crews
 SECRET = (
     *("--token", "--user-token", "--crew-token", "--db"),
     *("--webhook-secret", "--flow-webhook", "--flow-webhook-secret"),
@@ -22,7 +22,7 @@ SECRET = (
 
 
 def arguments() -> list[str]:
-    """Return the arguments of the command, after a second start where it serves crews and has something to hide."""
+    """Return the arguments of the command, after a restart if it serves crews and has secrets."""
     if (passed := os.environ.pop(PASSED, None)) is not None:
         with open(int(passed), encoding="ascii") as file:
             given = json.load(file)
@@ -43,7 +43,7 @@ def _start_again(given: list[str], shown: list[str], hidden: dict[str, str]) -> 
         json.dump({"arguments": given, "environment": hidden}, file)
     os.lseek(descriptor, 0, os.SEEK_SET)
     left = {name: value for name, value in os.environ.items() if name not in hidden}
-    interpreter = sys.orig_argv[1 : len(sys.orig_argv) - len(given)]  # its own options, and what it runs
+    interpreter = sys.orig_argv[1 : len(sys.orig_argv) - len(given)]  # its own options, and the script
     os.execve(sys.executable, [sys.executable, *interpreter, *shown], {**left, PASSED: str(descriptor)})  # noqa: S606
 
 
@@ -54,7 +54,7 @@ def _nameless_file() -> int:
 
 
 def _shown(given: list[str]) -> Iterator[str]:
-    """Leave out options with a secret; argparse takes the beginning of a name for the name."""
+    """Remove options with a secret; argparse also accepts abbreviated names."""
     words = iter(given)
     for word in words:
         name, has_value, _ = word.partition("=")

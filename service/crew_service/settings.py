@@ -12,22 +12,23 @@ class Settings:
     token: str = field(repr=False)
     user_tokens: list[tuple[str, str]] = field(default_factory=list, repr=False)
     crew_tokens: list[tuple[str, str | None, str]] = field(default_factory=list, repr=False)  # crew, user, token
-    title: str = ""  # what a crew at the root is called on its page
+    title: str = ""  # name of a crew at the root on its page
     dialect: str = "spec"
     database: str = "crew-service.db"
     workers: int | None = None  # executions at once; the default depends on the kind of crew
-    time_limit: float = 3600.0  # seconds of work, of one execution
-    max_tokens: int | None = None  # of a language model, that one execution may use
-    prices: Prices = field(default_factory=Prices)  # of models; without any, nothing is said of costs
+    time_limit: float = 3600.0  # seconds of run time per execution
+    max_tokens: int | None = None  # model tokens per execution
+    prices: Prices = field(default_factory=Prices)  # prices of models; without any, costs are not reported
     max_body: int = 1024 * 1024  # bytes
     header_seconds: float = 10.0  # for a request's headers to arrive
-    max_connections: int | None = None  # at once; by default what the limit on open files leaves
+    max_connections: int | None = None  # open at once; by default as many as the limit on open files allows
     body_seconds: float = 30.0  # for a request's body to arrive
+    has_once: bool = False  # whether a tool may run only once, which earlier releases would ignore
     delivers: bool = True  # whether this process sends webhooks, or only runs crews
     webhook_timeout: float = 10.0
     flow_webhook: str | None = None  # where the questions of Flows are announced
     flow_webhook_secret: str = field(default="", repr=False)
-    base_url: str = ""  # of this service, as the receiver of such a webhook reaches it
-    webhook_attempts: int = 20  # with growing pauses: over some eight hours
-    webhook_secret: str | None = field(default=None, repr=False)  # signs webhooks, where it is given
+    base_url: str = ""  # public base URL of this service for receivers of such webhooks
+    webhook_attempts: int = 20  # with growing pauses: about eight hours
+    webhook_secret: str | None = field(default=None, repr=False)  # signs webhooks, if set
     keep_days: float = 30.0  # how long finished executions are kept

@@ -8,32 +8,34 @@ from pathlib import Path
 from typing import Any
 
 from crew_service.engine.crew import BadTarget, Crew
+from crew_service.engine.tool_rules import JournalOptions
 from crew_service.scripted_crew import DEMO, ScriptedCrew
 
 EXPECTED = "demo, a scenario (*.json), a project folder, crew.jsonc, flow.yaml, package.module:NAME or file.py:NAME"
 DECLARATIONS = (".jsonc", ".yaml", ".yml")
 
 
-def load(target: str) -> Crew:
+def load(target: str, options: JournalOptions | None = None) -> Crew:
+    options = options or JournalOptions()
     if target == "demo":
-        return ScriptedCrew(DEMO)
+        return _scenario(target, DEMO, options)
     path = Path(target)
     if path.suffix == ".json":
-        return _json(target)
+        return _json(target, options)
     if path.is_dir() or path.suffix in DECLARATIONS or ":" in target:
-        return _crewai(target)
-    found = "a file of another kind" if path.is_file() else "no file or folder of that name is here"
-    raise BadTarget(f"{target!r} is no crew ({found}): expected {EXPECTED}.")
+        return _crewai(target, options)
+    found = "a file of another kind" if path.is_file() else "no file or folder has this name"
+    raise BadTarget(f"{target!r} is not a crew ({found}): expected {EXPECTED}.")
 
 
 def title(target: str) -> str:
-    """Return what to call a crew that was given no name: the last word of its target."""
+    """Return a title for a crew without a name: the last word of its target."""
     name = target.rpartition(":")[2] if ":" in target else Path(target).resolve().stem
     return name.replace("_", " ").replace("-", " ").strip() or target
 
 
-def _json(target: str) -> Crew:
-    """Distinguish a scenario from a crew of CrewAI by its content: only the latter has agents."""
+def _json(target: str, options: JournalOptions) -> Crew:
+    """Distinguish a scenario from a CrewAI crew by its content: only the latter has agents."""
     text = _text(target)
     try:
         content = json.loads(text)
@@ -41,9 +43,10 @@ def _json(target: str) -> Crew:
         raise BadTarget(f"The scenario {target!r} is not valid: it is nested too deeply.") from None
     except ValueError as error:
         if Path(target).name == "crew.json":  # CrewAI allows comments in it
-            return _crewai(target)
+            return _crewai(target, options)
         raise BadTarget(f"The scenario {target!r} is not valid: {error}") from None
-    return _crewai(target) if isinstance(content, dict) and "agents" in content else _scenario(target, content)
+    is_crew = isinstance(content, dict) and "agents" in content
+    return _crewai(target, options) if is_crew else _scenario(target, content, options)
 
 
 def _text(target: str) -> str:
@@ -55,23 +58,25 @@ def _text(target: str) -> str:
         raise BadTarget(f"The scenario {target!r} is not valid: {error}") from None
 
 
-def _scenario(target: str, content: Any) -> Crew:
+def _scenario(target: str, content: Any, options: JournalOptions) -> Crew:
     try:
-        return ScriptedCrew(content)
+        return ScriptedCrew(content, options)
+    except BadTarget as problem:
+        raise BadTarget(f"The crew {target!r} cannot be served: {problem}") from None
     except ValueError as error:
         raise BadTarget(f"The scenario {target!r} is not valid: {error}") from None
 
 
-def _crewai(target: str) -> Crew:
+def _crewai(target: str, options: JournalOptions) -> Crew:
     found = find_spec("crewai")
-    if found is None or found.origin is None:  # a folder of that name is no package of CrewAI
+    if found is None or found.origin is None:  # a folder of that name is not CrewAI
         raise BadTarget(
             f"{target!r} is a CrewAI crew, and CrewAI is not installed: pip install 'airflow-crew-service[crewai]'."
         )
     from crew_service.crewai import load as load_crewai
 
     try:
-        return load_crewai(target)
+        return load_crewai(target, options)
     except BadTarget:
         raise
     except Exception as error:

@@ -1,22 +1,28 @@
-"""The commands for a person at a terminal: they open the database itself, so they need no token and no service."""
+"""The commands for a person at a terminal: they open the database directly, without a token or a service.
+
+They print tables for people, JSON for programs.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy.engine import Row
+from tabulate import tabulate
 
-from crew_service import terminal_webhooks
+from crew_service.engine.dead_letters import DeadLetters
 from crew_service.engine.decisions import BadAnswer
 from crew_service.engine.executions import AlreadyOver, Decision, Executions, NotWaiting, Start, UnknownExecution
 from crew_service.engine.principals import Principal
 from crew_service.options import positive
 from crew_service.storage.database import Database, DatabaseUnusable
 from crew_service.storage.states import OVER, State
-from crew_service.terminal_output import fail, iso, moment, say, say_json, table
 
 EVERYBODY = Principal()
 
@@ -24,34 +30,48 @@ EVERYBODY = Principal()
 def add_to(commands: argparse._SubParsersAction[Any], database: argparse.ArgumentParser) -> None:
     output = argparse.ArgumentParser(add_help=False)
     output.add_argument("--json", action="store_true", help="for programs")
-    listing = commands.add_parser("list", parents=[database, output], help="the newest executions")
-    listing.add_argument("--limit", type=positive(int), default=20, help="how many at most (%(default)s)")
+    listing = commands.add_parser("list", parents=[database, output], help="list the newest executions")
+    listing.add_argument("--limit", type=positive(int), default=20, help="maximum number (%(default)s)")
     listing.add_argument("--state", choices=[str(state) for state in State], help="only executions in this state")
     listing.set_defaults(run=_list)
-    status = commands.add_parser("status", parents=[database, output], help="one execution, with its tasks")
+    status = commands.add_parser("status", parents=[database, output], help="show one execution with its tasks")
     status.add_argument("id")
     status.set_defaults(run=_status)
     _add_kickoff(commands, [database, output])
-    resume = commands.add_parser("resume", parents=[database, output], help="decide for an execution that waits")
+    resume = commands.add_parser("resume", parents=[database, output], help="answer a waiting execution")
     resume.add_argument("id")
     decision = resume.add_mutually_exclusive_group(required=True)
-    decision.add_argument("--approve", action="store_true", help="go on with the text as it is")
+    decision.add_argument("--approve", action="store_true", help="continue with the text unchanged")
     decision.add_argument("--revise", metavar="FEEDBACK", help="run the task again with this feedback")
-    decision.add_argument("--outcome", help="choose one of the outcomes that a Flow offers")
+    decision.add_argument("--outcome", help="choose one of a Flow's outcomes")
     decision.add_argument("--answer", metavar="TEXT", help="answer a Flow in words")
     resume.set_defaults(run=_resume)
     stop = commands.add_parser("stop", parents=[database, output], help="stop an execution")
     stop.add_argument("id")
     stop.set_defaults(run=_stop)
-    terminal_webhooks.add_to(commands, database, _opened)
+    _add_webhooks(commands, database)
 
 
 def _add_kickoff(commands: argparse._SubParsersAction[Any], parents: list[argparse.ArgumentParser]) -> None:
-    kickoff = commands.add_parser("kickoff", parents=parents, help="queue an execution for a service that runs")
+    kickoff = commands.add_parser("kickoff", parents=parents, help="queue an execution for a running service")
     kickoff.add_argument("inputs", nargs="*", metavar="NAME=VALUE", type=_input, help="an input, as text")
     kickoff.add_argument("--inputs", dest="more", metavar="JSON", type=_object, default={}, help="inputs of any type")
-    kickoff.add_argument("--name", default="", help="of the crew, where the service has several")
+    kickoff.add_argument("--name", default="", help="name of the crew, if the service has several")
     kickoff.set_defaults(run=_kickoff)
+
+
+def _add_webhooks(commands: argparse._SubParsersAction[Any], database: argparse.ArgumentParser) -> None:
+    parser = commands.add_parser("webhooks", help="list or resend undelivered webhooks")
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    listing = actions.add_parser("list", parents=[database], help="list the newest ones")
+    listing.add_argument("--limit", type=positive(int), default=20, help="maximum number (%(default)s)")
+    listing.add_argument("--json", action="store_true", help="for programs")
+    listing.set_defaults(run=_list_webhooks)
+    resend = actions.add_parser("resend", parents=[database], help="deliver them again through a running service")
+    which = resend.add_mutually_exclusive_group(required=True)
+    which.add_argument("id", nargs="*", default=[], help="ids from the list")
+    which.add_argument("--all", action="store_true")
+    resend.set_defaults(run=_resend_webhooks)
 
 
 def _input(text: str) -> tuple[str, str]:
@@ -125,7 +145,7 @@ def _stop(arguments: argparse.Namespace) -> int:
     except UnknownExecution:
         return _unknown(arguments.id)
     except AlreadyOver as error:
-        return fail(f"{arguments.id} is over already; it is {error.state}. Nothing was changed.")
+        return fail(f"{arguments.id} has already ended; it is {error.state}. Nothing was changed.")
     return _answer(arguments, {"status": "stopped", "kickoff_id": arguments.id}, "Stopped.")
 
 
@@ -156,6 +176,41 @@ def _resume(arguments: argparse.Namespace) -> int:
     return _answer(arguments, answer, f"Resumed; poll {answer['kickoff_id']}.")
 
 
+def _list_webhooks(arguments: argparse.Namespace) -> int:
+    letters = DeadLetters(_opened(arguments.db)).latest(EVERYBODY, arguments.limit)
+    if arguments.json:
+        say_json([_record_of_webhook(letter) for letter in letters])
+    elif letters:
+        rows = [
+            (moment(each.given_up_at), each.key, each.execution_id, each.kind, each.attempts, each.problem, each.url)
+            for each in letters
+        ]
+        say(table(("given up", "id", "execution", "kind", "tries", "problem", "address"), rows))
+    else:
+        say("No webhook was given up.")
+    return 0
+
+
+def _record_of_webhook(letter: Any) -> dict[str, Any]:
+    shown = {name: getattr(letter, name) for name in ("execution_id", "kind", "attempts", "problem")}
+    moments = {name: iso(getattr(letter, name)) for name in ("created_at", "given_up_at")}
+    return {"id": letter.key, "url": str(letter.url), **shown, **moments}
+
+
+def _resend_webhooks(arguments: argparse.Namespace) -> int:
+    letters = DeadLetters(_opened(arguments.db))
+    if arguments.all:
+        sent, unknown = letters.resend_all(EVERYBODY), []
+    else:
+        unknown = [key for key in arguments.id if not letters.resend(EVERYBODY, key)]
+        sent = len(arguments.id) - len(unknown)
+    if sent or not unknown:
+        say(f"{sent} webhook{' is' if sent == 1 else 's are'} sent again.")
+    for key in unknown:
+        fail(f"There is no webhook {key!r} among those that were given up; `webhooks list` shows them.")
+    return 1 if unknown else 0
+
+
 def _answer(arguments: argparse.Namespace, record: dict[str, Any], sentence: str) -> int:
     if arguments.json:
         say_json(record)
@@ -166,7 +221,7 @@ def _answer(arguments: argparse.Namespace, record: dict[str, Any], sentence: str
 
 def _opened(database: str) -> Database:
     if "://" not in database and not Path(database).is_file():
-        raise DatabaseUnusable(f"There is no database {database!r}; name the one of the service with --db.")
+        raise DatabaseUnusable(f"There is no database {database!r}; set --db to the service's database.")
     return Database(database)
 
 
@@ -184,3 +239,37 @@ def _news(row: Row[Any]) -> str:
 
 def _unknown(some_id: str) -> int:
     return fail(f"There is no execution {some_id!r} in this database; `airflow-crew-service list` shows them.")
+
+
+# --- how they print ---
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    text: str = tabulate(list(rows), headers=list(headers), tablefmt="plain", disable_numparse=True)
+    return text
+
+
+def moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def iso(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")
+
+
+def say(text: str) -> None:
+    print(_plain(text))  # noqa: T201
+
+
+def say_json(value: Any) -> None:
+    print(json.dumps(value, indent=2))  # noqa: T201
+
+
+def fail(text: str) -> int:
+    print(_plain(text), file=sys.stderr)  # noqa: T201
+    return 1
+
+
+def _plain(text: str) -> str:
+    """Replace control characters: the output of a crew must not control the terminal."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)

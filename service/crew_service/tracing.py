@@ -1,8 +1,8 @@
-"""Traces by OpenTelemetry, where its standard settings ask for them; otherwise nothing of it is imported.
+"""OpenTelemetry traces, if its standard settings enable them; otherwise none of it is imported.
 
-An execution stays in the trace of its kickoff: the kickoff's `traceparent` and `tracestate` are stored with it, and the
-span that they name is the parent of each later one, long after it has ended and on whichever machine. Names follow the
-semantic conventions of OpenTelemetry of the version in `SCHEMA`; what they do not name begins with `crew.`.
+An execution stays in the trace of its kickoff: the kickoff's `traceparent` and `tracestate` are stored with it, and
+that span is the parent of each later one, even long after it has ended and on any machine. Names follow OpenTelemetry's
+semantic conventions in the version of `SCHEMA`; other names begin with `crew.`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 WITH_CONTENT = ("true", "span_only", "span_and_event")
-# Of version 00, and what a later version begins with.
+# Version 00, and the beginning of later versions.
 TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}(-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2})(-.*)?")
 TRACESTATE = re.compile(r"[\x20-\x7e]{1,512}")
-LAST_WORDS = 3.0  # seconds in which a process that ends sends its last spans
-KICKOFF, ANSWER = "kickoff", "answer"  # whose spans are stored with an execution
+LAST_WORDS = 3.0  # seconds for an ending process to send its last spans
+KICKOFF, ANSWER = "kickoff", "answer"  # their spans are stored with an execution
 
 Carrier = dict[str, str]
 Stored = dict[str, Carrier]
@@ -42,24 +42,24 @@ Stored = dict[str, Carrier]
 
 @dataclass
 class Span:
-    """What is known of a span when it ends."""
+    """What is known about a span when it ends."""
 
     name: str
     attributes: dict[str, Any] = field(default_factory=dict)
-    error: str | None = None  # its kind, since a message may hold what a model has said
+    error: str | None = None  # its type, since a message may contain model output
 
 
 _open: ContextVar[Carrier | None] = ContextVar("carrier", default=None)
 
 
 def carrier() -> Carrier | None:
-    """Return `traceparent` and `tracestate` of what is done here; None where it belongs to no trace."""
+    """Return `traceparent` and `tracestate` of the current work; None outside a trace."""
     return _open.get()
 
 
 @cache
 def is_wanted() -> bool:
-    """Whether the settings ask for traces, and nothing that they need is missing."""
+    """Whether the settings enable traces and all requirements are met."""
     setting = os.environ.get
     exporter = setting("OTEL_TRACES_EXPORTER") or ("otlp" if any(map(setting, ENDPOINTS)) else "none")
     if exporter == "none" or setting("OTEL_SDK_DISABLED", "").lower() == "true":
@@ -82,7 +82,7 @@ def _problem(exporter: str, protocol: str) -> str | None:
 
 
 def received(headers: Iterable[tuple[bytes, bytes]]) -> Carrier | None:
-    """Return the caller's context from the headers of a request; None where it is not valid by W3C Trace Context."""
+    """Return the caller's context from the headers of a request; None if it is not valid W3C Trace Context."""
     given = [(name, value.decode("latin-1").strip()) for name, value in headers if name.startswith(b"trace")]
     parents = [value for name, value in given if name == b"traceparent"]
     found = TRACEPARENT.fullmatch(parents[0]) if len(parents) == 1 else None
@@ -94,7 +94,7 @@ def received(headers: Iterable[tuple[bytes, bytes]]) -> Carrier | None:
 
 @contextmanager
 def request(scope: Mapping[str, Any]) -> Iterator[Span | None]:
-    """Trace a request that changes something; polls have no spans, since a wait of days sends thousands."""
+    """Trace a request that changes something; polls have no spans, because a wait of days sends thousands."""
     if scope["method"] != "POST":
         yield None
         return
@@ -111,20 +111,20 @@ def answered(one: Span, route: str, code: int) -> None:
 
 
 def kicked_off() -> Stored | None:
-    """Return what is stored with an execution that starts here."""
+    """Return the trace context to store with a new execution."""
     here = carrier()
     return {KICKOFF: here} if here else None
 
 
 def resumed(stored: Stored | None) -> Stored | None:
-    """Return what is stored from here on, when a person has answered: the segments that follow name the answer."""
+    """Return the trace context to store after a person's answer: the following segments refer to the answer."""
     here = carrier()
     return {KICKOFF: here, **(stored or {}), ANSWER: here} if here else stored
 
 
 @contextmanager
 def segment(row: Any) -> Iterator[Span]:
-    """Trace a segment of an execution, and the time for which it was queued: both belong to the kickoff's span."""
+    """Trace a segment of an execution, and the time it was queued: both belong to the kickoff's span."""
     stored: Stored = row.trace or {}
     about = {"crew.execution.id": row.id, "crew.name": row.crew or None, "crew.segment": row.segment}
     parent = stored.get(KICKOFF)
@@ -135,7 +135,7 @@ def segment(row: Any) -> Iterator[Span]:
 
 
 def task(task_id: str, agent: str, **about: Any) -> Any:
-    """Trace a task of a crew that has no spans of its own."""
+    """Trace a task of a crew without its own spans."""
     about |= {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent, "crew.task.id": task_id}
     return span(f"invoke_agent {agent}", carrier(), **about)
 
@@ -150,9 +150,9 @@ def span(
     times: tuple[float, float] | None = None,
     **about: Any,
 ) -> Iterator[Span]:
-    """Trace what is done meanwhile, as part of the span that `parent` names.
+    """Trace the work in this context, as a child of the span in `parent`.
 
-    :param times: its begin and end in seconds since 1970, where they are not now
+    :param times: start and end in seconds since 1970, if they are not now
     """
     one = Span(name, about)
     end, here = _begun(one, parent, kind, link, times) if is_wanted() else (None, parent)
@@ -210,7 +210,7 @@ def remote_span(of: Carrier) -> Any:
 
 @cache
 def _provider() -> Any:
-    """A provider of our own: other packages in this process may have another one."""
+    """A separate provider: other packages in this process may have their own."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -221,13 +221,13 @@ def _provider() -> Any:
 
 
 def start() -> None:
-    """Log what is missing, and import what is needed, before the first request waits for it."""
+    """Log what is missing and import what is needed before the first request needs it."""
     if is_wanted():
         _provider()
 
 
 def stop() -> None:
-    """Send what is left, as far as a collector takes it in time."""
+    """Send the remaining spans, if a collector accepts them in time."""
     if _provider.cache_info().currsize:
         sending = threading.Thread(target=_provider().shutdown, daemon=True)
         _provider.cache_clear()
@@ -236,7 +236,7 @@ def stop() -> None:
 
 
 def resource() -> Any:
-    """Return what `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` make, with a name where they give none."""
+    """Return the resource from `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, with a default name."""
     from opentelemetry.sdk.resources import Resource
 
     found = Resource.create()
@@ -245,5 +245,5 @@ def resource() -> Any:
 
 
 def shows_content() -> bool:
-    """Whether prompts and outputs are asked for, by the setting that OpenTelemetry's own instrumentations read."""
+    """Whether to capture prompts and outputs, from the setting that OpenTelemetry's instrumentations use."""
     return os.environ.get(CONTENT, "").lower() in WITH_CONTENT

@@ -1,25 +1,18 @@
-"""A fault server, and a client of it that asks blocking or awaiting."""
+"""A client of the fault server that asks blocking or awaiting."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from faults.dialects import DIALECTS, Dialect
 from faults.server import FaultServer
 
 from airflow_crew_provider.client.client import Client
 from airflow_crew_provider.client.deployment import Deployment
 
 TOKEN = "tok/en+with=specials~0123456789"
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as server:
-        yield server
 
 
 @pytest.fixture(params=["blocking", "awaiting"])
@@ -33,8 +26,3 @@ def ask(request: pytest.FixtureRequest, server: FaultServer) -> Callable[..., An
         return asyncio.run(client.asend(call, timeout=within))
 
     return ask
-
-
-@pytest.fixture(params=DIALECTS, ids=str)
-def dialect(request: pytest.FixtureRequest) -> Dialect:
-    return request.param

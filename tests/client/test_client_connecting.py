@@ -158,7 +158,9 @@ def test_n3_a_peer_that_speaks_no_tls_is_named_with_what_to_do(ask: Ask) -> None
     plain = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     threading.Thread(target=plain.serve_forever, daemon=True).start()
     try:
-        with pytest.raises(CrewConnectionError, match=r"Host without a scheme means https; write http://"):
+        with pytest.raises(
+            CrewConnectionError, match=r"Host without a scheme means https; if you mean http, write http://"
+        ):
             ask(STATUS, base_url=f"https://127.0.0.1:{plain.server_port}")
     finally:
         plain.shutdown()

@@ -19,7 +19,7 @@ from faults.wire import RESET, NoReply, Reply
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.client.client import Client
 from airflow_crew_provider.client.deployment import Deployment
-from airflow_crew_provider.exceptions import CrewConnectionError, CrewError
+from airflow_crew_provider.exceptions import CrewAlreadyContinued, CrewApiError, CrewConnectionError, CrewError
 from airflow_crew_provider.models import HumanInputWebhook, Kickoff, Resume, Webhooks
 
 Ask = Callable[..., Any]
@@ -99,6 +99,17 @@ def test_an_answer_that_echoes_the_token_does_not_put_it_into_an_error(
             ask(CALLS[name])
         assert_hidden(error.value, where=(form, status))
         assert_hidden(pickle.loads(pickle.dumps(error.value)), where=(form, status))
+
+
+def test_an_id_that_holds_the_token_names_no_execution_that_continues_another(ask: Ask, server: FaultServer) -> None:
+    call = endpoints.kickoff(Kickoff(inputs={}, continue_from="k-1"))
+    for echoed, kind in ((f"k-{TOKEN}", CrewApiError), ("k-2", CrewAlreadyContinued)):
+        server.on("POST *", Reply(status=409, body={"detail": TOKEN, "kickoff_id": echoed}))
+        with pytest.raises(CrewApiError) as error:
+            ask(call)
+        assert type(error.value) is kind
+        assert_hidden(error.value)
+        assert_hidden(pickle.loads(pickle.dumps(error.value)))
 
 
 def _echo(server: FaultServer, echoed: str, status: int) -> None:

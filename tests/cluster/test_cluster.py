@@ -51,6 +51,7 @@ def test_a_cluster_in_which_everything_dies_loses_and_doubles_nothing(tmp_path: 
         ):
             wait_while_killing([*runs, *naive.values()], killer, BOUND - (time.monotonic() - began))
             killer.stop_killing()
+            wait_until(cluster.is_alive, "a start of what was killed last")
             cluster.airflow.wait_healthy()
             stuck = wait_for_the_rest([*runs, *naive.values()], STUCK_AFTER)
         stored = executions(cluster.crew_database)

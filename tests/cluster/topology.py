@@ -69,6 +69,9 @@ class Cluster:
         """Kill a process with -9; `revive` starts it again."""
         self.group.components[name].kill()
 
+    def is_alive(self) -> bool:
+        return all(each.alive for each in self.group.components.values())
+
     def revive(self) -> list[str]:
         """Start again what has ended, as the compose file's restart policy does; return the names."""
         ended = [name for name, each in self.group.components.items() if not each.alive]

@@ -141,7 +141,7 @@ INTERNALS = [
         for name in ("key", "description", "get_val", "set_val")
     ),
     Internal("airflow.models.crypto:get_fernet", "compat/encryption.py", "encrypts what the inbox stores"),
-    Internal("airflow.providers.common.compat.sdk:mask_secret", "flows/source.py", "hides a callback's token"),
+    Internal("airflow.providers.common.compat.sdk:mask_secret", "inbox/source.py", "hides a callback's token"),
     Internal("airflow:__version__", "compat/version.py", "what this release has"),
     Internal(HITL, "review/airflow_form.py", "base class of the review", since="3.1"),
     *(
@@ -268,7 +268,7 @@ def imports_of_airflow(path: Path) -> Iterator[str]:
 
 
 # Beside `compat/`, the files by which a room stores what Airflow keeps for it, or shows what Airflow shows.
-OWN = ("inbox/store.py", "inbox/assets.py", "flows/receiving.py", "review/airflow_form.py", "review/refusal_notice.py")
+OWN = ("inbox/store.py", "inbox/assets.py", "review/airflow_form.py", "review/refusal_notice.py")
 TOUCHING = [*sorted((PACKAGE / "compat").glob("[!_]*.py")), *(PACKAGE / each for each in OWN)]
 
 

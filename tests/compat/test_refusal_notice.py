@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session  # noqa: E402
 
 from airflow_crew_provider.compat import version  # noqa: E402
 from airflow_crew_provider.review import refusal_notice  # noqa: E402
+from airflow_crew_provider.stored_names import EXECUTION_KEY  # noqa: E402
 
 PARAMS = {"human_feedback": {"value": "", "description": None, "schema": {}}}
 TEXT = "The draft."
@@ -36,13 +37,29 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     event.remove(hitl.HITLDetail, "before_update", refusal_notice._before_update)
 
 
+def task_instance(session: Session, *, pushed: str) -> Any:
+    """Return the id of a task instance that has pushed an XCom of this name."""
+    tables = hitl.HITLDetail.metadata.tables
+    id_type = hitl.HITLDetail.__table__.c.ti_id.type.python_type  # Airflow 3.1 has text here
+    ti_id = id_type(str(uuid.uuid4()))
+    place = {"dag_id": "dag", "run_id": "run", "task_id": str(ti_id), "map_index": -1}
+    session.execute(tables["task_instance"].insert().values(id=ti_id, pool="default_pool", pool_slots=1, **place))
+    pushes = {"dag_run_id": 1, "key": pushed, "value": {}, "timestamp": datetime.now(UTC)}
+    session.execute(tables["xcom"].insert().values(**place, **pushes))
+    return ti_id
+
+
 def question(
-    session: Session, option: str = "revise", params: Any = None, params_of_form: Any = PARAMS, **more: Any
+    session: Session,
+    option: str = "revise",
+    params: Any = None,
+    params_of_form: Any = PARAMS,
+    pushed: str = EXECUTION_KEY,
+    **more: Any,
 ) -> Any:
     """Return a question that Ann has answered."""
-    id_type = hitl.HITLDetail.__table__.c.ti_id.type.python_type  # Airflow 3.1 has text here
     detail = hitl.HITLDetail(
-        ti_id=id_type(str(uuid.uuid4())),
+        ti_id=task_instance(session, pushed=pushed),
         options=["approve", "revise"],
         subject="Review",
         body=TEXT,
@@ -74,9 +91,9 @@ def asks_again(session: Session, detail: Any) -> str:
 @pytest.mark.parametrize(
     ("option", "params", "reason"),
     [
-        ("revise", {"feedback": "Shorter."}, "its fields are `feedback` and the form has `human_feedback`"),
-        ("revise", {"human_feedback": " "}, "a revision was asked for without saying what to change"),
-        ("revise", {}, "a revision was asked for without saying what to change"),
+        ("revise", {"feedback": "Shorter."}, "its fields are `feedback`, but the form has `human_feedback`"),
+        ("revise", {"human_feedback": " "}, "it requests a revision without saying what to change"),
+        ("revise", {}, "it requests a revision without saying what to change"),
         ("approve", {"human_feedback": "", "edited_draft": " "}, "the edited draft is empty"),
     ],
 )
@@ -93,6 +110,12 @@ def test_a13_only_the_last_reason_is_shown_and_none_for_an_accepted_answer(sessi
     answered(session, detail, "revise", {"human_feedback": ""})
     assert asks_again(session, detail).count("was not accepted") == 1
     answered(session, detail, "revise", {"human_feedback": "Shorter."})
+    assert asks_again(session, detail) == TEXT
+
+
+@pytest.mark.parametrize("params", [PARAMS, {"human_feedback": ""}], ids=["described", "values only"])
+def test_questions_of_other_operators_with_such_a_field_keep_their_text(session: Session, params: Any) -> None:
+    detail = question(session, "revise", {"human_feedback": ""}, params_of_form=params, pushed="return_value")
     assert asks_again(session, detail) == TEXT
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -109,3 +111,11 @@ def test_the_page_names_what_is_held_back() -> None:
 def test_ci_runs_each_airflow_of_the_table() -> None:
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     assert workflow["jobs"]["airflow"]["strategy"]["matrix"]["airflow"] == [*table.VERSIONS.values()]
+
+
+@pytest.mark.parametrize("folder", [ROOT, ROOT / "service"])
+def test_the_page_names_the_lowest_version_of_each_dependency(folder: Path) -> None:
+    lowest = table.PAGE.read_text("utf-8").partition("## Lowest versions")[2].partition("\n## ")[0]
+    project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
+    named = [re.split("[,;]", dependency)[0].strip() for dependency in project["dependencies"]]
+    assert [each for each in named if f"`{each}`" not in lowest] == []

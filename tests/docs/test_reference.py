@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_crew_provider import exceptions, models
+from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
@@ -22,7 +23,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "operators.md").read_text("utf-8")
 CONFIGURED = {("CrewKickoffOperator", "deferrable"), ("CrewStatusSensor", "deferrable")}  # by Airflow's settings
 INHERITED = {"CrewStatusSensor": {"timeout", "mode", "soft_fail", "exponential_backoff", "max_wait"}}
 # Public for other parts of the package; no user needs them.
-INTERNAL = {"with_credentials", "astop", "mask"}
+INTERNAL = {"with_credentials", "astop", "mask", "send_resume"}
 Row = tuple[str, str]
 
 
@@ -94,7 +95,8 @@ def plain(function: Callable[..., Any], name: str) -> str:
 
 
 def public_methods() -> dict[str, Callable[..., Any]]:
-    own = {name: value for name, value in vars(CrewHook).items() if inspect.isfunction(value)}
+    both = {**vars(ConnectedCrew), **vars(CrewHook)}
+    own = {name: value for name, value in both.items() if inspect.isfunction(value)}
     return {name: value for name, value in own.items() if not name.startswith("_") and name not in INTERNAL}
 
 

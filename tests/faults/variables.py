@@ -17,16 +17,20 @@ class Variables:
         self.kept: dict[str, str] = {}
         self.unreadable = 0  # how many reads fail from now on; Airflow answers them as if nothing were there
         self.writable = True  # Airflow logs that it could not store a Variable, and goes on
+        self.encrypted: set[str] = set()  # by a Fernet key that is gone; Airflow answers as if nothing were there
 
     def get(self, key: str, deserialize_json: bool = False) -> Any:
         self.unreadable -= 1
-        if key not in self.kept or self.unreadable >= 0:
+        if key not in self.kept or self.unreadable >= 0 or key in self.encrypted:
             raise KeyError(f"Variable {key} does not exist")
         return json.loads(self.kept[key])
 
     def set(self, key: str, value: Any, description: str | None = None, serialize_json: bool = False) -> None:
         if self.writable:
             self.kept[key] = json.dumps(value)
+
+    def keys(self, prefix: str | None = None) -> list[str]:
+        return [key for key in self.kept if key.startswith(prefix or "")]
 
     def delete(self, key: str) -> None:
         self.kept.pop(key, None)
@@ -36,6 +40,16 @@ def stand_in_for_variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
     """Give tasks Variables without a database; whether they keep anything there depends on the Airflow installed."""
     kept = Variables()
     monkeypatch.setattr(task_state, "Variable", kept)
+    return kept
+
+
+def keep_inbox_in_variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
+    """Give the task's side of the inbox the same Variables."""
+    from airflow_crew_provider.inbox import registering, source
+
+    kept = stand_in_for_variables(monkeypatch)
+    for module in (registering, source):
+        monkeypatch.setattr(module, "Variable", kept)
     return kept
 
 

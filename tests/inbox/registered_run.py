@@ -25,9 +25,9 @@ from sqlalchemy import delete, insert, select, update
 
 from airflow_crew_provider.compat import task_state
 from airflow_crew_provider.compat.encryption import unseal
-from airflow_crew_provider.flows import source
-from airflow_crew_provider.inbox import registering
-from airflow_crew_provider.inbox.messages import InboxMessages, RegisteredTask, Registration, messages_key, registered
+from airflow_crew_provider.inbox import registering, source
+from airflow_crew_provider.inbox.messages import InboxMessages, Registration, registered
+from airflow_crew_provider.inbox.rows import RegisteredTask, messages_key
 from airflow_crew_provider.models import Json, Webhooks
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from scripts.stack import wait_until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -15,7 +15,7 @@ from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
 from registered_run import RegisteredRun, Task, store_variables
 
-from airflow_crew_provider.flows import source
+from airflow_crew_provider.inbox import source
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.operators.crew import CrewResumeOperator
 from airflow_crew_provider.resume import sending
@@ -38,12 +38,6 @@ TAKEN_BEFORE = Reply(
     },
 )
 Ask = Callable[..., Json]
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as server:
-        yield server
 
 
 @pytest.fixture
@@ -79,7 +73,7 @@ def answer(body: Json) -> CrewResumeOperator:
 
 
 def is_open(body: Json) -> bool:
-    return source.address_of(CONN, body["id"]) is not None
+    return source.stored_address(CONN, body["id"]) is not None
 
 
 @pytest.mark.row("F4")
@@ -152,10 +146,11 @@ def test_a_question_without_an_address_is_answered_by_the_id_of_the_flow(
     assert not is_open(body)
 
 
+@pytest.mark.parametrize("keyed", [False, True])
 def test_an_answer_by_the_id_of_the_flow_that_was_lost_is_never_sent_to_a_later_question(
-    dag_run: RegisteredRun, server: FaultServer, ask: Ask
+    dag_run: RegisteredRun, server: FaultServer, ask: Ask, keyed: bool
 ) -> None:
-    body, task = ask(at=None), Task(dag_run, f"resume-{uuid4().hex[:6]}")
+    body, task = ask(at=None, idempotency_keys=keyed), Task(dag_run, f"resume-{uuid4().hex[:6]}")
     paused = {"state": "PAUSED", "flow_id": body["flow_id"], "kickoff_id": body["flow_id"]}
     server.on(f"GET /status/{body['flow_id']}", paused).on(BY_FLOW_ID, NoReply(RESET), ACCEPTED)
     for _ in range(2):

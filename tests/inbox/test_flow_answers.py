@@ -14,9 +14,10 @@ import pytest
 import requests
 from registered_run import RegisteredRun, StoredVariables, Task, store_variables
 
-from airflow_crew_provider.flows import questions, source
-from airflow_crew_provider.flows.source import FlowSource
 from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.inbox import rows as questions
+from airflow_crew_provider.inbox import source
+from airflow_crew_provider.inbox.source import InboxSource
 from airflow_crew_provider.models import Execution, ExecutionState
 from airflow_crew_provider.operators.crew import CrewResumeOperator
 from airflow_crew_provider.stored_names import RESUME_KEY
@@ -59,7 +60,7 @@ def connect(flow: LocalService, dag_run: RegisteredRun, monkeypatch: pytest.Monk
 
 def poller() -> Poller:
     hook = CrewHook(CONN)
-    return Poller(hook, [FlowSource(hook)])
+    return Poller(hook, InboxSource(hook))
 
 
 def asked(kickoff_id: str) -> Execution:
@@ -79,7 +80,7 @@ def resume(seen: Execution, **answer: Any) -> CrewResumeOperator:
 
 
 def address(seen: Execution) -> Any:
-    found = source.address_of(CONN, str(seen.crew_task_id))
+    found = source.stored_address(CONN, str(seen.crew_task_id))
     assert found
     assert found.callback_url
     return found
@@ -96,7 +97,7 @@ def test_f4_f5_a_flow_is_answered_by_the_address_that_came_with_its_question(
     assert (first.question, first.outcomes) == ("May this go out?", ["publish", "rework", "drop"])
     assert (first.output, first.flow_id) == ("Draft 1 on ducks", kickoff_id)
     assert str(first.view).endswith(kickoff_id)  # as the status names it, beside the question of the webhook
-    assert asyncio.run(FlowSource(CrewHook(CONN)).was_asked(kickoff_id))
+    assert asyncio.run(InboxSource(CrewHook(CONN)).was_asked(kickoff_id))
     token = address(first).response_token
     assert token not in json.dumps(first.record())
     _refused_at_a_foreign_host(dag_run, connect, first, token)
@@ -104,12 +105,12 @@ def test_f4_f5_a_flow_is_answered_by_the_address_that_came_with_its_question(
     task = Task(dag_run, f"resume-{uuid4().hex[:6]}")
     assert task.run(resume(first, outcome="rework", human_feedback="shorter")) == kickoff_id
     assert task.pushed[RESUME_KEY]["status"] == "accepted"
-    assert source.address_of(CONN, str(first.crew_task_id)) is None
-    assert not asyncio.run(FlowSource(CrewHook(CONN)).was_asked("another"))
+    assert source.stored_address(CONN, str(first.crew_task_id)) is None
+    assert not asyncio.run(InboxSource(CrewHook(CONN)).was_asked("another"))
     again = asked(kickoff_id)
     assert (again.output, again.crew_task_id != first.crew_task_id) == ("Draft 2 on ducks, after: shorter", True)
     assert task.run(resume(first, outcome="rework", human_feedback="shorter")) == kickoff_id  # a retry sends nothing
-    with pytest.raises(CrewTaskFailed, match="was answered before; nothing was sent"):
+    with pytest.raises(CrewTaskFailed, match="was already answered; nothing was sent"):
         Task(dag_run, f"resume-{uuid4().hex[:6]}").run(resume(first, outcome="drop"))
 
     _answered_elsewhere(dag_run, again)
@@ -149,4 +150,5 @@ def _answered_elsewhere(dag_run: RegisteredRun, seen: Execution) -> None:
 
 
 def address_is_gone(seen: Execution) -> bool:
-    return StoredVariables.get(questions.answer_key(CONN, str(seen.crew_task_id))) == questions.USED
+    kept = StoredVariables.get(questions.answer_key(CONN, str(seen.crew_task_id)))
+    return json.loads(kept) == questions.USED

@@ -18,9 +18,9 @@ from faults.server import FaultServer
 from registered_run import RegisteredRun, Task, store_variables
 from sqlalchemy import delete, select
 
-from airflow_crew_provider.flows import questions
 from airflow_crew_provider.inbox import plugin
-from airflow_crew_provider.inbox.messages import messages_key
+from airflow_crew_provider.inbox import rows as questions
+from airflow_crew_provider.inbox.rows import messages_key
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
@@ -213,7 +213,7 @@ def test_a24_a_question_beside_one_that_cannot_be_decrypted_is_not_acknowledged(
     second = {**first, "id": str(uuid4())}
     refused = send(dag_run, second)
     assert (refused.status_code, refused.json()) == (503, {"detail": "The webhook could not be stored"})
-    assert "fernet_key of this process is not the one" in caplog.text
+    assert "fernet_key of this process differs" in caplog.text
     assert questions.answer_key(CONN, second["id"]) not in rows()
 
 
@@ -224,7 +224,7 @@ def test_a24_a_webhook_beside_messages_that_cannot_be_decrypted_is_not_acknowled
     spoil(messages_key(dag_run.kickoff.registration.id))
     refused = dag_run.send_question()
     assert (refused.status_code, refused.json()) == (503, {"detail": "The webhook could not be stored"})
-    assert "fernet_key of this process is not the one" in caplog.text
+    assert "fernet_key of this process differs" in caplog.text
 
 
 def spoil(key: str) -> None:

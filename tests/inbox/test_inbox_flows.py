@@ -18,9 +18,9 @@ from registered_run import RegisteredRun, read_key_anew
 from sqlalchemy import func, select
 
 from airflow_crew_provider.compat.encryption import NotDecrypted, seal, unseal
-from airflow_crew_provider.flows import questions
-from airflow_crew_provider.flows.webhooks import is_signed
 from airflow_crew_provider.inbox import plugin
+from airflow_crew_provider.inbox import rows as questions
+from airflow_crew_provider.inbox.flow_webhooks import is_signed
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.stored_names import FLOW_PREFIX
 from airflow_crew_provider.wait.watch import PENDING
@@ -132,7 +132,7 @@ def test_f2_what_cannot_be_read_is_refused(send: Send, body: Any) -> None:
 def test_an_event_that_asks_nothing_is_acknowledged(send: Send) -> None:
     before = stored()
     for body in (question(event_type="responded"), question(status="responded")):
-        assert send(body).json() == {"status": "this asks nothing, nothing changes"}
+        assert send(body).json() == {"status": "this asks nothing, nothing changed"}
     assert stored() == before
 
 

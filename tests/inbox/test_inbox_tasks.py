@@ -6,14 +6,16 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 from airflow.models.variable import Variable
 from airflow.utils.session import create_session
+from faults.server import FaultServer
 from faults.variables import keep_in_state_store
 from registered_run import RegisteredRun, StoredVariables, Task, store_variables
+from simulated_airflow import tell_states
 from sqlalchemy import select
 
 from airflow_crew_provider.api.budget import Budget
@@ -21,14 +23,14 @@ from airflow_crew_provider.compat import deferral, version
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.inbox import registering, store
-from airflow_crew_provider.inbox.messages import messages_key, repeatable
-from airflow_crew_provider.inbox.registering import InboxSource
+from airflow_crew_provider.inbox.messages import repeatable
+from airflow_crew_provider.inbox.rows import messages_key
+from airflow_crew_provider.inbox.source import InboxSource
 from airflow_crew_provider.models import Execution, ExecutionState, total_tokens
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.stored_names import POSTED_KEY
 from airflow_crew_provider.triggers import crew as triggers
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
-from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.watch import OVER_BUDGET, PENDING, Outcome, Watch
@@ -61,8 +63,8 @@ def live() -> Iterator[LocalService]:
 def connect(live: LocalService, dag_run: RegisteredRun, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Set the connection; a task reads Variables through its supervisor, which is the database here."""
 
-    def connect(**extra: Any) -> None:
-        fields = {"conn_type": "crew", "host": live.url, "password": live.token, "extra": extra}
+    def connect(host: str = live.url, **extra: Any) -> None:
+        fields = {"conn_type": "crew", "host": host, "password": live.token, "extra": extra}
         monkeypatch.setenv("AIRFLOW_CONN_CREW_LIVE", json.dumps(fields))
 
     store_variables(monkeypatch)
@@ -71,7 +73,8 @@ def connect(live: LocalService, dag_run: RegisteredRun, monkeypatch: pytest.Monk
 
 
 def poller_of(task: Task) -> Poller:
-    return Poller(CrewHook("crew_live"), [InboxSource(task.pushed[POSTED_KEY])])
+    hook = CrewHook("crew_live")
+    return Poller(hook, InboxSource(hook, task.pushed[POSTED_KEY]))
 
 
 def kickoff() -> CrewKickoffOperator:
@@ -122,12 +125,13 @@ def test_a_poll_in_the_triggerer_returns_the_same(dag_run: RegisteredRun, connec
         poller = poller_of(start)
         await poller.hook.hold()
         try:
-            return await poller._apoll(kickoff_id, None), await poller.was_asked(kickoff_id)
+            watch = Watch(kickoff_id=kickoff_id, started=time.time())
+            return await poller.await_outcome(watch), await poller.was_asked(kickoff_id)
         finally:
             await poller.hook.release()
 
-    seen, was_asked = asyncio.run(look())
-    assert seen.state is ExecutionState.PENDING
+    outcome, was_asked = asyncio.run(look())
+    assert outcome.kind == PENDING
     assert was_asked
 
 
@@ -244,23 +248,20 @@ def test_the_secrets_of_a_repeated_request_take_both_the_token_and_the_key() -> 
 
 
 def test_nothing_that_a_task_stores_or_shows_holds_a_secret(
-    dag_run: RegisteredRun, connect: Any, monkeypatch: pytest.MonkeyPatch
+    dag_run: RegisteredRun, connect: Any, server: FaultServer
 ) -> None:
-    made: list[str] = []
-
-    def fresh(purpose: str) -> str:
-        made.append(f"{purpose}-{'x' * 40}-{dag_run.dag_id}")
-        return made[-1]
-
-    monkeypatch.setattr(registering, "fresh", fresh)
+    server.on("POST /kickoff", {"kickoff_id": "k"})
+    connect(host=server.url, inbox_url=dag_run.inbox_url)
     start = Task(dag_run, "start")
     operator = kickoff()
     start.run(operator)
+    [sent] = server.sent("POST /kickoff")
+    token = sent.json["humanInputWebhook"]["authentication"]["token"]
+    id_, capability = sent.json["taskWebhookUrl"].split("/")[-3:-1]
     trigger = CrewStatusTrigger("k", inbox=start.pushed[POSTED_KEY])
     with create_session(scoped=False) as session:
         rows = [(row.key, row.get_val()) for row in session.scalars(select(Variable))]
     stored = json.dumps([start.memory, start.pushed, trigger.serialize(), rows])
-    id_, token, capability = made
     assert id_ in stored
     assert token not in stored
     assert capability not in stored
@@ -320,8 +321,9 @@ def test_a_task_that_was_woken_and_quick_is_not_taken_for_one_that_a_user_ended(
     if not arrived:
         StoredVariables.delete(messages_key(start.pushed[POSTED_KEY]["registration"]))
     # What Airflow says of the task by now: it has succeeded, as after a user's mark.
-    monkeypatch.setattr(outcomes, "is_by_user", AsyncMock(return_value=True))
+    tell_states(monkeypatch, lambda task: "success")
     trigger = CrewStatusTrigger(kickoff_id, "crew_live", cancel_on_kill=True, inbox=start.pushed[POSTED_KEY])
+    trigger.task_instance = SimpleNamespace(dag_id=dag_run.dag_id, run_id="run", task_id="start", map_index=-1)
 
     asyncio.run(trigger.on_kill())
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from email import message_from_string
 from email.message import Message
@@ -65,6 +66,16 @@ def metadata(wheel: Path) -> Message:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         return message_from_string(archive.read(name).decode())
+
+
+def test_all_files_give_the_address_of_the_project_that_pyproject_gives() -> None:
+    address = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Homepage"]
+    said = subprocess.run(
+        ["git", "grep", "-hoE", rf"github(usercontent)?\.com/[^/ ]+/{address.rpartition('/')[2]}"],
+        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=True,
+    ).stdout  # fmt: skip
+    owner_and_name = "/".join(address.split("/")[-2:])
+    assert {line.partition(".com/")[2] for line in said.splitlines()} == {owner_and_name}
 
 
 @pytest.mark.long

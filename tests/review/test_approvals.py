@@ -58,7 +58,7 @@ def test_texts_that_only_approve_are_not_joined_into_one_that_does_not(context: 
 def test_the_same_person_twice_does_not_count(context: Json, supervisor: Supervisor, kwargs: Json) -> None:
     again = parked(lambda: review_of().execute_complete(context, said("ann"), **kwargs))
     kwargs = parked(lambda: review_of().execute_complete(context, said("ann"), **again))
-    assert "`Ann` has approved already, and another person must" in supervisor.asked[2].body
+    assert "`Ann` has already approved, but another person must" in supervisor.asked[2].body
     review = review_of().execute_complete(context, said("bob"), **kwargs)
     assert [each["reviewer"]["id"] for each in review["approvals"]] == ["ann", "bob"]
 
@@ -69,7 +69,7 @@ def test_an_approval_that_names_nobody_does_not_count(
 ) -> None:
     unnamed = {**said("ann"), "responded_by_user": nobody}
     kwargs = parked(lambda: review_of().execute_complete(context, unnamed, **kwargs))
-    assert "does not say who has approved, and different people must" in supervisor.asked[1].body
+    assert "does not say who approved, but different people must" in supervisor.asked[1].body
     kwargs = parked(lambda: review_of().execute_complete(context, said("bob"), **kwargs))
     review = review_of().execute_complete(context, said("ann"), **kwargs)
     assert [each["reviewer"]["id"] for each in review["approvals"]] == ["bob", "ann"]
@@ -132,7 +132,7 @@ def test_the_deadline_decides_although_one_person_has_approved(context: Json, su
 
 def test_a_flow_without_an_approving_outcome_is_not_asked(context: Json, supervisor: Supervisor) -> None:
     pending = {**PENDING, "question": "Where to?", "outcomes": ["publish", "keep", "drop"]}
-    with pytest.raises(CrewTaskFailed, match="2 approvals were asked for, and the outcomes of the Flow"):
+    with pytest.raises(CrewTaskFailed, match="2 approvals are required, but the outcomes of the Flow"):
         review_of(pending=pending).execute(context)
     assert supervisor.asked == []
 

@@ -92,6 +92,28 @@ def test_a_decision_of_the_deadline_that_airflow_holds_no_response_to_is_listed(
     assert (json.loads(line)["task_id"], json.loads(line)["taken"]) == ("decided", True)
 
 
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_an_answer_that_was_not_taken_is_listed_and_one_to_another_operator_is_not(
+    airflow: Any, capsys: pytest.CaptureFixture[str], is_ours: bool
+) -> None:
+    run = "/api/v2/dags/tea/dagRuns/r"
+    form = {
+        "task_instance": {"task_id": "ask", "map_index": -1, "state": "success"},
+        "params": {"human_feedback": {}},
+        "response_received": True,
+        "responded_at": "2026-11-20T12:00:00Z",
+        "chosen_options": ["approve"],
+    }
+    airflow.answers[f"{run}/hitlDetails"] = page("hitl_details", form)
+    airflow.answers[f"{run}/taskInstances/~/xcomEntries"] = page("xcom_entries")
+    if is_ours:
+        about = (200, {}, json.dumps({"value": {"execution_id": "k-1"}}).encode())
+        airflow.answers[f"{run}/taskInstances/ask/xcomEntries/crew_execution"] = about
+    assert main(["tea", "r"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["task_id"], line["taken"]) for line in lines] == [("ask", False)] * is_ours
+
+
 @pytest.mark.row("A26")
 @pytest.mark.parametrize(("by", "listed"), [(None, 1), ("earlier", 1), ("this", 0)])
 def test_a26_a_decision_on_the_form_of_an_archived_attempt_is_listed(
@@ -165,11 +187,11 @@ def test_an_answer_that_was_not_sent_was_not_taken(
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
-        ((401, {}, SECRET.encode()), "refuses the credentials"),
-        ((500, {}, SECRET.encode()), "answered 500"),
+        ((401, {}, SECRET.encode()), "refused the credentials"),
+        ((500, {}, SECRET.encode()), "returned 500"),
         ((200, {}, b"<html>"), "JSONDecodeError"),
-        ((302, {"Location": "http://127.0.0.1:1/"}, b""), "answered 302"),
-        ((404, {}, b"{}"), "knows no dags/tea/dagRuns"),
+        ((302, {"Location": "http://127.0.0.1:1/"}, b""), "returned 302"),
+        ((404, {}, b"{}"), "does not know dags/tea/dagRuns"),
     ],
 )
 def test_what_cannot_be_read_is_one_sentence_without_a_credential(

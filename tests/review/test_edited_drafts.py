@@ -155,17 +155,17 @@ def test_an_edit_with_a_revision_is_feedback(context: Json) -> None:
 
 def test_elsewhere_an_edit_is_a_revision_and_the_form_says_so(context: Json, supervisor: Supervisor) -> None:
     form = asked(supervisor, context, review_of(PENDING))
-    assert "this service takes it as feedback only" in form.body
+    assert "this service accepts it only as feedback" in form.body
     review = review_of(PENDING).execute_complete(context, said(EDITED))
     assert (review["is_approve"], "edited_output" in review) == (False, False)
-    assert review["human_feedback"].endswith(f"as it stands:\n\n{EDITED}")
+    assert review["human_feedback"].endswith(f"unchanged:\n\n{EDITED}")
 
 
 def test_elsewhere_an_edit_in_the_last_round_is_not_sent_as_the_form_says(
     context: Json, supervisor: Supervisor
 ) -> None:
     last = {"round_number": 2, "max_rounds": 2}
-    assert "**in the last round none is sent**" in asked(supervisor, context, review_of(PENDING, **last)).body
+    assert "**none is sent in the last round**" in asked(supervisor, context, review_of(PENDING, **last)).body
     with pytest.raises(CrewTaskFailed, match=r"last of 2 rounds\. It was not sent"):
         review_of(PENDING, **last).execute_complete(context, said(EDITED))
 
@@ -175,7 +175,7 @@ def test_elsewhere_an_edit_in_the_last_round_is_not_sent_as_the_form_says(
     [
         ("Draft 1.", " \n", "the edited draft is empty"),
         ("Draft 1.", None, "the edited draft is empty"),  # as Airflow's page sends a field that was emptied
-        ({"title": "Tea"}, "no object any more", "the draft is a JSON object and the edited one is not"),
+        ({"title": "Tea"}, "no object any more", "the draft is a JSON object, but the edited one is not"),
         ("Draft 1.", 7, "`edited_draft` must be a string"),
     ],
 )
@@ -217,7 +217,7 @@ def test_the_text_of_an_answer_that_is_not_accepted_is_kept(
     with pytest.raises(TaskParked):
         review_of({**OURS, "output": {"title": "Tea"}}).execute_complete(context, answer)
     assert context["ti"].pushed["crew_refused_answer"] == answer["params_input"]
-    assert "What it said is kept in XCom crew_refused_answer. Asking again" in capsys.readouterr().out
+    assert "Its content is kept in XCom crew_refused_answer. Asking again" in capsys.readouterr().out
 
 
 def test_an_object_is_edited_as_it_is_shown_and_stays_one(context: Json, supervisor: Supervisor) -> None:
@@ -353,7 +353,7 @@ def test_without_a_next_round_an_edit_of_a_draft_that_has_changed_fails_the_resu
     review = review_of(execution.pending()).execute_complete(context, said(EDITED))
     execution.hook.resume(execution.id, "draft_task", "Shorter.", False)
     second = execution.pending("Draft 2, after: Shorter.")
-    with pytest.raises(CrewTaskFailed, match=r"waits with another draft.*not sent and changed nothing"):
+    with pytest.raises(CrewTaskFailed, match=r"waits with a different draft.*not sent and changed nothing"):
         resume(context, review)
     assert execution.hook.get_status(execution.id).record() == second
     assert "crew_resume" not in context["ti"].pushed
@@ -362,7 +362,9 @@ def test_without_a_next_round_an_edit_of_a_draft_that_has_changed_fails_the_resu
 def test_the_next_form_says_that_the_edit_was_not_applied(context: Json, supervisor: Supervisor) -> None:
     review = review_of().execute_complete(context, said(EDITED))
     form = asked(supervisor, context, review_of({**OURS, "output": "Draft 2."}, previous=review, round_number=2))
-    assert "**Edited in round 1**, by `Ann`, and not applied: the draft had changed meanwhile." in form.body
+    assert (
+        "**Edited in round 1**, by `Ann`, but not applied, because the draft had changed in the meantime." in form.body
+    )
     assert f"> {EDITED}" in form.body
     assert "was approved" not in form.body
 
@@ -389,7 +391,7 @@ def test_an_edit_that_the_service_no_longer_takes_is_not_sent_as_an_approval(liv
     wait_until(lambda: live.hook.get_status(live.id).raw_state == PAUSED, "the pause")
     pending = {**OURS, "execution_id": live.id}
     review = review_of(pending).execute_complete(context, said(EDITED))
-    with pytest.raises(CrewTaskFailed, match="does not offer to take an edited draft"):
+    with pytest.raises(CrewTaskFailed, match="no longer accepts an edited draft"):
         resume(context, review)
     assert live.hook.get_status(live.id).raw_state == PAUSED
 

@@ -12,6 +12,7 @@ from airflow_stand_ins import PENDING, Supervisor, TaskParked, time_left
 from airflow_crew_provider.compat.task_state import task_state_of
 from airflow_crew_provider.models import output_sha256
 from airflow_crew_provider.operators.review import CrewReviewOperator
+from airflow_crew_provider.review import question
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 Json = dict[str, Any]
@@ -71,7 +72,7 @@ def test_the_task_waits_until_the_first_step_and_no_default_answers_then(context
     assert waits.kwargs["step"] is True
     assert supervisor.asked[0].defaults is None
     assert [user.id for user in supervisor.asked[0].assigned_users] == ["boss", "ann"]
-    assert "UTC on, boss may answer too." in supervisor.asked[0].body
+    assert "UTC on, boss may also answer." in supervisor.asked[0].body
 
 
 def test_each_step_is_told_once_and_the_question_stays_the_same(context: Json, supervisor: Supervisor) -> None:
@@ -92,16 +93,28 @@ def test_each_step_is_told_once_and_the_question_stays_the_same(context: Json, s
     assert datetime.fromisoformat(waits.kwargs["until"]) < datetime.fromisoformat(until)
 
 
-@pytest.mark.usefixtures("a_state_store")  # a record in a Variable is overwritten by the task that tells
+class Clock(datetime):
+    """The time, as late as the test says."""
+
+    passed = timedelta(0)
+
+    @classmethod
+    def now(cls, tz: Any = None) -> Any:
+        return datetime.now(tz) + cls.passed
+
+
 def test_a_step_that_comes_due_while_an_earlier_one_is_told_is_next(
     context: Json, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(question, "datetime", Clock)
     boss = Told()
-    operator = review_of(escalate=[(3600, lambda context: later(context, 2 * HOUR)), (7200, boss)])
+    operator = review_of(
+        escalate=[(HOUR, lambda context: monkeypatch.setattr(Clock, "passed", 3 * HOUR)), (7200, boss)]
+    )
     waits = parked(lambda: operator.execute(context))
-    later(context, HOUR)
+    monkeypatch.setattr(Clock, "passed", HOUR)
     waits = escalated(operator, context, {**waits.kwargs})
-    assert waits.kwargs["step"] is True
+    assert (waits.kwargs["step"], boss.times) == (True, 0)
     escalated(operator, context, {**waits.kwargs})
     assert boss.times == 1
 
@@ -182,7 +195,7 @@ def test_somebody_of_a_step_may_answer_from_then_on_and_not_before(context: Json
     operator = review_of(escalate=[(HOUR, "boss")])
     waits = parked(lambda: operator.execute(context))
     again = parked(lambda: operator.execute_complete(context, said("boss"), **waits.kwargs))
-    assert "`boss` may answer from" in supervisor.asked[1].body
+    assert "`boss` may only answer from" in supervisor.asked[1].body
     later(context, HOUR)
     assert operator.execute_complete(context, said("boss"), **again.kwargs)["reviewer"]["id"] == "boss"
 
@@ -237,7 +250,7 @@ def test_the_deadline_fails_where_no_policy_is_given(context: Json) -> None:
         ({"escalate": [(0, "boss")]}, "A time of escalate must be a timedelta"),
         ({"escalate": [(None, "boss")]}, "A time of escalate must be a timedelta"),
         ({"escalate": [HOUR]}, "list of pairs"),
-        ({"escalate": [(HOUR, [7])]}, "assigned_users must be ids"),
+        ({"escalate": [(HOUR, [7])]}, "assigned_users must be user ids"),
     ],
 )
 def test_what_could_never_happen_is_refused_in_the_dag_file(arguments: Json, why: str) -> None:
@@ -248,5 +261,27 @@ def test_what_could_never_happen_is_refused_in_the_dag_file(arguments: Json, why
 def test_those_who_need_no_step_are_told_without_users(context: Json, supervisor: Supervisor) -> None:
     operator = review_of(escalate=[(HOUR, Told())], assigned_users=None)
     waits = parked(lambda: operator.execute(context))
-    assert "may answer too" not in supervisor.asked[0].body
+    assert "may also answer" not in supervisor.asked[0].body
     assert operator.execute_complete(context, said("anybody"), **waits.kwargs)["is_approve"] is True
+
+
+@pytest.mark.row("A32")
+@pytest.mark.parametrize("edited", [[(HOUR, "chief")], None], ids=["another step", "no step"])
+def test_a32_who_is_too_early_by_the_form_stays_so_when_the_dag_is_edited(
+    context: Json, supervisor: Supervisor, edited: Any
+) -> None:
+    waits = parked(lambda: review_of(escalate=[(HOUR, "boss")]).execute(context))
+    now_in_dag = review_of(escalate=edited)
+    asked_again = parked(lambda: now_in_dag.execute_complete(context, said("boss"), **waits.kwargs))
+    assert "may only answer from" in now_in_dag.body
+    later(context, HOUR)
+    record = now_in_dag.execute_complete(context, said("boss"), **asked_again.kwargs)
+    assert (record["is_approve"], record["reviewer"]["id"]) == (True, "boss")
+
+
+@pytest.mark.row("A32")
+def test_a32_whoever_the_form_does_not_name_is_refused(context: Json, supervisor: Supervisor) -> None:
+    waits = parked(lambda: review_of(escalate=[(HOUR, "boss")]).execute(context))
+    edited = review_of(escalate=[(HOUR, "chief")])
+    parked(lambda: edited.execute_complete(context, said("chief"), **waits.kwargs))
+    assert "is not among those who may answer" in edited.body

@@ -75,7 +75,7 @@ def test_the_buttons_are_the_outcomes_and_the_form_shows_the_question(context: J
 
 @pytest.mark.parametrize(
     ("outcomes", "hint"),
-    [(OUTCOMES, "Goes along with your choice"), ([], "Your answer"), (None, "What to change; needed for a revision")],
+    [(OUTCOMES, "Sent with your choice"), ([], "Your answer"), (None, "What to change; required for a revision")],
     ids=["outcomes", "text", "crew"],
 )
 def test_the_field_says_what_becomes_of_the_feedback(
@@ -120,8 +120,8 @@ def form(pending: Json, **more: Any) -> ReviewForm:
 
 def test_the_form_says_who_asks_and_what_comes_of_each_outcome() -> None:
     body = form({**PENDING, "agent": "BriefingFlow"}).body
-    assert "The method `check_briefing` of the Flow `BriefingFlow` has returned this draft" in body
-    assert "`publish`, `rework` or `drop`: the Flow goes on as you choose." in body
+    assert "The method `check_briefing` of the Flow `BriefingFlow` returned this draft" in body
+    assert "`publish`, `rework` or `drop`: the Flow continues with your choice." in body
     assert "last round" not in body
     last = form(PENDING, **LAST).body
     assert "**This is the last round**: if the Flow asks again, this run fails and the execution stays paused." in last
@@ -129,7 +129,7 @@ def test_the_form_says_who_asks_and_what_comes_of_each_outcome() -> None:
 
 def test_the_form_says_that_a_flow_which_takes_any_text_goes_on_with_the_answer() -> None:
     body = form({**PENDING, "outcomes": []}, **LAST).body
-    assert "the Flow goes on with what you say under *Feedback*; if you say nothing, with `Approved.`" in body
+    assert "the Flow continues with your *Feedback*, or with `Approved.` if you enter none" in body
     assert "runs again" not in body
     assert "a revision is not sent" not in body
 

@@ -148,7 +148,7 @@ def test_a18_rounds_that_are_not_needed_are_skipped(context: dict[str, Any]) -> 
 
 def test_a_crew_that_asks_once_more_after_the_last_round_fails_with_its_fate(context: dict[str, Any]) -> None:
     result = CrewResultOperator(task_id="result", records=[PENDING, {**PENDING, "output": "Draft 2."}])
-    with pytest.raises(CrewTaskFailed, match=r"execution-1 waits.*left paused.*raise max_rounds"):
+    with pytest.raises(CrewTaskFailed, match=r"execution-1 waits.*stays paused.*raise max_rounds"):
         result.execute(context)
 
 
@@ -188,7 +188,7 @@ def test_a25_the_tasks_have_two_retries_or_as_many_as_the_dag_says(
 @pytest.mark.skipif(has_loops(), reason="this Airflow has Task Loops")
 @pytest.mark.row("A28")
 def test_a28_before_airflow_has_loops_they_are_refused_when_the_dag_is_parsed() -> None:
-    with pytest.raises(ValueError, match=r"loop=True needs Airflow 3\.4 or newer.*tasks of its own for each round"):
+    with pytest.raises(ValueError, match=r"loop=True needs Airflow 3\.4 or newer.*separate tasks for each round"):
         group(loop=True)
 
 

@@ -218,7 +218,7 @@ def test_a13_a_try_that_cannot_read_what_it_asked_asks_nobody(context: Json, sup
             raise ConnectionError("the API server is away")
 
     store, context["task_state_store"] = context["task_state_store"], Away()
-    with pytest.raises(AirflowException, match="an answer that was given is kept") as error:
+    with pytest.raises(AirflowException, match="any answer is kept") as error:
         review_of().execute(retry(context))
     assert not isinstance(error.value, CrewTaskFailed)
     assert len(supervisor.asked) == 1
@@ -523,10 +523,10 @@ def test_a13_a_notifier_that_kills_its_task_is_tried_twice_and_then_left_out(
 @pytest.mark.parametrize(
     ("event", "reason"),
     [
-        (said("revise", params_input={"feedback": "Shorter."}), "its fields are `feedback` and the form has `human_f"),
-        (said("revise", " "), "a revision was asked for without saying what to change"),
+        (said("revise", params_input={"feedback": "Shorter."}), "its fields are `feedback`, but the form has `human_f"),
+        (said("revise", " "), "it requests a revision without saying what to change"),
         (said("approve", ["a"]), "its field `human_feedback` must be a string"),
-        (said("approve", params_input={"<img src=x>`": 1}), f"its fields are `<{JOINER}img src=x>'` and the form"),
+        (said("approve", params_input={"<img src=x>`": 1}), f"its fields are `<{JOINER}img src=x>'`, but the form"),
     ],
 )
 @pytest.mark.parametrize("body", [None, "Please look at this: Draft 1."], ids=["page", "own body"])

@@ -122,7 +122,7 @@ def test_a19_assigned_users_may_be_ids(context: Json, supervisor: Supervisor, gi
 @pytest.mark.row("A19")
 @pytest.mark.parametrize("given", [7, [7], [""], [None], {"name": "rita"}, [{"id": "rita", "mail": "r@x"}]])
 def test_a19_who_cannot_be_a_user_is_refused_in_the_dag_file(given: Any) -> None:
-    with pytest.raises(ValueError, match="assigned_users must be ids of users"):
+    with pytest.raises(ValueError, match="assigned_users must be user ids"):
         review_of(assigned_users=given)
 
 

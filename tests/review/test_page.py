@@ -150,7 +150,7 @@ def test_the_page_names_round_task_agent_execution_and_draft() -> None:
 
 def test_a_task_that_is_only_a_uuid_is_not_shown_as_a_name() -> None:
     asked = question(pending={"crew_task_id": "0b2e8508-ae72-4f6f-9f4f-cb65eed46f4f"})
-    assert asked.subject == "Review what the crew wrote"
+    assert asked.subject == "Review the crew's text"
     assert "0b2e8508" not in asked.body
 
 
@@ -161,7 +161,7 @@ def test_the_next_round_shows_what_was_asked_and_by_whom() -> None:
         "reviewer": {"id": "7", "name": "Ann"},
     }
     body = question("Draft 2.", round_number=2, max_rounds=3, previous=previous).body
-    assert "**Asked for in round 1**, by `Ann`:\n\n> Shorter,\n> &lt;b>please&lt;/b>" in body
+    assert "**Requested in round 1**, by `Ann`:\n\n> Shorter,\n> &lt;b>please&lt;/b>" in body
 
 
 def test_after_an_approved_gate_the_next_one_says_so() -> None:
@@ -203,7 +203,7 @@ def test_the_second_round_shows_what_has_changed_as_a_difference_in_code() -> No
         "+It is very hot.",
         " ",
     ]
-    assert body.index("\n\n---\n\n") < body.index("What has changed since round 1") < body.index("**approve**")
+    assert body.index("\n\n---\n\n") < body.index("Changes since round 1") < body.index("**approve**")
 
 
 def test_an_object_is_compared_as_it_is_shown() -> None:
@@ -218,7 +218,7 @@ def test_the_same_text_again_is_said_to_be_the_same() -> None:
 
 @pytest.mark.parametrize(("before", "now"), [("Do not.\nPay now.", "Do not. Pay now."), ("a\u2028b", "a\nb")])
 def test_drafts_that_differ_are_never_said_to_be_the_same(before: str, now: str) -> None:
-    assert "*Only spaces or the ends of lines differ.*" in changes(before, now)
+    assert "*Only spaces or line endings differ.*" in changes(before, now)
 
 
 def test_what_differs_behind_the_part_that_is_compared_is_not_said_to_be_the_same() -> None:
@@ -230,11 +230,11 @@ def test_what_differs_behind_the_part_that_is_compared_is_not_said_to_be_the_sam
 
 
 def test_a_draft_is_compared_with_one_of_the_same_task_only() -> None:
-    assert "has changed" not in changes("Outline.", "Draft.", is_approve=True, crew_task_id="outline_task")
-    assert "has changed" in changes("Outline.", "Draft.", is_approve=None, crew_task_id="draft_task")
+    assert "Changes since" not in changes("Outline.", "Draft.", is_approve=True, crew_task_id="outline_task")
+    assert "Changes since" in changes("Outline.", "Draft.", is_approve=None, crew_task_id="draft_task")
     # Live deployments give each question a task id of its own.
-    assert "has changed" in changes("Outline.", "Draft.", crew_task_id="another")
-    assert "has changed" not in question("Draft.", round_number=2, previous=REVISED).body
+    assert "Changes since" in changes("Outline.", "Draft.", crew_task_id="another")
+    assert "Changes since" not in question("Draft.", round_number=2, previous=REVISED).body
 
 
 @pytest.mark.parametrize("draft", [*HOSTILE, "```\n~~~\n````\n![beacon](https://evil.example/pixel.png)"])

@@ -76,7 +76,7 @@ def test_a_second_mismatch_is_shown_to_a_person_with_its_violations(context: Jso
     page = asked(supervisor, context, review_of(BAD, previous=before, round_number=2))
     assert "does not match the schema" in page
     assert "is not of type 'number'" in page
-    assert "Asked for in round 1**, by `the schema`" in page
+    assert "Requested in round 1**, by `the schema`" in page
 
 
 def test_an_answer_of_a_person_keeps_in_mind_that_the_revision_is_used(context: Json, supervisor: Supervisor) -> None:

@@ -101,23 +101,30 @@ UNREPORTED.append({"total_tokens": 10**400})
 def test_n30_usage_that_is_not_reported_is_a_question(context: Json, supervisor: Supervisor, usage: Any) -> None:
     shown = parked(lambda: approval(record(usage=usage)).execute(context))["shown"]
     [question] = supervisor.asked
-    assert question.subject == "It is not known what a crew used, 1,000 tokens are allowed" + PLACE
+    assert question.subject == "A crew's usage is unknown; the limit is 1,000 tokens" + PLACE
     assert "The service does not report how many tokens it used (max_total_tokens is 1000)" in question.body
-    assert "this DAG allows 1,000 tokens without a question" in question.body
+    assert "this DAG allows 1,000 tokens without asking" in question.body
     assert approval(record(usage=usage)).execute_complete(context, said("approve"), shown=shown) == record(usage=usage)
 
 
 @pytest.mark.row("N30")
 def test_n30_calls_without_figures_are_a_question(context: Json, supervisor: Supervisor) -> None:
     parked(lambda: approval(record(usage={"total_tokens": 0, "uncounted_calls": 2})).execute(context))
-    assert "(max_total_tokens is 1000; 2 calls of its models gave no figures)" in supervisor.asked[0].body
+    assert "(max_total_tokens is 1000; 2 model calls reported no usage)" in supervisor.asked[0].body
+
+
+def test_the_form_shows_the_figures_that_passed_the_limit(context: Json, supervisor: Supervisor) -> None:
+    continued = {"total_tokens": 600, "chain_usage": {"total_tokens": 1_200}}
+    parked(lambda: approval(record(usage=continued)).execute(context))
+    [question] = supervisor.asked
+    assert question.subject.startswith("A crew used 1,200 tokens; the limit is 1,000")
 
 
 @pytest.mark.row("N30")
 def test_n30_usage_that_is_not_reported_fails_or_is_ignored_where_the_dag_says_so(
     context: Json, supervisor: Supervisor
 ) -> None:
-    with pytest.raises(CrewTaskFailed, match=r"of execution k-1 how many tokens it used.*on_unknown_usage='ignore'"):
+    with pytest.raises(CrewTaskFailed, match=r"for execution k-1, how many tokens it used.*on_unknown_usage='ignore'"):
         approval(record(None), on_unknown_usage="fail").execute(context)
     assert approval(record(None), on_unknown_usage="ignore").execute(context) == record(None)
     assert supervisor.asked == []
@@ -127,18 +134,18 @@ def test_n30_usage_that_is_not_reported_fails_or_is_ignored_where_the_dag_says_s
 @pytest.mark.parametrize(
     ("used", "subject", "said"),
     [
-        ({"cost_usd": 0.75}, "A crew used 500 tokens and 0.75 USD, 0.5 USD are allowed", "and 0.75 USD**"),
-        ({"cost_usd": None}, "It is not known what a crew used, 0.5 USD are allowed", "cost (max_cost is 0.5)"),
+        ({"cost_usd": 0.75}, "A crew used 500 tokens and 0.75 USD; the limit is 0.5 USD", "and 0.75 USD**"),
+        ({"cost_usd": None}, "A crew's usage is unknown; the limit is 0.5 USD", "cost (max_cost is 0.5)"),
         (
             {"cost_usd": None, "by_model": {"new`s": {"cost_usd": None}, "old": {"cost_usd": 0.25}}},
-            "It is not known what a crew used, 0.5 USD are allowed",
+            "A crew's usage is unknown; the limit is 0.5 USD",
             "It used **500 tokens and at least 0.25 USD**; The service does not report what it cost (max_cost is 0.5; "
-            "not known is the cost of `new's`)",
+            "cost unknown for `new's`)",
         ),
         (
             {"by_model": {"new": {"cost_usd": None}, "old": {"cost_usd": 0.75}}},
-            "A crew used 500 tokens and at least 0.75 USD, 0.5 USD are allowed",
-            "the cost of `new`",
+            "A crew used 500 tokens and at least 0.75 USD; the limit is 0.5 USD",
+            "cost unknown for `new`",
         ),
     ],
 )
@@ -163,9 +170,9 @@ def test_more_tokens_are_a_question(context: Json, supervisor: Supervisor) -> No
     with pytest.raises(TaskParked) as parked:
         approval(notifiers=[told.append], response_timeout=3600, assigned_users=["ann"]).execute(context)
     [question] = supervisor.asked
-    assert question.subject == "A crew used 1,500 tokens, 1,000 are allowed" + PLACE
+    assert question.subject == "A crew used 1,500 tokens; the limit is 1,000" + PLACE
     assert "Execution `k-1` is completed" in question.body
-    assert "It used **1,500 tokens**, and this DAG allows 1,000 without a question" in question.body
+    assert "It used **1,500 tokens**, and this DAG allows 1,000 without asking" in question.body
     assert question.options == ["approve", "reject"]
     assert [user.id for user in question.assigned_users] == ["ann"]
     assert told == [context]
@@ -178,23 +185,23 @@ def test_an_approval_hands_the_record_on(context: Json, kwargs: Json, given: Any
 
 
 def test_a_rejection_skips_or_fails_for_good(context: Json, kwargs: Json) -> None:
-    with pytest.raises(AirflowSkipException, match="Ann has chosen to reject the output of execution k-1"):
+    with pytest.raises(AirflowSkipException, match="Ann chose to reject the output of execution k-1"):
         approval().execute_complete(context, said("reject"), **kwargs)
-    with pytest.raises(CrewTaskFailed, match="chosen to reject"):
+    with pytest.raises(CrewTaskFailed, match="chose to reject"):
         approval(fail_on_reject=True).execute_complete(context, said("reject"), **kwargs)
 
 
 @pytest.mark.parametrize(
     ("now", "what"),
     [
-        (record(9_000_000, "k-2"), "by now of execution k-2"),
-        (record(output="Another."), "by now of execution k-1"),
-        (record(output=None, output_path="s3://x"), "by now of execution k-1"),
-        ("None", "by now gone"),
+        (record(9_000_000, "k-2"), "now that of execution k-2"),
+        (record(output="Another."), "now that of execution k-1"),
+        (record(output=None, output_path="s3://x"), "now that of execution k-1"),
+        ("None", "now gone"),
     ],
 )
 def test_the_approval_of_one_execution_hands_no_other_one_on(context: Json, kwargs: Json, now: Any, what: str) -> None:
-    with pytest.raises(CrewTaskFailed, match=f"{what}.*Nothing goes on; start a new DAG run"):
+    with pytest.raises(CrewTaskFailed, match=f"{what}.*Nothing is passed on; start a new DAG run"):
         approval(now).execute_complete(context, said("approve"), **kwargs)
 
 
@@ -236,12 +243,13 @@ def test_the_time_for_the_tasks_own_work_is_no_deadline_of_the_person() -> None:
 
 def test_the_deadline_fails_for_good(context: Json, kwargs: Json) -> None:
     late = {"error": "too late", "error_type": "timeout"}
-    with pytest.raises(CrewTaskFailed, match="Nobody has answered within 1:00:00"):
+    with pytest.raises(CrewTaskFailed, match="Nobody decided within 1:00:00"):
         approval(response_timeout=3600).execute_complete(context, late, **kwargs)
 
 
 @pytest.mark.parametrize(
-    ("completed", "problem"), [(record(state="pending"), "in state 'pending', not completed"), ("text", "not a record")]
+    ("completed", "problem"),
+    [(record(state="pending"), "in state 'pending', not completed"), ("text", "must be a record")],
 )
 def test_what_is_no_completed_record_fails_before_anybody_is_asked(
     context: Json, supervisor: Supervisor, completed: Any, problem: str
@@ -305,7 +313,7 @@ def test_n30_a_costly_execution_of_the_service_is_a_question(
     record = completed_by("cheap")
     parked(lambda: approval(record, max_total_tokens=10, max_cost=0.5).execute(context))
     [question] = supervisor.asked
-    assert question.subject == "A crew used 500,000 tokens and 1.0 USD, 10 tokens and 0.5 USD are allowed" + PLACE
+    assert question.subject == "A crew used 500,000 tokens and 1.0 USD; the limit is 10 tokens and 0.5 USD" + PLACE
     assert approval(record, max_total_tokens=500_000, max_cost=1).execute(context) == record
 
 
@@ -316,10 +324,10 @@ def test_n30_behind_a_proxy_that_removes_the_header_the_person_is_asked_or_the_t
 ) -> None:
     record = completed_by("cheap", faults=(Fault("N30", "usage removed", POLL, _without_usage),))
     for limit in ({"max_total_tokens": 10}, {"max_total_tokens": None, "max_cost": 0.5}):
-        with pytest.raises(CrewTaskFailed, match=r"The service does not report of execution .* Let the service"):
+        with pytest.raises(CrewTaskFailed, match=r"The service did not report, for execution .* Let the service"):
             approval(record, on_unknown_usage="fail", **limit).execute(context)
     parked(lambda: approval(record, max_total_tokens=10).execute(context))
-    said = "It is not known what a crew used, 10 tokens are allowed"
+    said = "A crew's usage is unknown; the limit is 10 tokens"
     assert [each.subject for each in supervisor.asked] == [said + PLACE]
 
 
@@ -329,9 +337,9 @@ def test_n30_the_person_is_told_which_model_has_no_price(
     context: Json, supervisor: Supervisor, completed_by: Callable[..., Json]
 ) -> None:
     record = completed_by("cheap", "new")
-    with pytest.raises(CrewTaskFailed, match="not known is the cost of 'new'"):
+    with pytest.raises(CrewTaskFailed, match="cost unknown for 'new'"):
         approval(record, on_unknown_usage="fail", max_total_tokens=None, max_cost=5).execute(context)
     parked(lambda: approval(record, max_total_tokens=None, max_cost=5).execute(context))
     [question] = supervisor.asked
     assert "It used **1,000,000 tokens and at least 1.0 USD**" in question.body
-    assert "not known is the cost of `new`" in question.body
+    assert "cost unknown for `new`" in question.body

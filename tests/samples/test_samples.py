@@ -18,8 +18,13 @@ import pytest
 from airflow_crew_provider import __version__
 from airflow_crew_provider.api.values import record_of
 from airflow_crew_provider.compat.task_state import Attempt
-from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord
+from airflow_crew_provider.inbox import rows
+from airflow_crew_provider.inbox.messages import InboxMessages
+from airflow_crew_provider.inbox.rows import FlowQuestions, FlowRun, RegisteredTask
+from airflow_crew_provider.kickoff import post_record
+from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, StoredPost
 from airflow_crew_provider.models import Execution, ExecutionState, TaskResult
+from airflow_crew_provider.review.record import State, StoredQuestion
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait.watch import KINDS, Outcome, Watch
 
@@ -91,6 +96,50 @@ def test_a8_what_a_task_of_an_earlier_release_remembers_is_still_understood(samp
         "failures": 0,
         "polls": 3,
     }
+
+
+@pytest.mark.row("A8")
+@pytest.mark.parametrize("sample", samples("posts"))
+def test_a8_what_an_earlier_release_recorded_of_a_post_is_still_read(sample: dict[str, Any]) -> None:
+    assert list(sample) == sorted(post_record.State)
+    for state, records in sample.items():
+        for record in records:
+            post = StoredPost.from_json(record)
+            assert post.state == state
+            assert post.to_json() == {name: value for name, value in record.items() if value != []}
+
+
+@pytest.mark.row("A8")
+@pytest.mark.parametrize("sample", samples("reviews"))
+def test_a8_what_a_review_of_an_earlier_release_remembers_is_still_read(sample: dict[str, Any]) -> None:
+    earlier = StoredQuestion.from_json(sample.pop("rejected until 0.2"))
+    assert (earlier.state, earlier.rejected) == (State.OPEN, [["e-1", "hash"]])
+    for state, record in sample.items():
+        question = StoredQuestion.from_json(record)
+        assert question.state == state
+        assert question.to_json() == {name: value for name, value in record.items() if value is not None}
+
+
+@pytest.mark.row("A8", "A24")
+@pytest.mark.parametrize("sample", samples("inbox"))
+def test_a8_what_came_in_before_an_upgrade_is_found_under_its_name_and_read(sample: dict[str, Any]) -> None:
+    id_ = "registration-of-0.2.0"
+    task = RegisteredTask.of(sample.pop(rows.registration_key(id_)))
+    assert task
+    assert (task.task_id, task.root, task.kickoff_id) == ("resume", "root-1", "k-2")
+    assert sample.pop(task.newest_key("root-1"))["at"] == task.registration.at
+    asked = InboxMessages.of(sample.pop(task.messages_key), id_).newest
+    assert asked
+    assert asked.as_execution("k-2").crew_task_id == "draft_task"
+
+    run = FlowRun.of(sample.pop(FlowRun("crew_flow", "k-1", "dag", "run").key))
+    assert run
+    assert (run.dag_id, run.execution_id) == ("dag", "k-1")
+    [question] = FlowQuestions.of(sample.pop(rows.questions_key("crew_flow", "k-1"))).questions
+    address = rows.address_in(sample.pop(rows.answer_key("crew_flow", question.id)))
+    assert address
+    assert (address.response_token, question.outcomes) == ("t", ["yes", "no"])
+    assert sample == {rows.answer_key("crew_flow", "q-0"): rows.USED}
 
 
 @pytest.mark.row("A8")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import resource
 import signal
+import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import requests
+from fork_template import ForkedCommand
 
 from scripts.stack.waiting import PATIENCE, wait_until
 
@@ -44,6 +47,15 @@ SLOW = {"tasks": [{"id": "slow_task", "agent": "Writer", "seconds": 60, "output"
 def eventually(status_row: Callable[[], Any], what: str) -> Any:
     """The first true answer of `status_row`."""
     return wait_until(status_row, what, pause=0.01)
+
+
+def an_hour_passes(database: Path) -> None:
+    """Let what is stored in a SQLite file be an hour older."""
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute(
+            "UPDATE executions SET created_at = created_at - 3600, updated_at = updated_at - 3600, "
+            "started_at = started_at - 3600, counted_at = counted_at - 3600"
+        )
 
 
 class Client:
@@ -94,21 +106,28 @@ Serve = Callable[..., Client]
 
 
 class Command:
-    """`airflow-crew-service serve` in a process of its own."""
+    """`airflow-crew-service serve` in a process of its own; a fresh one has an interpreter of its own too."""
 
     def __init__(
-        self, folder: Path, *options: str, environment: dict[str, str] | None = None, files: int | None = None
+        self,
+        folder: Path,
+        *options: str,
+        environment: dict[str, str] | None = None,
+        files: int | None = None,
+        fresh: bool = False,
     ) -> None:
         self.log = folder / f"log-{len(list(folder.glob('log-*')))}"
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "crew_service", "serve", "--port", "0", *options],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=self.log.open("w"),
-            env={**os.environ, **(environment or {})},
-            preexec_fn=files and (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))),
-            text=True,
-        )
+        words = ["serve", "--port", "0", *options]
+        given = {**os.environ, **(environment or {})}
+        self.process: subprocess.Popen[str] | ForkedCommand
+        with self.log.open("w") as log:
+            if fresh:
+                command = [sys.executable, "-m", "crew_service", *words]
+                self.process = subprocess.Popen(
+                    command, cwd=folder, stdout=subprocess.PIPE, stderr=log, env=given, text=True
+                )
+            else:
+                self.process = ForkedCommand(words, folder, log.fileno(), given, files)
         eventually(lambda: "startup complete" in self.log.read_text() or self.process.poll(), "the start")
         assert self.process.poll() is None, self.log.read_text()
         self.url = self.log.read_text().split(" at ", 1)[1].split(";", 1)[0]
@@ -118,10 +137,18 @@ class Command:
         return Client(f"{self.url.partition('/crews/')[0]}/crews/{crew}" if crew else self.url, token)
 
     @staticmethod
-    def refused(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    def refused(
+        folder: Path, *options: str, environment: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """A start that is expected to end at once."""
-        command = [sys.executable, "-m", "crew_service", "serve", "--port", "0", *options]
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        words = ["serve", "--port", "0", *options]
+        with tempfile.TemporaryFile("w+") as log:
+            process = ForkedCommand(words, folder, log.fileno(), {**os.environ, **(environment or {})})
+            with process.stdout:
+                printed = process.stdout.read()
+            code = process.wait(PATIENCE)
+            log.seek(0)
+            return subprocess.CompletedProcess(words, code, printed, log.read())
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)

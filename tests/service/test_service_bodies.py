@@ -51,6 +51,9 @@ WRONG_FIELDS: dict[str, dict[str, Any]] = {
     "a URL with a space": {**GOOD, "stepWebhookUrl": "http://a b"},
     "a URL with a line break": {**GOOD, "stepWebhookUrl": "http://a/\nX: y"},
     "a port out of range": {**GOOD, "stepWebhookUrl": "http://a:99999/"},
+    "a colon in the user of a URL": {**GOOD, "stepWebhookUrl": "http://a%3Ab:c@a/"},
+    "a user that no header can name": {**GOOD, "taskWebhookUrl": "http://%E7%94%A8:c@a/"},
+    "a password that no header can name": {**GOOD, "crewWebhookUrl": "http://a:%E7%94%A8@a/"},
     "a hook without a URL": {**GOOD, "humanInputWebhook": {}},
     "an unknown strategy": {**GOOD, "humanInputWebhook": {"url": "http://a", "authentication": {"strategy": "x"}}},
     "bearer without a token": {

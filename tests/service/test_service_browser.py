@@ -136,7 +136,7 @@ def test_where_airflow_asks_the_buttons_are_a_click_away(serve: Serve, page: Pag
     expect(page.get_by_role("button", name="Approve")).to_be_hidden()
     page.get_by_text("Decide here anyway").click()
     page.get_by_role("button", name="Approve").click()
-    expect(page.get_by_text("the crew goes on")).to_be_visible()
+    expect(page.get_by_text("the crew continues")).to_be_visible()
     client.until(kickoff_id, "completed")
 
 
@@ -187,3 +187,21 @@ def test_s17_the_page_stays_small_whatever_the_outputs_are(serve: Serve) -> None
     assert len(shown.content) < 500_000
     assert len(client.get(f"/text?id={ids[0]}&part=output").content) == 10_000_000
     assert len(client.get(f"/text?id={ids[0]}&part=1").content) == 10_000_000
+
+
+def test_steps_come_while_a_task_runs_and_what_was_folded_out_stays_so(serve: Serve, page: Page) -> None:
+    said = "<img src=x onerror=document.title=1> \u202e" + "x" * 3_000
+    steps = [{"tool": "look_up", "arguments": {"said": said}, "result": said}, {"tool": "send_mail"}]
+    client = serve({"tasks": [{"id": "send", "agent": "Secretary", "seconds": 8, "steps": steps, "output": "sent"}]})
+    kickoff_id = client.kickoff()
+    sign_in(page, client, f"/view?id={kickoff_id}")
+    page.locator("#step-1 > summary").click()
+    expect(page.locator("#step-1 pre").first).to_contain_text("<img src=x onerror=document.title=1> \\u202ex")
+    expect(page.locator("#step-2")).to_be_attached()
+    expect(page.locator("#step-1")).to_have_attribute("open", "")
+    expect(page.locator("#step-1 > summary")).to_be_focused()
+    expect(page.locator("#task-0")).not_to_contain_text("at work")
+    expect(page.locator("#step-1 pre").last).to_be_visible()
+    assert page.title() != "1"
+    width = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert width <= 0, "the page scrolls sideways"

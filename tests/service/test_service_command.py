@@ -21,12 +21,13 @@ pytestmark = pytest.mark.waits
 
 
 def test_a_token_is_made_printed_once_alone_on_its_line_and_works(command: Callable[..., Command]) -> None:
-    service = command()
+    service = command(fresh=True)
     assert service.process.stdout is not None
     token = service.process.stdout.readline().strip()
     assert len(token) >= 16
     assert token.split() == [token]
-    assert Client(service.url, token).get("/inputs").json() == {"inputs": ["topic", "review"], "required": ["topic"]}
+    inputs = {"inputs": ["topic", "review"], "required": ["topic"], "continues": True}
+    assert Client(service.url, token).get("/inputs").json() == inputs
     service.process.send_signal(signal.SIGTERM)
     assert service.process.wait(PATIENCE) == 0
     assert service.process.stdout.read() == ""
@@ -39,7 +40,7 @@ def test_s39_no_secret_stands_in_the_environment_or_on_the_command_line_of_a_ser
 ) -> None:
     environment = {"CREW_SERVICE_TOKEN": "secret-of-all", "CREW_SERVICE_WEBHOOK_SECRET": "secret-of-hooks"}
     options = ["--user-token", "ann=secret-of-ann", "--user-token=bob=secret-of-bob", "--flow-webhook-sec", "secret-f"]
-    service = command(*options, "--workers", "3", environment={**environment, "A_MODEL_KEY": "kept"})
+    service = command(*options, "--workers", "3", environment={**environment, "A_MODEL_KEY": "kept"}, fresh=True)
     place = Path(f"/proc/{service.process.pid}")
     told = (place / "environ").read_text() + (place / "cmdline").read_text()
     assert "secret-" not in told
@@ -53,7 +54,9 @@ def test_s39_no_secret_stands_in_the_environment_or_on_the_command_line_of_a_ser
 
 
 def test_a_token_of_the_environment_is_taken_and_not_printed(command: Callable[..., Command]) -> None:
-    service = command("--user-token", "ann=ann-token", environment={"CREW_SERVICE_TOKEN": "from-the-environment"})
+    service = command(
+        "--user-token", "ann=ann-token", environment={"CREW_SERVICE_TOKEN": "from-the-environment"}, fresh=True
+    )
     for token in ("from-the-environment", "ann-token"):
         assert Client(service.url, token).get("/inputs").status_code == 200
     assert service.stop() == 0
@@ -261,6 +264,7 @@ def folder_with_db(serve: Serve, tmp_path: Path) -> Path:
         (("serve", "--max-seconds", "inf"), "--max-seconds/--time-limit: must be a number greater than 0"),
         (("serve", "--keep-days", "inf"), "--keep-days: must be a number greater than 0"),
         (("serve", "--flow-webhook", "receiver"), "--flow-webhook: must begin with http:// or https://"),
+        (("serve", "--flow-webhook", "http://a%3Ab:c@a/"), "--flow-webhook: must begin with http:// or https://"),
         (("serve", "--base-url", "http://"), "--base-url: must begin with http:// or https://"),
         (("list", "--limit", "-1"), "--limit: must be a number greater than 0"),
     ],

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crew_client import GATED, PLAIN, Client, Serve
+from crew_client import GATED, PLAIN, Client, Serve, eventually
 
 from crew_service.local import running_service
 from scripts.stack.waiting import PATIENCE
@@ -135,3 +135,30 @@ def test_a_key_that_cannot_be_kept_is_a_400(serve: Serve, key: str) -> None:
     client = serve(PLAIN)
     answer = client.post("/kickoff", {"inputs": {"topic": "AI"}}, headers={"Idempotency-Key": key})
     assert (answer.status_code, started(client)) == (400, 0)
+
+
+@pytest.mark.parametrize("dialect", ["spec", "live"])
+def test_a_known_key_is_answered_whatever_the_crew_that_is_served_now_requires(tmp_path: Path, dialect: str) -> None:
+    def served(crew: dict[str, Any]) -> Any:
+        return running_service(scenario=crew, db=tmp_path / "service.db", dialect=dialect)
+
+    ask = {"inputs": {"topic": "AI"}}
+    with served(GATED) as service:
+        client = Client(service.url, service.token)
+        started = client.post("/kickoff", ask, headers=KEY).json()
+        [listed] = eventually(lambda: client.get("/executions?state=pending").json()["executions"], "the question")
+        answer = {"executionId": listed["execution_id"], "taskId": listed["task_id"]}
+        answer |= {"humanFeedback": "Approved.", "isApprove": True}
+        resumed = client.post("/resume", answer, headers=KEY).json()
+    with served({**GATED, "inputs": ["topic", "audience"]}) as service:
+        client = Client(service.url, service.token)
+        again = client.post("/kickoff", ask, headers=KEY)
+        assert (again.status_code, again.json()) == (200, started)
+        assert again.headers["Crew-View"].endswith(started["kickoff_id"])
+        again = client.post("/resume", answer, headers=KEY)
+        assert (again.status_code, again.json()) == (200, resumed)
+        for path, other in (("/kickoff", {"inputs": {}}), ("/resume", {**answer, "taskId": 1})):
+            refused = client.post(path, other, headers=KEY)
+            assert (refused.status_code, "Idempotency-Key" in refused.json()["detail"]) == (422, True)
+        assert client.post("/kickoff", ask, headers={"Idempotency-Key": "new"}).status_code == 422
+        assert len(client.get("/executions").json()["executions"]) == 1

@@ -1,6 +1,6 @@
-"""Rows S11, S14 and S20: neither a hostile body nor a thousand half-sent requests keep the service from serving others.
+"""Rows S11, S14, S20, S35: neither a hostile body nor a thousand half-sent requests keep others from being served.
 
-Nor does a crowd that sends requests and reads no answer.
+Nor does a crowd that sends requests and reads no answer, nor do bodies and trailers that do not end.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import re
 import resource
 import select
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -181,7 +183,8 @@ def test_s14_a_request_whose_headers_do_not_arrive_in_time_is_ended(serve: Serve
         assert connection.recv(1000) == b""
     with half_sent(client.url, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n") as connection:
         assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
-        time.sleep(0.5)  # longer than headers may take: between requests no headers are due
+        with half_sent(client.url, b"GET /healthz HTTP/1.1\r\nX-Slow: ") as slow:
+            assert slow.recv(1000).startswith(b"HTTP/1.1 408 "), "so long no headers were due between two requests"
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
         connection.sendall(b"GET /health")
@@ -285,6 +288,7 @@ def test_a_working_request_keeps_its_connection_when_others_want_one(serve: Serv
         (b"nonsense\r\n\r\n", 400),
         (b"GET /healthz HTTP/9.9\r\n\r\n", 400),
         (b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 100_000, 431),
+        pytest.param(b"GET /livez HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 200 + b"\r\n", 431, id="201 headers"),
     ],
 )
 def test_what_is_no_request_is_answered_as_json(serve: Serve, text: bytes, code: int) -> None:
@@ -361,6 +365,170 @@ def test_metrics_are_for_the_organization(serve: Serve) -> None:
     )
     assert (answer.status_code, "organization" in answer.json()["detail"]) == (403, True)
     assert client.get("/metrics").status_code == 200
+
+
+CHUNKED = b"POST %s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\ntoken\r\n0\r\n"
+
+
+def everything(connection: socket.socket) -> bytes:
+    taken = b""
+    while part := connection.recv(65536):
+        taken += part
+    return taken
+
+
+@pytest.mark.row("S35")
+@pytest.mark.parametrize("trailer", [b"X: " + b"y" * 65_000, b"X: y\r\n" * 11_000], ids=["one", "many"])
+@pytest.mark.parametrize(("path", "code"), [(b"/login", 431), (b"/kickoff", 401)], ids=["awaited", "not awaited"])
+def test_s35_trailers_without_end_are_refused_and_hold_nobody_up(
+    command: Callable[..., Command], path: bytes, code: int, trailer: bytes
+) -> None:
+    service = command("--token", TOKEN)
+
+    def send_without_end() -> bytes:
+        answer = b""
+        with half_sent(service.url, CHUNKED % path + trailer) as connection:
+            while True:
+                if select.select([connection], [], [], 0)[0]:
+                    part = connection.recv(65536)
+                    if not part:
+                        return answer
+                    answer += part
+                connection.sendall(trailer if b"\n" in trailer else b"y" * MIB)
+
+    with ThreadPoolExecutor(8) as pool, watched(service.client(TOKEN), "/livez") as took:
+        answers = [sent.result() for sent in [pool.submit(send_without_end) for _ in range(8)]]
+    assert max(took) < 1
+    assert [answer.split(maxsplit=2)[1] for answer in answers] == [b"%d" % code] * 8
+    assert all(answer.count(b"HTTP/1.1 ") == 1 for answer in answers)
+
+
+@pytest.mark.row("S35")
+def test_s35_trailers_that_do_not_arrive_in_time_are_refused(serve: Serve) -> None:
+    client = serve(PLAIN, header_seconds=0.3)
+    for begun in (b"", b"X: half"):
+        with half_sent(client.url, CHUNKED % b"/login" + begun) as connection:
+            answer = everything(connection)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        detail = json.loads(answer.split(b"\r\n\r\n", 1)[1])["detail"]
+        assert detail == "The trailers did not arrive within 0.3 seconds."
+
+
+@pytest.mark.row("S35")
+def test_s35_a_body_in_many_chunks_is_read_and_its_trailers_are_no_headers(serve: Serve) -> None:
+    client = serve(PLAIN, header_seconds=0.5)
+    text = json.dumps({"inputs": {"topic": "x" * 100_000}}).encode()
+    head = f"POST /kickoff HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {client.token}\r\n"
+    with half_sent(client.url, head.encode() + b"Transfer-Encoding: chunked\r\n\r\n") as connection:
+        for start in range(0, len(text), 4):
+            piece = text[start : start + 4]
+            connection.sendall(b"%x\r\n" % len(piece))
+            connection.sendall(piece + b"\r\n")
+        connection.sendall(b"0\r\nContent-Type: text/plain\r\nIdempotency-Key: \xff\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.row("S35")
+@pytest.mark.usefixtures("many_files")
+def test_s35_four_hundred_unfinished_bodies_are_held_within_bounds_and_others_are_served(
+    command: Callable[..., Command],
+) -> None:
+    service = command("--token", TOKEN, "--user-token", "ann=ann-token-0123456789")
+    before = resident(service.process.pid)
+    head = b"POST /kickoff HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ann-token-0123456789\r\n"
+    unfinished = head + b"Content-Length: %d\r\n\r\n" % MIB + b"x" * (MIB - 100)
+    with contextlib.ExitStack() as stack, watched(service.client(TOKEN), "/livez") as took:
+        sent = [stack.enter_context(half_sent(service.url, unfinished)) for _ in range(400)]
+        assert service.client(TOKEN).post("/kickoff", {"inputs": {"topic": "AI"}}).status_code == 200
+        assert service.client(TOKEN).post("/kickoff", {"inputs": {"topic": "x" * (MIB // 2)}}).status_code == 200
+        grown = resident(service.process.pid) - before
+        refused = everything(sent[0])
+    assert grown < 200 * MIB, f"{grown // MIB} MiB"
+    assert max(took) < 1
+    assert refused.startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after: " in refused
+
+
+@pytest.mark.row("S35")
+@pytest.mark.usefixtures("many_files")
+@pytest.mark.parametrize("headers", [b"X: " + b"y" * 65_000, b"ab:c\r\n" * 10_000], ids=["one", "many"])
+def test_s35_two_thousand_requests_whose_headers_do_not_end_are_held_within_bounds_and_others_are_served(
+    command: Callable[..., Command], headers: bytes
+) -> None:
+    service = command("--token", TOKEN, files=4096)
+    before = resident(service.process.pid)
+    with contextlib.ExitStack() as stack, watched(service.client(TOKEN), "/livez") as took:
+        unfinished = b"GET /inputs HTTP/1.1\r\nHost: x\r\n" + headers
+        sent = [stack.enter_context(half_sent(service.url, unfinished)) for _ in range(2000)]
+        grown = resident(service.process.pid) - before
+        refused = everything(sent[0])
+    assert grown < 200 * MIB, f"{grown // MIB} MiB"
+    assert max(took) < 1
+    assert refused.startswith(b"HTTP/1.1 431 " if b"\n" in headers else b"HTTP/1.1 503 ")
+
+
+@pytest.mark.row("S35")
+def test_s35_a_request_may_have_two_hundred_headers(serve: Serve) -> None:
+    client = serve(PLAIN)
+    whole = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + b"X: y\r\n" * 198 + b"\r\n"
+    with half_sent(client.url, whole) as connection:
+        assert everything(connection).startswith(b"HTTP/1.1 200 ")
+
+
+SCRIPT = b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n"  # its answer is larger than every buffer
+WITH_BODY = b"Content-Length: 62000\r\n\r\n" + b"x" * 62_000
+
+
+@pytest.mark.row("S35")
+@pytest.mark.usefixtures("many_files")
+@pytest.mark.parametrize(
+    "complete",
+    [
+        SCRIPT + WITH_BODY,
+        SCRIPT + b"\r\n" + SCRIPT + WITH_BODY,
+        SCRIPT + b"Connection: close\r\n\r\n" + SCRIPT + WITH_BODY,
+    ],
+    ids=["answered", "waiting", "never answered"],
+)
+def test_s35_complete_requests_whose_answers_nobody_reads_keep_nobody_from_sending(
+    command: Callable[..., Command], complete: bytes
+) -> None:
+    service = command("--token", TOKEN, files=4096)
+    head = f"POST /kickoff HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 27\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        slow = stack.enter_context(half_sent(service.url, SCRIPT + b"Connection: close\r\n\r\n"))
+        for _ in range(1300):
+            stack.enter_context(half_sent(service.url, complete))
+        for _ in range(3):
+            with half_sent(service.url, head.encode()) as other:
+                eventually(lambda: service.client(TOKEN).get("/livez").status_code == 200, "the headers to be read")
+                other.sendall(b'{"inputs": {"topic": "AI"}}')
+                assert other.recv(1000).startswith(b"HTTP/1.1 200 ")
+        answer, _, script = everything(slow).partition(b"\r\n\r\n")
+    assert b"content-length: %d\r\n" % len(script) in answer.lower() + b"\r\n"
+
+
+@pytest.mark.row("S35")
+def test_s35_a_request_is_refused_while_too_much_is_worked_on(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crew_service.http.connections.HELD_BYTES", MIB // 2)
+    client = serve(PLAIN)
+    text = json.dumps({"inputs": {"topic": "x" * (MIB // 2)}})
+    with contextlib.closing(sqlite3.connect(tmp_path / "service.db")) as other, ThreadPoolExecutor(1) as pool:
+        other.execute("BEGIN EXCLUSIVE")
+        working = pool.submit(client.holding(client.token).session.post, f"{client.url}/kickoff", data=text)
+        whole = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+        def answer() -> bytes:
+            with half_sent(client.url, whole) as connection:
+                return everything(connection)
+
+        refused = eventually(lambda: (text := answer()).startswith(b"HTTP/1.1 503 ") and text, "the refusal")
+        other.rollback()
+        assert b"Too much is being sent" in refused
+        assert working.result().status_code == 200
+    assert answer().startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_request_to_become_a_websocket_is_answered_as_any_other(serve: Serve) -> None:

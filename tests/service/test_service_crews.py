@@ -228,8 +228,8 @@ def test_the_metrics_are_labelled_by_crew_and_a_crews_own_token_reads_its_crew_a
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--crew", "report.json", "--crew", "brief.json"), "give every crew a name"),
-        (("--crew", "a=report.json", "--crew", "a=brief.json"), "give every crew a name"),
+        (("--crew", "report.json", "--crew", "brief.json"), "its own name, as NAME=TARGET"),
+        (("--crew", "a=report.json", "--crew", "a=brief.json"), "its own name, as NAME=TARGET"),
         (("--crew", "a=report.json", "--crew", "brief.json"), "'brief.json' has no name"),
         (("--crew", "a=report.json", "--crew-token", "b=x"), "a token for the crew 'b', which is not served"),
         (("--crew", "a=absent.json"), "'absent.json' cannot be read"),
@@ -281,4 +281,4 @@ def test_work_on_a_sqlite_file_is_refused(
 ) -> None:
     monkeypatch.chdir(folder)
     assert main(["work", "--crew", "plain.json"]) == 2
-    assert "`work` shares the work of services on one PostgreSQL" in capsys.readouterr().err
+    assert "`work` needs a PostgreSQL database that services share" in capsys.readouterr().err

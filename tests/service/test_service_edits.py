@@ -55,7 +55,7 @@ def test_an_edit_of_a_draft_that_has_changed_meanwhile_is_refused_and_changes_no
     eventually(lambda: client.status(kickoff_id).get("task_output") == second, "the second draft")
     refused = client.resume(kickoff_id, **edit())
     assert refused.status_code == 400
-    assert "another draft" in refused.json()["detail"]
+    assert "a different draft" in refused.json()["detail"]
     assert client.status(kickoff_id)["task_output"] == second
     assert client.resume(kickoff_id, **edit(of=second)).ok
 
@@ -82,7 +82,7 @@ def test_of_an_edit_and_a_revision_at_once_one_wins(client: Client) -> None:
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"is_approve": False, **edit()}, "goes with an approval"),
+        ({"is_approve": False, **edit()}, "needs an approval"),
         ({**edit("  \n")}, "is empty"),
         ({"edited_output": EDITED}, "edited_output"),
         ({"edited_output": {"text": EDITED}}, "edited_output.output_sha256"),
@@ -125,7 +125,7 @@ def test_a_late_answer_with_the_hash_of_its_draft_never_reaches_another_one(clie
     second = "Draft 2 on AI, after: shorter"
     eventually(lambda: client.status(kickoff_id).get("task_output") == second, "the second draft")
     late = client.resume(kickoff_id, approve=approve, feedback="Name prices.", output_sha256=output_sha256(DRAFT))
-    assert (late.status_code, "another draft" in late.json()["detail"]) == (400, True)
+    assert (late.status_code, "a different draft" in late.json()["detail"]) == (400, True)
     assert client.status(kickoff_id)["task_output"] == second
     assert client.resume(kickoff_id, output_sha256=output_sha256(second)).ok
 

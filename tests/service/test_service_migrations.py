@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from crew_client import Command, Serve
+from crew_client import Command, Serve, eventually
 from databases import sqlite_sample
 from sqlalchemy import create_engine, inspect, text
 
@@ -78,6 +78,43 @@ def test_a_database_of_release_0_1_is_carried_over_with_all_that_it_has(serve: S
     assert client.until(WAITING, "completed")["result"]["output"] == "All on wait"
     body, key = {"inputs": {"topic": "done"}, "meta": {"order": 7}}, {"Idempotency-Key": "key-1"}
     assert client.post("/kickoff", body, headers=key).json() == {"kickoff_id": COMPLETED}
+
+
+BROKEN = {
+    "inputs": (f"executions SET inputs = '{{broken' WHERE id = '{RUNNING}'", RUNNING),
+    "meta": (f"executions SET meta = 'nan?' WHERE id = '{RUNNING}'", RUNNING),
+    "finished task": (f"results SET task = '{{broken' WHERE execution_id = '{RUNNING}'", RUNNING),
+    "addresses": (f"executions SET webhooks = '{{broken' WHERE id = '{WAITING}'", WAITING),
+    "question": (f"executions SET gate = '{{broken' WHERE id = '{WAITING}'", WAITING),
+    "drafts": (f"executions SET asked = '{{broken' WHERE id = '{WAITING}'", WAITING),
+    "result": (f"executions SET tasks = '{{broken' WHERE id = '{COMPLETED}'", COMPLETED),
+    "address": ("outbox SET url = '{broken'", None),
+    "address without a text": ("outbox SET url = '5'", None),
+    "address for another parser": ("outbox SET url = '\"http://[::::]/\"'", None),
+    "webhook": ("outbox SET body = '{broken'", None),
+}
+
+
+@pytest.mark.row("S15")
+@pytest.mark.parametrize("broken", BROKEN)
+def test_s15_a_database_of_release_0_1_with_a_row_that_cannot_be_read_heals(
+    serve: Serve, tmp_path: Path, broken: str
+) -> None:
+    sample, (change, bad) = sqlite_sample(tmp_path), BROKEN[broken]
+    with sqlite3.connect(sample) as connection:
+        assert connection.execute(f"UPDATE {change}").rowcount
+    connection.close()
+    client = serve(SCENARIO, db=sample, keep_days=FOR_EVER, webhook_attempts=1)
+    assert client.get("/executions").status_code == client.get("/").status_code == 200
+    states = {COMPLETED: "completed", WAITING: "pending", STOPPED: "error", RUNNING: "completed", QUEUED: "pending"}
+    for execution_id, word in states.items():
+        record = client.until(execution_id, "error" if execution_id == bad else word)
+        assert ("cannot be read, so it was ended" in str(record)) == (execution_id == bad)
+    if bad is None:
+        given_up = "\ncrew_service_webhooks_given_up 1"
+        eventually(lambda: given_up in client.get("/metrics").text, "giving up")
+    fresh = client.kickoff()
+    client.until(fresh, "pending")
 
 
 def test_the_command_line_carries_it_over_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

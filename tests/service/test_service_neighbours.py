@@ -66,7 +66,7 @@ def test_s31_a_hundred_executions_survive_a_rollout_to_the_next_release_and_back
 
     def start(**environment: str) -> Command:
         given = {"CREW_SERVICE_TOKEN": TOKEN, "CREW_SERVICE_DB": postgresql, **environment}
-        return command("--crew", "scenario.json", "--workers", "8", environment=given)
+        return command("--crew", "scenario.json", "--workers", "8", environment=given, fresh=True)
 
     def kicked_off(service: Command, numbers: range) -> dict[int, str]:
         def one(number: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from crew_client import Serve
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Connection
 
-from crew_service.storage.database import Database
+from crew_service.storage import claims, journal, schema
+from crew_service.storage.database import Database, DatabaseUnusable
 
 pytestmark = [pytest.mark.slow, pytest.mark.row("S31")]
 SCENARIO = {"tasks": [{"id": "write", "tokens": 100, "output": "x"}]}
@@ -82,4 +84,48 @@ def test_s31_what_an_earlier_release_writes_is_counted_listed_in_its_order_and_t
     assert json.loads(client.get(f"/status/{new[1]}").headers["Crew-Usage"]) == told["usage"]
     with engine.connect() as connection:
         assert counts(connection) == {"completed": 3}
+    engine.dispose()
+
+
+def test_s31_a_rule_that_an_earlier_release_would_not_keep_keeps_it_out(postgresql: str) -> None:
+    with closing(Database(postgresql)) as database:
+        register = "INSERT INTO processes (id, beat, host, started_at) VALUES ('old', 0, 'elsewhere', 0)"
+        engine = create_engine(postgresql)
+        with engine.begin() as connection:
+            connection.execute(text(register))
+        with pytest.raises(DatabaseUnusable, match="A service of an earlier release works on this database"):
+            Database(postgresql).keep_out_earlier_releases()
+        with engine.begin() as connection:
+            assert connection.execute(text("SELECT oldest FROM releases")).scalar() == schema.OLDEST
+            connection.execute(text("DELETE FROM processes"))
+            claims.register(connection, "new", host="here", alone=False, now=0.0)
+        database.keep_out_earlier_releases()
+        with engine.begin() as connection:
+            assert connection.execute(text("SELECT oldest FROM releases")).scalar() == schema.WITH_RULES
+        engine.dispose()
+    assert schema.OLDEST < schema.WITH_RULES <= schema.newest()
+
+
+def test_s31_what_an_earlier_release_finishes_leaves_no_journal(database: str) -> None:
+    """It knows nothing of the journal of an execution that it continues."""
+    Database(database).close()
+    engine = create_engine(database)
+    kept = {"part": "", "kind": "tool", "name": "t", "within": None, "answer": "1"}
+    one, other = str(uuid.uuid4()), str(uuid.uuid4())
+    with engine.begin() as connection:
+        for some_id in (one, other):
+            write(connection, KICKOFF, some_id)
+            for number, task in enumerate(("", "write", 'a "quoted" wörd')):
+                journal.add(
+                    connection, some_id, {**kept, "number": number, "task_id": task, "key": str(number)}, now=1.0
+                )
+        finished = text("INSERT INTO results (execution_id, position, task) VALUES (:id, :place, :task)")
+        for place, task in enumerate(("write", 'a "quoted" wörd')):
+            connection.execute(finished, {"id": one, "place": place, "task": json.dumps({"task_id": task})})
+        assert [entry["task_id"] for entry in journal.entries(connection, one)] == [""]
+        write(connection, END, one, usage="{}")
+        assert journal.entries(connection, one) == []
+        assert len(journal.entries(connection, other)) == 3
+        write(connection, REMOVAL, other)
+        assert journal.entries(connection, other) == []
     engine.dispose()

@@ -6,15 +6,27 @@ import html
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
-from crew_client import GATED, PLAIN, Client, Serve, eventually
+import requests
+from crew_client import GATED, PLAIN, Client, Receiver, Serve, eventually
 from sqlalchemy import create_engine, text
 
 from crew_service.engine import printed_writer
-from crew_service.engine.crew import Completed, Job, PendingReview, Report, TaskDone, TaskInfo
+from crew_service.engine.crew import (
+    LONGEST_IN_STEP,
+    Completed,
+    Job,
+    PendingReview,
+    Report,
+    StepDone,
+    TaskDone,
+    TaskInfo,
+)
 from crew_service.engine.printed import HIDDEN, MOST, Printed, secrets_of
 from crew_service.storage import printed
 
@@ -91,7 +103,7 @@ def test_it_is_for_the_organization_and_nobody_else(serve: Serve, dialect: str) 
     for unknown in ("x", "8c9e72f2-3952-465e-8012-519c3f4fbadd", "%00"):
         assert client.get(f"/executions/{unknown}/logs").status_code == 404
     described = client.get("/openapi.json").json()["paths"]["/executions/{id}/logs"]["get"]["responses"]
-    assert set(described) == {"200", "401", "403", "404"}
+    assert set(described) == {"200", "401", "403", "404", "429", "503"}
     assert set(described["200"]["content"]) == {"text/plain"}
 
 
@@ -236,6 +248,250 @@ def test_nothing_is_left_of_a_secret_that_a_flood_cuts_through() -> None:
         one.add(b"sk-a-key-of-a-model" + b"." * (MOST - 19 + surplus))
         assert set(one.take(is_end=True)) <= set(f".{HIDDEN}")
         one.stored()
+
+
+def shown_in_pieces(secret: str, raw: str, size: int) -> str:
+    one = Printed()
+    one.hide([secret])
+    shown = ""
+    for start in range(0, len(raw.encode()), size):
+        one.add(raw.encode()[start : start + size])
+        shown += one.take()
+        one.stored()
+    return shown + one.take(is_end=True)
+
+
+KEY = 'sk-a"key\\of/a-model'
+TWICE = json.dumps(json.dumps(KEY))[3:-3]
+
+
+def in_a_panel(left: str, right: str, end: str = "\n") -> str:
+    """Break the key as a panel of a terminal does, which fills up a line that is shorter than others."""
+    return f"{KEY[:7]}{right}{end}{left}{KEY[7:12]}   {right}{end}{left}{KEY[12:]}"
+
+
+DISGUISES = {
+    "as it is": KEY,
+    "zeros": "\0".join(KEY),
+    "controls": "\x07\x85".join(KEY),
+    "colours": "\x1b[1m".join(KEY),
+    "marks of direction": "\u202e\u200b".join(KEY),
+    "a query": requests.Request("GET", "http://x", params={"": KEY}).prepare().url.partition("=")[2],  # type: ignore[union-attr]
+    "a query, in lower case": quote(KEY, safe="").replace("%5C", "%5c").replace("%2F", "%2f"),
+    "an address": requests.Request("GET", f"http://x?={KEY}").prepare().url.partition("=")[2],  # type: ignore[union-attr]
+    "HTML": html.escape(KEY),
+    "JSON": json.dumps(KEY)[1:-1],
+    "JSON twice": TWICE,
+    "JSON with slashes": json.dumps(KEY)[1:-1].replace("/", r"\/"),
+    "JSON, letter by letter": "".join(f"\\u{ord(letter):04X}" for letter in KEY),
+    "repr, letter by letter": "".join(f"\\x{ord(letter):02x}" for letter in KEY),
+    "JSON with zeros": json.dumps("\0".join(KEY))[1:-1],
+    "JSON with lines": json.dumps("\n".join(KEY))[1:-1],
+    "JSON with colours": json.dumps("\x1b[31m".join(KEY))[1:-1],
+    "a panel": in_a_panel("\u2502  ", "  \u2502"),
+    "a heavy panel with tabs": in_a_panel("\t\u2503\t", "\u2503 ", "\r\n"),
+    "a panel in ASCII": in_a_panel("|", "|"),
+    "a panel in colours": in_a_panel("\x1b[34m\u2502\x1b[0m ", " \x1b[34m\u2502\x1b[0m"),
+    "a panel in JSON": json.dumps(in_a_panel("\u2502 ", " \u2502"))[1:-1],
+    "lines that are filled up": in_a_panel("    ", "    "),
+    "lines": in_a_panel("", ""),
+    "repr with controls": repr("\x07\r".join(KEY))[1:-1],
+}
+
+
+@pytest.mark.row("S41")
+@pytest.mark.parametrize("size", [1, 3, 1000])
+@pytest.mark.parametrize("disguise", DISGUISES)
+def test_s41_a_secret_is_masked_behind_control_characters_and_escapes_also_at_the_seam_of_two_writes(
+    disguise: str, size: int
+) -> None:
+    one = Printed()
+    one.hide([KEY])
+    raw = f"the {DISGUISES[disguise]}: \u00e4\n"
+    assert one.masked(raw) == f"the {HIDDEN}: \u00e4\n"
+    assert shown_in_pieces(KEY, raw, size) == f"the {HIDDEN}: \u00e4\n"
+
+
+@pytest.mark.row("S41")
+def test_s41_what_is_no_secret_stays_as_it_is() -> None:
+    one = Printed()
+    one.hide([KEY, "new-and-long"])
+    for harmless in (
+        r"C:\new\table",
+        '{"a": "\\u00e4\\n\\"b\\\\"}',
+        "sk-a\nsk-a",
+        "tab\tand line\n",
+        "new-\nx| and-long\n",
+        "new - and - long",
+    ):
+        assert one.masked(harmless) == harmless
+    assert one.masked(r"C:\new-and-long\new") == rf"C:\{HIDDEN}\new"
+
+
+@pytest.mark.row("S41")
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_s41_nothing_is_left_of_secrets_that_overlap_or_go_on(size: int) -> None:
+    one = Printed()
+    one.hide(["abcdefgh", "abcdefghijkl", "ghijklmnop", "xyzabcdwxyz"])
+    raw = "1 abcdefghijkl 2 abcdefghijklmnop 3 abcdefgh 4 xyzabcdwxyzabcdwxyz 5"
+    shown = ""
+    for start in range(0, len(raw), size):
+        one.add(raw[start : start + size].encode())
+        shown += one.take()
+        one.stored()
+    assert shown + one.take(is_end=True) == f"1 {HIDDEN} 2 {HIDDEN} 3 {HIDDEN} 4 {HIDDEN} 5"
+
+
+@pytest.mark.row("S41")
+@pytest.mark.parametrize("secret", ["sk-a-key-of-a-model", r"\u0073k-a-key-of-a-\u006dodel", "sk-a-key\0-of-a-model"])
+def test_s41_nothing_is_left_of_a_secret_that_a_cut_goes_through(secret: str) -> None:
+    one = Printed()
+    one.hide(["sk-a-key-of-a-model"])
+    flood = "\x1b[1m." * (MOST // 5)
+    for surplus in range(80, 160, 7):
+        one.add((secret * 3 + flood + "." * surplus).encode())
+        assert set(one.take(is_end=True)) <= {*f"[1m.{HIDDEN}"}
+        one.stored()
+        assert one.masked("." * (MOST - surplus) + secret * 9).strip(f".{HIDDEN}") == ""
+    one.add(b"the sk-a-key-of")
+    assert one.take() == "the "
+    one.add(b"." * 2 * MOST)
+    assert set(one.take()) == {"."}
+
+
+@pytest.mark.row("S41")
+def test_s41_the_beginning_of_a_secret_is_not_shown_at_the_end_either() -> None:
+    assert shown_in_pieces("sk-a-key-of-a-model", "the sk-a-key-of-a-mode", 7) == f"the {HIDDEN}"
+    assert shown_in_pieces("sk-a-key-of-a-model", "the sk-a", 7) == "the sk-a"
+    assert shown_in_pieces("sk-a-key-of-a-model", "the sk-a  \u2502\n\u2502 ", 7) == "the sk-a  \u2502\n\u2502 "
+    assert shown_in_pieces("sk-a-key-of-a-model", "the sk-a-key-of  \u2502\n", 7) == f"the {HIDDEN}"
+
+
+@pytest.mark.row("S41")
+@pytest.mark.parametrize("secret", ["key|of a|model", "|key-of-a-model|", "a key\n  of\n\n| a model"])
+def test_s41_a_secret_that_looks_like_a_frame_is_masked_too(secret: str) -> None:
+    one = Printed()
+    one.hide([secret])
+    for place in range(1, len(secret)):
+        for broken in (secret, f"{secret[:place]}\n{secret[place:]}"):
+            assert one.masked(f"the {broken}\nend") == f"the {HIDDEN}\nend"
+
+
+@pytest.mark.row("S41")
+def test_s41_a_line_is_shown_before_the_next_one_comes() -> None:
+    one = Printed()
+    one.hide(["sk-a-key-of-a-model"])
+    one.add(b"three lines\n")
+    assert one.take() == "three lines\n"
+
+
+ENDLESS = ["s", "\\", "\\u", "\\u0073", "\\u001b]", "\\u001b[", "\x1b]", "\x1b[", "\x1bP", "s\0", "s\\", "\n", "sk-"]
+ENDLESS += ["s\n", " ", "\t", "\u2502", "\u2502 ", "s \u2502\n\u2502 ", " \n", "\u2502\n", "\\n", "sk-a  ", "ssss |\n"]
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Return what it costs of the processor, at the best of three times."""
+
+    def once() -> float:
+        began = time.thread_time()
+        work()
+        return time.thread_time() - began
+
+    return min(once() for _ in range(3))
+
+
+@pytest.mark.row("S41")
+@pytest.mark.parametrize("part", ENDLESS)
+def test_s41_a_lot_of_anything_costs_at_most_a_few_times_what_words_cost(part: str) -> None:
+    one = Printed()
+    one.hide(["sk-a-key-of-a-model", "ssssssssssssssssssss", *(f"another-secret-{number}" for number in range(20))])
+
+    def mask(part: str) -> None:
+        text = part * (MOST // 4 // len(part))
+        one.masked(text)
+        one.masked(f"{text} sk-a-key-of-\0-model")
+        one.add(text.encode())
+        one.take()
+        one.take(is_end=True)
+
+    assert seconds(lambda: mask(part)) < 15 * seconds(lambda: mask("a line of words\n"))
+
+
+@pytest.mark.row("S41")
+def test_s41_lines_without_text_cost_no_more_than_text() -> None:
+    one = Printed()
+    one.hide(["sk-a-key-of-a-model"])
+    assert seconds(lambda: one.masked("\n" * MOST)) < 5 * seconds(lambda: one.masked("x" * MOST))
+
+
+class Failing(Printing):
+    """A crew that fails with what its input says."""
+
+    def run(self, job: Job, report: Report) -> Completed:
+        job.printed.add(f"before {job.inputs['topic']}\n".encode())
+        raise RuntimeError(job.inputs["topic"])
+
+
+@pytest.mark.row("S41")
+@pytest.mark.parametrize("disguise", ["as it is", "zeros", "JSON with colours", "a query"])
+@DIALECTS
+def test_s41_a_secret_in_the_text_of_an_exception_is_masked_wherever_the_error_goes(
+    serve: Serve, receiver: Receiver, caplog: pytest.LogCaptureFixture, dialect: str, disguise: str
+) -> None:
+    client = serve(crew=Failing(), user_tokens=[("bob", KEY)], dialect=dialect)
+    hooks = {"webhooks": {"events": ["crew_kickoff_failed"], "url": f"{receiver.url}/events", "realtime": True}}
+    kickoff_id = client.kickoff(f"has {DISGUISES[disguise]} in it", **hooks)
+    error = f"RuntimeError: has {HIDDEN} in it"
+    assert error in client.until(kickoff_id, {"spec": "error", "live": "FAILED"}[dialect]).values()
+    details = client.get(f"/executions/{kickoff_id}").json()
+    [listed] = client.get("/executions").json()["executions"]
+    assert details["error"] == listed["error"] == error
+    assert error in client.get(f"/view?id={kickoff_id}").text
+    assert f"before has {HIDDEN} in it\n" in logs(client, kickoff_id)
+    [told] = eventually(lambda: receiver.bodies("/events"), "the webhook")
+    assert [event["data"] for event in told["events"] if event["type"] == "crew_kickoff_failed"] == [{"error": error}]
+    assert "key" not in caplog.text
+
+
+class Stepping(Printing):
+    """A crew that uses a tool with what its input says, and answers with it."""
+
+    def run(self, job: Job, report: Report) -> Completed:
+        said = job.inputs["topic"]
+        long = ("." * LONGEST_IN_STEP)[: -len(said) // 2] + said
+        used = repr({"to": [{"key": said}]})
+        report(StepDone(thought=said, tool="log_in", tool_input=used, result=long[:LONGEST_IN_STEP]))
+        self.go_on.wait(60)
+        report(StepDone(prompt=said, thought=said, result=said))
+        return Completed(said)
+
+
+@DIALECTS
+@pytest.mark.parametrize("disguise", ["as it is", "JSON with colours"])
+def test_a_secret_in_a_step_is_masked_wherever_the_step_goes_but_an_answer_stays(
+    serve: Serve, receiver: Receiver, dialect: str, disguise: str
+) -> None:
+    crew, said = Stepping(), DISGUISES[disguise]
+    client = serve(crew=crew, user_tokens=[("bob", KEY)], dialect=dialect)
+    events = {"events": ["tool_usage_finished", "agent_execution_completed"], "url": f"{receiver.url}/events"}
+    hooks = {"webhooks": {**events, "realtime": True}, "stepWebhookUrl": f"{receiver.url}/steps"}
+    kickoff_id = client.kickoff(said, **hooks)
+    if dialect == "live":
+        record = eventually(lambda: (found := client.status(kickoff_id))["last_step"] and found, "the first step")
+        assert record["last_step"]["thought"] == HIDDEN
+        assert record["last_step"]["result"].strip(".") == ""
+    crew.go_on.set()
+    reached(client, kickoff_id, "completed")
+    used, finished = eventually(lambda: len(found := receiver.bodies("/steps")) == 2 and found, "both steps")
+    assert (used["thought"], used["tool"]) == (HIDDEN, "log_in")
+    assert used["tool_input"] == repr({"to": [{"key": HIDDEN}]})
+    assert len(used["result"]) > LONGEST_IN_STEP // 2
+    assert used["result"].strip(".") == ""
+    assert (finished["prompt"], finished["thought"], finished["result"]) == (HIDDEN, HIDDEN, said)
+    told = eventually(lambda: len(found := receiver.bodies("/events")) == 2 and found, "both events")
+    data = [event["data"] for body in told for event in body["events"]]
+    assert data == [{name: step[name] for name in each} for each, step in zip(data, (used, finished), strict=True)]
+    assert [set(each) for each in data] == [{"prompt", "thought", "tool", "tool_input", "result"}] * 2
 
 
 def test_variables_are_secret_by_their_names() -> None:

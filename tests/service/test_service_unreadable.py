@@ -80,6 +80,21 @@ def test_s15_a_queued_execution_that_cannot_be_read_holds_nobody_up(
 
 
 @pytest.mark.row("S15")
+@pytest.mark.parametrize(("column", "value"), [("open_tasks", '{"t": 5}'), ("limits", '{"max_tokens": "many"}')])
+def test_s15_a_value_of_an_unforeseen_form_delays_none_of_those_claimed_with_it(
+    serve: Serve, tmp_path: Path, column: str, value: str
+) -> None:
+    scenario = {"inputs": ["topic"], "tasks": [{"id": "t", "seconds": 0.5, "output": "All on {topic}"}]}
+    client = serve(scenario, workers=3)
+    before = [client.kickoff() for _ in range(3)]
+    bad, *good = (client.kickoff(topic) for topic in ("bad", "good", "better"))
+    spoil(tmp_path / "service.db", bad, column, value)
+    for kickoff_id in (*before, *good):
+        client.until(kickoff_id, "completed")
+    assert client.until(bad, "error")["error"] == "The stored execution cannot be read, so it was ended."
+
+
+@pytest.mark.row("S15")
 def test_s15_a_finished_task_that_cannot_be_read_ends_its_execution_alone(serve: Serve, tmp_path: Path) -> None:
     client = serve()
     bad, good = client.kickoff("bad"), client.kickoff("good")

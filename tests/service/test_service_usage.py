@@ -282,11 +282,11 @@ def test_the_metrics_have_tokens_and_costs_by_model(serve: Serve, prices: Prices
         ("a.toml", "", "name no model."),
         ("a.toml", "[large]\ninput = 1", "'large' must have input and output"),
         ("a.toml", "large = 1", "'large' must have input and output"),
-        ("a.toml", "[large]\ninput = 1\noutput = -1", "a price for output that is no number from 0 to 1,000,000."),
-        ("a.json", f'{{"m": {{"input": 1, "output": 1{"0" * 400}}}}}', "no number from 0 to 1,000,000."),
-        ("a.json", '{"m": {"input": 1e308, "output": 1}}', "no number from 0 to 1,000,000."),
+        ("a.toml", "[large]\ninput = 1\noutput = -1", "a price for output that is not a number from 0 to 1,000,000."),
+        ("a.json", f'{{"m": {{"input": 1, "output": 1{"0" * 400}}}}}', "not a number from 0 to 1,000,000."),
+        ("a.json", '{"m": {"input": 1e308, "output": 1}}', "not a number from 0 to 1,000,000."),
         ("a.toml", '[""]\ninput = 0\noutput = 0', "cannot be used: a model has no name."),
-        ("a.json", '{"m": {"input": 1, "output": 1}, "m": {"input": 0, "output": 0}}', "'m' stands there twice."),
+        ("a.json", '{"m": {"input": 1, "output": 1}, "m": {"input": 0, "output": 0}}', "'m' occurs twice."),
         ("a.json", '{"large": {"input": "1", "output": 1}}', "a price for input"),
         ("a.toml", "[large]\ninput = nan\noutput = 1", "a price for input"),
         ("a.toml", "[large]\ninput = true\noutput = 1", "a price for input"),
@@ -306,7 +306,7 @@ def test_a_bad_file_of_prices_ends_the_start_in_one_sentence(
 
 def test_the_prices_that_are_delivered_can_be_read_and_json_too(tmp_path: Path) -> None:
     delivered = Path(crew_service.__file__).with_name("prices.toml")
-    assert "USD for a million tokens" in delivered.read_text()
+    assert "USD per million tokens" in delivered.read_text()
     assert Prices.read(str(delivered)).cost("openai/gpt-4o", by_model(1_000_000)) == 10
     (tmp_path / "x.json").write_text('{"large": {"input": 1, "output": 2}}')
     assert Prices.read(str(tmp_path / "x.json")).cost("large", by_model(1_000_000)) == 2

@@ -52,7 +52,7 @@ def test_in_a_mapped_group_the_schema_revises_once_and_a_person_sees_what_is_lef
     assert rounds == {MATCHES: "round_1", REVISED: "round_2", NEVER_MATCHES: "round_2"}
     shows_violations = {index for index, each in asked.items() if "The draft does not match" in each["body"]}
     assert shows_violations == {NEVER_MATCHES}
-    assert "Asked for in round 1**, by `the schema`" in asked[REVISED]["body"]
+    assert "Requested in round 1**, by `the schema`" in asked[REVISED]["body"]
     for each in asked.values():
         run.answer(each, "approve", human_feedback="")
 
@@ -63,4 +63,4 @@ def test_in_a_mapped_group_the_schema_revises_once_and_a_person_sees_what_is_lef
     assert run.task(task, map_index=NEVER_MATCHES)["state"] == "upstream_failed"
     said = run.log("report.crew.round_2.wait", map_index=NEVER_MATCHES)
     assert "$.total: 'two' is not of type 'number'" in said
-    assert "Only a draft that waits can be revised" in said
+    assert "Only a waiting draft can be revised" in said

@@ -99,9 +99,9 @@ def test_a29_an_execution_that_another_dag_has_started_is_not_shown_to_one_that_
     service.on("GET /status/k-1", Reply(body=STATUS, headers={"Crew-View": "/view?id=k-1"}))
     dag_run.task("kickoff", about())
     other = Run()
-    other.task("wait", about(view=view))
+    other.task("wait", about(view=view), started=False)
     client = client_of(app)
-    wait_until(lambda: "another DAG has started it" in client.get(other.page("wait")).text, "the refusal")
+    wait_until(lambda: "another DAG started it" in client.get(other.page("wait")).text, "the refusal")
     assert "Completed" not in client.get(other.path()).text
     wait_until(lambda: SECRET in client.get(dag_run.page("kickoff")).text, "the page of its own DAG")
     assert not [text for text in (client.get(other.page("wait")).text, client.get(other.path()).text) if SECRET in text]
@@ -179,16 +179,106 @@ def test_what_airflow_masks_by_its_name_is_masked_among_the_inputs_and_secrets_w
     assert "Not verified" not in text, "the hash is of the text as it arrived"
 
 
-@pytest.mark.parametrize("code", [403, 404])
-def test_a_gateway_that_passes_the_specified_endpoints_alone_and_names_the_page_shows_the_status(
-    app: FastAPI, dag_run: Run, service: FaultServer, code: int
+CREW_VIEW = {"Crew-View": "/view?id=k-1"}
+LOGIN = Reply(status=302, headers={"Location": "https://login.example.com/"})
+NO_DETAILS = {
+    **{str(code): Reply(status=code, body={}) for code in (400, 403, 404, 405, 406, 451, 501)},
+    **{"login": LOGIN, "html": Reply(body=b"<html>"), "list": Reply(body=[]), "state": Reply(body={"state": ["x"]})},
+}
+DETAILS = {"execution_id": "k-1", "kickoff_ids": ["k-1"], "state": "completed", "output": SECRET, "left_out": []}
+WITHHELD = {
+    "none": {},
+    "left out": {"meta": None, "left_out": ["meta"]},
+    "unreadable": {"meta": {"airflow": "?"}},
+    "left out, unreadably": {"meta": None, "left_out": 5},
+}
+
+
+@pytest.mark.row("A33")
+@pytest.mark.parametrize("refusal", ["404", "html", "state"])
+@pytest.mark.parametrize("view", [None, "/view?id=k-1"])
+def test_a33_one_refusal_of_the_details_shows_no_execution_that_this_run_only_polls(
+    app: FastAPI, dag_run: Run, service: FaultServer, refusal: str, view: str | None
 ) -> None:
-    service.on("GET /executions/k-1", Reply(status=code, body={}))
-    service.on("GET /status/k-1", Reply(body=STATUS, headers={"Crew-View": "/view?id=k-1"}))
-    dag_run.task("kickoff", about())
+    service.on("GET /status/k-1", Reply(body=STATUS, headers=CREW_VIEW))
+    service.on("GET /executions/k-1", NO_DETAILS[refusal], {**DETAILS, "meta": {"airflow": {"dag_id": "another"}}})
+    dag_run.task("wait", about(view=view), started=False)
+    client, seen = client_of(app), [""]
+
+    def is_refused() -> bool:
+        seen.append(client.get(dag_run.page("wait", end="/fragment")).text)
+        return "another DAG started it" in seen[-1]
+
+    wait_until(is_refused, "the details are asked for again, and name the DAG")
+    assert [text for text in [*seen, client.get(dag_run.path()).text] if SECRET in text] == []
+    assert [text for text in seen if "does not say which DAG started it" in text]
+
+
+@pytest.mark.row("A33")
+@pytest.mark.parametrize("meta", WITHHELD.values(), ids=WITHHELD)
+def test_a33_details_that_withhold_the_origin_show_no_execution_that_this_run_only_polls(
+    app: FastAPI, dag_run: Run, service: FaultServer, meta: Json
+) -> None:
+    service.on("GET /executions/k-1", {**DETAILS, **meta})
+    dag_run.task("wait", about(view="/view?id=k-1"), started=False)
+    own = Run().task("kickoff", about(view="/view?id=k-1"))
     client = client_of(app)
-    wait_until(lambda: SECRET in client.get(dag_run.page("kickoff", end="/fragment")).text, "the status")
-    assert len(service.requests) == 3
+    wait_until(lambda: SECRET in client.get(own.page("kickoff", end="/fragment")).text, "the run that started it")
+    text = client.get(dag_run.page("wait", end="/fragment")).text
+    assert (SECRET in text, "does not say which DAG started it" in text) == (False, True)
+
+
+@pytest.mark.row("A33")
+@pytest.mark.parametrize("meta", [None, {}, {"team": "news"}])
+def test_a33_an_execution_that_no_dag_has_started_is_shown_to_a_run_that_polls_it(
+    app: FastAPI, dag_run: Run, service: FaultServer, meta: Json | None
+) -> None:
+    service.on("GET /executions/k-1", {**DETAILS, "meta": meta})
+    dag_run.task("wait", about(view="/view?id=k-1"), started=False)
+    client = client_of(app)
+    wait_until(lambda: SECRET in client.get(dag_run.page("wait", end="/fragment")).text, "the execution")
+
+
+@pytest.mark.row("A33")
+def test_a33_a_run_that_polls_what_a_deployment_without_details_runs_sees_it(app: FastAPI, dag_run: Run) -> None:
+    dag_run.task("wait", about(), started=False)
+    client = client_of(app)
+    wait_until(lambda: SECRET in client.get(dag_run.page("wait", end="/fragment")).text, "the status")
+
+
+@pytest.mark.row("A33")
+@pytest.mark.parametrize("listed", [["k-1"], None, "k-1 k-2"])
+def test_a33_an_own_execution_lends_no_id_to_another_that_is_polled_in_its_name(
+    app: FastAPI, dag_run: Run, service: FaultServer, listed: object
+) -> None:
+    """Such as `CrewStatusSensor(kickoff_id="of another DAG", execution_id="of this DAG")`."""
+    mine = {**DETAILS, "output": "of this DAG", "kickoff_ids": listed, "meta": {"airflow": {"dag_id": dag_run.dag_id}}}
+    service.on("GET /status/k-2", Reply(body={"status": "running", "current_task": SECRET}, headers=CREW_VIEW))
+    service.on("GET /executions/k-1", {**mine, "state": "running"}, Reply(status=404, body={}), mine)
+    dag_run.task("kickoff", about(view="/view?id=k-1")).task("wait", about("k-1", "k-2"), started=False)
+    client, seen = client_of(app), [""]
+
+    def are_asked_again() -> bool:
+        seen.append(client.get(dag_run.page("wait", end="/fragment")).text)
+        return len(service.requests) == 4
+
+    wait_until(are_asked_again, "details, a refusal, the status, and details again")
+    assert service.requests[2].target == "/status/k-2"
+    assert [text for text in seen if SECRET in text] == []
+
+
+@pytest.mark.parametrize("answer", NO_DETAILS.values(), ids=NO_DETAILS)
+def test_a_gateway_that_passes_the_specified_endpoints_alone_and_names_the_page_shows_the_status(
+    app: FastAPI, dag_run: Run, service: FaultServer, answer: Reply
+) -> None:
+    service.on("GET /executions/k-1", answer)
+    service.on("GET /status/k-1", Reply(body=STATUS, headers=CREW_VIEW))
+    dag_run.task("kickoff", about()).task("wait", about(), started=False)
+    client = client_of(app)
+    for task_id in ("kickoff", "wait"):
+        page = dag_run.page(task_id, end="/fragment")
+        wait_until(lambda page=page: SECRET in client.get(page).text, "the status")  # type: ignore[misc]
+    assert len(service.requests) <= 4
 
 
 @pytest.mark.parametrize("index", [str(10**30), str(2**63), "9" * 5_000, "1_0x"])

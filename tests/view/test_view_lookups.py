@@ -14,7 +14,7 @@ from faults.server import FaultServer
 from faults.wire import Reply
 from viewed_run import Run, about
 
-from airflow_crew_provider.view.execution import Seen, Target
+from airflow_crew_provider.view.execution import Seen, Target, of_dag
 from airflow_crew_provider.view.lookups import Made, Shared
 from scripts.stack.waiting import PATIENCE, wait_until
 
@@ -145,15 +145,19 @@ def test_a30_an_owner_whose_look_ups_hang_leaves_the_others_their_threads() -> N
 @pytest.mark.row("A30")
 def test_a30_a_page_of_the_same_facts_is_made_once_however_many_look() -> None:
     made: list[int] = []
+    all_ask = threading.Event()
 
     def make() -> int:
-        time.sleep(0.05)  # so that the others ask meanwhile
+        assert all_ask.wait(PATIENCE)
         made.append(1)
         return len(made)
 
     async def look() -> list[int]:
         pages: Made[str, int] = Made(threads=2, most=2)
-        first = await asyncio.gather(*(pages.of("a", {"state": "running"}, make) for _ in range(VIEWERS)))
+        asking = [asyncio.ensure_future(pages.of("a", {"state": "running"}, make)) for _ in range(VIEWERS)]
+        await asyncio.sleep(0)  # each has begun
+        all_ask.set()
+        first = await asyncio.gather(*asking)
         again = [await pages.of("a", {"state": state}, make) for state in ("running", "completed", "completed")]
         return [*set(first), *again]
 
@@ -201,7 +205,7 @@ def test_a_deployment_that_is_down_is_said_to_be_with_what_was_known(
 
     def says_so() -> bool:
         text = client.get(dag_run.page("kickoff", end="/fragment")).text
-        return "The deployment does not answer." in text and "1 of 3" in text
+        return "The deployment does not respond." in text and "1 of 3" in text
 
     wait_until(says_so, "the page says that the deployment is down")
 
@@ -223,11 +227,32 @@ def test_a_deployment_without_details_is_asked_for_its_status_in_their_place(
     server.on("GET /status/k-1", RUNNING)
     target = Target("crew_default", "k-1", "k-1", "/view?id=k-1")
     seen: Seen | None = None
-    for _ in range(3):
+    for _ in range(5):
         before = len(server.requests)
         seen = deployment.look_up(target, seen)
         assert len(server.requests) == before + 1
+    assert [each.target.split("/")[1] for each in server.requests] == ["executions", "status"] * 2 + ["executions"]
     assert seen
     assert seen.found
     assert (seen.found["state"], seen.problem) == ("running", "")
     assert seen.found["unknown"]
+
+
+@pytest.mark.row("A33")
+def test_a33_which_dag_has_started_an_execution_stays_known_where_details_are_refused_later(
+    server: FaultServer, connect: object
+) -> None:
+    from airflow_crew_provider.view import deployment
+
+    connect(server.url)  # type: ignore[operator]
+    details = {"state": "running", "meta": {"airflow": {"dag_id": "other"}}}
+    server.on("GET /executions/k-1", details, Reply(status=404, body={}))
+    server.on("GET /status/k-1", RUNNING)
+    seen: Seen | None = None
+    for _ in range(4):
+        seen = deployment.look_up(Target("crew_default", "k-1", "k-1", "/view?id=k-1"), seen)
+        assert seen.found
+        shown = of_dag(seen, "mine", is_own=True)
+        assert shown
+        assert (shown.is_elsewhere, shown.found) == (True, None)
+    assert server.sent("GET /status/k-1")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from typing import Any
 
@@ -67,12 +68,18 @@ def details_of(text: str) -> Json:
     usage = {"total_tokens": 5, "cost_usd": 0.1, "by_model": {text: {"total_tokens": 5}}}
     task = dict.fromkeys(("task_id", "name", "agent", "state", "started_at", "output"), text)
     names = ("task_id", "asked_at", "question", "draft", "output_sha256", "outcome", "human_feedback", "by")
+    step = dict.fromkeys(("kind", "name", "agent", "state", "started_at", "arguments", "result"), text)
+    task["steps"] = [  # type: ignore[assignment]
+        {**step, "number": 1, "usage": usage, "seconds": text, "from_journal": True, "cut": True},
+        {**step, "number": text, "kind": "model", "state": "running", "started_at": "2026-11-20T12:00:00+00:00"},
+    ]
     asked = {**dict.fromkeys(names, text), "number": text, "outcomes": [text], "decided_at": None, "is_approve": False}
     asked |= {"output_sha256": output_sha256(text)}
     decided = {**asked, "decided_at": "2026-11-20T12:00:00+00:00", "edited": True, "draft": f"{text}\n\nmore"}
     decided |= {"output_sha256": output_sha256(f"{text}\n\nmore")}
     return {
         **dict.fromkeys(("execution_id", "crew", "dialect", "created_at", "ended_at", "error", "output"), text),
+        **{"continued_from": text, "chain_usage": usage},
         **{
             "state": "completed",
             "kickoff_ids": [text],
@@ -260,6 +267,16 @@ def test_a31_over_another_text_than_the_one_that_was_decided_on_the_one_that_the
 
 
 @pytest.mark.row("A31")
+def test_a31_a_decision_that_was_not_taken_does_not_stand_in_place_of_the_one_that_was() -> None:
+    told = {"number": 1, "task_id": "draft_task", "draft": DRAFTS[0], "output_sha256": output_sha256(DRAFTS[0])}
+    told |= {"is_approve": False, "by": "bob", "human_feedback": "No.", "decided_at": "2026-11-25T01:00:00+00:00"}
+    [shown] = with_decisions(of_details({"state": "running", "rounds": [told]}), [decision(DRAFTS[0], approve=True)])[
+        "rounds"
+    ]
+    assert (shown["is_approve"], shown["who"], shown["human_feedback"]) == (False, "bob", "No.")
+
+
+@pytest.mark.row("A31")
 def test_a31_a_decision_that_airflow_did_not_keep_stands_over_no_other_text() -> None:
     html = rendered({**details_of("x"), "rounds": [round_of(1, DRAFTS[0], **SAID) | {"draft": "Send money."}]})
     assert [each in html for each in ("Send money.", "Approved", "Rita", "so it is not shown here")] == [
@@ -286,6 +303,8 @@ def large(piece: str, count: int) -> tuple[Json, list[Json]]:
     text = piece * (70_000 // len(piece))
     drafts = [f"{number} {text}" for number in range(count)]
     task = dict.fromkeys(("task_id", "name", "agent", "state", "started_at", "output"), text)
+    step = dict.fromkeys(("kind", "name", "agent", "state", "started_at", "arguments", "result"), text)
+    task["steps"] = [{**step, "number": number, "from_journal": True} for number in range(60)]  # type: ignore[assignment]
     details = {
         **dict.fromkeys(("crew", "created_at", "ended_at", "error", "output", "current_task"), text),
         **{"state": "completed", "tasks": [{**task, "output": f"{number}{text}"} for number in range(count)]},
@@ -304,11 +323,20 @@ def test_a30_a_page_has_less_than_a_megabyte_and_takes_less_than_a_fifth_of_a_se
     details |= {"state": state}
     found = of_details(details)
     facts = Facts("k-1", "e-1", "crew_default", Seen(found), decisions if state == "completed" else [])
-    page.fragment(facts)
-    began = time.thread_time()
-    html = page.fragment(facts)
-    assert time.thread_time() - began < 0.2 * FACTOR
-    assert len(html.encode()) < 1_000_000
+    assert cpu_of(lambda: page.fragment(facts)) < 0.2 * FACTOR
+    assert len(page.fragment(facts).encode()) < 1_000_000
+
+
+def cpu_of(work: Callable[[], object]) -> float:
+    """Return the seconds of CPU that work takes by itself: the least of three, without what a process collects."""
+    took = []
+    gc.disable()
+    for _ in range(3):
+        began = time.thread_time()
+        work()
+        took.append(time.thread_time() - began)
+    gc.enable()
+    return min(took)
 
 
 TABLES = ["|" + "a|" * 120 + "\n|" + "-|" * 120 + "\n" + "|a\n" * 200, "a|" * 500 + "\n" + "-|" * 500 + "\na\n" * 100]
@@ -317,9 +345,9 @@ TABLES = ["|" + "a|" * 120 + "\n|" + "-|" * 120 + "\n" + "|a\n" * 200, "a|" * 50
 @pytest.mark.row("A30")
 @pytest.mark.parametrize("text", [*TABLES, "[" * 20_000, "1. a\n" * 4_000, "![](" * 5_000, "**a** " * 3_000])
 def test_a30_markdown_that_would_be_slow_or_huge_is_shown_as_it_stands(text: str) -> None:
-    began = time.thread_time()
-    html = rendered({"state": "completed", "output": text})
-    assert time.thread_time() - began < 0.2 * FACTOR
+    details = {"state": "completed", "output": text}
+    assert cpu_of(lambda: rendered(details)) < 0.2 * FACTOR
+    html = rendered(details)
     assert len(html) < 300_000
     assert '<div class="text">' in html
 
@@ -342,19 +370,67 @@ def test_a30_of_300_000_inputs_the_first_are_shown() -> None:
 @pytest.mark.parametrize("bad", [5, 2**64, -1, 1e300, True, "5", [5], {"a": 5}, "x" * 100_000])
 def test_what_cannot_be_read_tells_less_and_ends_nothing(bad: Any) -> None:
     names = ("left_out", "completed_tasks", "total_tasks", "current_task", "work_seconds", "usage", "meta", "output")
-    task = dict.fromkeys(("state", "name", "seconds", "usage", "output", "started_at"), bad)
+    task = dict.fromkeys(("state", "name", "seconds", "usage", "output", "started_at", "steps"), bad)
+    step = dict.fromkeys(("number", "kind", "name", "state", "seconds", "usage", "arguments", "result", "cut"), bad)
     asked = dict.fromkeys(("number", "draft", "task_id", "asked_at", "decided_at", "by", "is_approve"), bad)
-    html = rendered({**dict.fromkeys(names, bad), "state": "running", "tasks": [task], "rounds": [asked]}, [asked])
+    html = rendered(
+        {**dict.fromkeys(names, bad), "state": "running", "tasks": [task, {"steps": [step, bad]}], "rounds": [asked]},
+        [asked],
+    )
     assert "Running" in html
     assert len(html) < 200_000
     assert "Running" in rendered({"state": "running"})
+
+
+def step_of(number: int, **more: Any) -> Json:
+    said = {"number": number, "kind": "tool", "name": "send_mail", "agent": "Writer", "state": "done", "seconds": 0.25}
+    return {**said, "arguments": '{"to": "ann"}', "result": '"sent"', "from_journal": False, "cut": False, **more}
+
+
+def test_a_task_shows_its_steps_folded_and_marks_what_is_special() -> None:
+    used = {"total_tokens": 1204}
+    model = step_of(1, kind="model", name="gpt-4o", agent="Manager", seconds=2.5, usage=used, from_journal=True)
+    lost = step_of(3, state="unknown", result=None, seconds=None, cut=True)
+    task = {"task_id": "write", "agent": "Writer", "state": "running", "steps": [model, step_of(2), lost]}
+    html = rendered({"state": "running", "tasks": [task]})
+    assert re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html.partition('<ol class="steps"')[2])).startswith(
+        ' aria-label="Steps"> 1 gpt-4o model · Manager from journal 1,204 tokens · 2.5 s Newest message'
+    )
+    assert html.count("<pre") == 5
+    assert ("250 ms" in html, "outcome unknown" in html, "only the beginning" in html) == (True, True, True)
+    assert html.count(" · Writer") == 0, "the agent of the task"
+    assert "3 steps" in html
+
+
+def test_of_more_steps_than_are_promised_the_newest_are_shown() -> None:
+    tasks = [{"task_id": str(place), "steps": [step_of(place * 40 + each) for each in range(40)]} for place in range(3)]
+    found = of_details({"state": "running", "tasks": tasks})
+    assert [len(task["steps"]) for task in found["tasks"]] == [0, 10, 40]
+    assert found["tasks"][1]["steps"][0]["number"] == 70
+
+
+def test_of_a_deployment_without_steps_nothing_is_said_of_them() -> None:
+    live = {"state": "running", "tasks": [{"task_id": "write", "state": "completed"}]}
+    html = rendered(live)
+    assert "step" not in html.lower()
+    assert "continues" not in html
+
+
+def test_an_execution_that_continues_another_says_so_and_what_they_used_together() -> None:
+    used = {"usage": {"total_tokens": 1}, "chain_usage": {"total_tokens": 1111, "cost_usd": 0.5}}
+    html = rendered({"state": "running", "continued_from": "e-0", **used})
+    assert "failed in execution <code>e-0</code>" in html
+    assert "<b>1,111 tokens · $0.5000</b> with what it continues" in html
 
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Any]:
     local = pytest.importorskip("crew_service.local", reason="needs the crew service")
     tasks = [
-        {"id": "research", "agent": "Researcher", "output": "Some *notes*"},
+        {
+            **{"id": "research", "agent": "Researcher", "output": "Some *notes*"},
+            "steps": [{"tool": "search_web", "arguments": {"query": "{topic}"}, "result": "<b>found</b>"}],
+        },
         {"id": "write", "agent": "Writer", "human_input": True, "output": DRAFTS[0], "revised": DRAFTS[1]},
     ]
     with local.running_service(scenario={"inputs": ["topic"], "tasks": tasks}) as service:
@@ -371,14 +447,15 @@ def test_the_real_service_tells_tasks_drafts_inputs_and_the_link(
     dag_run.task("kickoff", about(kickoff_id, view=f"/view?id={kickoff_id}"))
     dag_run.task("review", about(kickoff_id), state="awaiting_input")
     dag_run.asks("review")
-    wanted = ["Waits for a person", "A person is asked", "Researcher", "Some *notes*", DRAFTS[0], "<dd>tea</dd>"]
+    wanted = ["search_web", "{&#34;query&#34;: &#34;tea&#34;}", "&#34;&lt;b&gt;found&lt;/b&gt;&#34;"]
+    wanted += ["Waits for a person", "A person is asked", "Researcher", "Some *notes*", DRAFTS[0], "<dd>tea</dd>"]
     wanted += [f'href="{service.url}/view?id={kickoff_id}"', "/tasks/review/required_actions"]
     deadline, text = time.monotonic() + PATIENCE, ""
     while missing := [each for each in wanted if each not in text]:
         assert time.monotonic() < deadline, missing
         time.sleep(0.1)
         text = client.get(dag_run.page("kickoff", end="/fragment")).text
-    assert "This deployment does not tell" not in text
+    assert "This deployment does not report" not in text
 
 
 def test_the_overview_of_a_mapped_run_has_the_labels_and_asks_no_deployment(

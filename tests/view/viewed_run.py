@@ -42,9 +42,19 @@ class Run:
             self.dag_run_id = session.scalar(select(DagRun.id).where(DagRun.dag_id == self.dag_id))
 
     def task(
-        self, task_id: str, about: Json | None = None, map_index: int = -1, *, recorded: bool = True, **values: Any
+        self,
+        task_id: str,
+        about: Json | None = None,
+        map_index: int = -1,
+        *,
+        recorded: bool = True,
+        started: bool = True,
+        **values: Any,
     ) -> Run:
-        """Add a task instance, and what it has pushed and recorded about its execution."""
+        """Add a task instance, and what it has pushed and recorded about its execution.
+
+        :param started: whether the task has started the execution, as a kickoff does; else it polls, as a sensor does
+        """
         from airflow.models.taskinstance import TaskInstance
         from airflow.utils.session import create_session
         from sqlalchemy import insert
@@ -55,10 +65,10 @@ class Run:
         if about is not None:
             self.push(task_id, EXECUTION_KEY, about, map_index, region_id=values.get("region_id"))
         if about is not None and recorded:
-            self.record(about)
+            self.record(about, started)
         return self
 
-    def record(self, about: Json) -> None:
+    def record(self, about: Json, started: bool) -> None:
         """Record an execution as a task of this package does."""
         from airflow.models.variable import Variable
         from airflow.utils.session import create_session
@@ -66,7 +76,7 @@ class Run:
 
         from airflow_crew_provider.compat.execution_record import ExecutionRecord
 
-        record = ExecutionRecord.of(self.dag_id, self.run_id, about)
+        record = ExecutionRecord.of(self.dag_id, self.run_id, about, is_own=started)
         with create_session(scoped=False) as session:
             if session.scalar(select(Variable.key).where(Variable.key == record.key)) is None:
                 session.add(Variable(key=record.key, val=json.dumps(vars(record))))

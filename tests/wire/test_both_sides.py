@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 
 from airflow_crew_provider.api import answers, endpoints, status
 from airflow_crew_provider.api.answers import Draft
-from airflow_crew_provider.flows import webhooks
+from airflow_crew_provider.inbox import flow_webhooks as webhooks
 from airflow_crew_provider.inbox.messages import pending_execution
 from airflow_crew_provider.models import Execution, output_sha256
 from airflow_crew_provider.review import drafts as draft_text

@@ -41,12 +41,12 @@ function announce() {
 }
 
 function replace(html) {
-  const open = new Set([...crew.querySelectorAll("details[open][id]")].map((each) => each.id));
+  const open = new Map([...crew.querySelectorAll("details[id]")].map((each) => [each.id, each.open]));
   const scrolled = new Map([...crew.querySelectorAll("details[id] .box")].map((box) => [box.closest("details").id, box.scrollTop]));
   const active = document.activeElement?.closest("#crew a, #crew summary"), focused = active && nameOf(active);
   const fresh = new DOMParser().parseFromString(html, "text/html");
   crew.replaceChildren(...(fresh.getElementById("crew") ?? fresh.body).childNodes);
-  for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+  for (const [id, was] of open) document.getElementById(id)?.toggleAttribute("open", was);
   for (const [id, top] of scrolled) { const box = document.getElementById(id)?.querySelector(".box"); if (box) box.scrollTop = top; }
   if (focused) [...crew.querySelectorAll("a, summary")].find((each) => nameOf(each) === focused)?.focus({ preventScroll: true });
   localize();

@@ -10,10 +10,10 @@ from typing import Any
 from crewai import Agent, Crew, Task
 from crewai.agents.parser import AgentAction, AgentFinish
 
-from crew_service.engine.crew import Progress, StepDone
+from crew_service.crewai import journal
+from crew_service.engine.crew import LONGEST_IN_STEP, Progress, StepDone
 
 Callback = Callable[[Any], Any]
-LONGEST = 10_000  # characters of one field of a step; a tool may return a book
 
 
 def callbacks_of(crew: Crew, task: Task) -> list[Callback]:
@@ -23,9 +23,13 @@ def callbacks_of(crew: Crew, task: Task) -> list[Callback]:
 
 
 def call(callback: Callback, argument: Any) -> None:
-    result = callback(argument)
-    if inspect.iscoroutine(result):
-        asyncio.run(result)
+    try:
+        result = callback(argument)
+        if inspect.iscoroutine(result):
+            asyncio.run(result)
+    except Exception as error:
+        journal.note_outside(error)
+        raise
 
 
 def listen_to_steps(crew: Crew, report: Callable[[Progress], None]) -> None:
@@ -36,6 +40,8 @@ def listen_to_steps(crew: Crew, report: Callable[[Progress], None]) -> None:
 
 def _listener(own: Callback | None, report: Callable[[Progress], None]) -> Callback:
     def step(answer: Any) -> None:
+        if journal.is_replaying():  # both have heard of it
+            return
         if isinstance(answer, AgentAction | AgentFinish):  # not the bare result that CrewAI reports before the action
             report(_step(answer))
         if own:
@@ -46,10 +52,10 @@ def _listener(own: Callback | None, report: Callable[[Progress], None]) -> Callb
 
 def _step(answer: AgentAction | AgentFinish) -> StepDone:
     if isinstance(answer, AgentFinish):
-        return StepDone(thought=answer.thought[:LONGEST], result=str(answer.output)[:LONGEST])
+        return StepDone(thought=answer.thought[:LONGEST_IN_STEP], result=str(answer.output)[:LONGEST_IN_STEP])
     return StepDone(
-        thought=answer.thought[:LONGEST],
+        thought=answer.thought[:LONGEST_IN_STEP],
         tool=answer.tool,
-        tool_input=str(answer.tool_input)[:LONGEST],
-        result=(answer.result or "")[:LONGEST],
+        tool_input=str(answer.tool_input)[:LONGEST_IN_STEP],
+        result=(answer.result or "")[:LONGEST_IN_STEP],
     )

@@ -1,6 +1,7 @@
 """Messages between the service and a crew's process: JSON objects, one a line, over a socket.
 
-A line that is no JSON object is what a process wrote while it was killed; it is dropped.
+A line that is no JSON object is what a process wrote while it was killed; it is dropped. The engine's records cross as
+the fields of their dataclass, with its name.
 """
 
 from __future__ import annotations
@@ -8,12 +9,34 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from dataclasses import asdict
 from typing import Any
+
+from crew_service.engine.crew import (
+    Completed,
+    Job,
+    JournalEntry,
+    PendingReview,
+    Progress,
+    ReviewDecision,
+    Round,
+    Step,
+    StepDone,
+    StepsReplayed,
+    TaskDone,
+    TaskStarted,
+    TokensUsed,
+)
 
 LINK_CLOSED = 98  # the exit code of a process whose crew has closed its end of the socket
 LARGEST = 64 * 1024 * 1024  # bytes in one message; a crew's output is text that people read
+UNBORN = "unborn"  # the message of a process that the machine had nothing left for, before it has done anything
 
 Message = dict[str, Any]
+
+PROGRESS = {kind.__name__: kind for kind in (TaskStarted, StepDone, TaskDone, TokensUsed, Step, StepsReplayed)}
+OF_JOB = ("execution_id", "inputs", "done", "restore_from", "steps")  # as they are
+OUTCOMES = {kind.__name__: kind for kind in (Completed, PendingReview)}
 
 
 class MessageTooLarge(Exception):
@@ -73,3 +96,35 @@ def _parsed(line: bytes) -> Message | None:
     except ValueError:
         return None
     return message if isinstance(message, dict) else None
+
+
+# --- records ---
+
+
+def packed(record: Progress | JournalEntry | Completed | PendingReview) -> Message:
+    return {"type": type(record).__name__, **vars(record)}
+
+
+def unpacked(message: Message) -> Any:
+    """Read a progress, an outcome or an entry of a journal; None for messages of another type."""
+    kind = {**PROGRESS, **OUTCOMES, JournalEntry.__name__: JournalEntry}.get(message["type"])
+    return kind(**{name: value for name, value in message.items() if name != "type"}) if kind else None
+
+
+def is_awaited(progress: Progress) -> bool:
+    """Whether the crew goes on only when it is stored."""
+    return bool(getattr(progress, "is_awaited", False))
+
+
+def job_message(job: Job) -> Message:
+    gate = asdict(job.gate) if job.gate else None
+    return {**{name: getattr(job, name) for name in OF_JOB}, "gate": gate}
+
+
+def job_from(message: Message) -> Job:
+    gate = decision_from(message["gate"]) if message["gate"] else None
+    return Job(**{name: message[name] for name in OF_JOB}, gate=gate)
+
+
+def decision_from(fields: Message) -> ReviewDecision:
+    return ReviewDecision(**{**fields, "rounds": tuple(Round(**each) for each in fields["rounds"])})

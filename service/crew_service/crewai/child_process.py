@@ -9,36 +9,39 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import errno
 import os
-import queue
 import signal
 import socket
 import sys
 import threading
 import time
 import traceback
+from collections import deque
 from typing import Any, NoReturn
 
 from crew_service import tracing
 from crew_service.crewai import (
+    channel,
     description,
     feedback,
     internals,
+    journal,
     loading,
-    output_files,
+    open_tools,
     process_tree,
-    serialization,
     task_outputs,
 )
-from crew_service.crewai.channel import LINK_CLOSED, Channel, Message
+from crew_service.crewai.channel import LINK_CLOSED, UNBORN, Channel, Message
 from crew_service.crewai.crew_run import CrewRun
 from crew_service.crewai.description import named_tasks
 from crew_service.crewai.errors import Fatal, UnsupportedCrew
 from crew_service.crewai.flow_run import FlowRun
 from crew_service.crewai.flow_source import FlowSource
-from crew_service.crewai.json_crew import JsonCrew
-from crew_service.engine.crew import CrewFailed, Job, PendingReview, Progress, Report, TaskDone
-from crew_service.engine.printed import secrets_of
+from crew_service.crewai.loading import JsonCrew
+from crew_service.engine.crew import CrewFailed, Job, PendingReview, Progress, Report
+from crew_service.engine.printed import masked, secrets_of
+from crew_service.engine.tool_rules import ToolRule
 
 CHECKED = 1.0  # seconds between two checks of the link
 LAST_WORDS = 5.0  # seconds that a process has after its outcome, for what it registered to be done at exit
@@ -51,8 +54,8 @@ class ServiceConnection:
         self._channel = Channel(link)
         self._pid = os.getpid()
         self._descriptor, self._inode = link.fileno(), _inode(link.fileno())
-        self._acknowledged: queue.Queue[Message] = queue.Queue()
-        self._asking = threading.Lock()
+        self._unstored: deque[threading.Event] = deque()  # of those that wait, oldest first
+        self._sending = threading.Lock()
         self._over = False
 
     @property
@@ -62,22 +65,35 @@ class ServiceConnection:
 
     def request(self) -> Message:
         self._channel.send({"type": "born", "pid": os.getpid()})
-        request = self._channel.receive()
-        if request is None:
-            raise SystemExit("the service is gone")
-        threading.Thread(target=self._listen, name="crew-service", daemon=True).start()
-        threading.Thread(target=self._watch, name="crew-service-link", daemon=True).start()
+        request = self._received()
+        if kept := request.get("journal"):
+            kept["entries"] = [self._received() for _ in range(kept["entries"])]
+        try:
+            threading.Thread(target=self._listen, name="crew-service", daemon=True).start()
+            threading.Thread(target=self._watch, name="crew-service-link", daemon=True).start()
+        except RuntimeError:  # nothing of the crew has run yet
+            self._channel.send({"type": UNBORN, "errno": errno.EAGAIN})
+            raise
         return request
 
+    def _received(self) -> Message:
+        message = self._channel.receive()
+        if message is None:
+            raise SystemExit("the service is gone")
+        return message
+
     def report(self, progress: Progress) -> None:
-        """Send progress; a finished task is stored by the service before the crew goes on."""
+        """Send progress; a finished task, for example, is stored by the service before the crew goes on."""
         if not self.is_mine:  # where other threads' locks are held for ever
             return
-        with self._asking:
+        stored = threading.Event() if channel.is_awaited(progress) else None
+        with self._sending:
             self._check_link()
-            self._channel.send(serialization.packed(progress))
-            if isinstance(progress, TaskDone):
-                self._acknowledged.get()
+            if stored:
+                self._unstored.append(stored)
+            self._channel.send(channel.packed(progress))
+        if stored:
+            stored.wait()
 
     def answer(self, message: Message) -> None:
         self._over = True
@@ -85,8 +101,8 @@ class ServiceConnection:
         self._channel.send(message)
 
     def _listen(self) -> None:
-        while (message := self._channel.receive()) is not None:
-            self._acknowledged.put(message)
+        while self._channel.receive() is not None:
+            self._unstored.popleft().set()
         if self._over:
             time.sleep(LAST_WORDS)
         os.killpg(0, signal.SIGKILL)
@@ -145,7 +161,7 @@ def _answer(service: ServiceConnection, request: Message) -> Message:
         failure = error
         if not isinstance(error, CrewFailed | Fatal):
             with contextlib.suppress(BaseException):  # the streams may be anything by now
-                traceback.print_exc()
+                sys.stderr.write(_told(traceback.format_exc()))
         return _failed(error)
     finally:
         if not service.is_mine:
@@ -154,7 +170,13 @@ def _answer(service: ServiceConnection, request: Message) -> Message:
 
 def _failed(error: BaseException) -> Message:
     kind = "" if isinstance(error, CrewFailed | Fatal) else f"{type(error).__name__}: "
-    return {"type": "failed", "error": f"{kind}{error}"}
+    refused, unanswered = journal.blame(error)
+    return {"type": "failed", "error": _told(f"{kind}{error}"), "refused": refused, "unanswered": unanswered}
+
+
+def _told(text: str) -> str:
+    """Mask what only this process knows: the service does not read the variables of the crew's `.env`."""
+    return masked(text, secrets_of(os.environ))
 
 
 def _end_copy(failure: BaseException | None) -> NoReturn:
@@ -180,24 +202,37 @@ def _flush() -> None:
 
 
 def _done(service: ServiceConnection, request: Message) -> Message:
+    report: Report = service.report
+    if kept := request.get("journal"):  # before the crew's own modules make classes and instances
+        entries = map(channel.unpacked, kept["entries"])
+        rules = [ToolRule(*rule) for rule in kept["rules"]]
+        report = journal.start(entries, request["job"]["steps"], rules, service)
     try:
         served = loading.build(request["target"])
         described = description.describe(served)
     except UnsupportedCrew as refusal:
-        return {"type": "refused", "reason": str(refusal)}
+        return {"type": "refused", "reason": _told(str(refusal))}
     except BaseException as error:
         if "job" not in request:
             raise
-        return {"type": "refused", "reason": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+        reason, trace = _told(f"{type(error).__name__}: {error}"), _told(traceback.format_exc())
+        return {"type": "refused", "reason": reason, "trace": trace}
     if "edit" in request:
         return {"type": "checked", "problem": _edit_problem(served, **request["edit"])}
     if "job" not in request:
+        described["can_record"] = internals.can_record()
         # With the variables of its `.env`, which the service does not read.
         return {"type": "description", "described": described, "secrets": secrets_of(os.environ)}
+    if kept and not isinstance(served, FlowSource):
+        open_tools.check(served.crew if isinstance(served, JsonCrew) else served, rules, described["tools"])
+    internals.watch_failures(journal.note_left)
     internals.let_interruptions_through()
     internals.refuse_terminal(feedback.refuse)
-    internals.watch_files(output_files.check)
-    return serialization.packed(_run_of(served, serialization.job_from(request["job"]), service.report).run())
+    internals.refuse_console(feedback.refuse_console)
+    internals.watch_files(task_outputs.check_path)
+    outcome = _run_of(served, channel.job_from(request["job"]), report).run()
+    journal.tell()
+    return channel.packed(outcome)
 
 
 def _edit_problem(served: loading.Served, task_id: str, state: dict[str, Any], text: str) -> str | None:

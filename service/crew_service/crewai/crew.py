@@ -5,25 +5,29 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from typing import Any, Literal
 
 from crew_service import tracing
-from crew_service.crewai import serialization
-from crew_service.crewai.channel import LINK_CLOSED, Message
+from crew_service.crewai import channel, project
+from crew_service.crewai.channel import LINK_CLOSED, UNBORN, Message
+from crew_service.crewai.errors import UnsupportedCrew
 from crew_service.crewai.process_pool import CrewProcess, ProcessPool, ProcessPoolClosed
+from crew_service.engine import tool_rules
 from crew_service.engine.crew import (
     BadTarget,
     Cancellation,
     Cancelled,
     Completed,
     CrewFailed,
+    CrewKilled,
     Job,
     PendingReview,
     Report,
-    TaskDone,
     TaskInfo,
 )
-from crew_service.engine.printed import Printed
+from crew_service.engine.printed import masked
+from crew_service.engine.tool_rules import ONCE, BadRule, JournalOptions, ToolRule
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +35,6 @@ PROCESSES = ProcessPool()  # one for all crews of the service: it knows none of 
 BATCH = 0.2  # seconds between two checks of a job's cancellation
 LOADING = 120.0  # seconds for the modules of a target to be imported when the service starts
 CHECKING = 60.0  # seconds for the model and the guardrail of a task to look at an edited answer
-CHECKS = threading.BoundedSemaphore(2)
 LONGEST_TRACE = 10_000  # characters
 LONGEST = 1_000  # characters of what is wrong with a target; a validation can say a lot
 
@@ -39,44 +42,90 @@ LONGEST = 1_000  # characters of what is wrong with a target; a validation can s
 class CrewAICrew:
     isolation: Literal["process"] = "process"
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, options: JournalOptions) -> None:
         self._target = target
+        self._rules = _rules(target, options)
         description, self._secrets = _description(target)
+        self._tools: list[list[str]] = description["tools"]  # the names of each
+        self._knows_all_tools: bool = description["knows_all_tools"]
+        self._keeps_journal = options.is_kept and description["can_record"]
+        if problem := self._problem(options):
+            raise BadTarget(f"The crew {target!r} cannot be served: {problem}")
+        for rule in self._rules:
+            if not (rule.is_common or any(map(rule.matches, self._tools))):
+                log.warning("the rule %s is for a tool that is known only when a task runs; check its name", rule)
+        if options.is_kept and not self._keeps_journal:
+            log.warning("no journal is kept with CrewAI %s: a task that is killed repeats its calls", version("crewai"))
         self.kind: Literal["crew", "flow"] = description["kind"]
         self.inputs: list[str] = description["inputs"]
         self.required: list[str] = description["required"]
         self.tasks = [TaskInfo(**task) for task in description["tasks"]]
 
+    @property
+    def has_once(self) -> bool:
+        return any(rule.rule == ONCE for rule in self._rules)
+
+    def has_tool(self, rule: ToolRule) -> bool:
+        """Whether a tool may have that name; some are known only when a task runs."""
+        return not self._knows_all_tools or any(map(rule.matches, self._tools))
+
+    def _problem(self, options: JournalOptions) -> str | None:
+        """Return why its rules cannot be kept, as the end of a sentence."""
+        once = next((rule for rule in self._rules if rule.rule == ONCE), None)
+        if once and options.is_kept and not self._keeps_journal:
+            return f"its rule {once} cannot be kept with CrewAI {version('crewai')}, which calls tools in another way."
+        known = self._tools if self._knows_all_tools else None
+        return tool_rules.problem(self._rules, known, is_kept=options.is_kept)
+
     def run(self, job: Job, report: Report) -> Completed | PendingReview:
         job.printed.hide(self._secrets)
         with PROCESSES.worker(job.printed.add) as worker:
-            worker.send({"target": self._target, "job": serialization.job_message(job), "trace": tracing.carrier()})
-            for message in _messages(worker, job.cancelled):
+            self._begin(worker, job)
+            for message in self._messages(worker, job):
                 if message["type"] == "refused":
                     raise _not_loaded(job, message)
-                record = serialization.unpacked(message)
+                record = channel.unpacked(message)
                 if isinstance(record, Completed | PendingReview):
                     worker.dismiss()
                     return record
                 if record is not None:
                     report(record)
-                if isinstance(record, TaskDone):
-                    worker.send({"type": "stored"})
+                    if channel.is_awaited(record):
+                        worker.send({"type": "stored"})
         raise CrewFailed("The crew's process ended before the crew was done.")
 
-    def edit_problem(self, task_id: str, state: dict[str, Any], text: str) -> str | None:
-        """Ask a process, since models and guardrails are the crew's own code; few at once, since each is a process."""
+    def _begin(self, worker: CrewProcess, job: Job) -> None:
+        """Send the job, and what its journal holds in messages of their own, since each may be large."""
+        recorded = job.recorded() if self._keeps_journal else []
+        request = {"target": self._target, "job": channel.job_message(job), "trace": tracing.carrier()}
+        if self._keeps_journal:
+            request["journal"] = {
+                "entries": len(recorded),
+                "rules": [[each.pattern, each.rule, each.is_common] for each in self._rules],
+            }
+        worker.send(request)
+        for entry in recorded:
+            worker.send(channel.packed(entry))
+
+    def _messages(self, worker: CrewProcess, job: Job) -> Iterator[Message]:
+        try:
+            yield from _messages(worker, job.cancelled)
+        except CrewKilled as killed:
+            if self._keeps_journal:
+                raise
+            raise CrewFailed(str(killed)) from None
+
+    def edit_problem(self, task_id: str, state: dict[str, Any], text: str, stopping: Cancellation) -> str | None:
+        """Ask a process, since models and guardrails are the crew's own code."""
         edit = {"task_id": task_id, "state": state, "text": text}
         try:
-            with CHECKS:
-                said = _asked({"target": self._target, "edit": edit}, "checked", seconds=CHECKING, take=_nowhere)
+            request = {"target": self._target, "edit": edit}
+            said = _asked(request, "checked", seconds=CHECKING, take=_nowhere, stopping=stopping)
         except (Cancelled, CrewFailed, ProcessPoolClosed) as error:
             problem: str | None = f"it cannot be checked now: {error}"
         else:
             problem = said.get("problem", said.get("reason"))
-        printed = Printed()
-        printed.hide(self._secrets)
-        return problem and _line(printed.masked(problem))
+        return problem and _line(masked(problem, self._secrets))
 
 
 def _nowhere(printed: bytes) -> None:
@@ -90,18 +139,36 @@ def _not_loaded(job: Job, message: Message) -> CrewFailed:
     return CrewFailed(message["reason"])
 
 
+def _rules(target: str, options: JournalOptions) -> tuple[ToolRule, ...]:
+    """Return the rules of its tools; those of the start win over those of its project."""
+    try:
+        return (*options.rules, *project.tool_rules(target))
+    except BadRule as problem:
+        where = "[tool.airflow-crew-service.tools] of its pyproject.toml"
+        raise BadTarget(f"The crew {target!r} cannot be served: in {where}, {problem}.") from None
+    except UnsupportedCrew as refusal:
+        raise BadTarget(f"The crew {target!r} cannot be served: {refusal}") from None
+
+
 def _description(target: str) -> tuple[Message, list[str]]:
     """Ask a process for the crew's inputs and tasks, and for secrets; whatever is wrong is a `BadTarget`."""
     try:
         said = _asked({"target": target}, "description", seconds=LOADING)
-    except (Cancelled, CrewFailed, ProcessPoolClosed) as error:
+    except (Cancelled, CrewFailed, ProcessPoolClosed, OSError) as error:
         raise BadTarget(f"The crew {target!r} cannot be loaded: {_line(str(error))}") from None
     if said["type"] == "refused":
         raise BadTarget(f"The crew {target!r} cannot be served: {said['reason']}")
     return said["described"], said["secrets"]
 
 
-def _asked(request: Message, answer: str, *, seconds: float, take: Callable[[bytes], None] | None = None) -> Message:
+def _asked(
+    request: Message,
+    answer: str,
+    *,
+    seconds: float,
+    take: Callable[[bytes], None] | None = None,
+    stopping: Cancellation | None = None,
+) -> Message:
     """Ask a process something about the crew; it answers, or refuses the crew."""
     limit = Cancellation()
     timer = threading.Timer(seconds, limit.set, [f"it takes more than {seconds:g} seconds"])
@@ -110,7 +177,7 @@ def _asked(request: Message, answer: str, *, seconds: float, take: Callable[[byt
     try:
         with PROCESSES.worker(take) as worker:
             worker.send(request)
-            for message in _messages(worker, limit):
+            for message in _messages(worker, limit, stopping or limit):
                 if message["type"] in (answer, "refused"):
                     worker.dismiss()
                     return message
@@ -123,10 +190,11 @@ def _line(text: str) -> str:
     return " ".join(text.split())[:LONGEST]
 
 
-def _messages(worker: CrewProcess, cancelled: Cancellation) -> Iterator[Message]:
+def _messages(worker: CrewProcess, *cancelled: Cancellation) -> Iterator[Message]:
     """Give what the process says to its end; the crew's failure and a sudden end are errors."""
     while True:
-        cancelled.raise_if_set()
+        for each in cancelled:
+            each.raise_if_set()
         try:
             message = worker.receive(BATCH)
         except TimeoutError:
@@ -135,9 +203,12 @@ def _messages(worker: CrewProcess, cancelled: Cancellation) -> Iterator[Message]
             return
         if message["type"] == "failed":
             worker.dismiss()
-            raise CrewFailed(message["error"])
+            raise CrewFailed(message["error"], refused=message["refused"], unanswered=message["unanswered"])
+        if message["type"] == UNBORN:
+            raise OSError(message["errno"], "a crew's process cannot start")
         if message["type"] == "died":
-            raise CrewFailed(f"The crew's process {_ended(message['code'])} before the crew was done.")
+            kind = CrewKilled if message["code"] < 0 else CrewFailed
+            raise kind(f"The crew's process {_ended(message['code'])} before the crew was done.")
         yield message
 
 

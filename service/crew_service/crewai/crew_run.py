@@ -8,6 +8,7 @@ Nothing of CrewAI is patched here: hooks, callbacks, outputs and the fields that
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,17 +20,25 @@ from crewai.core.providers.human_input import set_provider
 from crewai.events import crewai_event_bus
 from crewai.hooks import InterceptionPoint, register_hook, unregister_hook
 from crewai.hooks.contexts import StepContext
+from crewai.tasks.conditional_task import ConditionalTask
 
-from crew_service.crewai import usage
+from crew_service.crewai import journal, usage
 from crew_service.crewai.callbacks import call, callbacks_of, listen_to_steps
 from crew_service.crewai.description import named_tasks
 from crew_service.crewai.errors import Fatal, Interrupted
 from crew_service.crewai.feedback import NOT_STOPPED, OF_A_TASK, StoredFeedback
-from crew_service.crewai.output_files import save
-from crew_service.crewai.task_order import TaskOrder
-from crew_service.crewai.task_outputs import edited, object_in, restored, stored, structured
+from crew_service.crewai.task_outputs import edited, object_in, restored, save, stored, structured
 from crew_service.crewai.usage import TokenMeter
-from crew_service.engine.crew import Completed, CrewFailed, Job, PendingReview, Progress, ReviewDecision, TaskStarted
+from crew_service.engine.crew import (
+    Completed,
+    CrewFailed,
+    Job,
+    PendingReview,
+    Progress,
+    ReviewDecision,
+    TaskDone,
+    TaskStarted,
+)
 from crew_service.engine.crew import TaskOutput as StoredOutput
 
 TASK: ContextVar[str] = ContextVar("the task that runs", default="")
@@ -139,6 +148,8 @@ class CrewRun:
             step.task.description = planned[name]
         self._report(TaskStarted(name, (step.agent_role or "").strip()))
         TASK.set(name)
+        revised = self._gate and self._gate.task_id == name and not self._gate.is_approve
+        journal.enter(name, f"round {len(self._gate.rounds)}" if self._gate and revised else "")
 
     def _task_of(self, task_id: str | None) -> str:
         return self._by_id.get(task_id or "", TASK.get())
@@ -186,6 +197,44 @@ class CrewRun:
 
     def _usage(self) -> usage.Usage:
         return usage.added(self._state.get("usage", {}), self._report.total)
+
+
+class TaskOrder:
+    """Reports finished tasks in the order of the crew, so that what is stored is always its beginning.
+
+    CrewAI goes on from the first task without an output; one that finished early beside it is run again then.
+    """
+
+    def __init__(self, tasks: dict[str, Task], done: list[StoredOutput], report: Callable[[Progress], None]) -> None:
+        known = [output["task_id"] for output in done]
+        if known != list(tasks)[: len(known)]:
+            raise CrewFailed(
+                "The crew has changed: this execution has finished "
+                f"{', '.join(known)}; the crew begins with {', '.join(list(tasks)[: len(known)])}."
+            )
+        self._tasks = tasks
+        self._missing = list(tasks)[len(known) :]
+        self._early: dict[str, StoredOutput] = {}
+        self._report = report
+        self._lock = threading.Lock()
+        for output in done:
+            task = tasks[output["task_id"]]
+            task.output = restored(task, output)
+
+    def add(self, output: StoredOutput) -> None:
+        with self._lock:
+            self._early[output["task_id"]] = output
+            while self._missing and self._missing[0] in self._early:
+                self._report(TaskDone(self._early.pop(self._missing.pop(0))))
+
+    def pass_over(self, until: str | None = None) -> None:
+        """Finish the conditional tasks before `until` (or all) that have no output: CrewAI has skipped them."""
+        for task_id, task in self._tasks.items():
+            if task_id == until:
+                return
+            if isinstance(task, ConditionalTask) and task.output is None:
+                task.output = task.get_skipped_task_output()
+                self.add(stored(task_id, task.output, 0.0))
 
 
 def _completed(result: Any, used: usage.Usage) -> Completed:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from crewai import Agent, Crew, Process, Task
+from pydantic import BaseModel
+from pydantic.errors import PydanticInvalidForJsonSchema
 
+from crew_service.crewai import internals, open_tools
 from crew_service.crewai.errors import UnsupportedCrew
 from crew_service.crewai.flow_source import FlowSource
-from crew_service.crewai.json_crew import JsonCrew
+from crew_service.crewai.loading import JsonCrew
+from crew_service.engine.crew import digest_of
 
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_\-]*)}")  # what CrewAI fills; other braces are text
 
@@ -18,7 +23,7 @@ PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_\-]*)}")  # what CrewAI fills;
 def describe(served: Crew | JsonCrew | FlowSource) -> dict[str, Any]:
     """Give the inputs and the tasks as plain JSON; `UnsupportedCrew` when the service could not keep its promises."""
     if isinstance(served, FlowSource):
-        return {"kind": "flow", **served.describe()}
+        return {"kind": "flow", **served.describe(), "tools": [], "knows_all_tools": False}
     if isinstance(served, JsonCrew):
         described = _crew(served.crew)
         asked = [name for name in described["inputs"] if name not in served.defaults]
@@ -35,11 +40,38 @@ def _crew(crew: Crew) -> dict[str, Any]:
             "agent": _role(crew, task),
             "description": task.description,
             "human_input": bool(task.human_input),
+            "digest": _digest(crew, task),
         }
         for task_id, task in named_tasks(crew).items()
     ]
     asked = inputs(crew)
-    return {"kind": "crew", "inputs": asked, "required": asked, "tasks": tasks}
+    return {"kind": "crew", "inputs": asked, "required": asked, "tasks": tasks, **_tools(crew)}
+
+
+def _tools(crew: Crew) -> dict[str, Any]:
+    """List the tools that are known before a task runs, each by its own name and the one that a model knows."""
+    agents = open_tools.agents_of(crew)
+    tools = [tool for one in (*agents, *crew.tasks) for tool in getattr(one, "tools", None) or ()]
+    named = {tool.name: [tool.name, internals.tool_name(tool)] for tool in tools}
+    is_open = any(map(open_tools.are_brought_by, agents))
+    return {"tools": list(named.values()), "knows_all_tools": not is_open}
+
+
+def _digest(crew: Crew, task: Task) -> str:
+    agent = crew.manager_agent if crew.process == Process.hierarchical else task.agent
+    texts = [
+        task.description,
+        task.expected_output,
+        *(getattr(agent, each, "") for each in ("role", "goal", "backstory")),
+    ]
+    return digest_of([*texts, *map(_schema, (task.output_pydantic, task.output_json))])
+
+
+def _schema(model: type[BaseModel] | None) -> Any:
+    """Return what distinguishes an output model; of one that has no JSON Schema its name."""
+    with suppress(PydanticInvalidForJsonSchema):
+        return model and model.model_json_schema()
+    return str(model)
 
 
 def named_tasks(crew: Crew) -> dict[str, Task]:

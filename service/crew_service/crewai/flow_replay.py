@@ -11,7 +11,8 @@ from crew_service.engine.crew import CrewFailed, TaskOutput
 
 
 class Replay:
-    def __init__(self, finished: list[TaskOutput]) -> None:
+    def __init__(self, finished: list[TaskOutput], state_id: str) -> None:
+        self._state_id = state_id
         points: list[Any] = [(task["task_id"], task.get("point")) for task in finished]
         self._results = [(name, point["result"]) for name, point in points if point]
         self._state = next((point["state"] for _, point in reversed(points) if point), None)
@@ -20,6 +21,7 @@ class Replay:
         """Give the Flow the state that the last finished method left, once it has taken its inputs."""
         if self._state is not None:
             internals.restore_state(flow, self._state)
+            internals.stamp(flow, self._state_id)  # it may be that of the execution that this one continues
             self._state = None
 
     def take(self, name: str) -> dict[str, Any] | None:
@@ -30,7 +32,7 @@ class Replay:
         _, result = self._results.pop(place)
         if "lost" in result:
             raise CrewFailed(
-                f"The service was stopped while the Flow was at work, and what its method {name!r} returned "
-                f"({result['lost']}) cannot be stored. Start it again."
+                f"The Flow's method {name!r} had finished, but what it returned ({result['lost']}) cannot be stored, "
+                "so the Flow cannot go on after it. Start it again."
             )
         return dict(result)

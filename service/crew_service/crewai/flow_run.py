@@ -15,7 +15,7 @@ from typing import Any
 from crewai.flow.async_feedback import HumanFeedbackPending, PendingFeedbackContext
 from crewai.flow.flow_config import flow_config
 
-from crew_service.crewai import flow_values, internals, usage
+from crew_service.crewai import flow_values, internals, journal, usage
 from crew_service.crewai.errors import Fatal
 from crew_service.crewai.flow_branches import Branches, Question
 from crew_service.crewai.flow_persistence import WithoutPauses
@@ -50,7 +50,7 @@ class FlowRun:
         self._stored: dict[str, Any] = job.gate.state if job.gate else {}
         since = job.done[self._stored.get("done", 0) :]
         self._answer_is_stored = bool(job.gate and since)
-        self._replay = Replay(since[1:] if job.gate else since)
+        self._replay = Replay(since[1:] if job.gate else since, job.execution_id)
         self._done = len(job.done)
         self._flow = source.new(job.inputs)
         self._own_persistence = self._flow.persistence
@@ -60,6 +60,8 @@ class FlowRun:
         self._branches = Branches(self._flow, asked, waiting[1:], self._answered)
 
     def run(self) -> Completed | PendingReview:
+        # A model that makes an outcome of a person's text is asked anew when the text comes to another question.
+        journal.enter("", f"after {self._stored.get('done', 0)}")
         self._prepare()
         try:
             result = self._resume(self._asked) if self._asked else self._kickoff()
@@ -100,6 +102,7 @@ class FlowRun:
     def _resume(self, gate: PendingFeedbackContext) -> Any:
         assert self._job.gate
         internals.restore_state(self._flow, self._stored["state"])
+        internals.stamp(self._flow, self._job.execution_id)
         internals.remember(self._flow, self._stored["memory"])
         internals.wait_at(self._flow, gate)
         return self._flow.resume(self._job.gate.feedback)

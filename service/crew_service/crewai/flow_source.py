@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +12,17 @@ import crewai
 from crewai.flow.flow import Flow
 from pydantic import BaseModel, ValidationError
 
-from crew_service.crewai import internals
+from crew_service.crewai import answers, internals
 from crew_service.crewai.errors import UnsupportedCrew
-from crew_service.engine.crew import CrewFailed
+from crew_service.engine.crew import CrewFailed, digest_of
 
 Inputs = dict[str, Any]
 
 
 class FlowSource:
-    def __init__(self, make: Callable[[Inputs], Flow[Any]], definition: Any, state: Any) -> None:
+    def __init__(self, make: Callable[[Inputs], Flow[Any]], flow: type[Flow[Any]], definition: Any, state: Any) -> None:
         self.new = make
+        self._class = flow
         self.name: str = definition.name
         self._methods = definition.methods
         self._never_listening = internals.never_listening(definition)
@@ -34,12 +37,12 @@ class FlowSource:
 
         if not required(state):
             make({})  # a Flow that cannot be made is refused at the start
-        return cls(make, flow_class.flow_definition(), state)
+        return cls(make, flow_class, flow_class.flow_definition(), state)
 
     @classmethod
     def of_instance(cls, flow: Flow[Any]) -> FlowSource:
         """Use the one instance, since a process runs no more than one segment."""
-        return cls(lambda inputs: flow, internals.definition(flow), flow.state)
+        return cls(lambda inputs: flow, type(flow), internals.definition(flow), flow.state)
 
     @classmethod
     def declared(cls, path: Path) -> FlowSource:
@@ -55,10 +58,22 @@ class FlowSource:
                 "a newer CrewAI would do, or a method of its own that listens."
             )
         tasks = [
-            {"id": name, "agent": self.name, "description": "", "human_input": method.human_feedback is not None}
+            {
+                "id": name,
+                "agent": self.name,
+                "description": "",
+                "human_input": method.human_feedback is not None,
+                "digest": digest_of(answers.prompt_as_text([method, self._code(name)])),
+            }
             for name, method in self._methods.items()
         ]
         return {"inputs": fields(self._state), "required": required(self._state), "tasks": tasks}
+
+    def _code(self, method: str) -> str:
+        """Return the text of a method, where it has one."""
+        with suppress(OSError, TypeError):
+            return inspect.getsource(inspect.unwrap(getattr(self._class, method, None)))  # type: ignore[arg-type]
+        return ""
 
 
 def fields(state: Any) -> list[str]:

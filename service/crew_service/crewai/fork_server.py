@@ -20,6 +20,7 @@ import sys
 import time
 
 from crew_service.crewai import process_tree
+from crew_service.crewai.channel import UNBORN
 
 LEFT = 15.0  # seconds that a process has to end once the service has left it; it takes five by itself
 LOOK = 5.0  # seconds between two looks at the processes
@@ -58,7 +59,13 @@ class ForkServer:
 
     def _fork(self, link: int, printed: int) -> socket.socket | None:
         """Fork; the child gets its link, the parent None."""
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # no process or memory is left
+            os.close(printed)
+            with socket.socket(fileno=link) as unborn, contextlib.suppress(OSError):
+                unborn.sendall(json.dumps({"type": UNBORN, "errno": error.errno}).encode() + b"\n")
+            return None
         if pid:
             os.close(printed)
             self._links[pid] = socket.socket(fileno=link)

@@ -7,10 +7,12 @@ The versions that this file was tried with are listed in docs/own-crew.md; `make
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import wraps
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -20,13 +22,16 @@ from crewai.agents.agent_builder.base_agent import BaseAgent
 from crewai.core.providers.human_input import SyncHumanInputProvider
 from crewai.events import crewai_event_bus
 from crewai.flow.async_feedback import PendingFeedbackContext
+from crewai.flow.async_feedback.providers import ConsoleProvider
 from crewai.flow.flow import Flow
 from crewai.flow.human_feedback import HumanFeedbackResult, _serialize_llm_for_context
 from crewai.flow.runtime import _iter_condition_events
 from crewai.flow.types import FlowMethodName
 from crewai.hooks import HookAborted, LLMCallHookContext, ToolCallHookContext
 from crewai.llms.base_llm import BaseLLM
+from crewai.tools.base_tool import BaseTool, Tool
 from crewai.utilities.internal_instructor import InternalInstructor
+from crewai.utilities.string_utils import sanitize_tool_name
 from pydantic import BaseModel
 
 from crew_service.crewai.errors import Interrupted
@@ -40,7 +45,10 @@ EVENTS = "_pending_events"  # of and_() conditions that are met in part
 OUTPUTS = "_method_outputs"
 ANSWER = ("output", "feedback", "outcome", "method_name", "metadata")
 _watchers: list[Watcher] = []
+_recorders: list[Recorder] = []
 BLOCKED = "LLMCallBlockedError"  # not in every version; a hook has refused a call
+TOOL_FAILED = "ToolExecutionFailedError"  # not in every version
+OF_TOOLS = ("exception", "tool_reported", "mcp_error")  # reasons for it that are not the model's own doing
 ERROR = 400  # the first HTTP status that says so
 
 
@@ -60,6 +68,24 @@ class Watcher(Protocol):
 class Call(Protocol):
     answer: Any
     usage: Any  # what the provider has said of it, where nobody counts that
+    used: dict[str, int]  # tokens, as far as they are counted
+
+
+class Recorder(Protocol):
+    """What answers calls from a journal, and records the others. None: a call is neither."""
+
+    def of_model(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None: ...
+    def of_conversion(self, model: Any, content: str, expected: Any) -> RecordedCall | None: ...
+    def of_tool(self, tool: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None: ...
+
+
+class RecordedCall(Protocol):
+    @property
+    def is_answered(self) -> bool: ...
+    def answer(self) -> Any: ...
+    def begin(self) -> None: ...
+    def inside(self) -> AbstractContextManager[None]: ...
+    def end(self, answer: Any, used: dict[str, int] | None = None) -> Any: ...
 
 
 def watch_models(watcher: Watcher) -> None:
@@ -68,34 +94,57 @@ def watch_models(watcher: Watcher) -> None:
     _watchers[:] = [watcher]
     if not first:
         return
-    _watch_class(BaseLLM)  # type: ignore[type-abstract]
+    models = {"_track_token_usage_internal": _counted, "call": _called, "acall": _called_async}
+    _wrap_class(BaseLLM, models, BaseLLM)
+    _wrap_classes_to_come(BaseLLM, models)
     convert = InternalInstructor.to_pydantic
     InternalInstructor.to_pydantic = wraps(convert)(_converted(convert))  # type: ignore[method-assign]
-    declare, emit = vars(BaseLLM).get("__init_subclass__"), crewai_event_bus.emit
-
-    def declared(kind: type[BaseLLM], /, **options: Any) -> None:
-        if declare:
-            declare.__func__(kind, **options)
-        else:  # CrewAI had none of its own at first
-            super(BaseLLM, kind).__init_subclass__(**options)
-        _watch_class(kind)
+    emit = crewai_event_bus.emit
 
     def emitted(source: Any, event: Any) -> Any:
         _watchers[0].event(source, event)
         return emit(source, event)
 
-    BaseLLM.__init_subclass__ = classmethod(declared)  # type: ignore[assignment]
     crewai_event_bus.emit = emitted  # type: ignore[method-assign]
 
 
-def _watch_class(kind: type[BaseLLM]) -> None:
-    for name, watched in (("_track_token_usage_internal", _counted), ("call", _called), ("acall", _called_async)):
+def record_calls(recorder: Recorder) -> None:
+    """Ask a recorder, in place of an earlier one, before every call of a tool, and of a watched model."""
+    first = not _recorders
+    _recorders[:] = [recorder]
+    if not first:
+        return
+    tools = {"_run": _run_recorded, "_arun": _arun_recorded}
+    for kind in BaseTool.__subclasses__():
+        _wrap_class(kind, tools, BaseTool)
+    _wrap_classes_to_come(BaseTool, tools)
+    for name in ("run", "arun"):  # they call the function itself; without them a tool does as its base class does
+        if name in vars(Tool):
+            delattr(Tool, name)
+
+
+def _wrap_class(kind: Any, methods: Mapping[str, Callable[[Any], Any]], base: Any) -> None:
+    """Wrap the methods of a class and of those that are derived from it."""
+    for name, wrapped in methods.items():
         owner = next((each for each in kind.__mro__ if name in vars(each)), None)
-        if owner and (owner is kind or not issubclass(owner, BaseLLM)):  # its own method, or one of a mixin
+        if owner and (owner is kind or not issubclass(owner, base)):  # its own method, or one of a mixin
             method = vars(owner)[name]
-            setattr(kind, name, wraps(method)(watched(method)))
+            setattr(kind, name, wraps(method)(wrapped(method)))
     for other in kind.__subclasses__():
-        _watch_class(other)
+        _wrap_class(other, methods, base)
+
+
+def _wrap_classes_to_come(base: Any, methods: Mapping[str, Callable[[Any], Any]]) -> None:
+    declare = vars(base).get("__init_subclass__")
+
+    def declared(kind: Any, /, **options: Any) -> None:
+        if declare:
+            declare.__func__(kind, **options)
+        else:  # CrewAI had none of its own at first
+            super(base, kind).__init_subclass__(**options)
+        _wrap_class(kind, methods, base)
+
+    base.__init_subclass__ = classmethod(declared)
 
 
 def _counted(count: Any) -> Callable[..., None]:
@@ -107,20 +156,136 @@ def _counted(count: Any) -> Callable[..., None]:
 
 def _called(method: Any) -> Callable[..., Any]:
     def called(model: BaseLLM, *args: Any, **kwargs: Any) -> Any:
-        with _watchers[0].calling(model, _messages(args, kwargs)) as call:
+        recorded = _recorders[0].of_model(model, args, kwargs) if _recorders else None
+        if recorded and recorded.is_answered:
+            return recorded.answer()
+        with _inside(recorded), _watchers[0].calling(model, _messages(args, kwargs)) as call:
             call.answer = method.__get__(model)(*args, **kwargs)
-            return call.answer
+        return recorded.end(call.answer, call.used) if recorded else call.answer
 
     return called
 
 
 def _called_async(method: Any) -> AsyncCall:
     async def called(model: BaseLLM, *args: Any, **kwargs: Any) -> Any:
-        with _watchers[0].calling(model, _messages(args, kwargs)) as call:
+        recorded = _recorders[0].of_model(model, args, kwargs) if _recorders else None
+        if recorded and recorded.is_answered:
+            return recorded.answer()
+        with _inside(recorded), _watchers[0].calling(model, _messages(args, kwargs)) as call:
             call.answer = await method.__get__(model)(*args, **kwargs)
-            return call.answer
+        return recorded.end(call.answer, call.used) if recorded else call.answer
 
     return called
+
+
+def _inside(recorded: RecordedCall | None) -> AbstractContextManager[None]:
+    return recorded.inside() if recorded else nullcontext()
+
+
+def _run_recorded(method: Any, name: str = "_run") -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(method):  # it must stay one
+        return _arun_recorded(method, name)
+
+    def run(tool: BaseTool, *args: Any, **kwargs: Any) -> Any:
+        performed = method.__get__(tool)
+        recorded = _recorded_run(run, name, tool, args, kwargs)
+        if recorded is None:
+            return performed(*args, **kwargs)
+        if recorded.is_answered:
+            return recorded.answer()
+        recorded.begin()
+        with recorded.inside():
+            answer = performed(*args, **kwargs)
+        return _ended(recorded, answer) if inspect.iscoroutine(answer) else recorded.end(answer)
+
+    return run
+
+
+def _arun_recorded(method: Any, name: str = "_arun") -> AsyncCall:
+    async def run(tool: BaseTool, *args: Any, **kwargs: Any) -> Any:
+        performed = method.__get__(tool)
+        recorded = _recorded_run(run, name, tool, args, kwargs)
+        if recorded is None:
+            return await performed(*args, **kwargs)
+        if recorded.is_answered:
+            return recorded.answer()
+        await asyncio.to_thread(recorded.begin)  # it waits, and other coroutines need not
+        return await _ended(recorded, performed(*args, **kwargs))
+
+    return run
+
+
+async def _ended(recorded: RecordedCall, answering: Awaitable[Any]) -> Any:
+    with recorded.inside():
+        answer = await answering
+    return await asyncio.to_thread(recorded.end, answer)
+
+
+def _recorded_run(
+    run: Any, name: str, tool: BaseTool, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> RecordedCall | None:
+    """Return None also for a method that the class of the tool has overridden, and which that one calls."""
+    if not _recorders or getattr(type(tool), name, None) is not run:
+        return None
+    return _recorders[0].of_tool(tool, name, args, kwargs)
+
+
+class _Count:
+    """A recorder that counts the calls of tools."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def of_model(self, *call: Any) -> None:
+        return None
+
+    def of_conversion(self, *call: Any) -> None:
+        return None
+
+    def of_tool(self, *call: Any) -> None:
+        self.calls += 1
+
+
+def can_record() -> bool:
+    """Whether the ways in which this CrewAI calls a tool lead to a recorder: tried with one tool of each kind."""
+
+    class Own(BaseTool):
+        name: str = "own"
+        description: str = "own"
+
+        def _run(self) -> str:
+            return ""
+
+    count = _Count()
+    try:
+        record_calls(count)
+        made: list[Any] = [Own(), Tool(name="made", description="made", func=lambda: "")]
+        for each in made:
+            each.run()
+            each.to_structured_tool().invoke({})
+    except Exception:  # whatever it does instead
+        return False
+    return count.calls == 2 * len(made)
+
+
+def failed_tool(error: BaseException) -> str | None:
+    """Return the name of the tool by whose failure CrewAI has ended a task, as its users may ask it to."""
+    record = getattr(error, "record", None) if type(error).__name__ == TOOL_FAILED else None
+    reason = getattr(getattr(record, "failure", None), "reason", None)
+    return sanitize_tool_name(record.tool_name) if record and reason in OF_TOOLS else None
+
+
+def tool_name(tool: BaseTool) -> str:
+    """Return the name by which a model knows the tool."""
+    return sanitize_tool_name(tool.name)
+
+
+def name_artifacts(named: Callable[[int], str]) -> None:
+    """Name the results that CrewAI keeps in files, where it does."""
+    with suppress(ImportError):
+        from crewai.utilities import tool_result_artifacts
+
+        tool_result_artifacts.token_urlsafe = named  # type: ignore[attr-defined, assignment]
 
 
 def _messages(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -131,11 +296,15 @@ def _converted(convert: Callable[..., Any]) -> Callable[..., Any]:
     """CrewAI converts some outputs by the provider's own client, which neither calls a model nor counts."""
 
     def converted(instructor: InternalInstructor[Any]) -> Any:
-        with _watchers[0].calling(instructor.llm, None) as call:
+        asked = instructor.llm, instructor.content, instructor.model
+        recorded = _recorders[0].of_conversion(*asked) if _recorders else None
+        if recorded and recorded.is_answered:
+            return recorded.answer()
+        with _inside(recorded), _watchers[0].calling(instructor.llm, None) as call:
             call.answer = convert(instructor)
             usage = getattr(getattr(call.answer, "_raw_response", None), "usage", None)
             call.usage = usage.model_dump() if isinstance(usage, BaseModel) else usage
-            return call.answer
+        return recorded.end(call.answer, call.used) if recorded else call.answer
 
     return converted
 
@@ -311,25 +480,69 @@ def guardrails_of(task: Task) -> list[Callable[[TaskOutput], tuple[bool, Any]]]:
     return [*task._guardrails, *single]
 
 
-def wrap_tasks(settled: Callable[[Task], TaskOutput | None], done: Callable[[Task, TaskOutput], None]) -> None:
-    """Ask `settled` before any task of this process runs, and tell `done` after one that ran."""
+def wrap_tasks(
+    around: Callable[[], AbstractContextManager[None]],
+    settled: Callable[[Task], TaskOutput | None],
+    done: Callable[[Task, TaskOutput], None],
+) -> None:
+    """Ask `settled` before any task of this process runs, and tell `done` after one that ran, all of it in `around`."""
     execute, aexecute = Task._execute_core, Task._aexecute_core
 
     def executed(task: Task, agent: Any, context: Any, tools: Any) -> TaskOutput:
         task.agent = agent or task.agent
-        if (earlier := settled(task)) is not None:
-            return earlier
-        output = execute(task, agent, context, tools)
-        done(task, output)
+        with around():
+            if (earlier := settled(task)) is not None:
+                return earlier
+            output = execute(task, agent, context, tools)
+            done(task, output)
         return output
 
     async def aexecuted(task: Task, agent: Any, context: Any, tools: Any) -> TaskOutput:
         task.agent = agent or task.agent
-        if (earlier := settled(task)) is not None:
-            return earlier
-        output = await aexecute(task, agent, context, tools)
-        done(task, output)
+        with around():
+            if (earlier := settled(task)) is not None:
+                return earlier
+            output = await aexecute(task, agent, context, tools)
+            done(task, output)
         return output
+
+    Task._execute_core, Task._aexecute_core = executed, aexecuted  # type: ignore[method-assign, assignment]
+
+
+def before_tasks(check: Callable[[Any, list[Any]], None]) -> None:
+    """Show the agent and the tools of each task before it runs."""
+    execute, aexecute = Task._execute_core, Task._aexecute_core
+
+    def executed(task: Task, agent: Any, context: Any, tools: Any) -> TaskOutput:
+        check(agent or task.agent, tools or [])
+        return execute(task, agent, context, tools)
+
+    async def aexecuted(task: Task, agent: Any, context: Any, tools: Any) -> TaskOutput:
+        check(agent or task.agent, tools or [])
+        return await aexecute(task, agent, context, tools)
+
+    Task._execute_core, Task._aexecute_core = executed, aexecuted  # type: ignore[method-assign, assignment]
+
+
+def watch_failures(left: Callable[[Exception], None]) -> None:
+    """Tell which exception has ended a task, where and when it does."""
+    execute, aexecute = Task._execute_core, Task._aexecute_core
+
+    @wraps(execute)
+    def executed(task: Task, *args: Any, **kwargs: Any) -> TaskOutput:
+        try:
+            return execute(task, *args, **kwargs)
+        except Exception as error:
+            left(error)
+            raise
+
+    @wraps(aexecute)
+    async def aexecuted(task: Task, *args: Any, **kwargs: Any) -> TaskOutput:
+        try:
+            return await aexecute(task, *args, **kwargs)
+        except Exception as error:
+            left(error)
+            raise
 
     Task._execute_core, Task._aexecute_core = executed, aexecuted  # type: ignore[method-assign, assignment]
 
@@ -356,6 +569,12 @@ def refuse_terminal(refuse: Callable[..., Any]) -> None:
     SyncHumanInputProvider.handle_feedback_async = refuse  # type: ignore[method-assign]
     for context in (LLMCallHookContext, ToolCallHookContext):
         context.request_human_input = refuse  # type: ignore[method-assign]
+
+
+def refuse_console(refuse: Callable[..., Any]) -> None:
+    """Call `refuse` where a Flow would read from a terminal, and go on without an answer as if there were one."""
+    ConsoleProvider.request_input = refuse  # type: ignore[method-assign]
+    ConsoleProvider.request_feedback = refuse  # type: ignore[method-assign]
 
 
 def watch_files(check: Callable[[str, str], None]) -> None:

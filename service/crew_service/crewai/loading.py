@@ -11,11 +11,24 @@ from typing import Any
 
 from crewai import Crew
 from crewai.flow.flow import Flow
+from crewai.project import load_crew
 
 from crew_service.crewai import project
 from crew_service.crewai.errors import UnsupportedCrew
 from crew_service.crewai.flow_source import FlowSource
-from crew_service.crewai.json_crew import JsonCrew
+
+
+class JsonCrew:
+    """A crew that is described in JSON, as `crewai create crew` makes them, and the values its file gives for inputs.
+
+    :param path: crew.jsonc, beside a folder of agents
+    """
+
+    def __init__(self, path: Path) -> None:
+        loaded: tuple[Crew, dict[str, Any] | None] = load_crew(path)
+        self.crew = loaded[0]
+        self.defaults: dict[str, Any] = dict(loaded[1] or {})
+
 
 Served = Crew | FlowSource | JsonCrew
 WANTED = "a Crew, a CrewBase class, a Flow, or a function that returns one of them"

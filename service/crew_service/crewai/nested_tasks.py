@@ -23,14 +23,13 @@ from crewai.core.providers.human_input import set_provider
 from crewai.hooks import InterceptionPoint, register_hook
 from crewai.hooks.contexts import StepContext
 
-from crew_service.crewai import internals
+from crew_service.crewai import internals, journal
 from crew_service.crewai.callbacks import call, callbacks_of
+from crew_service.crewai.channel import decision_from
 from crew_service.crewai.description import named_tasks
 from crew_service.crewai.errors import Fatal, Interrupted
 from crew_service.crewai.feedback import NOT_STOPPED, OF_A_TASK, NestedFeedback
-from crew_service.crewai.output_files import save
-from crew_service.crewai.serialization import decision_from
-from crew_service.crewai.task_outputs import restored, stored
+from crew_service.crewai.task_outputs import restored, save, stored
 from crew_service.engine.approval import reads_like_approval
 from crew_service.engine.crew import CrewFailed, ReviewDecision, Round
 from crew_service.engine.crew import TaskOutput as StoredOutput
@@ -82,7 +81,7 @@ class NestedTasks:
 
     def watch(self) -> None:
         """Let nested tasks be asked about and replayed from now on, in this process."""
-        internals.wrap_tasks(self._settled, self._done)
+        internals.wrap_tasks(journal.going_back, self._settled, self._done)
         register_hook(InterceptionPoint.POST_STEP, self._answered)
         set_provider(NestedFeedback(self.rounds_of))
 
@@ -91,6 +90,7 @@ class NestedTasks:
         """Enclose a call of a method; it ends by `TaskAsks` if a task has asked, whatever the method did then."""
         run = MethodRun(name)
         token = METHOD.set(run)
+        journal.enter(name)
         try:
             yield
         except asyncio.CancelledError:  # it has lost a race: nobody is asked
@@ -137,6 +137,7 @@ class NestedTasks:
         if run.asked:
             raise run.asked
         place = self._running[id(task)] = _place(run, task)
+        journal.enter(run.method, f"{place.partition('/')[2]} round {len(self.rounds_of(task) or ())}")
         if place in self._finished:
             task.output = _restored(task, self._finished[place])
             return task.output
@@ -205,7 +206,7 @@ def _restored(task: Task, output: StoredOutput) -> TaskOutput:
 
 
 def _place(run: MethodRun, task: Task) -> str:
-    texts = json.dumps([task.name, task.description, task.expected_output])
+    texts = json.dumps([task.name, task.description, task.expected_output, *journal.enclosing()])
     known = hashlib.sha256(texts.encode()).hexdigest()[:16]
     run.counts[known] += 1
     return f"{run.method}/{known}/{run.counts[known]}"

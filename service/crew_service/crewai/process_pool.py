@@ -6,6 +6,7 @@ The service keeps one end of a socket to each process: when the service dies, ho
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 
 from crew_service.crewai import process_tree
-from crew_service.crewai.channel import Channel, Message
+from crew_service.crewai.channel import UNBORN, Channel, Message
 from crew_service.crewai.output import LoadingLog, Output
 from crew_service.restart import PREFIX
 
@@ -29,6 +30,7 @@ SETTINGS = {
 
 OLDEST = "1.15.3"  # the first with hooks around each task
 READY = 180.0  # seconds; importing CrewAI takes about five on an idle machine
+EXIT = 1.0  # seconds for a process that has closed its socket to end
 
 
 class ProcessPoolClosed(Exception):
@@ -74,6 +76,7 @@ class ProcessPool:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._was_ready = False
 
     @contextlib.contextmanager
     def worker(self, take: Callable[[bytes], None] | None = None) -> Iterator[CrewProcess]:
@@ -93,14 +96,22 @@ class ProcessPool:
             if message and message["type"] == "born":
                 return CrewProcess(channel, output, message["pid"])
             channel.close()
+            if message and message["type"] == UNBORN:
+                raise OSError(message["errno"], "a crew's process cannot start")
             self._forget(control)
-        raise ProcessPoolClosed("The crews' processes end before they start; the log may say why.")
+        if message is None:
+            raise _lost()
+        raise ProcessPoolClosed("Crew processes exit during startup; the log may say why.")
 
     def _fork(self, control: socket.socket, take: Callable[[bytes], None]) -> tuple[Channel, Output]:
         mine, theirs = socket.socketpair()
         reading, printed = os.pipe()
         with theirs, os.fdopen(printed, "wb"):
-            output = Output(reading, take)
+            try:
+                output = Output(reading, take)
+            except RuntimeError:  # no thread: nobody else would close it
+                os.close(reading)
+                raise
             with contextlib.suppress(OSError):  # the fork server is gone; nobody will answer
                 socket.send_fds(control, [b"f"], [theirs.fileno(), printed])
         return Channel(mine), output
@@ -135,5 +146,15 @@ class ProcessPool:
         with contextlib.suppress(OSError):
             if mine.recv(1):
                 mine.settimeout(None)
+                self._was_ready = True
                 return mine
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(EXIT)
+        if self._was_ready or self._process.returncode == -signal.SIGKILL:
+            raise _lost()
         raise ProcessPoolClosed(f"CrewAI {version('crewai')} cannot be used, see the log; {OLDEST} or newer is needed.")
+
+
+def _lost() -> OSError:
+    """Return trouble of the machine: what CrewAI itself lacks shows at the first start, and ends it in order."""
+    return OSError(errno.ENOMEM, "the process that crews are forked from was killed")

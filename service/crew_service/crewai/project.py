@@ -14,6 +14,8 @@ else:
     import tomli as tomllib
 
 from crew_service.crewai.errors import UnsupportedCrew
+from crew_service.engine.tool_rules import ToolRule
+from crew_service.engine.tool_rules import of_project as tool_rules_of
 
 DECLARATIVE_CREWS = ("crew.jsonc", "crew.json")
 DECLARATIVE_FLOWS = ("flow.yaml", "flow.yml")
@@ -68,13 +70,13 @@ class Project:
 
     def _nothing_found(self) -> str:
         wanted = {
-            "crew": "crew.jsonc or a module crew.py in src/<package>",
-            "flow": "a module main.py in src/<package>, or a definition in [tool.crewai]",
+            "crew": "crew.jsonc or module crew.py in src/<package>",
+            "flow": "module main.py in src/<package> or definition in [tool.crewai]",
         }
         what = wanted.get(self.kind or "", "crew.jsonc, flow.yaml, src/<package>/crew.py or src/<package>/main.py")
         says = f"[tool.crewai] says type {self.kind!r}" if self.kind else "there is no [tool.crewai] type"
         found = ", ".join(sorted(path.name for path in self.root.iterdir() if not path.name.startswith("."))[:10])
-        return f"{says}, and of what would do ({what}) nothing is there; the folder has {found or 'no files'}."
+        return f"{says}, and no {what} was found; the folder has {found or 'no files'}."
 
 
 def of_folder(folder: Path) -> Project:
@@ -83,6 +85,8 @@ def of_folder(folder: Path) -> Project:
     settings = _settings(root / "pyproject.toml")
     crewai = settings.get("tool", {}).get("crewai", {})
     kind, definition = crewai.get("type"), crewai.get("definition")
+    if kind == "agent":
+        raise UnsupportedCrew("[tool.crewai] describes an agent of its own; give it a task in a crew, and serve that.")
     if kind not in (None, *MODULES):
         raise UnsupportedCrew(f"[tool.crewai] says type {kind!r}; crew or flow would do.")
     scripts = settings.get("project", {}).get("scripts", {})
@@ -97,6 +101,16 @@ def around(path: Path) -> Project | None:
             crewai = _settings(folder / "pyproject.toml").get("tool", {}).get("crewai")
             return of_folder(folder) if crewai is not None else None
     return None
+
+
+def tool_rules(target: str) -> list[ToolRule]:
+    """Read `[tool.airflow-crew-service.tools]` of the nearest pyproject.toml."""
+    place = Path(target.rpartition(":")[0])
+    path = Path(target) if Path(target).exists() else place if place.suffix == ".py" else Path()
+    folders = (path.resolve(), *path.resolve().parents)
+    nearest = next((folder for folder in folders if (folder / "pyproject.toml").is_file()), None)
+    declared = _settings(nearest / "pyproject.toml").get("tool", {}).get("airflow-crew-service", {}) if nearest else {}
+    return tool_rules_of(declared.get("tools", {}))
 
 
 def _settings(file: Path) -> dict[str, Any]:

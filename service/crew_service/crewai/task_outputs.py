@@ -1,8 +1,9 @@
-"""A task's output between CrewAI's object and the plain JSON that is stored."""
+"""A task's output between CrewAI's object and the plain JSON that is stored, and the file that it is written to."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from crewai import Task, TaskOutput
@@ -47,7 +48,7 @@ def edited(output: StoredOutput, approved: str) -> StoredOutput:
     if "output_json" in output:
         changed["output_json"] = json_object_in(approved)
         if changed["output_json"] is None:
-            raise CrewFailed("The approved output is no JSON object, which the model of its task asks for.")
+            raise CrewFailed("The approved output must be a JSON object: the task has an output model.")
     return changed
 
 
@@ -90,6 +91,27 @@ def edit_problem(task: Task, output: StoredOutput, text: str) -> str | None:
         if not passes:
             return f"the guardrail of its task refuses it: {said}"
     return None
+
+
+def save(output: TaskOutput, path: str, *, make_directory: bool) -> None:
+    """Write the file of an approved task as CrewAI writes that of any other."""
+    place = Path(path).expanduser()
+    if make_directory:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(_content(output), encoding="utf-8")
+
+
+def check_path(declared: str, path: str) -> None:
+    """Refuse a path that inputs have led out of the folder that the crew names, by default the working directory."""
+    folder = Path(f"{declared.partition('{')[0]}_").parent.resolve()
+    if not Path(path).expanduser().resolve().is_relative_to(folder):
+        raise CrewFailed(f"The inputs lead the output_file {declared!r} out of its folder; no task was run.")
+
+
+def _content(output: TaskOutput) -> str:
+    if output.json_dict:
+        return json.dumps(output.json_dict, ensure_ascii=False, indent=2)
+    return output.pydantic.model_dump_json() if output.pydantic else output.raw
 
 
 def _first(error: ValidationError) -> str:

@@ -6,7 +6,8 @@ leaves the process, unless the setting for content asks for all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +18,7 @@ from opentelemetry.trace import Status, StatusCode
 
 from crew_service import tracing
 from crew_service.crewai import internals
+from crew_service.engine.printed import masked, secrets_of
 
 # Texts that the author of a crew chose, or that CrewAI made: no word of a person or of a model.
 NAMES = frozenset(
@@ -63,7 +65,7 @@ class SpanExporter(OTLPSpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         keeps = tracing.shows_content()
         told = [_paused(span) if self.is_paused and _was_open(span) else span for span in spans]
-        return super().export([span if keeps else _without_content(span) for span in told])
+        return super().export([_without_secrets(span) if keeps else _without_content(span) for span in told])
 
 
 def _was_open(span: ReadableSpan) -> bool:
@@ -79,6 +81,18 @@ def _without_content(span: ReadableSpan) -> ReadableSpan:
     kept = {name: value for name, value in (span.attributes or {}).items() if name in NAMES or _is_number(value)}
     kept |= {name: ROLES[value] for name, value in kept.items() if isinstance(value, str) and value in ROLES}
     return _changed(span, kept, Status(span.status.status_code), ())
+
+
+def _without_secrets(span: ReadableSpan) -> ReadableSpan:
+    """Mask the texts of exceptions; what was asked and answered stays as it is."""
+    secrets = secrets_of(os.environ)
+    status = Status(span.status.status_code, masked(span.status.description or "", secrets) or None)
+    events = [Event(each.name, _masked_values(each.attributes, secrets), each.timestamp) for each in span.events]
+    return _changed(span, dict(span.attributes or {}), status, events)
+
+
+def _masked_values(values: Mapping[str, Any] | None, secrets: list[str]) -> dict[str, Any]:
+    return {n: masked(value, secrets) if isinstance(value, str) else value for n, value in (values or {}).items()}
 
 
 def _is_number(value: Any) -> bool:

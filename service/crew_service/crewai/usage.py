@@ -39,7 +39,8 @@ class Call:
         self.messages = messages
         self.answer: Any = None
         self.usage: Any = None
-        self.counted: dict[Key, Usage] = {}
+        self.used: Usage = {}
+        self.counted: dict[Key, Usage] = {}  # of `used`, what no event has told of yet
         self.is_told = False  # its tokens, or that nobody gave any
         self.inner: list[Call] = []  # of other models, which it has made and which have succeeded
 
@@ -134,12 +135,10 @@ class TokenMeter:
             self._take(call.model)
             key = self._task_of(None), _name(call.model)
             if not call.is_told and (figures := _figures(call.usage)):
-                self._add(key, figures)
+                self._add(key, figures, call)
             elif not (call.is_told or used_nothing or any(map(call.is_handed_on_to, call.inner))):
                 self._add(key, {UNCOUNTED: 1})
-            else:
-                return
-        self.tell()
+        self.tell()  # before the answer is recorded: a call that is answered from the journal counts nothing
 
     def event(self, source: Any, event: Any) -> None:
         """Move what a call has counted to the task that its event names, or count by the event."""
@@ -155,7 +154,7 @@ class TokenMeter:
             if call and call.counted:
                 self._move(call, key[0])
             elif figures := _figures(event.usage):
-                self._add(key, figures)
+                self._add(key, figures, call)
             elif not again:
                 self._add(key, {UNCOUNTED: 1})
             if call:
@@ -183,8 +182,9 @@ class TokenMeter:
         if not any(grown.values()):
             return
         key = self._task_of(None), _name(model)
-        self._add(key, grown)
-        if call := self._call_of(model):
+        call = self._call_of(model)
+        self._add(key, grown, call)
+        if call:
             call.counted[key] = added(call.counted.get(key, {}), grown, FIGURES)
             call.is_told = True
 
@@ -196,7 +196,9 @@ class TokenMeter:
         running = [call for call in self._calls if call.model is model]
         return next((call for call in running if not call.is_told), running[-1] if running else None)
 
-    def _add(self, key: Key, more: Usage) -> None:
+    def _add(self, key: Key, more: Usage, call: Call | None = None) -> None:
+        if call:
+            call.used = added(call.used, more, FIGURES)
         self._used[key] = added(self._used.get(key, {}), more, FIGURES)
         self._grown.add(key)
 

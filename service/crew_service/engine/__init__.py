@@ -1,1 +1,1 @@
-"""What the crew service does: executions and their states, running crews, delivering webhooks, retention."""
+"""The core of the crew service: executions and their states, running crews, delivering webhooks, retention."""

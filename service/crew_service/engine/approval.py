@@ -1,6 +1,6 @@
-"""What reads as an approval, and which outcome of a Flow an approval or a rejection means. Pure.
+"""Which texts read as an approval, and which outcome of a Flow an approval or a rejection means. Pure.
 
-The provider has the same rule on its side of the wire; one corpus in the tests goes through both.
+The provider has the same rule on its side; the tests run one corpus through both.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import unicodedata
 
 MOST_MARKS = 30  # as in Unicode's stream-safe text format
-# The whole texts that a service which decides by the text takes as an approval.
+# Complete texts that a service which decides by the text accepts as an approval.
 APPROVING_WORDS = frozenset(
     ("approved", "approve", "ok", "okay", "yes", "looks good", "looks good to me", "lgtm", "accept", "accepted")
 )
@@ -18,13 +18,13 @@ def reads_like_approval(text: str) -> bool:
     """Return whether the text alone is an approval: one of the words, whatever its case, form and decoration."""
     if _heaps_marks(text):
         return False
-    # Folding can bring up characters that are normalized in turn.
+    # Case folding can introduce characters that normalize in turn.
     plain = _normal(_normal(text).casefold())
     return " ".join(_trimmed(plain).split()) in APPROVING_WORDS
 
 
 def outcome_meant(is_approve: bool, outcomes: list[str]) -> str | None:
-    """Return the one outcome of a Flow that an approval or a rejection can mean; None where it is not clear."""
+    """Return the one outcome of a Flow that an approval or a rejection can mean; None if ambiguous."""
     approving = [outcome for outcome in outcomes if reads_like_approval(outcome.replace("_", " "))]
     others = [outcome for outcome in outcomes if outcome not in approving]
     if len(approving) != 1 or (not is_approve and len(others) != 1):
@@ -37,10 +37,10 @@ def _normal(text: str) -> str:
 
 
 def _heaps_marks(text: str) -> bool:
-    """Whether more combining marks follow each other than text of any language has; to sort them takes time squared."""
+    """Whether there are more successive combining marks than in any language; sorting them takes quadratic time."""
     run = 0
     for character in text:
-        # Some characters are no marks and are normalized to nothing else.
+        # Some characters are not marks themselves, but normalize to nothing but marks.
         is_mark = not character.isascii() and unicodedata.combining(unicodedata.normalize("NFKD", character)[0])
         run = run + 1 if is_mark else 0
         if run > MOST_MARKS:

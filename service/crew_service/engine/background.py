@@ -1,4 +1,4 @@
-"""A step that repeats in a thread of its own. Trouble with the database makes it wait, and is logged elsewhere."""
+"""A step that repeats in its own thread. If the database is unavailable, it waits; that is logged elsewhere."""
 
 from __future__ import annotations
 
@@ -12,36 +12,72 @@ from crew_service.storage.availability import DatabaseUnavailable
 log = logging.getLogger(__name__)
 
 UNAVAILABLE = 1.0  # seconds between two tries while the database cannot be used
-LONGEST = 60.0  # seconds between two tries of a step that fails, each of which is logged
+LONGEST = 30.0  # seconds between two tries of a step that fails, each of which is logged
+BEHIND = 60.0  # seconds without a sign of life from a thread, which normally gives several per second
 
 
 class Background:
-    """`step` runs every `pause` seconds, and at once after `wake`."""
+    """`step` runs every `pause` seconds, and at once after `wake`. Its starter must have it watched.
 
-    def __init__(self, name: str, step: Callable[[], None], *, pause: float) -> None:
+    :param behind: seconds after which a step that has not ended counts as hanging
+    """
+
+    def __init__(self, name: str, step: Callable[[], None], *, pause: float, behind: float = BEHIND) -> None:
+        self.name = name
         self._step = step
         self._pause = pause
+        self._behind = behind
         self._failures = 0
         self._done_at = time.monotonic()
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread: threading.Thread | None = None
+        self._is_wanted = False
+        self._could_start = True
 
     @property
     def is_stopping(self) -> bool:
         return self._stopping.is_set()
 
     @property
-    def seconds_behind(self) -> float:
-        """Since the step last ended, well or not: a thread that hangs or is gone falls behind."""
-        return time.monotonic() - self._done_at
+    def is_gone(self) -> bool:
+        """Whether a thread is needed but has been missing for long."""
+        return self._is_missing and time.monotonic() - self._done_at > self._behind
 
     @property
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
+    def problem(self) -> str | None:
+        """A sentence on what is wrong; None if all is well."""
+        if self._is_missing:
+            return f"The thread {self.name!r} has ended; it is being restarted."
+        if self._is_wanted and time.monotonic() - self._done_at > self._behind:
+            return f"The thread {self.name!r} does not answer; restart the service."
+        return None
+
+    @property
+    def _is_missing(self) -> bool:
+        is_alive = self._thread is not None and self._thread.is_alive()
+        return self._is_wanted and not is_alive and not self.is_stopping
 
     def start(self) -> None:
-        self._thread.start()
+        self._is_wanted = True
+        self._done_at = time.monotonic()
+        self.watch()
+
+    def watch(self) -> None:
+        """Start the thread if there is none, for whatever reason; if it cannot start, the next call tries again."""
+        if not self._is_missing:
+            return
+        if self._thread is not None:
+            log.error("the thread %r has ended; it is being restarted", self.name)
+        thread = threading.Thread(target=self._serve, name=self.name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            if self._could_start:
+                log.error("the thread %r cannot start; trying again (%s)", self.name, error)
+            self._could_start = False
+        else:
+            self._thread, self._could_start = thread, True
 
     def wake(self) -> None:
         self._wake.set()
@@ -49,7 +85,7 @@ class Background:
     def stop(self) -> None:
         self._stopping.set()
         self._wake.set()
-        if self._thread.is_alive():
+        if self._thread is not None and self._thread.is_alive():
             self._thread.join()
 
     def _serve(self) -> None:
@@ -63,7 +99,7 @@ class Background:
                 self._wake.clear()
 
     def _once(self) -> float:
-        """Run the step; returns how long to wait before the next."""
+        """Run the step; return how long to wait before the next one."""
         try:
             self._step()
             self._failures = 0
@@ -72,5 +108,5 @@ class Background:
             return max(UNAVAILABLE, self._pause)
         except Exception:
             self._failures += 1
-            log.exception("%s failed; it is tried again", self._thread.name)
+            log.exception("%s failed; trying again", self.name)
             return min(LONGEST, max(self._pause, 2.0**self._failures))

@@ -1,7 +1,7 @@
 """Browser sessions of the page, known to every process of the service.
 
-The cookie is a random key, never the token, and stored as a hash that binds it to the token it was got with: a session
-ends with its token, and a copy of the database opens none.
+The cookie is a random key, never the token, and is stored as a hash bound to its token: a session ends with its token,
+and a copy of the database gives access to none.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BrowserSession:
 
 
 class BrowserSessions:
-    """Of one crew."""
+    """The sessions of one crew."""
 
     def __init__(self, database: Database, tokens: Tokens, crew: str) -> None:
         self._database = database
@@ -66,6 +66,6 @@ class BrowserSessions:
             browser_sessions.remove(connection, self._hashes(session.key))
 
     def _hashes(self, key: str, caller: Principal | None = None) -> list[str]:
-        """The key as it is stored, with the token of the caller, or with every token that is valid now."""
+        """The stored form of the key, with the caller's token, or with every currently valid token."""
         known = [digest for digest, holder in self._tokens.digests if caller in (None, holder)]
         return [hmac.new(digest, key.encode("utf-8", "replace"), hashlib.sha256).hexdigest() for digest in known]

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
 from crew_service import addresses, tracing
+from crew_service.engine.background import Background
 from crew_service.engine.browser_sessions import BrowserSessions
-from crew_service.engine.crew import Crew
+from crew_service.engine.continuing import changed_task
+from crew_service.engine.crew import Cancellation, Crew
 from crew_service.engine.dead_letters import DeadLetters
 from crew_service.engine.executions import Executions
 from crew_service.engine.flow_answers import FlowAnswers
@@ -28,7 +30,7 @@ DEFAULT_WORKERS = {"inline": 32, "process": 4}  # scripted crews only wait; a Cr
 
 
 class Dialect(Protocol):
-    """What of a dialect the engine must know: it decides which ids and columns there are."""
+    """The part of a dialect that the engine must know: it determines ids and columns."""
 
     fresh_ids: ClassVar[bool]
     columns: ClassVar[tuple[str, ...]]
@@ -36,13 +38,15 @@ class Dialect(Protocol):
 
 
 class Process:
-    """What the crews of one process share."""
+    """State shared by the crews of one process."""
 
     def __init__(self, settings: Settings, crews: Mapping[str, Crew], dialect: Dialect) -> None:
         self.settings = settings
         self.metrics = Metrics(crews, settings.prices)
-        self.is_stopping = False
+        self.stopping = Cancellation()
         self.database = Database(settings.database, serve=True)
+        if settings.has_once:
+            self.database.keep_out_earlier_releases()
         self.flow_webhook = _flow_webhook(settings)
         self.retention = Retention(self.database, keep_days=settings.keep_days)
         self.printed = PrintedWriter(self.database, settings)
@@ -55,13 +59,14 @@ class Process:
             attempts=settings.webhook_attempts,
             secret=settings.webhook_secret,
             flow_webhook=self.flow_webhook,
+            own={crew for crew, _, _ in settings.crew_tokens},
         )
         self.flow_webhooks = (
             FlowWebhooks(self.database, self.flow_webhook, self.outbox.posted) if self.flow_webhook else None
         )
         self.posted = self.outbox.posted if settings.delivers else _nothing
         self.crews = {name: Container(self, name, crew, dialect) for name, crew in crews.items()}
-        self.health = Health(self.membership.probe, self._seconds_behind)
+        self.health = Health(self.membership.probe, self._loops())
         self.metrics.watch(
             self.database, {name: Pool(crew.workers, crew.runner.running) for name, crew in self.crews.items()}
         )
@@ -78,18 +83,13 @@ class Process:
             crew.runner.start()
         self.retention.start()
 
-    def dead(self) -> str | None:
-        """Return why only a restart helps, if so; the database has no part in it, since a restart does not mend it."""
-        alive = self.is_stopping or all(crew.runner.is_alive() for crew in self.crews.values())
-        return None if alive else "The thread that starts executions has ended; restart the service."
-
     def unready(self) -> str | None:
-        """Return why no request should come here, if so: also while it stops."""
-        return "The service is stopping." if self.is_stopping else self.health.problem()
+        """Return why this process should get no requests, if so, including during shutdown."""
+        return "The service is stopping." if self.stopping.is_set() else self.health.problem()
 
     def stop(self) -> None:
-        """Crews first, so that what they still post is stored; the database last."""
-        self.is_stopping = True
+        """Crews first, so that their last webhooks are stored; the database last."""
+        self.stopping.set("the service stops")
         for crew in self.crews.values():
             crew.runner.stop()
         self.printed.stop()
@@ -104,10 +104,12 @@ class Process:
 
     def _cancel_all(self) -> None:
         for crew in self.crews.values():
-            crew.runner.cancel_all("the execution is run elsewhere")
+            crew.runner.cancel_all("the execution runs elsewhere")
 
-    def _seconds_behind(self) -> float:
-        return max(crew.runner.seconds_behind() for crew in self.crews.values())
+    def _loops(self) -> list[Background]:
+        flow_webhooks = [self.flow_webhooks.loop] if self.flow_webhooks else []
+        shared = [self.membership.loop, self.outbox.loop, self.printed.loop, self.retention.loop]
+        return [*shared, *flow_webhooks, *(crew.runner.loop for crew in self.crews.values())]
 
 
 def _flow_webhook(settings: Settings) -> FlowWebhook | None:
@@ -153,23 +155,24 @@ class Container:
             queue_delay=dialect.queue_delay,
             wake=self.runner.wake,
             cancel=self.runner.cancel,
-            edit_problem=lambda task_id, state, text: crew.edit_problem(task_id, state, text),
+            changed_task=lambda finished: changed_task(crew, finished),
+            edit_problem=lambda task_id, state, text: crew.edit_problem(task_id, state, text, process.stopping),
         )
         self.flow_answers = FlowAnswers(self.database, self.executions, process.flow_webhook)
 
     def owner(self, caller: Principal) -> str:
-        """Name who holds a token: of this crew alone where it has its own, else of all crews."""
+        """Name the holder of a token: for this crew only if it has its own token, else for all crews."""
         has_own = any(crew == self.name for crew, _, _ in self.settings.crew_tokens)
         return f"{self.name if has_own else ''} {caller.key}"
 
     def figures(self) -> bytes:
-        """Return the metrics for the organization's token: of all crews, unless the token is this crew's own."""
+        """Return the metrics for the organization's token: for all crews, unless the token belongs to this crew."""
         own = any(crew == self.name and user is None for crew, user, _ in self.settings.crew_tokens)
         return self.metrics.text(self.name if own else None)
 
 
 def _tokens(settings: Settings, name: str) -> Tokens:
-    """A crew's own tokens stand in the place of those for all crews; an organization token it always has."""
+    """A crew's own tokens replace those for all crews; there is always an organization token."""
     own = [(user, token) for crew, user, token in settings.crew_tokens if crew == name]
     organization = next((token for user, token in own if user is None), settings.token)
     users = [(user, token) for user, token in own if user is not None]
@@ -177,4 +180,4 @@ def _tokens(settings: Settings, name: str) -> Tokens:
 
 
 def _nothing() -> None:
-    """No webhooks are sent from here."""
+    """Sends no webhooks."""

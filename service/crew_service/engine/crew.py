@@ -1,23 +1,26 @@
-"""What the engine asks of a crew: describe yourself, and run one segment of an execution.
+"""What the engine requires of a crew: a description, and running one segment of an execution.
 
-A segment ends when the crew is finished (`Completed`), when a person is asked (`PendingReview`) or by an exception:
+A segment ends when the crew is finished (`Completed`), when it asks a person (`PendingReview`) or with an exception:
 `Cancelled` once the job's cancellation is set, anything else fails the execution as `Type: message`
 (`CrewFailed` as its message alone).
-Everything that crosses here is plain JSON, since it is stored and read again by another process.
+Everything passed here is plain JSON, because it is stored and read by another process.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypedDict
+from typing import Any, ClassVar, Literal, Protocol, TypedDict
 
 from crew_service.engine.printed import Printed
+from crew_service.engine.tool_rules import ToolRule
 
-STATE_ID = "id"  # among the inputs of a Flow: CrewAI reads the stored state of that id, and writes over it
+STATE_ID = "id"  # in the inputs of a Flow: CrewAI reads and overwrites the stored state with that id
 STATE_ID_REFUSED = (
-    "The input 'id' of a Flow names a stored state, which may be anybody's, to be read and overwritten. Leave it out; "
+    "The input 'id' of a Flow names a stored state, possibly somebody else's, to read and overwrite. Omit it; "
     "restoreFromStateId starts from the state of an earlier execution."
 )
 
@@ -27,11 +30,23 @@ class Cancelled(Exception):
 
 
 class BadTarget(ValueError):
-    """TARGET names no crew that can be served."""
+    """TARGET does not name a crew that can be served."""
 
 
 class CrewFailed(Exception):
-    """The crew's own account of its failure: the text is the execution's error as it stands."""
+    """The crew's own description of its failure: the text becomes the execution's error unchanged.
+
+    :param refused: the task whose own answer was refused, so that the answers that led to it must not be used again
+    :param unanswered: the numbers of the journal entries that hold what failed
+    """
+
+    def __init__(self, text: str = "", *, refused: str | None = None, unanswered: Collection[int] = ()) -> None:
+        super().__init__(text)
+        self.refused, self.unanswered = refused, unanswered
+
+
+class CrewKilled(CrewFailed):
+    """Something external ended the crew's process; its reports so far are enough to continue."""
 
 
 class Cancellation:
@@ -50,7 +65,7 @@ class Cancellation:
         return self._event.is_set()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the cancellation; False when the time passed without one."""
+        """Wait for the cancellation; False if it times out."""
         return self._event.wait(seconds)
 
     def raise_if_set(self) -> None:
@@ -59,7 +74,7 @@ class Cancellation:
 
 
 class FinishedTask(TypedDict):
-    """What every finished task has."""
+    """Fields of every finished task."""
 
     task_id: str
     agent: str
@@ -75,7 +90,7 @@ class TaskOutput(FinishedTask, total=False):
     expected_output: str
     summary: str
     output_json: Any
-    point: Any  # what the crew goes on from after a crash; never sent to anybody
+    point: Any  # where the crew continues after a crash; never sent to anybody
 
 
 @dataclass(frozen=True)
@@ -86,11 +101,17 @@ class TaskInfo:
     agent: str
     description: str = ""
     human_input: bool = False
+    digest: str = ""  # of all that its output is an answer to
+
+
+def digest_of(declared: Any) -> str:
+    """Return what names a task by all that its output is an answer to, given as JSON."""
+    return hashlib.sha256(json.dumps(declared, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Round:
-    """One answer of a gated task and what the person said to it."""
+    """One answer of a gated task and the person's feedback."""
 
     output: str
     feedback: str
@@ -98,13 +119,13 @@ class Round:
 
 @dataclass(frozen=True)
 class ReviewDecision:
-    """A person's decision, given to the segment that follows it and kept until that task is done or waits again."""
+    """A person's decision, passed to the next segment and kept until that task is done or waits again."""
 
     task_id: str
     is_approve: bool
     rounds: tuple[Round, ...]  # oldest first; the last is the one just decided
-    state: dict[str, Any] = field(default_factory=dict)  # what the crew gave with `PendingReview`
-    outcome: str | None = None  # the one that the person chose, of those that a Flow offered
+    state: dict[str, Any] = field(default_factory=dict)  # the crew's data from `PendingReview`
+    outcome: str | None = None  # the person's choice from a Flow's outcomes
 
     @property
     def output(self) -> str:
@@ -116,16 +137,50 @@ class ReviewDecision:
 
 
 @dataclass(frozen=True)
+class JournalEntry:
+    """A model or tool call, as passed to the next attempt of its task; without an answer, it had started."""
+
+    number: int  # in the execution, from 1
+    task_id: str  # empty outside any task
+    part: str  # part of the task: the round of its review, or a nested task
+    kind: Literal["model", "tool"]
+    key: str  # identifies the request, and how often it was made before
+    name: str
+    within: str | None = None  # the key of the tool that made this call
+    answer: str | None = None  # JSON
+    once: bool | None = None  # whether it is of a tool that may run only once
+
+
+@dataclass(frozen=True)
+class Step(JournalEntry):
+    """The start or end of a call: what people see, and what the journal keeps."""
+
+    state: Literal["running", "done", "failed", "unknown"] = "running"
+    agent: str = ""  # its role
+    seconds: float | None = None  # duration
+    usage: dict[str, int] | None = None  # of a model
+    arguments: str | None = None  # JSON, reported at the start; if long, `LONGEST_TOLD` characters and one
+    result: str | None = None  # the same, reported at the end
+    is_kept: bool = True  # by the journal
+    is_awaited: bool = False  # whether the crew waits until it is stored
+
+
+LONGEST_TOLD = 16 * 1024  # characters: more than people see, because secrets are masked before it is cut
+
+
+@dataclass(frozen=True)
 class Job:
-    """One segment: what was asked, what is finished already, and the decision that it goes on from."""
+    """One segment: the request, the finished tasks, and the decision to continue from."""
 
     execution_id: str
     inputs: dict[str, Any]
     done: list[TaskOutput] = field(default_factory=list)
     gate: ReviewDecision | None = None
     cancelled: Cancellation = field(default_factory=Cancellation)
-    restore_from: str | None = None  # the id of a state that a Flow has stored itself
-    printed: Printed = field(default_factory=Printed)  # takes what the crew prints
+    restore_from: str | None = None  # the id of a state that a Flow stored itself
+    printed: Printed = field(default_factory=Printed)  # receives the crew's printed output
+    steps: int = 0  # the number of its newest step
+    recorded: Callable[[], list[JournalEntry]] = list  # the journal of unfinished tasks
 
 
 @dataclass(frozen=True)
@@ -134,8 +189,13 @@ class TaskStarted:
     agent: str = ""
 
 
+LONGEST_IN_STEP = 10_000  # characters of one text; a tool may return a book
+
+
 @dataclass(frozen=True)
 class StepDone:
+    """What an agent thought and did: it used a tool, or else the result is its answer."""
+
     prompt: str = ""
     thought: str = ""
     tool: str = ""
@@ -145,24 +205,32 @@ class StepDone:
 
 @dataclass(frozen=True)
 class TaskDone:
-    """A finished task; an approved gated task is reported too, with the output that was approved."""
+    """A finished task; an approved gated task is reported too, with the approved output."""
 
+    is_awaited: ClassVar[bool] = True
     task: TaskOutput
 
 
 @dataclass(frozen=True)
 class TokensUsed:
-    """What this segment has used of language models so far, all in all; reported as often as it is known."""
+    """This segment's total usage of language models so far; reported whenever known."""
 
     total: int
-    parts: dict[str, int] = field(default_factory=dict)  # prompt_tokens and completion_tokens, where known
+    parts: dict[str, int] = field(default_factory=dict)  # prompt_tokens and completion_tokens, if known
     by_task: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
-    """Figures by task and model, both empty where they are not known: of this segment, those that have grown."""
+    """Figures by task and model, both empty if unknown: only those of this segment that have grown."""
 
 
-Progress = TaskStarted | StepDone | TaskDone | TokensUsed
+@dataclass(frozen=True)
+class StepsReplayed:
+    """The calls that this segment answered from the journal, reported before it makes a new one."""
+
+    numbers: list[int]
+
+
+Progress = TaskStarted | StepDone | TaskDone | TokensUsed | Step | StepsReplayed
 Report = Callable[[Progress], None]
-"""Returns once the progress is stored; raises `Cancelled` when the segment is no longer wanted."""
+"""Returns once the progress is stored; raises `Cancelled` if the segment is no longer wanted."""
 
 
 @dataclass(frozen=True)
@@ -176,19 +244,19 @@ class Completed:
 
 @dataclass(frozen=True)
 class PendingReview:
-    """A gated task has an answer and a person decides on it. The task is reported as done after the approval."""
+    """A gated task has an answer that a person must decide on. The task is reported as done after the approval."""
 
     task_id: str
     output: str
     agent: str = ""
     state: dict[str, Any] = field(default_factory=dict)
-    question: str | None = None  # of a Flow: what its author asks
-    outcomes: list[str] | None = None  # of a Flow: what the person may choose from; empty for free text
-    details: dict[str, Any] = field(default_factory=dict)  # of a Flow: what else a flow webhook reports
+    question: str | None = None  # for a Flow: its author's question
+    outcomes: list[str] | None = None  # for a Flow: the choices; empty for free text
+    details: dict[str, Any] = field(default_factory=dict)  # for a Flow: further fields of a flow webhook
 
 
 class Crew(Protocol):
-    """One crew or Flow, used by many threads at once; it keeps no state of an execution."""
+    """One crew or Flow, used by many threads at once; it stores no execution state."""
 
     @property
     def kind(self) -> Literal["crew", "flow"]: ...
@@ -198,7 +266,7 @@ class Crew(Protocol):
 
     @property
     def required(self) -> list[str]:
-        """The inputs without which it cannot start."""
+        """The required inputs."""
         ...
 
     @property
@@ -206,14 +274,23 @@ class Crew(Protocol):
 
     @property
     def isolation(self) -> Literal["inline", "process"]:
-        """`process` when user code runs in a worker process of its own, which can be killed."""
+        """`process` if user code runs in a separate worker process, which can be killed."""
+        ...
+
+    @property
+    def has_once(self) -> bool:
+        """Whether it has a tool that may run once."""
+        ...
+
+    def has_tool(self, rule: ToolRule) -> bool:
+        """Whether it may have a tool that matches the rule."""
         ...
 
     def run(self, job: Job, report: Report) -> Completed | PendingReview: ...
 
-    def edit_problem(self, task_id: str, state: dict[str, Any], text: str) -> str | None:
-        """Return why a text cannot be the output of a task that waits, as the end of a sentence; None if it can.
+    def edit_problem(self, task_id: str, state: dict[str, Any], text: str, stopping: Cancellation) -> str | None:
+        """Return why a text cannot be the output of a waiting task, as the end of a sentence; None if it can.
 
-        :param state: what the crew gave with `PendingReview`
+        :param state: the crew's data from `PendingReview`
         """
         ...

@@ -1,4 +1,4 @@
-"""Undelivered webhooks: kept as long as their execution, listed, and sent again on request."""
+"""Undelivered webhooks: kept as long as their execution, listed, and resent on request."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from sqlalchemy.engine import Row
 
 from crew_service.engine.principals import Principal
 from crew_service.storage import webhooks
+from crew_service.storage.availability import DatabaseUnavailable
 from crew_service.storage.database import Database
 
 log = logging.getLogger(__name__)
 
-MOST = 100_000  # sent again in one go
+MOST = 100_000  # resent at once
 
 
 def shown_url(letter: Row[Any]) -> str:
-    """Return the address of a dead letter for whoever may see its execution: a flow webhook's is the organization's."""
-    return webhooks.receiver(letter.url) if letter.kind == webhooks.FLOW else str(letter.url)
+    """Return a dead letter's address for those who may see its execution; a flow webhook's is for the organization."""
+    return webhooks.receiver(str(letter.url)) if letter.kind == webhooks.FLOW else str(letter.url)
 
 
 class DeadLetters:
-    """`posted`: something is to be delivered; `crew`: only that one's, all without."""
+    """`posted`: called if something must be delivered; `crew`: only this crew's, or all."""
 
     def __init__(
         self, database: Database, *, crew: str | None = None, posted: Callable[[], None] = lambda: None
@@ -39,16 +40,26 @@ class DeadLetters:
             )
 
     def resend(self, caller: Principal, key: str) -> bool:
-        """Put it back into its queue; False when this caller has none of that key."""
+        """Put it back into its queue; False if this caller has none with that key."""
         with self._database.writing() as connection:
             found = webhooks.letters(connection, owner=caller.user, crew=self._crew, key=key, limit=1)
             sent = bool(found) and webhooks.resend(connection, key, now=self._database.now())
         if sent:
-            log.info("webhook sent again by %s", caller.key, extra={"execution_id": found[0].execution_id})
+            log.info("webhook resent by %s", caller.key, extra={"execution_id": found[0].execution_id})
             self._posted()
         return sent
 
     def resend_all(self, caller: Principal) -> int:
-        """Send the oldest first, so that those of one execution leave in their order again."""
+        """Send the oldest first, so that those of one execution keep their order."""
         letters = self.latest(caller, MOST)
-        return sum(self.resend(caller, letter.key) for letter in reversed(letters))
+        return sum(self._tried(caller, letter) for letter in reversed(letters))
+
+    def _tried(self, caller: Principal, letter: Row[Any]) -> bool:
+        """Resend one of many; one that cannot be read stays, without blocking the others."""
+        try:
+            return self.resend(caller, letter.key)
+        except DatabaseUnavailable:
+            raise
+        except Exception:
+            log.exception("webhook %s cannot be resent", letter.key, extra={"execution_id": letter.execution_id})
+            return False

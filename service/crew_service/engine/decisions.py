@@ -1,4 +1,4 @@
-"""A person's decision, what it means at the question it answers, and every reason to refuse it or another request."""
+"""A person's decision, its meaning for its question, and every reason to refuse it or another request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from crew_service.storage.states import State
 
 
 class Refused(Exception):
-    """Nothing was changed; the text says why."""
+    """Nothing was changed; the text gives the reason."""
 
 
 class UnknownExecution(Refused):
@@ -28,12 +28,12 @@ class NotWaiting(Refused):
 
 class AlreadyOver(Refused):
     def __init__(self, state: State) -> None:
-        super().__init__(f"the execution is over: {state}")
+        super().__init__(f"the execution has ended: {state}")
         self.state = state
 
 
 class BadAnswer(Refused):
-    """The answer does not fit the question that a Flow asks; the text says what would do."""
+    """The answer does not fit a Flow's question; the text says what would."""
 
 
 class AnotherDraft(BadAnswer):
@@ -41,12 +41,12 @@ class AnotherDraft(BadAnswer):
 
 
 class BadResponseToken(Refused):
-    """The address to answer at is not one that a flow webhook gave."""
+    """The address is not from a flow webhook."""
 
 
 class AlreadyAnswered(Refused):
     def __init__(self, by: str, at: float) -> None:
-        super().__init__("the question has its answer")
+        super().__init__("the question was already answered")
         self.by = by
         self.at = at
 
@@ -55,20 +55,20 @@ class AlreadyAnswered(Refused):
 class Decision:
     execution_id: str
     task_id: str
-    is_approve: bool | None  # None: only the outcome or the text counts, which are of a Flow
+    is_approve: bool | None  # None: only a Flow's outcome or text counts
     feedback: str
-    webhooks: dict[str, Any] | None = None  # None: the same again
-    round: int | None = None  # which answer was shown, counted from 1; None: the latest
-    outcome: str | None = None  # the chosen one, of those that a Flow offers
-    question_id: str | None = None  # the one question that it answers
-    edit: EditedOutput | None = None  # of a crew's task
-    draft_sha256: str | None = None  # of the draft that was answered; None: whichever waits
+    webhooks: dict[str, Any] | None = None  # None: unchanged
+    round: int | None = None  # the number of the answer that was shown, from 1; None: the latest
+    outcome: str | None = None  # the chosen one of a Flow's outcomes
+    question_id: str | None = None  # the question that it answers
+    edit: EditedOutput | None = None  # for a crew's task
+    draft_sha256: str | None = None  # hash of the answered draft; None: any waiting draft
 
 
 def settled(gate: dict[str, Any], decision: Decision) -> Decision:
-    """Return the decision with the outcome that it means; at a crew's task there are none, and the flag decides."""
+    """Return the decision with its outcome; a crew's task has none, so the flag decides."""
     if decision.draft_sha256 is not None and decision.draft_sha256 not in _hashes(gate):
-        raise AnotherDraft("output_sha256 is of another draft than the one that waits; nothing was changed.")
+        raise AnotherDraft("output_sha256 belongs to a different draft from the waiting one; nothing was changed.")
     outcomes = gate.get("outcomes")
     if outcomes is None:
         if decision.is_approve is None:
@@ -82,34 +82,34 @@ def settled(gate: dict[str, Any], decision: Decision) -> Decision:
 
 
 def _hashes(gate: dict[str, Any]) -> set[str | None]:
-    """Return by which hashes an answer may name the draft."""
-    # Stored with the gate, since to hash a large draft takes seconds; gates of earlier releases have none, or one.
+    """Return the hashes by which an answer may name the draft."""
+    # Stored with the gate, because hashing a large draft takes seconds; gates of earlier releases have none, or one.
     named = gate if "object_sha256" in gate else hashes_of(gate["output"])
     return {named["output_sha256"], named["object_sha256"]}
 
 
 def _check(edit: EditedOutput, gate: dict[str, Any], *, is_approve: bool) -> None:
     if not is_approve:
-        raise BadAnswer("edited_output goes with an approval; a revision runs the task again.")
+        raise BadAnswer("edited_output needs an approval; a revision runs the task again.")
     if edit.output_sha256 not in _hashes(gate):
-        raise AnotherDraft("edited_output was made of another draft than the one that waits; nothing was changed.")
+        raise AnotherDraft("edited_output was made from a different draft from the waiting one; nothing was changed.")
     if problem := edit_problem(gate["output"], edit.text):
         raise BadAnswer(f"edited_output is not accepted because {problem}.")
-    # A draft with words around its object is a text here, and has a model nevertheless.
+    # A draft with text around its object counts as text, but still has a model.
     if "output_json" in gate["state"].get("task", {}) and json_object_in(edit.text) is None:
-        raise BadAnswer("edited_output is no JSON object, which the model of its task asks for; nothing was changed.")
+        raise BadAnswer("edited_output must be a JSON object: the task has an output model. Nothing was changed.")
 
 
 def _text_alone(decision: Decision) -> Decision:
     if decision.outcome is not None:
         raise BadAnswer("This question offers no outcomes; answer it with human_feedback.")
     if not decision.feedback.strip():
-        raise BadAnswer("The answer is empty; this question asks for a text.")
+        raise BadAnswer("The answer is empty; this question asks for text.")
     return replace(decision, is_approve=True)
 
 
 def _chosen(outcomes: list[str], decision: Decision) -> str | None:
-    """Return the outcome that is named or can only be meant; None leaves it to the Flow's model to read the text."""
+    """Return the named or only possible outcome; None leaves reading the text to the Flow's model."""
     offered = ", ".join(outcomes)
     if decision.outcome is not None:
         if decision.outcome not in outcomes:
@@ -127,7 +127,7 @@ def _chosen(outcomes: list[str], decision: Decision) -> str | None:
 
 
 def kept(gate: dict[str, Any], said: Decision, settled: Decision) -> dict[str, Any]:
-    """Return what a round keeps of a decision; at a Flow's question, a flag is what was sent and not what it means."""
+    """Return what a round keeps of a decision; for a Flow, the flag is what was sent, not what it means."""
     return {
         "is_approve": said.is_approve,
         "outcome": settled.outcome,
@@ -139,7 +139,7 @@ def kept(gate: dict[str, Any], said: Decision, settled: Decision) -> dict[str, A
 
 
 def decided(gate: dict[str, Any], decision: Decision) -> dict[str, Any]:
-    """Return the gate with what the person said."""
+    """Return the gate with the person's answer."""
     said = {"output": gate["output"], "feedback": decision.feedback}
     if decision.edit:
         said |= {"output": decision.edit.text, "draft": gate["output"]}

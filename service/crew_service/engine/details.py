@@ -1,7 +1,8 @@
-"""Everything that is known of one execution, in at most 1 MiB of JSON.
+"""All details of one execution, in at most 1 MiB of JSON; its page shows no more.
 
-What is too large is cut or left out in this order: texts are cut, all of them at the same length; inputs, meta and the
-output as an object go as a whole; then the oldest tasks and rounds. Nothing larger is read from the database.
+Data that is too large is cut or omitted in this order: texts are cut, all to the same length; inputs, meta and an
+output's object are omitted as a whole; then the oldest steps, tasks and rounds. Nothing larger is read from the
+database.
 """
 
 from __future__ import annotations
@@ -9,31 +10,37 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy.engine import Connection, Row
 
-from crew_service.engine import paths, usage
+from crew_service.engine import paths, steps, usage
 from crew_service.engine.crew import Crew
+from crew_service.engine.origin import Origin, origin
+from crew_service.engine.printed import MOST
 from crew_service.prices import Prices
-from crew_service.storage import integrity, views
+from crew_service.storage import integrity, printed, queries, views, webhooks
+from crew_service.storage import steps as stored_steps
 from crew_service.storage.database import Database
-from crew_service.storage.states import State
+from crew_service.storage.states import OVER, State
 
 LARGEST = 1024 * 1024  # bytes
-LARGEST_WHOLE = 256 * 1024  # characters, and bytes, of inputs, meta and the object of an output
-WHOLE = ("output_json", "meta", "inputs")  # in the order in which they go
+LARGEST_WHOLE = 256 * 1024  # characters and bytes of inputs, meta and an output's object
+WHOLE = ("output_json", "meta", "inputs")  # in the order in which they are omitted
 LONGEST_TEXT = 256 * 1024  # characters of stored JSON
 SHORTEST_TEXT = 64
-AROUND_OUTPUT = 1_000  # characters of a stored task before its output, as a rule
+FEW_ROUNDS = 4  # that are read whole, whatever the size of their texts
+AROUND_OUTPUT = 1_000  # characters of a stored task before its output, normally
 LONGEST_NAME = 1_000
 MOST_OUTCOMES = 50
+MOST_STEPS = 50  # of all tasks together
+LARGEST_STEPS = 256 * 1024  # bytes of JSON in one list of steps
 HALF_SURROGATES = re.compile("[\ud800-\udfff]")
 COMPLETED, RUNNING, PENDING, ERROR, NOT_STARTED = "completed", "running", "pending", "error", "not_started"
-WORDS = {  # of the specification, for a task that has begun and is not finished
+WORDS = {  # from the specification, for a task that has started but not finished
     State.QUEUED: RUNNING,
     State.RUNNING: RUNNING,
     State.WAITING: RUNNING,
@@ -41,19 +48,77 @@ WORDS = {  # of the specification, for a task that has begun and is not finished
     State.STOPPED: ERROR,
 }
 
+SHOWN = 100_000  # characters of a text on the page; the whole text is a link away
+PRINTED = 32 * 1024  # bytes of what a crew printed on the page; the rest is a link away
+TASKS, ROUNDS = 200, 1  # finished tasks, and rounds, on the page, the newest
+LETTERS = 100  # undelivered webhooks on the page
+
 Record = dict[str, Any]
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
 class Found:
-    """An execution that the caller may see; `etag` changes with each write of it."""
+    """An execution that the caller may see; `etag` changes with its writes, for steps every two seconds."""
 
     id: str
     etag: str
 
 
+@dataclass(frozen=True)
+class Draft:
+    """What is waiting for a person."""
+
+    execution_id: str
+    task_id: str
+    key: str
+    agent: str
+    text: str
+    is_cut: bool
+    round: int
+    feedback: str  # the person's feedback on the earlier version
+    before: str  # the earlier version
+    question: str  # for a Flow
+    outcomes: list[str] | None  # for a Flow: the choices; empty for text
+    question_id: str  # for a Flow
+    sha256: str  # hash of the whole text
+    origin: Origin | None
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The content of an execution's page."""
+
+    row: Row[Any]
+    record: Record
+    draft: Draft | None
+    letters: list[Row[Any]]
+    printed: str  # for the organization only
+    printed_is_cut: bool
+
+    @property
+    def is_over(self) -> bool:
+        return self.row.state in OVER
+
+    @property
+    def origin(self) -> Origin | None:
+        return origin(self.record["meta"])
+
+    @property
+    def finished(self) -> list[tuple[int, Record]]:
+        """The finished tasks with their positions; the oldest may be omitted."""
+        tasks = [task for task in self.record["tasks"] if task["state"] == COMPLETED]
+        return list(enumerate(tasks, self.row.completed_tasks - len(tasks)))
+
+    @property
+    def begun(self) -> list[tuple[int, Record]]:
+        """The unfinished tasks with steps, with the positions that they will normally have."""
+        tasks = [task for task in self.record["tasks"] if task["state"] != COMPLETED and task["steps"]]
+        return list(enumerate(tasks, self.row.completed_tasks))
+
+
 class Details:
-    """Of the executions of one crew."""
+    """Details of one crew's executions."""
 
     def __init__(
         self,
@@ -74,24 +139,66 @@ class Details:
         self._base = repr((dialect, prices, crew.tasks))
 
     def found(self, head: Row[Any]) -> Found:
-        written = (head.id, head.kickoff_id, head.segment, head.writes, head.state)
+        seen = queries.Calm.of(head).seen(self._database.now())
+        written = (head.id, head.kickoff_id, head.segment, head.writes - head.calm_writes, seen, head.state)
         return Found(head.id, f'"{hashlib.sha256(repr((self._base, *written)).encode()).hexdigest()[:32]}"')
 
     def text(self, execution_id: str) -> bytes | None:
-        """Return the JSON; None for an execution that was deleted meanwhile."""
+        """Return the JSON; None for an execution deleted in the meantime."""
+        return self._read(execution_id, lambda connection, row: fitted(self._record(connection, row)))
+
+    def version(self, found: Found, *, with_printed: bool) -> tuple[str, list[Row[Any]]]:
+        """Return a value that changes with everything that the page shows, and the webhooks in it."""
+        with self._database.reading() as connection:
+            letters = webhooks.letters(connection, owner=None, execution_id=found.id, limit=LETTERS)
+            upto = printed.length(connection, found.id) if with_printed else None
+        return hashlib.sha256(repr((found.etag, letters, upto)).encode()).hexdigest(), letters
+
+    def shown(self, execution_id: str, letters: list[Row[Any]], *, with_printed: bool) -> Shown | None:
+        def read(connection: Connection, row: Row[Any]) -> Shown:
+            record = self._record(connection, row, tasks=TASKS, rounds=ROUNDS)
+            fitted(record)
+            last = printed.last(connection, row.id, most=PRINTED) if with_printed else ("", False)
+            return Shown(row, record, _recorded_draft(connection, row, record), letters, *last)
+
+        return self._read(execution_id, read)
+
+    def whole_text(self, execution_id: str, part: str, *, with_printed: bool) -> str | None:
+        """Return the whole of one text: `draft`, `output`, `printed`, or the number of a task."""
+        with self._database.reading() as connection:
+            if part == "draft":
+                gate = views.gate(connection, execution_id)
+                return str(gate["output"]) if gate else None
+            if part == "printed":
+                return printed.last(connection, execution_id, most=MOST)[0] if with_printed else None
+            position = int(part) if part.isascii() and part.isdigit() and len(part) < 6 else None
+            if position is None and part != "output":
+                return None
+            found = views.whole(connection, execution_id, position)
+        return found["output"] if isinstance(found, dict) else found if isinstance(found, str) else None
+
+    def _read(self, execution_id: str, make: Callable[[Connection, Row[Any]], Made]) -> Made | None:
         for _ in range(2):
             with self._database.reading() as connection:
                 row = views.small(connection, execution_id)
                 if row is None:
                     return None
                 if integrity.is_readable(row):
-                    return fitted(self._record(connection, row))
+                    return make(connection, row)
             self._mend(execution_id)
         return None
 
-    def _record(self, connection: Connection, row: Row[Any]) -> Record:
+    def _record(
+        self,
+        connection: Connection,
+        row: Row[Any],
+        *,
+        tasks: int = views.MOST_RESULTS,
+        rounds: int = views.MOST_ROUNDS,
+    ) -> Record:
+        """Return the details, with this many of the newest finished tasks and rounds."""
         left_out: list[str] = []
-        sizes = views.result_sizes(connection, row.id)
+        sizes = views.result_sizes(connection, row.id, most=tasks)
         most = _room([size for _, size in sizes])
         wholes = self._wholes(connection, row.id, left_out)
         texts = views.starts(connection, row.id, ("output", "error"), most=LONGEST_TEXT)
@@ -108,11 +215,13 @@ class Details:
             "ended_at": _iso(row.ended_at),
             "work_seconds": round(row.work_seconds, 3),
             "usage": self._prices.priced(usage.so_far(row)),
+            "continued_from": row.continued_from,
+            usage.CHAIN: self._prices.priced(usage.chain(row)),
             "error": texts["error"][0],
             "output": texts["output"][0],
             "output_json": wholes["output_json"],
-            "tasks": self._tasks(connection, row, sizes, most),
-            "rounds": self._rounds(connection, row),
+            "tasks": self._with_steps(connection, row, self._tasks(connection, row, sizes, most), left_out),
+            "rounds": self._rounds(connection, row, rounds),
             "view": paths.view(row.id),
             "left_out": left_out,
         }
@@ -121,7 +230,7 @@ class Details:
         if sizes and sizes[0][0] > 0:
             left_out.append("tasks")
         if len(record["rounds"]) < len(_listed(row.asked)):
-            left_out.append("rounds")  # too many, or asked by an earlier release, which kept none
+            left_out.append("rounds")  # too many, or from an earlier release, which kept none
         return record
 
     def _ids(self, connection: Connection, row: Row[Any], left_out: list[str]) -> list[str]:
@@ -144,7 +253,7 @@ class Details:
         return values
 
     def _tasks(self, connection: Connection, row: Row[Any], sizes: list[tuple[int, int]], most: int) -> list[Record]:
-        """Return the finished tasks, those that have begun, and of a crew those that have not."""
+        """Return the finished tasks, the started ones, and for a crew the others."""
         finished = []
         if sizes:
             started = views.result_starts(connection, row.id, since=sizes[0][0], most=most)
@@ -160,6 +269,39 @@ class Details:
         place = {task.id: place for place, task in enumerate(crew)}
         begun.sort(key=lambda task: place.get(task["task_id"], len(place)))
         return [*finished, *begun, *(_task(each.id, each.agent, NOT_STARTED) for each in crew if each.id not in known)]
+
+    def _with_steps(
+        self, connection: Connection, row: Row[Any], tasks: list[Record], left_out: list[str]
+    ) -> list[Record]:
+        """Add the newest steps to their tasks, or to the last of several with the same id."""
+        by_id = {task["task_id"]: task for task in tasks if task["state"] != NOT_STARTED}
+        newest = stored_steps.newest(connection, row.id, most=MOST_STEPS + 1)
+        if len(newest) > MOST_STEPS:
+            left_out.append("steps")
+        for each in newest[-MOST_STEPS:]:
+            if task := by_id.get(each.task_id):
+                task["steps"].append(steps.told(each, row, self._prices))
+        return tasks
+
+    def steps(self, execution_id: str, *, after: int, most: int) -> Record | None:
+        """Return steps in order, fewer if they are large, and the number to continue after.
+
+        None for an unknown execution.
+        """
+        with self._database.reading() as connection:
+            row = views.small(connection, execution_id)
+            if row is None:
+                return None
+            found = stored_steps.listed(connection, execution_id, after=after, most=most + 1)
+        listed: list[Record] = []
+        room = LARGEST_STEPS
+        for each in found[:most]:
+            step = steps.listed(each, row, self._prices)
+            room -= len(json.dumps(step, ensure_ascii=False).encode())
+            if room < 0 and listed:
+                break
+            listed.append(step)
+        return {"steps": listed, "next": listed[-1]["number"] if len(found) > len(listed) else None}
 
     def _finished(self, row: Row[Any], most: int) -> Record:
         task, cut = views.fields(row.task)
@@ -185,22 +327,55 @@ class Details:
             "usage": self._prices.priced(used),
         }
 
-    def _rounds(self, connection: Connection, row: Row[Any]) -> list[Record]:
-        found = [_round(each) for each in views.round_starts(connection, row.id, most=LONGEST_TEXT)]
+    def _rounds(self, connection: Connection, row: Row[Any], newest: int) -> list[Record]:
+        few = min(newest, len(_listed(row.asked))) <= FEW_ROUNDS
+        most = LONGEST_TEXT if few else _room(views.round_sizes(connection, row.id, newest))
+        found = [_round(each, most) for each in views.round_starts(connection, row.id, newest, most=most)]
         number = len(_listed(row.asked))
         if row.state == State.WAITING and (not found or found[-1]["number"] < number):
             found.append(_asked_before(*views.gate_start(connection, row.id, most=LONGEST_TEXT), row, number))
         return found
 
 
+def draft_of(
+    execution_id: str, gate: Mapping[str, Any], meta: Any, text: str | None = None, *, is_cut: bool = False
+) -> Draft:
+    """Return what is waiting, with the given text instead of the gate's, if any."""
+    text, rounds = str(gate["output"] if text is None else text), gate["rounds"]
+    return Draft(
+        execution_id,
+        gate["task_id"],
+        gate["key"],
+        gate["agent"],
+        text[:SHOWN],
+        is_cut or len(text) > SHOWN,
+        len(rounds) + 1,
+        rounds[-1]["feedback"] if rounds else "",
+        str(rounds[-1]["output"])[:SHOWN] if rounds else "",
+        str(gate.get("question") or ""),
+        gate.get("outcomes"),
+        gate.get("question_id") or "",
+        gate.get("output_sha256") or "",
+        origin(meta),
+    )
+
+
+def _recorded_draft(connection: Connection, row: Row[Any], record: Record) -> Draft | None:
+    gate = views.gate(connection, row.id) if row.state == State.WAITING else None
+    if gate is None or not record["rounds"]:
+        return None
+    asked = record["rounds"][-1]
+    return draft_of(row.id, gate, record["meta"], asked["draft"], is_cut=asked.get("cut", False))
+
+
 def _task(task_id: str, agent: str, state: str) -> Record:
     names = {"task_id": task_id, "name": task_id, "agent": agent, "state": state}
-    return {**names, "started_at": None, "seconds": None, "output": None, "usage": None}
+    return {**names, "started_at": None, "seconds": None, "output": None, "usage": None, "steps": []}
 
 
-def _round(row: Row[Any]) -> Record:
+def _round(row: Row[Any], most: int) -> Record:
     texts = {
-        name: views.begun(getattr(row, name), getattr(row, f"{name}_length"), LONGEST_TEXT)
+        name: views.begun(getattr(row, name), getattr(row, f"{name}_length"), most)
         for name in ("question", "draft", "human_feedback")
     }
     is_cut = row.draft_is_cut or any(cut for _, cut in texts.values())
@@ -223,7 +398,7 @@ def _round(row: Row[Any]) -> Record:
 
 
 def _asked_before(gate: Record, cut: str | None, row: Row[Any], number: int) -> Record:
-    """What an earlier release has asked stands in the execution alone."""
+    """Questions from an earlier release are stored only in the execution."""
     names = ("question", "outcomes", "output_sha256")
     undecided = dict.fromkeys(("decided_at", "is_approve", "outcome", "human_feedback", "edited", "by"))
     asked = {"number": number, "task_id": str(gate.get("task_id", row.current_task)), "asked_at": _iso(row.updated_at)}
@@ -232,7 +407,7 @@ def _asked_before(gate: Record, cut: str | None, row: Row[Any], number: int) -> 
 
 
 def _room(sizes: list[int]) -> int:
-    """Return how much of each stored task is read, so that all of them together are as large as the answer."""
+    """Return how much of each stored text to read, so that together they are as large as the response."""
     left, most = LARGEST, LONGEST_TEXT
     for place, size in enumerate(sorted(sizes)):
         most = left // (len(sizes) - place)
@@ -258,6 +433,11 @@ def fitted(record: Record) -> bytes:
             record[name] = None
             record["left_out"].append(name)
             text = _json(record)
+    while len(text) > LARGEST and (tasks := [task for task in record["tasks"] if task["steps"]]):
+        of_oldest = tasks[0]["steps"]
+        del of_oldest[: len(of_oldest) // 2 + 1]
+        record["left_out"] = list(dict.fromkeys((*record["left_out"], "steps")))
+        text = _json(record)
     for name in ("tasks", "rounds"):
         while len(text) > LARGEST and record[name]:
             del record[name][: len(record[name]) // 8 + 1]
@@ -267,16 +447,17 @@ def fitted(record: Record) -> bytes:
 
 
 def _texts(record: Record) -> list[tuple[Record, str]]:
-    """Return where the long texts stand."""
+    """Return the positions of the long texts."""
     return [
         *((record, name) for name in ("output", "error")),
         *((task, "output") for task in record["tasks"]),
+        *((step, name) for task in record["tasks"] for step in task["steps"] for name in ("arguments", "result")),
         *((each, name) for each in record["rounds"] for name in ("question", "draft", "human_feedback")),
     ]
 
 
 def _names(record: Record) -> list[tuple[Record, str, int]]:
-    """Return where the texts stand that are short as a rule, and how long they may be."""
+    """Return the positions of the normally short texts, and their maximum lengths."""
     for each in record["rounds"]:
         outcomes = _listed(each["outcomes"])
         if len(outcomes) > MOST_OUTCOMES or any(len(str(one)) > LONGEST_NAME for one in outcomes):

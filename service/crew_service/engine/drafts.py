@@ -1,6 +1,6 @@
-"""A draft: the JSON object that its text is, its hash, and what may take its place. Pure.
+"""A draft: the JSON object in its text, its hash, and what may replace it. Pure.
 
-The provider has the same rules on its side of the wire; one corpus in the tests goes through both.
+The provider has the same rules on its side; the tests run one corpus through both.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 _FENCE = "```"
 _FENCE_BEGINS = re.compile(r"```[\w-]*[ \t]*\n")
-# NUL and half surrogates: legal in JSON, refused by databases and by UTF-8.
+# NUL and unpaired surrogates: legal in JSON, refused by databases and by UTF-8.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 # PostgreSQL returns such floats as whole numbers.
 _WHOLE_FROM, _LARGEST = 1e16, 2**64 - 1
@@ -22,9 +22,9 @@ _WHOLE_FROM, _LARGEST = 1e16, 2**64 - 1
 
 @dataclass(frozen=True)
 class EditedOutput:
-    """A text that becomes the output of a task instead of its draft.
+    """A text that replaces a task's draft as its output.
 
-    :param output_sha256: the hash of the draft that it was made of; of any other draft no edit is taken
+    :param output_sha256: the hash of the original draft; edits of any other draft are refused
     """
 
     text: str
@@ -32,23 +32,23 @@ class EditedOutput:
 
 
 def edit_problem(draft: str, edited: str) -> str | None:
-    """Return why a text cannot take the place of a draft, as the end of a sentence; None if it can."""
+    """Return why a text cannot replace a draft, as the end of a sentence; None if it can."""
     if not edited.strip():
         return "the edited draft is empty"
     if json_object_in(draft) is not None and json_object_in(edited) is None:
-        return "the draft is a JSON object and the edited one is not"
+        return "the draft is a JSON object, but the edited one is not"
     return None
 
 
 def draft_sha256(text: str) -> str:
-    """Hash a draft: its UTF-8 text, with what neither UTF-8 nor a database holds replaced."""
+    """Hash a draft: its UTF-8 text, with characters that UTF-8 or databases refuse replaced."""
     return hashlib.sha256(_UNSTORABLE.sub("\ufffd", text).encode()).hexdigest()
 
 
 def object_sha256(text: str) -> str | None:
-    """Hash the object that a draft is in its one form, sorted keys and no spaces; None for any other draft.
+    """Hash a draft's object in canonical form, with sorted keys and no spaces; None for any other draft.
 
-    Answers that were given by forms of release 0.1 name such a draft by it.
+    Answers from forms of release 0.1 use it to name such a draft.
     """
     found = json_object_in(text)
     try:
@@ -59,12 +59,12 @@ def object_sha256(text: str) -> str | None:
 
 
 def hashes_of(text: str) -> dict[str, str | None]:
-    """Return what a gate stores about its draft."""
+    """Return the fields that a gate stores about its draft."""
     return {"output_sha256": draft_sha256(text), "object_sha256": object_sha256(text)}
 
 
 def json_object_in(text: str | None) -> dict[str, Any] | None:
-    """Return the object that a text is as a whole, a code fence around it removed; None if it is not one."""
+    """Return the object that a whole text represents, without a code fence; None if it does not."""
     if text is None or not _without_fence(text).startswith("{"):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Event streaming: what happens in an execution, as the events that CrewAI names, to one address."""
+"""Event streaming: an execution's events, with CrewAI's names, to one address."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def body(execution_id: str, events: list[Event]) -> dict[str, Any]:
 
 
 class Stream:
-    """The events of one segment for their receiver; without `realtime` they are gathered up to the end of a task."""
+    """The events of one segment for their receiver; without `realtime`, they are collected until the end of a task."""
 
     def __init__(self, hook: dict[str, Any] | None) -> None:
         self.hook = hook
@@ -61,7 +61,7 @@ class Stream:
         self._held: list[Event] = []
 
     def due(self, events: list[Event], *, is_pause: bool) -> list[Event]:
-        """Return what goes out with this write: nothing changes before `sent`, since a write may be tried again."""
+        """Return what to send with this write: nothing changes before `sent`, because a write may be retried."""
         wanted = [event for event in events if not self._wanted or event["type"] in self._wanted]
         return [*self._held, *wanted] if self._realtime or is_pause else []
 

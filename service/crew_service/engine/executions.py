@@ -1,4 +1,4 @@
-"""The requests of a caller: start, poll, decide, stop. One transaction each, so that of two at once one wins."""
+"""The requests of a caller: start, poll, decide, stop. One transaction each, so that one of two wins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uuid import uuid4
 from sqlalchemy.engine import Connection, Row
 
 from crew_service import tracing
-from crew_service.engine import events, usage
+from crew_service.engine import continuing, events, usage
 from crew_service.engine.crew import TaskOutput
 from crew_service.engine.decisions import AlreadyOver as AlreadyOver
 from crew_service.engine.decisions import BadAnswer as BadAnswer
@@ -39,20 +39,22 @@ class Start:
     inputs: dict[str, Any]
     meta: dict[str, Any] | None = None
     webhooks: dict[str, Any] = field(default_factory=dict)
-    limits: dict[str, Any] = field(default_factory=dict)  # its own, below those of the service
+    limits: dict[str, Any] = field(default_factory=dict)  # its own, lower than the service's
     restore_from: str | None = None
+    continue_from: str | None = None  # any id of an execution that failed, or of one that continues it
 
 
 Respond = Callable[[str], dict[str, Any]]
 
 
 class Executions:
-    """Of one crew, or of all.
+    """Executions of one crew, or of all.
 
-    :param columns: what a poll reads
-    :param wake: something is queued
-    :param cancel: it is over
-    :param edit_problem: why the crew cannot take an edited answer, given its task, what it stored, and the text
+    :param columns: columns that a poll reads
+    :param wake: called when something is queued
+    :param cancel: called when it has ended
+    :param changed_task: which finished task the crew no longer has as it was then, given their digests
+    :param edit_problem: why the crew cannot accept an edited answer, given its task, its stored data and the text
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Executions:
         queue_delay: float = 0.0,
         wake: Callable[[], None] = lambda: None,
         cancel: Callable[[str, str], None] = lambda execution_id, reason: None,
+        changed_task: Callable[[list[tuple[str, str | None]]], str | None] = lambda finished: None,
         edit_problem: Callable[[str, dict[str, Any], str], str | None] = lambda task_id, state, text: None,
     ) -> None:
         self._database = database
@@ -75,6 +78,7 @@ class Executions:
         self._queue_delay = queue_delay
         self._wake = wake
         self._cancel = cancel
+        self._changed_task = changed_task
         self._edit_problem = edit_problem
 
     def kickoff(self, caller: Principal, start: Start, once: IdempotencyKey | None) -> dict[str, Any]:
@@ -86,12 +90,14 @@ class Executions:
             if start.restore_from:
                 self._check_state(connection, caller, start.restore_from)
             execution_id = str(uuid4())
+            values: dict[str, Any] = {"owner": caller.user, "restore_from": start.restore_from}
+            if start.continue_from:
+                values = self._taken_over(connection, caller, start, into=execution_id)
             queries.create(
                 connection,
                 id=execution_id,
                 kickoff_id=execution_id,
                 crew=self._crew or "",
-                owner=caller.user,
                 created_at=now,
                 updated_at=now,
                 due_at=now + self._queue_delay,
@@ -101,13 +107,17 @@ class Executions:
                 dag_id=found.dag_id if (found := origin(start.meta)) else None,
                 trace=tracing.kicked_off(),
                 webhooks=start.webhooks or None,
-                restore_from=start.restore_from,
                 usage=usage.counted(None),
+                **values,
             )
             answer = {"kickoff_id": execution_id}
             if once:
                 once.keep(connection, answer, execution_id=execution_id, now=now)
-        log.info("kicked off by %s", caller.key, extra={"execution_id": execution_id})
+        continued = values.get("continued_from")
+        said = f", continuing {continued}" if continued else ""
+        log.info("kicked off by %s%s", caller.key, said, extra={"execution_id": execution_id})
+        if continued:
+            self._database.erased.set()
         self._wake()
         return answer
 
@@ -119,7 +129,7 @@ class Executions:
         return row if self._sees(caller, row) else None
 
     def small_status_row(self, caller: Principal, kickoff_id: str) -> Row[Any] | None:
-        """A status that is at hand at once; None where it is large, cannot be read or is not known."""
+        """A status that is available at once; None if it is large, unreadable or unknown."""
         row = self._database.peek(self._small_status_query, kickoff_id)
         return row if row is not None and integrity.is_readable(row) and self._sees(caller, row) else None
 
@@ -127,7 +137,7 @@ class Executions:
         return self._sees(caller, self._database.peek(queries.KNOWN, kickoff_id))
 
     def head(self, caller: Principal, some_id: str) -> Row[Any] | None:
-        """Find an execution that the caller may see by its id, or by any under which it is or was polled."""
+        """Find an execution that the caller may see, by its id or any id by which it is or was polled."""
         with self._database.reading() as connection:
             row = views.head(connection, some_id)
         return row if self._sees(caller, row) else None
@@ -138,7 +148,7 @@ class Executions:
             return printed.last(connection, execution_id, most=MOST)[0]
 
     def find(self, caller: Principal, some_id: str) -> tuple[Row[Any], list[TaskOutput]] | None:
-        """By the polled id or by that of the kickoff; with the finished tasks."""
+        """By the polled id or the kickoff's id; with the finished tasks."""
         self._mend(some_id)
         with self._database.reading() as connection:
             row = queries.by_either_id(connection, some_id)
@@ -149,7 +159,7 @@ class Executions:
     def latest(
         self, caller: Principal, limit: int, states: Collection[State] = (), more: Collection[str] = ()
     ) -> list[Row[Any]]:
-        """The newest executions that the caller may see, in any of the states (all without), with `more` columns."""
+        """The newest executions that the caller may see, in any of the states (all if empty), with `more` columns."""
 
         def read() -> list[Row[Any]]:
             with self._database.reading() as connection:
@@ -172,10 +182,8 @@ class Executions:
         *,
         answered_by: str | None = None,
     ) -> dict[str, Any]:
-        """Apply the decision; `answer` makes the response from the id that is polled from now on."""
+        """Apply the decision; `answer` creates the response from the id to poll from now on."""
         self._mend(decision.execution_id)
-        if decision.edit:
-            self._check_edit(caller, decision)
         now = self._database.now()
         with self._database.writing() as connection:
             once, earlier = self._repeated(connection, once)
@@ -211,8 +219,13 @@ class Executions:
         self._wake()
         return answered
 
+    def said(self, once: IdempotencyKey) -> dict[str, Any] | None:
+        """Return the earlier response to this request."""
+        with self._database.reading() as connection:
+            return self._repeated(connection, once)[1]
+
     def say_once(self, once: IdempotencyKey | None, answer: dict[str, Any]) -> dict[str, Any]:
-        """Give an answer that changes nothing, the same again for the same key."""
+        """Return a response that changes nothing, the same one for the same key."""
         if once is None:
             return answer
         with self._database.writing() as connection:
@@ -221,8 +234,8 @@ class Executions:
                 once.keep(connection, answer, execution_id=None, now=self._database.now())
             return earlier or answer
 
-    def stop(self, caller: Principal, kickoff_id: str) -> usage.Usage | None:
-        """Stop it, and return what it has used."""
+    def stop(self, caller: Principal, kickoff_id: str) -> Row[Any]:
+        """Stop it, and return it as it was."""
         self._mend(kickoff_id)
         now = self._database.now()
         with self._database.writing() as connection:
@@ -237,26 +250,33 @@ class Executions:
                 raise AlreadyOver(State(row.state))
             webhooks.withdraw_question(connection, row.id)
             self._tell_of_stop(connection, row, now)
-        if row.webhooks:
+        if row.webhooks or row.steps:
             self._database.erased.set()
         log.info("stopped by %s", caller.key, extra={"execution_id": row.id})
         self._cancel(row.id, "stopped on request")
-        return usage.so_far(row)
+        return row
 
     def _repeated(
         self, connection: Connection, key: IdempotencyKey | None
     ) -> tuple[IdempotencyKey | None, dict[str, Any] | None]:
-        """Return the key as one of this crew, and the answer that the same request was given before."""
+        """Return the key for this crew, and the earlier response to the same request."""
         if key is None:
             return None, None
         key = key.for_crew(self._crew or "")
         return key, key.earlier(connection)
 
     def _check_state(self, connection: Connection, caller: Principal, state_id: str) -> None:
-        """A state belongs to whom its execution belongs; one of no known execution is the organization's."""
+        """A state belongs to its execution's owner; without a known execution, to the organization."""
         row = queries.by_either_id(connection, state_id)
         if not (self._sees(caller, row) if row is not None else caller.user is None):
             raise UnknownExecution("no such state")
+
+    def _taken_over(self, connection: Connection, caller: Principal, start: Start, *, into: str) -> dict[str, Any]:
+        assert start.continue_from
+        row = continuing.find(
+            connection, start.continue_from, start.inputs, sees=lambda found: self._sees(caller, found)
+        )
+        return continuing.take_over(connection, row, into=into, changed=self._changed_task)
 
     def _sees(self, caller: Principal, row: Row[Any] | None) -> bool:
         return row is not None and self._crew in (None, row.crew) and caller.may_see(row.owner)
@@ -271,7 +291,7 @@ class Executions:
     def end_unreadable(self, execution_id: str) -> None:
         with self._database.writing() as connection:
             integrity.end_unreadable(connection, execution_id, now=self._database.now())
-        log.error("the stored execution cannot be read; it was ended", extra={"execution_id": execution_id})
+        log.error("the stored execution cannot be read, so it was ended", extra={"execution_id": execution_id})
 
     def _tell_of_stop(self, connection: Connection, row: Row[Any], now: float) -> None:
         hook = (row.webhooks or {}).get("events")
@@ -279,15 +299,16 @@ class Executions:
             body = events.body(row.id, [events.failed(STOPPED, now=now)])
             webhooks.post(connection, row.id, "events", hook, body, now=now)
 
-    def _check_edit(self, caller: Principal, decision: Decision) -> None:
-        """Ask the crew about an edited answer before anything is locked, since its code may take a while.
+    def check_edit(self, caller: Principal, decision: Decision) -> None:
+        """Check an edited answer with the crew before it is applied, because the crew's code may take a while.
 
-        Its draft cannot be another one afterwards: an edit names it.
+        Its draft cannot change in between: an edit names it.
         """
+        self._mend(decision.execution_id)
         with self._database.reading() as connection:
             row = queries.by_id(connection, decision.execution_id)
         if row is None or not self._sees(caller, row) or row.state != State.WAITING:
-            return  # refused where it would be applied
+            return  # refused when it is applied
         try:
             edit = settled(row.gate, decision).edit
         except Refused:
@@ -306,7 +327,7 @@ class Executions:
         if row.state != State.WAITING or row.gate["key"] != decision.task_id:
             raise NotWaiting("the task does not wait for feedback")
         if decision.round not in (None, len(row.gate["rounds"]) + 1):
-            raise NotWaiting("another answer waits for feedback by now")
+            raise NotWaiting("a different answer now waits for feedback")
         if decision.question_id not in (None, row.gate.get("question_id")):
-            raise NotWaiting("the Flow asks another question by now")
+            raise NotWaiting("the Flow now asks a different question")
         return row

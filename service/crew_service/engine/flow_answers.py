@@ -1,4 +1,4 @@
-"""Answers to a Flow's question that name no task: by the address of a flow webhook, or by the Flow's id."""
+"""Answers to a Flow's question without a task: at the address of a flow webhook, or by the Flow's id."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FlowAnswers:
         self._webhook = webhook
 
     def respond(self, question_id: str, token: str, answer: FlowAnswer) -> dict[str, Any]:
-        """Take the one answer that the address of a webhook is good for."""
+        """Accept the one answer that a webhook's address is valid for."""
         if self._webhook is None or not self._webhook.is_token(question_id, token):
             raise BadResponseToken("the token is not valid for this question")
         with self._database.reading() as connection:
@@ -42,13 +42,13 @@ class FlowAnswers:
         return self._answer(Principal(), row, question, answer, by=_named(answer.source))
 
     def resume(self, caller: Principal, flow_id: str, answer: FlowAnswer) -> dict[str, Any]:
-        """Answer what the Flow asks now."""
+        """Answer the Flow's current question."""
         found = self._executions.find(caller, flow_id)
         if found is None:
             raise UnknownExecution("no such execution")
         gate = found[0].gate if found[0].state == State.WAITING else None
         with self._database.reading() as connection:
-            # What it asks now stands in its gate; no order of moments decides it.
+            # Its current question is in its gate; timestamps do not decide it.
             asked = questions.find(connection, gate["question_id"]) if gate and gate.get("question_id") else None
             question = asked or questions.latest_of(connection, found[0].id)
         if question is None:
@@ -58,7 +58,7 @@ class FlowAnswers:
     def _answer(
         self, caller: Principal, row: Row[Any], question: Row[Any], answer: FlowAnswer, *, by: str
     ) -> dict[str, Any]:
-        """Resume the execution with the answer, unless another one was quicker."""
+        """Resume the execution with the answer, unless another one was faster."""
         gate = row.gate if row.state == State.WAITING else None
         if gate is None or gate.get("question_id") != question.id:
             raise self._too_late(question.id)
@@ -78,12 +78,12 @@ class FlowAnswers:
         with self._database.reading() as connection:
             question = questions.find(connection, question_id)
         if question is None or question.answered_at is None:
-            return NotWaiting("the Flow does not wait for this answer any more")
+            return NotWaiting("the Flow no longer waits for this answer")
         return AlreadyAnswered(question.answered_by, question.answered_at)
 
 
 def _named(source: str | None) -> str:
-    """Return what the receiver of a webhook calls itself, which is never the name of a token's holder."""
+    """Return the name that a webhook's receiver uses, which is never that of a token's holder."""
     name = (source or "").strip()
     return "callback" if not name or is_key(name) else name
 

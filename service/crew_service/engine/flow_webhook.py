@@ -1,6 +1,6 @@
-"""The webhook that a Flow's question is announced with: signed, with an address that takes one answer.
+"""The webhook that announces a Flow's question: signed, with an address that accepts one answer.
 
-It goes through the outbox, as every webhook does. What proves an answer is derived when it is sent, and never stored.
+It goes through the outbox like every webhook. The token for the answer is derived on sending and never stored.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ PAUSE = 0.25  # seconds between two polls for questions
 class FlowWebhook:
     url: str
     secret: str = field(repr=False)
-    base_url: str  # of this service, as the receiver reaches it
+    base_url: str  # public URL of this service
 
     def response_token(self, question_id: str) -> str:
-        """Return the token that answers this question; it is derived, so that it is stored nowhere."""
+        """Return the token for answering this question; it is derived, so it is stored nowhere."""
         return hmac.new(self.secret.encode(), f"answer:{question_id}".encode(), hashlib.sha256).hexdigest()
 
     def is_token(self, question_id: str, token: str) -> bool:
         return hmac.compare_digest(self.response_token(question_id).encode(), token.encode("utf-8", "replace"))
 
     def body(self, question_id: str, row: Row[Any]) -> dict[str, Any]:
-        """Return what is stored; `with_answer` completes it."""
+        """Return the stored body; `with_answer` completes it."""
         gate: Mapping[str, Any] = row.gate
         return {
             "event_type": "new_request",
@@ -65,7 +65,7 @@ class FlowWebhook:
         }
 
     def with_answer(self, body: str) -> str:
-        """Add what answers the question to a stored body."""
+        """Add the address for the answer to a stored body."""
         asked = json.loads(body)
         token = self.response_token(asked["id"])
         address = f"{self.base_url}{asked['callback_url']}?token={token}"
@@ -73,19 +73,19 @@ class FlowWebhook:
 
 
 class FlowWebhooks:
-    """Puts the question of every Flow of this database into the outbox, once, whichever service has asked it."""
+    """Puts the question of every Flow in this database into the outbox once, whichever service asked it."""
 
     def __init__(self, database: Database, webhook: FlowWebhook, posted: Callable[[], None]) -> None:
         self._database = database
         self._webhook = webhook
         self._posted = posted
-        self._loop = Background("flow-webhooks", self._announce, pause=PAUSE)
+        self.loop = Background("flow-webhooks", self._announce, pause=PAUSE)
 
     def start(self) -> None:
-        self._loop.start()
+        self.loop.start()
 
     def stop(self) -> None:
-        self._loop.stop()
+        self.loop.stop()
 
     def _announce(self) -> None:
         with self._database.reading() as connection:
@@ -104,9 +104,9 @@ class FlowWebhooks:
         self._posted()
 
     def _body(self, question_id: str, row: Row[Any]) -> dict[str, Any] | None:
-        """None of a question that cannot be read: it must not cost the others their announcement."""
+        """None for an unreadable question, which must not prevent the others' announcements."""
         try:
             return self._webhook.body(question_id, row)
         except Exception:
-            log.exception("a question cannot be read; its execution was ended", extra={"execution_id": row.id})
+            log.exception("a question cannot be read, so its execution was ended", extra={"execution_id": row.id})
             return None

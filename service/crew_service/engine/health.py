@@ -1,40 +1,48 @@
-"""Whether this process can do its work: the database takes writes, and the threads that run crews are alive."""
+"""Whether this process can do its work: the database accepts writes, and its threads are alive."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
+from crew_service.engine.background import Background
 from crew_service.storage.availability import DatabaseUnavailable
 
 __all__ = ["DatabaseUnavailable", "Health"]
 
-FRESH = 1.0  # seconds for which an answer is given again, since each costs a write
-BEHIND = 60.0  # seconds without a sign of a thread, which otherwise gives one several times a second
+FRESH = 1.0  # seconds for which a result is reused, because each costs a write
 
 
 class Health:
-    def __init__(self, probe: Callable[[], None], seconds_behind: Callable[[], float]) -> None:
+    def __init__(self, probe: Callable[[], None], loops: Collection[Background]) -> None:
         self._probe = probe
-        self._seconds_behind = seconds_behind
+        self._loops = loops
         self._lock = threading.Lock()
         self._asked_at = float("-inf")
         self._problem: str | None = None
 
     def problem(self) -> str | None:
-        """A sentence on what is wrong; None when all is well."""
+        """A sentence on what is wrong; None if all is well."""
         with self._lock:
             if time.monotonic() - self._asked_at > FRESH:
                 self._problem = self._ask()
                 self._asked_at = time.monotonic()
             return self._problem
 
+    def dead(self) -> str | None:
+        """Return why only a restart helps, if so; this ignores the database, since a restart does not fix it."""
+        gone = next((loop for loop in self._loops if loop.is_gone), None)
+        return f"The thread {gone.name!r} has ended and cannot start again; restart the service." if gone else None
+
+    def watch(self) -> None:
+        """Restart threads that have ended; call this about every second."""
+        for loop in self._loops:
+            loop.watch()
+
     def _ask(self) -> str | None:
         try:
             self._probe()
         except DatabaseUnavailable as error:
             return str(error)
-        if self._seconds_behind() > BEHIND:
-            return "The thread that starts executions does not answer; restart the service."
-        return None
+        return next((loop.problem for loop in self._loops if loop.problem), None)

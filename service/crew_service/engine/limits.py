@@ -8,21 +8,29 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one execution, over all its segments; the time waited for a person does not count."""
+    """Limits of one execution, across all segments; waiting for a person does not count."""
 
     max_seconds: float
-    max_tokens: int | None = None  # None: as many as it takes
+    max_tokens: int | None = None  # None: no limit
 
     def lowered(self, own: dict[str, Any] | None) -> Limits:
-        """With an execution's own limits, which were checked at its kickoff; those of the service may be lower now."""
+        """Include an execution's own limits, checked at its kickoff; the service's may be lower now."""
         own = own or {}
-        tokens = [limit for limit in (self.max_tokens, own.get("max_tokens")) if limit is not None]
-        return Limits(min(self.max_seconds, own.get("max_seconds") or self.max_seconds), min(tokens, default=None))
+        tokens = [int(limit) for limit in (self.max_tokens, own.get("max_tokens")) if limit is not None]
+        seconds = float(own.get("max_seconds") or self.max_seconds)
+        return Limits(min(self.max_seconds, seconds), min(tokens, default=None))
 
-    def exceeded(self, seconds: float, tokens: int) -> str | None:
-        """The error of an execution that has cost too much."""
+    def exceeded(self, seconds: float, tokens: int, earlier_tokens: int = 0) -> str | None:
+        """The error of an execution over its limits.
+
+        :param earlier_tokens: tokens used by the executions that it continues
+        """
         if seconds > self.max_seconds:
             return f"TimeLimitExceeded: the execution took longer than {self.max_seconds:g} seconds"
-        if self.max_tokens is not None and tokens > self.max_tokens:
-            return f"TokenLimitExceeded: the execution used {tokens} tokens, its limit is {self.max_tokens}"
+        if self.has_too_many(tokens + earlier_tokens):
+            before = f" and continues one that used {earlier_tokens}" if earlier_tokens else ""
+            return f"TokenLimitExceeded: the execution used {tokens} tokens{before}, its limit is {self.max_tokens}"
         return None
+
+    def has_too_many(self, tokens: int) -> bool:
+        return self.max_tokens is not None and tokens > self.max_tokens

@@ -1,4 +1,4 @@
-"""This process among those that share a database: its heartbeat, and the removal of processes without one."""
+"""This process's membership among those that share a database: its heartbeat, and removing processes without one."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ DEAD_AFTER = 18.0  # seconds without a heartbeat, measured here
 
 
 class Membership:
-    """`on_loss`: other processes removed this one, and continue what it ran."""
+    """`on_loss`: called when other processes removed this one and continue its executions."""
 
     def __init__(self, database: Database, *, on_loss: Callable[[], None]) -> None:
         self._database = database
         self._on_loss = on_loss
         self._lock = threading.Lock()
-        self._seen: dict[str, tuple[int, float]] = {}  # process: its number, and since when it stands
+        self._seen: dict[str, tuple[int, float]] = {}  # process: its number, and since when it is unchanged
         self._looked_at = float("-inf")
-        self._loop = Background("membership", self._step, pause=PAUSE)
+        self.loop = Background("membership", self._step, pause=PAUSE)
         self.id = ""
 
     def start(self) -> None:
         self._register()
-        if not self._database.is_sqlite:  # a SQLite file is held by one process
-            self._loop.start()
+        if not self._database.is_sqlite:  # only one process uses a SQLite file
+            self.loop.start()
 
     def stop(self) -> None:
-        """Unregister, so that others can claim the executions that were given back at once."""
-        self._loop.stop()
+        """Unregister, so that others can claim its executions at once."""
+        self.loop.stop()
         with contextlib.suppress(DatabaseUnavailable), self._database.writing() as connection:
             claims.unregister(connection, self.id, now=self._database.now())
 
@@ -49,7 +49,7 @@ class Membership:
         with self._lock:
             with self._database.reading() as connection:
                 if self.id in claims.beats(connection):
-                    return  # another thread was quicker
+                    return  # another thread was faster
             log.warning("other processes considered this one dead; they continue what it ran")
             self._on_loss()
             self._register()
@@ -83,7 +83,7 @@ class Membership:
             self._bury(process_id, beats[process_id])
 
     def _silent(self, beats: dict[str, int], now: float) -> list[str]:
-        """Those whose number did not grow; time in which this process could not check does not count."""
+        """Processes whose number did not grow; time when this process could not check does not count."""
         if now - self._looked_at > DEAD_AFTER / 2:
             self._seen.clear()
         self._looked_at = now

@@ -1,4 +1,4 @@
-"""What Prometheus may ask: requests, executions by state, the pool, and webhooks; by crew where crews have names."""
+"""Metrics for Prometheus: requests, executions by state, the pool, and webhooks; by crew if crews have names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Metrics:
         )
         self._webhooks = Counter(
             "crew_service_webhooks",
-            "Tries to deliver a webhook.",
+            "Attempts to deliver a webhook.",
             (*self._labels, "kind", "outcome"),
             registry=self._registry,
         )
@@ -44,13 +44,13 @@ class Metrics:
         self._models: set[str] = set()
         self._tokens = Counter(
             "crew_service_tokens",
-            "Tokens that language models have used, by model.",
+            "Tokens used by language models, by model.",
             (*self._labels, "model", "kind"),
             registry=self._registry,
         )
         self._cost = Counter(
             "crew_service_cost_usd",
-            "Cost of language models that have a price, in USD.",
+            "Cost of language models with a price, in USD.",
             (*self._labels, "model"),
             registry=self._registry,
         )
@@ -65,7 +65,7 @@ class Metrics:
         self._webhooks.labels(*self._values(crew), kind, outcome).inc()
 
     def spent(self, crew: str, by_model: ByModel) -> None:
-        """Count what an execution of this process has used more, by model."""
+        """Count the additional usage of an execution in this process, by model."""
         for model, figures in by_model.items():
             label = self._label(model)
             for kind in ("prompt", "completion"):
@@ -74,7 +74,7 @@ class Metrics:
                 self._cost.labels(*self._values(crew), label).inc(cost)
 
     def _label(self, model: str) -> str:
-        """A crew may name its models as it likes; those that are too many share a label."""
+        """A crew may name its models freely; excess models share a label."""
         if model not in self._models and len(self._models) >= MOST_MODELS:
             return "others"
         self._models.add(model)
@@ -94,7 +94,7 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Pool:
-    """The places in which executions of one crew run."""
+    """The pool that runs one crew's executions."""
 
     workers: int
     busy: Callable[[], int]
@@ -117,15 +117,15 @@ class _Gauges(Collector):
         yield self._states(stored)
         yield self._by_crew("crew_service_webhooks_waiting", "Webhooks in the outbox.", undelivered)
         yield self._by_crew(
-            "crew_service_webhooks_given_up", "Webhooks that no receiver took.", self._served() | given_up
+            "crew_service_webhooks_given_up", "Webhooks that were not delivered.", self._served() | given_up
         )
         workers = {name: pool.workers for name, pool in self._pools.items()}
         busy = {name: pool.busy() for name, pool in self._pools.items()}
-        yield self._by_crew("crew_service_workers", "Places in the pool.", workers)
-        yield self._by_crew("crew_service_workers_busy", "Places taken by a crew.", busy)
+        yield self._by_crew("crew_service_workers", "Size of the pool.", workers)
+        yield self._by_crew("crew_service_workers_busy", "Pool workers in use.", busy)
 
     def _undelivered(self, connection: Connection) -> dict[str, int]:
-        """Count the webhooks of each crew that wait, also of those that are not served any more."""
+        """Count each crew's waiting webhooks, including those of crews no longer served."""
         crew = select(executions.c.crew).where(executions.c.id == outbox.c.execution_id).scalar_subquery().label("crew")
         waiting = select(crew).select_from(outbox).subquery()
         query = select(waiting.c.crew, func.count().label("number")).group_by(waiting.c.crew)
@@ -153,7 +153,7 @@ class _Gauges(Collector):
 
 
 class _OfCrew(Collector):
-    """What a registry has of one crew."""
+    """A registry restricted to one crew."""
 
     def __init__(self, registry: CollectorRegistry, crew: str) -> None:
         self._registry, self._crew = registry, crew

@@ -1,4 +1,4 @@
-"""What `meta.airflow` says of the DAG run that started an execution. Anybody may have written it."""
+"""The DAG run that started an execution, from `meta.airflow`. Anybody may have written it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNFIT = re.compile(r"[\s\x00-\x1f\x7f\\]")  # in an address
 
 @dataclass(frozen=True)
 class Review:
-    """The task of Airflow that asks for the decision."""
+    """The Airflow task that asks for the decision."""
 
     task_id: str
     approvals: int
@@ -24,12 +24,12 @@ class Review:
 class Origin:
     dag_id: str
     run_id: str
-    url: str  # of the DAG run in Airflow; empty where its address is not known
+    url: str  # of the DAG run in Airflow; empty if unknown
     review: Review | None
 
 
 def origin(meta: Any) -> Origin | None:
-    """Return what is known of the DAG run; None where no DAG is named."""
+    """Return what is known about the DAG run; None if no DAG is named."""
     airflow = meta.get("airflow") if isinstance(meta, dict) else None
     airflow = airflow if isinstance(airflow, dict) else {}
     dag_id, run_id = _id(airflow.get("dag_id")), _id(airflow.get("run_id"))
@@ -39,7 +39,7 @@ def origin(meta: Any) -> Origin | None:
 
 
 def _id(given: Any) -> str:
-    """Return an id as a column of any database takes it; an id that Airflow would not give is none."""
+    """Return an id if every database column accepts it and Airflow could have created it."""
     if not isinstance(given, str) or len(given) > LONGEST_ID:
         return ""
     return given.replace("\0", "").encode("utf-8", "replace").decode()

@@ -1,7 +1,9 @@
 """Delivers webhooks off the crew's path, in order for each execution, and keeps the undeliverable ones.
 
-A task of the event loop works through one queue at a time. A receiver has a few of these tasks, one that does not
-answer fewer, and those that do not answer have half of all tasks together: the others' webhooks never wait for them.
+A task of the event loop works through one queue at a time. An owner, who holds a token and may choose any number of
+receivers, has a few of these tasks. A receiver counts as slow until it has answered: it gets one task, all slow
+receivers of an owner half of the owner's, and all slow receivers together half of all. So nobody waits for somebody
+else's receivers.
 """
 
 from __future__ import annotations
@@ -11,18 +13,23 @@ import contextlib
 import logging
 import random
 import threading
-from collections import Counter
+import time
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from weakref import WeakValueDictionary
 
 import aiohttp
 from sqlalchemy.engine import Row
 
-from crew_service.engine import retrying, sending
+from crew_service.engine import machine, retrying, sending
+from crew_service.engine.background import Background
 from crew_service.engine.crew import Cancellation, Cancelled
 from crew_service.engine.flow_webhook import FlowWebhook
 from crew_service.engine.membership import Membership
 from crew_service.engine.metrics import Metrics
+from crew_service.engine.names import Names, OwnNames
 from crew_service.engine.paths import ROOT
 from crew_service.storage import webhooks
 from crew_service.storage.availability import DatabaseUnavailable
@@ -31,16 +38,136 @@ from crew_service.storage.database import Database
 log = logging.getLogger(__name__)
 
 IDLE = 1.0  # seconds between two polls when nothing was posted
-QUEUES = 256  # worked on at once
-PER_RECEIVER = 8  # of these for one receiver
-PER_SILENT_RECEIVER = 4  # for one that did not answer the last time
-TURN = 50  # webhooks of a queue before others of its receiver may go first
+PER_OWNER = 8  # tasks per owner
+PER_RECEIVER = 6  # for a receiver that answers, since it may stop; others get one
+SLOW_PER_OWNER = 4  # for all of an owner's receivers that have not answered, or did not last time
+THREADS = 4  # for the database: each keeps memory for the largest bodies it has read
+NEWEST = 1024  # receivers known to answer, or to be late
+NEWEST_PER_OWNER = 64
+KEPT_SESSIONS = 16  # with a connection each, for receivers that answer
+TURN = 50  # webhooks of a queue before other queues of its receiver get a turn
 FIRST_PAUSE = 1.0  # seconds before the second try; doubles from then on, up to an hour
-KEEP_TRYING = 86400.0  # seconds after which a webhook that was tried is given up, however few its tries were
-UNFORESEEN = 60.0  # seconds before a queue is tried again that failed in a way that nobody has foreseen
-GRACE = 3.0  # seconds that deliveries have to end when the service stops
+KEEP_TRYING = 86400.0  # seconds after which a webhook is given up, however few its attempts
+UNFORESEEN = 60.0  # seconds before a queue is retried after an unexpected error
+GRACE = 3.0  # seconds for deliveries to finish when the service stops
 LARGE = 256 * 1024  # bytes from which a body counts as large
-LARGE_AT_ONCE = 2  # large bodies in memory
+PROMPT = 1.0  # seconds within which a large body is answered, for the next not to wait among those for slow receivers
+
+
+Receiver = tuple[str, str]  # its owner, and scheme and host of its address
+
+
+class Newest:
+    """Receivers of a kind: only the newest, since an owner can name any number."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Receiver, None] = OrderedDict()
+
+    def __contains__(self, receiver: Receiver) -> bool:
+        return receiver in self._known
+
+    def all(self) -> list[Receiver]:
+        return list(self._known)
+
+    def note(self, receiver: Receiver, *, is_one: bool) -> None:
+        if not is_one:
+            self._known.pop(receiver, None)
+            return
+        self._known[receiver] = None
+        self._known.move_to_end(receiver)
+        own = [known for known in self._known if known[0] == receiver[0]]
+        if len(own) > NEWEST_PER_OWNER:
+            del self._known[own[0]]
+        elif len(self._known) > NEWEST:
+            self._known.popitem(last=False)
+
+
+class Room:
+    """The remaining places of each owner and receiver."""
+
+    def __init__(self, places: int, quick: Newest, at_work: Iterable[Receiver]) -> None:
+        self._places = places
+        self._quick = quick
+        self._owners: Counter[str] = Counter()
+        self._slow: Counter[str] = Counter()  # by owner
+        self._receivers: Counter[Receiver] = Counter()
+        for receiver in at_work:
+            self._add(receiver)
+
+    def take(self, receiver: Receiver) -> bool:
+        """Take a place if there is one."""
+        has_place = self._has_place(receiver)
+        if has_place:
+            self._add(receiver)
+        return has_place
+
+    def taken(self, owner: str) -> int:
+        return self._owners[owner]
+
+    def full(self) -> list[str]:
+        """Return the owners without a place."""
+        return [owner for owner, number in self._owners.items() if number >= PER_OWNER]
+
+    def full_of_slow(self) -> list[str]:
+        """Return the owners without a place for a slow receiver."""
+        return [owner for owner, number in self._slow.items() if number >= SLOW_PER_OWNER]
+
+    def _has_place(self, receiver: Receiver) -> bool:
+        owner = receiver[0]
+        if self._owners[owner] >= PER_OWNER or self._owners.total() >= self._places:
+            return False
+        if receiver in self._quick:
+            return self._receivers[receiver] < PER_RECEIVER
+        few = self._slow[owner] < SLOW_PER_OWNER and self._slow.total() < max(1, self._places // 2)
+        return few and not self._receivers[receiver]
+
+    def _add(self, receiver: Receiver) -> None:
+        self._owners[receiver[0]] += 1
+        self._receivers[receiver] += 1
+        self._slow[receiver[0]] += receiver not in self._quick
+
+
+class LargeBodies:
+    """Two locks: one for receivers that answer and one for slow ones, each for one owner at a time.
+
+    A receiver that took its time over the last large body is slow here, however quickly it answers small ones.
+    """
+
+    def __init__(self, quick: Newest) -> None:
+        self._quick = quick
+        self._late = Newest()
+        self._to_quick, self._to_slow = asyncio.Lock(), asyncio.Lock()  # the longest waiter is next
+        self._owners: WeakValueDictionary[tuple[str, asyncio.Lock], asyncio.Lock] = WeakValueDictionary()
+
+    @contextlib.asynccontextmanager
+    async def place(self, receiver: Receiver) -> AsyncIterator[None]:
+        if self._is_prompt(receiver):
+            async with self._turn(receiver[0], self._to_quick):
+                if self._is_prompt(receiver):  # it may have stopped answering in the meantime
+                    with self._timed(receiver):
+                        yield
+                    return
+        async with self._turn(receiver[0], self._to_slow):
+            with self._timed(receiver):
+                yield
+
+    def _is_prompt(self, receiver: Receiver) -> bool:
+        return receiver in self._quick and receiver not in self._late
+
+    @contextlib.contextmanager
+    def _timed(self, receiver: Receiver) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._late.note(receiver, is_one=time.monotonic() - began > PROMPT)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, owner: str, place: asyncio.Lock) -> AsyncIterator[None]:
+        """Wait with one task per owner, so that nobody queues twice."""
+        own = self._owners.setdefault((owner, place), asyncio.Lock())
+        async with own, place:
+            yield
 
 
 class Outbox:
@@ -54,119 +181,114 @@ class Outbox:
         attempts: int,
         secret: str | None = None,
         flow_webhook: FlowWebhook | None = None,
+        own: Collection[str] = (),
     ) -> None:
+        """`own`: crews with their own users."""
         self._database = database
         self._membership = membership
         self._metrics = metrics
-        self._timeout = timeout
         self._attempts = attempts
         self._secret = secret
         self._flow_webhook = flow_webhook
-        self._working: dict[str, tuple[str, asyncio.Task[None]]] = {}  # queue: its receiver and its task
-        self._silent: set[str] = set()  # receivers that did not answer the last time
-        self._loop = asyncio.new_event_loop()
-        # A look-up of a name holds a thread, and may hang: never all of them, since the database needs some too.
-        self._loop.set_default_executor(ThreadPoolExecutor(QUEUES + 8, "outbox"))
-        self._large = asyncio.Semaphore(LARGE_AT_ONCE)
+        self._own = own
+        self._working: dict[str, tuple[Receiver, asyncio.Task[None]]] = {}  # queue: its receiver and its task
+        self._quick = Newest()  # those that answered last time; all others are slow
+        self._names = Names()
+        self._places = machine.connections_out()
+        self._sessions = sending.Sessions(timeout, most=min(KEPT_SESSIONS, self._places // 4))
+        self._loop = sending.Loop()
+        self._has_threads = False
+        self._large = LargeBodies(self._quick)
         self._posted = asyncio.Event()
         self._stopping = Cancellation()
-        self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
+        self.loop = Background("outbox", self._round, pause=0.0)
+        self.start = self.loop.start
 
     def posted(self) -> None:
-        """Something may be due; callable from every thread."""
-        if not self._loop.is_closed():
+        """Something may be due; callable from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._posted.set)
 
     def stop(self) -> None:
         self._stopping.set("the service stops")
         self.posted()
-        self._thread.join()
+        self.loop.stop()
+        self._loop.run_until_complete(self._leave())
         self._loop.close()
 
-    def _run(self) -> None:
-        self._loop.run_until_complete(self._serve())
+    def _round(self) -> None:
+        if not self._has_threads:
+            self._loop.set_default_executor(_threads())
+            self._has_threads = True
+        self._loop.run_until_complete(self._begin_due())
 
-    async def _serve(self) -> None:
-        async with sending.session(self._timeout) as client:
-            while not self._stopping.is_set():
-                self._posted.clear()
-                for queue in await asyncio.to_thread(self._claim):
-                    task = self._loop.create_task(self._work(client, queue))
-                    self._working[queue.id] = (queue.receiver, task)
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._posted.wait(), IDLE)
-            await self._leave()
+    async def _begin_due(self) -> None:
+        """Start what is due, and wait for more."""
+        self._posted.clear()
+        for queue in await asyncio.to_thread(self._claim):
+            task = self._loop.create_task(self._work(queue))
+            self._working[queue.id] = ((queue.owner, queue.receiver), task)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._posted.wait(), IDLE)
 
     async def _leave(self) -> None:
-        """Let what is under way be answered and stored; what takes longer is cut, and due again at the next start."""
+        """Let current deliveries finish and be stored; longer ones are cancelled, and due again at the next start."""
         tasks = {task for _, task in self._working.values()}
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=GRACE)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
+        await self._sessions.close()
 
     def _claim(self) -> list[Row[Any]]:
-        """Take what is due and has room. Nothing is sent before the claim is stored, so not while it cannot be."""
+        """Claim what is due and has room. Nothing is sent before the claim is stored."""
+        working = dict(self._working)
+        room = Room(self._places, self._quick, (receiver for receiver, _ in working.values()))
         try:
             with self._database.reading() as connection:
                 found = webhooks.due(
                     connection,
                     self._membership.id,
                     now=self._database.now(),
-                    per_receiver=2 * PER_RECEIVER,  # those at work are among them
-                    without=self._full(),
+                    quick=self._quick.all(),
+                    full=room.full(),
+                    full_of_slow=room.full_of_slow(),
+                    at_work=list(working),
+                    own=self._own,
+                    per_owner=PER_OWNER,
                     with_flows=self._flow_webhook is not None,
                 )
-            chosen = self._with_room(found)
+            fairly = sorted(found, key=lambda queue: room.taken(queue.owner) + queue.place)
+            chosen = [queue.id for queue in fairly if room.take((queue.owner, queue.receiver))]
             if not chosen:
                 return []
             with self._database.writing() as connection:
-                return webhooks.claim(connection, self._membership.id, chosen)
-        except DatabaseUnavailable:  # logged where it is noticed, once
+                return webhooks.claim(connection, self._membership.id, chosen, own=self._own)
+        except DatabaseUnavailable:  # logged once where it is noticed
             return []
         except Exception:
             log.exception("webhooks cannot be claimed; trying again")
             return []
 
-    def _full(self) -> list[str]:
-        busy = self._busy()
-        return [receiver for receiver, number in busy.items() if number >= self._room_of(receiver)]
-
-    def _busy(self) -> Counter[str]:
-        return Counter(receiver for receiver, _ in list(self._working.values()))
-
-    def _room_of(self, receiver: str) -> int:
-        return PER_SILENT_RECEIVER if receiver in self._silent else PER_RECEIVER
-
-    def _with_room(self, found: list[Row[Any]]) -> list[str]:
-        busy, chosen = self._busy(), []
-        silent = sum(number for receiver, number in busy.items() if receiver in self._silent)
-        for queue in found:
-            is_silent = queue.receiver in self._silent
-            full = busy[queue.receiver] >= self._room_of(queue.receiver) or busy.total() >= QUEUES
-            if queue.id in self._working or full or (is_silent and silent >= QUEUES // 2):
-                continue
-            silent += is_silent
-            busy[queue.receiver] += 1
-            chosen.append(queue.id)
-        return chosen
-
-    async def _work(self, client: aiohttp.ClientSession, queue: Row[Any]) -> None:
-        """Deliver the queue's webhooks one after another, until one is not taken or others are to go first."""
+    async def _work(self, queue: Row[Any]) -> None:
+        """Deliver the queue's webhooks one after another, until one is not accepted or others get a turn."""
+        receiver = (queue.owner, queue.receiver)
         try:
             webhook = await asyncio.to_thread(self._first, queue)
             turn = 0
-            while webhook is not None:
-                turn += 1
-                problem = await self._deliver(client, queue, webhook)
-                webhook = await asyncio.to_thread(self._settle, queue, webhook, problem, last=turn == TURN)
-        except DatabaseUnavailable:  # the queue is still claimed, and is taken up again
+            names = OwnNames(self._names, queue.owner)
+            async with self._sessions.turn(receiver, names, keep=lambda: receiver in self._quick) as client:
+                while webhook is not None:
+                    turn += 1
+                    problem = await self._deliver(client, queue, webhook)
+                    webhook = await asyncio.to_thread(self._settle, queue, webhook, problem, last=turn == TURN)
+        except DatabaseUnavailable:  # the queue is still claimed and will be retried
             pass
-        except Exception:
+        except Exception as error:
+            if machine.is_trouble(error):  # it will be retried, and this does not count as an attempt
+                await asyncio.sleep(machine.PAUSE)
+                return
             log.exception("webhooks of a queue are delayed", extra={"execution_id": queue.execution_id})
             await self._put_off(queue)
         finally:
@@ -174,7 +296,7 @@ class Outbox:
             self._posted.set()
 
     async def _put_off(self, queue: Row[Any]) -> None:
-        """Pause, whether or not that can be stored: else the queue is taken up again at once, for ever."""
+        """Pause, whether or not that can be stored; otherwise the queue would be retried at once, forever."""
 
         def write() -> None:
             with self._database.writing() as connection:
@@ -183,7 +305,7 @@ class Outbox:
         try:
             await asyncio.to_thread(write)
         except Exception:
-            log.exception("a queue cannot be put off", extra={"execution_id": queue.execution_id})
+            log.exception("a queue cannot be postponed", extra={"execution_id": queue.execution_id})
             await asyncio.sleep(UNFORESEEN)
 
     def _first(self, queue: Row[Any]) -> Row[Any] | None:
@@ -200,14 +322,22 @@ class Outbox:
         except DatabaseUnavailable:
             raise
         except Exception as error:
-            problem = type(error).__name__  # its text may hold the address, and with that a secret
+            if machine.is_trouble(error):
+                raise
+            problem = type(error).__name__  # its text may contain the address, and with it a secret
             log.error("a webhook cannot be sent: %s", problem, extra={"execution_id": queue.execution_id})
-        (self._silent.discard if sending.answered(problem) else self._silent.add)(queue.receiver)
+        self._note((queue.owner, queue.receiver), answered=sending.answered(problem))
         self._metrics.tried(queue.crew or ROOT, webhook.kind, "failed" if problem else "delivered")
         return problem
 
+    def _note(self, receiver: Receiver, *, answered: bool) -> None:
+        if answered and receiver not in self._quick:
+            self._posted.set()  # queues that waited for the answer have more places now
+        self._quick.note(receiver, is_one=answered)
+
     async def _send(self, client: aiohttp.ClientSession, queue: Row[Any], webhook: Row[Any]) -> str | None:
-        async with self._large if webhook.size > LARGE else contextlib.nullcontext():
+        receiver = (queue.owner, queue.receiver)
+        async with self._large.place(receiver) if webhook.size > LARGE else contextlib.nullcontext():
             found = await asyncio.to_thread(self._read, queue, webhook)
             if found is None:
                 return None
@@ -223,7 +353,7 @@ class Outbox:
             )
 
     def _read(self, queue: Row[Any], webhook: Row[Any]) -> tuple[str, Any, bytes, float] | None:
-        """Return address, authentication, body, and the moment that is signed; None of one that was withdrawn."""
+        """Return address, authentication, body, and the signed time; None if it was withdrawn."""
         with self._database.reading() as connection:
             body = webhooks.body_of(connection, webhook.id)
             if body is None:
@@ -237,7 +367,7 @@ class Outbox:
         return self._flow_webhook.secret if self._flow_webhook and webhook.kind == webhooks.FLOW else self._secret
 
     def _settle(self, queue: Row[Any], webhook: Row[Any], problem: str | None, *, last: bool) -> Row[Any] | None:
-        """Store what came of it, however long the database takes, and return what is next: it is not sent again."""
+        """Store the result, however long the database takes, and return what is next: it is not sent again."""
 
         def write() -> Row[Any] | None:
             return self._settle_once(queue, webhook, problem, last=last or self._stopping.is_set())
@@ -273,17 +403,30 @@ class Outbox:
         return tries >= self._attempts or self._database.now() - float(webhook.created_at) > KEEP_TRYING
 
     def _tell(self, webhook: Row[Any], receiver: str, problem: str | None) -> None:
-        """Log every end; of the tries in between only the first, since a receiver may be away for hours."""
+        """Log every end, but only the first failed attempt, since a receiver may be away for hours."""
         extra = {"execution_id": webhook.execution_id, "webhook": webhook.kind, "receiver": receiver}
         if problem is None:
             log.info("webhook delivered", extra=extra)
         elif self._is_last_try(webhook):
             log.warning("webhook given up: %s, try %d", problem, webhook.attempts + 1, extra=extra)
         elif webhook.attempts == 0:
-            log.warning("webhook not delivered: %s; it is tried again with growing pauses", problem, extra=extra)
+            log.warning("webhook not delivered: %s; retrying with growing pauses", problem, extra=extra)
+
+
+def _threads() -> ThreadPoolExecutor:
+    """Start all at once: if one could not start later, its work would be refused but still done."""
+    pool, together = ThreadPoolExecutor(THREADS, "outbox"), threading.Barrier(THREADS)
+    try:
+        for _ in range(THREADS):
+            pool.submit(together.wait)
+    except RuntimeError:
+        together.abort()
+        pool.shutdown(wait=False)
+        raise
+    return pool
 
 
 def _pause(attempts: int) -> float:
-    """Seconds until the next try, spread so that receivers which come back are not met by everything at once."""
+    """Seconds until the next attempt, spread so that recovering receivers do not get everything at once."""
     longest = min(FIRST_PAUSE * 2.0 ** min(attempts, 30), webhooks.LONGEST_PAUSE)
     return longest * random.uniform(0.8, 1.0)  # noqa: S311

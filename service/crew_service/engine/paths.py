@@ -12,5 +12,5 @@ def view(execution_id: str) -> str:
 
 
 def of_crew(name: str) -> str:
-    """The path below which a crew has its API; empty for the root."""
+    """The path prefix of a crew's API; empty for the root."""
     return f"{BASE}/{name}" if name else ""

@@ -1,4 +1,4 @@
-"""Who calls: the organization, or a user who sees only what that user started. Tokens are kept as hashes only."""
+"""Callers: the organization, or a user who sees only that user's executions. Tokens are kept as hashes only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 class BadToken(ValueError):
-    """The tokens are equal, or cannot be sent."""
+    """The tokens are not unique, or cannot be sent."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Principal:
 
 
 def is_key(name: str) -> bool:
-    """Whether a name reads as that of the holder of a token."""
+    """Whether a name looks like a token holder's."""
     said = name.strip().casefold()
     return said == Principal().key or said.startswith("user:")
 
@@ -39,14 +39,14 @@ class Tokens:
             if not (token.isascii() and token.isprintable()) or " " in token:
                 raise BadToken("A token must be printable ASCII without spaces, since it is sent in a header.")
         if len({digest for digest, _ in self._callers}) < len(self._callers):
-            raise BadToken("The tokens must differ, since they identify the caller.")
+            raise BadToken("The tokens must be unique, since they identify the caller.")
 
     @property
     def digests(self) -> list[tuple[bytes, Principal]]:
         return self._callers
 
     def caller(self, token: str) -> Principal | None:
-        """Every known token is compared, each in constant time, whichever matches."""
+        """Compare every known token in constant time, whichever matches."""
         digest = _digest(token)
         found = None
         for known, caller in self._callers:

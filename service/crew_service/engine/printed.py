@@ -1,32 +1,56 @@
-"""What a crew prints, until it is stored: without terminal codes and known secrets, the newest MiB of it."""
+"""A crew's printed output until it is stored: the newest MiB, without terminal codes and known secrets."""
 
 from __future__ import annotations
 
 import codecs
+import html
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from urllib.parse import quote
 
-MOST = 1024 * 1024  # bytes that are kept of an execution
+MOST = 1024 * 1024  # bytes kept per execution
 HIDDEN = "***"
-SHORTEST_SECRET = 8  # characters; a shorter word stands in harmless texts too
+MARK = b"\1"  # marks a masked character
+SHORTEST_SECRET = 8  # characters; shorter words also occur in harmless text
 SECRET_NAME = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)\Z", re.IGNORECASE)
-# Of a terminal: operating system commands, other strings, control sequences, and short escapes.
-ESCAPE = re.compile(
-    r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|\[[0-?]*[ -/]*[@-~]|[ -/]*[0-OQ-WYZ\\`-~])"
-)
-UNFINISHED = re.compile(r"\r\Z|\x1b(?:\][^\x07\x1b]*\x1b?|[PX^_][^\x1b]*\x1b?|\[[0-?]*[ -/]*|[ -/]*)\Z")
-LONGEST_ESCAPE = 4_096
+# Terminal codes: operating system commands, other strings, control sequences, and short escapes.
+SEQUENCE = r"(?:\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|\[[0-?]*[ -/]*[@-~]|[ -/]*[0-OQ-WYZ\\`-~])"
+ESCAPE = re.compile(rf"\x1b{SEQUENCE}")
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# What may appear between a secret's letters, or in place of one: in JSON, in a `repr` and on a screen. Each begins
+# with one set of characters, which `re` finds fast.
+BACKSLASH = re.compile(r"\\\\*(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|[bfnrt])?")
+UNSEEN = re.compile(
+    rf"[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+(?:(?<=\x1b)(?:{SEQUENCE}|\[[0-?]*\Z))?"
+)
+FRAMES = ("\u2502", "\u2503", "|")  # beside the lines of a panel
+BREAKS = re.compile(r"\n+")
+FRAMED = re.compile(rf"\n[\n ]*[{''.join(FRAMES)}]? *")  # and what `_without_frame` finds before it, backwards
+UNFINISHED = re.compile(
+    r"(?:\r|\x1b(?:\][^\x07\x1b]*\x1b?|[PX^_][^\x1b]*\x1b?|\[[0-?]*[ -/]*|[ -/]*)"
+    r"|\\{1,8}(?:u[0-9A-Fa-f]{0,3}|x[0-9A-Fa-f]?)?)\Z"
+)
+PERCENT = re.compile(r"%[0-9A-F]{2}")
+IN_ADDRESSES = "!#$&'()*+,/:;=?@[]~"  # what HTTP clients do not quote in a complete address
+LEAST_BROKEN = 2  # letters of a secret before a break, for which a line is held back: many end with the first of one
+LONGEST_HELD = 4_096  # characters held back for those that follow
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:
-    """Return the values of variables that are named like a key, a token or a password."""
+    """Return the values of variables named like a key, token or password."""
     return [value for name, value in environment.items() if SECRET_NAME.search(name)]
 
 
+def masked(text: str, secrets: Iterable[str]) -> str:
+    printed = Printed()
+    printed.hide(secrets)
+    return printed.masked(text)
+
+
 class Printed:
-    """What the segments of one execution print in this process and nobody has stored yet."""
+    """Printed output of an execution's segments in this process that is not stored yet."""
 
     def __init__(self, execution_id: str = "", wanted: Callable[[Printed], None] = lambda printed: None) -> None:
         self.execution_id = execution_id
@@ -34,54 +58,186 @@ class Printed:
         self.writing = threading.Lock()
         self._wanted = wanted
         self._lock = threading.Lock()
-        self._secrets: list[str] = []
+        self._secrets: set[str] = set()
+        self._letters: set[str] = set()  # of each secret, as `_readings` returns them
+        self._margin = 0  # characters next to a cut that may remain of a secret
         self._raw = bytearray()
+        self._is_cut = False
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""  # may be the beginning of a secret or of an escape sequence
         self._text = ""
 
     def hide(self, secrets: Iterable[str]) -> None:
         """Replace these from now on."""
-        found = {value.strip() for value in (*secrets, *self._secrets) if len(value.strip()) >= SHORTEST_SECRET}
-        self._secrets = sorted(found, key=len, reverse=True)
+        values = [value.strip() for value in secrets if len(_cleaned(value.strip())) >= SHORTEST_SECRET]
+        self._secrets = self._secrets | {_cleaned(form) for value in values for form in _forms(value)}
+        letters = {known for value in self._secrets for known, _ in _readings(value)}
+        self._letters = {known for known in letters if len(known) >= SHORTEST_SECRET}
+        self._margin = 8 * max(map(len, self._secrets), default=0)  # a letter can be escaped as six characters
 
     def add(self, data: bytes) -> None:
-        """Take what the crew has printed."""
+        """Add the crew's printed output."""
         with self._lock:
             self._raw += data
-            if len(self._raw) > MOST:
-                # Nothing remains of a secret that is cut through.
-                del self._raw[: len(self._raw) - MOST + max(map(len, self._secrets), default=0)]
+            if len(self._raw) > MOST + self._margin:
+                del self._raw[: len(self._raw) - MOST - self._margin]
+                self._is_cut = True
         self._wanted(self)
 
     def take(self, *, is_end: bool = False) -> str:
-        """Return what is to be stored; at the end also what may have been the beginning of something hidden."""
+        """Return what to store; at the end, also what may have been the beginning of something masked."""
         with self._lock:
             raw, self._raw = bytes(self._raw), bytearray()
-        found = self._hidden(self._rest + self._decoder.decode(raw, final=is_end))
-        kept = 0 if is_end else self._unfinished(found)
-        self._rest = found[len(found) - kept :]
-        self._text = (self._text + _cleaned(found[: len(found) - kept]))[-MOST:]
+            is_cut, self._is_cut = self._is_cut, False
+        if is_cut:
+            self._rest = ""
+        text, escape = _parted(self._rest + self._decoder.decode(raw, final=is_end))
+        hidden = self._hidden(text)
+        begun = self._begun(text, least=SHORTEST_SECRET if is_end else 1)
+        if is_end:
+            hidden[len(text) - begun :] = MARK * begun
+            upto, self._rest, escape = len(text), "", _cleaned(escape)
+        else:
+            upto = _before_hidden(hidden, len(text) - begun)
+            self._rest, escape = text[upto:] + escape, ""
+        shown = _without(text[:upto], hidden) + escape
+        self._text = (self._text + shown[self._margin if is_cut else 0 :])[-MOST:]
         return self._text
 
     def stored(self) -> None:
         self._text = ""
 
-    def masked(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, HIDDEN)
-        return text
+    def masked(self, text: str, *, goes_on: bool = False) -> str:
+        """Return a text as people may see it; for a very long or incomplete one, the beginning."""
+        if len(text) > MOST:
+            return self.masked(text[:MOST], goes_on=True)
+        text = _cleaned(text)
+        shown = _without(text, self._hidden(text))
+        return shown[: max(0, len(shown) - self._margin)] if goes_on else shown
 
-    def _hidden(self, text: str) -> str:
-        """Without escape sequences first: a secret is found behind colours too."""
-        return self.masked(ESCAPE.sub("", text))
+    def _hidden(self, text: str) -> bytearray:
+        """Mark the characters that represent a secret, plain or escaped."""
+        hidden = bytearray(len(text))
+        for start, end in _places(self._secrets, text):
+            hidden[start:end] = MARK * (end - start)
+        for letters, places in _readings(text):
+            for first, last in _places(self._letters, letters) if len(letters) < len(text) else ():
+                start, end = places[first], _end(text, places[last - 1])
+                hidden[start:end] = MARK * (end - start)
+        return hidden
 
-    def _unfinished(self, text: str) -> int:
-        """Return how many characters at the end wait for those that follow."""
-        escape = UNFINISHED.search(text, max(0, len(text) - LONGEST_ESCAPE))
-        begun = [size for secret in self._secrets for size in range(1, len(secret)) if text.endswith(secret[:size])]
-        return max([len(escape[0]) if escape else 0, *begun])
+    def _begun(self, text: str, *, least: int) -> int:
+        """Return how many characters at the end may begin a secret, with at least this many of its letters."""
+        tail = text[-LONGEST_HELD:]
+        begun = self._begun_in(tail.rpartition("\n")[2], "", least)
+        # A line that is not at its end may break here.
+        begun = max(begun, self._begun_in(tail, "\n", max(least, LEAST_BROKEN)))
+        return max([begun, *_beginnings(self._secrets, text, least)])
+
+    def _begun_in(self, text: str, follows: str, least: int) -> int:
+        sizes = (
+            len(text) - places[len(letters) - size]
+            for letters, places in _readings(text + follows)
+            for size in _beginnings(self._letters, letters, least)
+        )
+        return max(sizes, default=0)
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """Return a secret in plain form, in HTML and in each part of an address."""
+    yield secret
+    yield html.escape(secret)
+    for safe in ("", "/", IN_ADDRESSES):
+        quoted = quote(secret, safe, errors="replace")
+        for form in (quoted, quoted.replace("%20", "+")):
+            yield form
+            yield PERCENT.sub(lambda code: code[0].lower(), form)
+
+
+def _beginnings(secrets: Iterable[str], text: str, least: int) -> Iterator[int]:
+    for secret in secrets:
+        yield from (size for size in range(least, len(secret)) if text.endswith(secret[:size]))
+
+
+def _places(secrets: Iterable[str], text: str) -> Iterator[tuple[int, int]]:
+    """Find each place of each secret; they may overlap."""
+    for secret in secrets:
+        start = text.find(secret)
+        while start >= 0:
+            yield start, start + len(secret)
+            start = text.find(secret, start + 1)
+
+
+def _readings(text: str) -> Iterator[tuple[str, Sequence[int]]]:
+    """Yield a text's letters, however often it was escaped, and their positions; then those without frames."""
+    letters, places = text, array("L", range(len(text)))
+    for pattern in (BACKSLASH, UNSEEN):
+        letters, places = _less(pattern, letters, places)
+    joined = _less(BREAKS, letters, places)
+    yield joined
+    framed = _less(FRAMED, letters, places)
+    if framed[0] != joined[0]:
+        yield framed
+
+
+def _less(pattern: re.Pattern[str], text: str, places: array[int]) -> tuple[str, array[int]]:
+    """Return a text, and the positions of its characters, without what the pattern finds."""
+    parts: list[str] = []
+    kept, end = array("L"), 0
+    for found in pattern.finditer(text):
+        letter = _letter(found) if pattern is BACKSLASH else ""
+        before = text[end : found.start()]
+        if pattern is FRAMED:
+            before = _without_frame(before)
+        parts += before, letter
+        kept += places[end : end + len(before)] + places[found.start() : found.start() + len(letter)]
+        end = found.end()
+    return "".join([*parts, text[end:]]), kept + places[end:]
+
+
+def _without_frame(line: str) -> str:
+    """Return a line without a frame and blanks at its end."""
+    line = line.rstrip(" ")
+    return line[:-1].rstrip(" ") if line.endswith(FRAMES) else line
+
+
+def _letter(escape: re.Match[str]) -> str:
+    if escape[0].endswith("n"):
+        return "\n"
+    code = escape[1] or escape[2]
+    return chr(int(code, 16)).strip("\\") if code else ""
+
+
+def _end(text: str, place: int) -> int:
+    """Return the end of the letter at this position."""
+    escape = BACKSLASH.match(text, place)
+    return escape.end() if escape else place + 1
+
+
+def _before_hidden(hidden: bytearray, place: int) -> int:
+    """Return the position, or the start of the masked part that it would cut; a part without an end is cut."""
+    if place == len(hidden) or not hidden[place]:
+        return place
+    begin = hidden.rfind(0, 0, place) + 1
+    return begin if place - begin < LONGEST_HELD else place
+
+
+def _without(text: str, hidden: bytearray) -> str:
+    parts: list[str] = []
+    end = 0
+    for found in re.finditer(MARK + b"+", hidden[: len(text)]):
+        parts += text[end : found.start()], HIDDEN
+        end = found.end()
+    return "".join([*parts, text[end:]])
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """Clean a text up to an escape sequence at its end that is unfinished."""
+    text = ESCAPE.sub("", text)
+    escape = UNFINISHED.search(text, max(0, len(text) - LONGEST_HELD))
+    upto = escape.start() if escape else len(text)
+    return _cleaned(text[:upto]), text[upto:]
 
 
 def _cleaned(text: str) -> str:
-    return CONTROLS.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+    return CONTROLS.sub("", ESCAPE.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))

@@ -1,4 +1,4 @@
-"""Stores what crews print. A crew never waits for it, and a flood costs one bounded write a second."""
+"""Stores printed output. Crews never wait for it, and a flood costs one bounded write per second."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from crew_service.storage.database import Database
 
 log = logging.getLogger(__name__)
 
-PAUSE = 1.0  # seconds between two writes of what one execution prints
+PAUSE = 1.0  # seconds between two writes of one execution's output
 TICK = 0.25
 
 
@@ -29,17 +29,17 @@ class PrintedWriter:
         self._secrets = _secrets_of_service(settings)
         self._lock = threading.Lock()
         self._waiting: dict[int, Printed] = {}
-        self._loop = Background("printed", self._step, pause=TICK)
-        self.start = self._loop.start
+        self.loop = Background("printed", self._step, pause=TICK)
+        self.start = self.loop.start
 
     def of(self, execution_id: str) -> Printed:
-        """Return where a segment of an execution prints."""
+        """Return the target for a segment's printed output."""
         made = Printed(execution_id, self._want)
         made.hide(self._secrets)
         return made
 
     def write(self, one: Printed) -> None:
-        """Store what is there; what the database does not take is tried again in the background."""
+        """Store what is available; what the database does not accept is retried in the background."""
         try:
             self._write(one, is_end=True)
         except DatabaseUnavailable:
@@ -48,7 +48,7 @@ class PrintedWriter:
             self._lose(one)
 
     def stop(self) -> None:
-        self._loop.stop()
+        self.loop.stop()
         for one in self._due(now=float("inf")):
             self.write(one)
 
@@ -56,7 +56,7 @@ class PrintedWriter:
         with self._lock:
             self._waiting[id(one)] = one
         if time.monotonic() >= one.due_at:
-            self._loop.wake()
+            self.loop.wake()
 
     def _due(self, *, now: float) -> list[Printed]:
         with self._lock:
@@ -74,11 +74,11 @@ class PrintedWriter:
                 for left in due[place:]:
                     self._want(left)
                 raise
-            except Exception:  # of one execution: what others print is stored
+            except Exception:  # affects one execution; others are still stored
                 self._lose(one)
 
     def _lose(self, one: Printed) -> None:
-        log.exception("what the crew printed is lost", extra={"execution_id": one.execution_id})
+        log.exception("the crew's printed output is lost", extra={"execution_id": one.execution_id})
         one.stored()
 
     def _write(self, one: Printed, *, is_end: bool = False) -> None:

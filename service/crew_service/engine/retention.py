@@ -8,7 +8,7 @@ import time
 from sqlalchemy import delete, exists, select, update
 
 from crew_service.engine.background import Background
-from crew_service.storage import counts
+from crew_service.storage import chains, counts
 from crew_service.storage.availability import DatabaseUnavailable
 from crew_service.storage.database import Database
 from crew_service.storage.tables import answers, dead_letters, executions, outbox, questions, results
@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 TICK = 0.5  # seconds within which erased secrets are gone from the log too
 PAUSE = 60.0  # seconds between two searches for old executions
+LONGEST = 3600.0  # seconds that a round may take
 AT_ONCE = 500  # executions deleted in one transaction, so that kickoffs do not wait long
 
 
@@ -25,9 +26,9 @@ class Retention:
         self._database = database
         self._keep_seconds = keep_days * 86400
         self._next_round = 0.0
-        self._loop = Background("retention", self._step, pause=TICK)
-        self.start = self._loop.start
-        self.stop = self._loop.stop
+        self.loop = Background("retention", self._step, pause=TICK, behind=LONGEST)
+        self.start = self.loop.start
+        self.stop = self.loop.stop
 
     def _step(self) -> None:
         self._erase()
@@ -50,7 +51,7 @@ class Retention:
 
 
 def note_ends(database: Database, *, now: float) -> None:
-    """Give an age to what an earlier release has ended, which wrote the clock of its own machine."""
+    """Date the executions that an earlier release ended, which used its machine's clock."""
     unknown = (executions.c.aged_from.is_(None), executions.c.ended_at.is_not(None))
     some = select(executions.c.id).where(*unknown).limit(AT_ONCE)
     found = True
@@ -62,7 +63,7 @@ def note_ends(database: Database, *, now: float) -> None:
 
 
 def add_up_counts(database: Database) -> None:
-    """Keep the rows few that the database counts with; it counts on the spot where it has one writer."""
+    """Keep the number of counter rows small; a database with one writer counts directly."""
     more = not database.is_sqlite
     while more:
         with database.writing() as connection:
@@ -70,9 +71,9 @@ def add_up_counts(database: Database) -> None:
 
 
 def forget_old(database: Database, *, before: float) -> int:
-    """Delete what ended before that moment and whose webhooks are delivered; return the number of executions.
+    """Delete executions that ended before this time and whose webhooks are delivered; return their number.
 
-    Answers to requests that named no known execution go by their own age.
+    Responses to requests for unknown executions are deleted by their own age.
     """
     with database.writing() as connection:
         connection.execute(delete(answers).where(answers.c.execution_id.is_(None), answers.c.created_at < before))
@@ -86,12 +87,14 @@ def forget_old(database: Database, *, before: float) -> int:
 
 def _forget_some(database: Database, before: float) -> int:
     delivered = ~exists().where(outbox.c.execution_id == executions.c.id)
-    query = select(executions.c.id).where(executions.c.aged_from < before, delivered).limit(AT_ONCE)
+    columns = executions.c.id, executions.c.continued_from
+    query = select(*columns).where(executions.c.aged_from < before, delivered).limit(AT_ONCE)
     with database.writing() as connection:
-        old = list(connection.execute(query).scalars())
+        old = {row.id: row.continued_from for row in connection.execute(query)}
         for column in (
             *(table.c.execution_id for table in (results, answers, questions, dead_letters)),
             executions.c.id,
         ):
-            connection.execute(delete(column.table).where(column.in_(old)))
+            connection.execute(delete(column.table).where(column.in_(list(old))))
+        chains.close_gaps(connection, old)
     return len(old)

@@ -1,4 +1,4 @@
-"""A write that waits for the database: none of a crew's progress is lost, and nothing fails for it."""
+"""A write that waits for the database: no progress of a crew is lost, and nothing fails because of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Written = TypeVar("Written")
 
 
 def until_available(write: Callable[[], Written], cancelled: Cancellation) -> tuple[Written, int]:
-    """Try with growing pauses until the write succeeds; also the number of tries. Ends early when it is cancelled."""
+    """Try with growing pauses until the write succeeds; also return the number of tries. Ends early if cancelled."""
     tries = 0
     while True:
         tries += 1

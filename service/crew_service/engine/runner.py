@@ -1,4 +1,4 @@
-"""Gives queued executions a place in a bounded pool, one thread for each segment, and enforces the limits."""
+"""Runs queued executions in a bounded pool, one thread per segment, and enforces the limits."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
-from crew_service.engine import usage
+from sqlalchemy.engine import Row
+
+from crew_service.engine import machine, usage
 from crew_service.engine.background import Background
 from crew_service.engine.crew import Cancelled, Crew
 from crew_service.engine.limits import Limits
@@ -22,9 +25,15 @@ log = logging.getLogger(__name__)
 
 TICK = 0.25  # seconds between polls for work that another process queued
 SYNC = 1.0  # seconds within which a stop by another process is noticed
-RECOVERY = 30.0  # seconds between polls for executions that nobody runs; after trouble with the database at once
+RECOVERY = 30.0  # seconds between polls for orphaned executions; after database errors at once
 UNSTORED = "The database refused what the crew returned, so the execution was ended."
-GRACE = 5.0  # seconds that a cancelled segment has to return before its place is given away
+UNREADABLE = (TypeError, ValueError, LookupError, AttributeError)  # raised by values of an unforeseen form
+GRACE = 5.0  # seconds for a cancelled segment to return before its place is reused
+
+
+def _concerns_all(error: Exception) -> bool:
+    """Whether an error comes from the database or the machine, so that the next execution would fail too."""
+    return isinstance(error, DatabaseUnavailable) or machine.is_trouble(error)
 
 
 class Runner:
@@ -59,11 +68,12 @@ class Runner:
         self._lock = threading.Lock()
         self._recovered_at = time.monotonic()
         self._synced_at = 0.0
-        self._loop = Background("dispatcher", self._dispatch, pause=TICK)
-        self.wake = self._loop.wake
+        self._rests_until = float("-inf")  # since the machine had no file, thread or memory left
+        self.loop = Background("dispatcher", self._dispatch, pause=TICK)
+        self.wake = self.loop.wake
 
     def start(self) -> None:
-        self._loop.start()
+        self.loop.start()
 
     def cancel(self, execution_id: str, reason: str) -> None:
         with self._lock:
@@ -78,15 +88,9 @@ class Runner:
     def running(self) -> int:
         return len(self._running)
 
-    def is_alive(self) -> bool:
-        return self._loop.is_alive
-
-    def seconds_behind(self) -> float:
-        return self._loop.seconds_behind
-
     def stop(self) -> None:
-        """Give running executions back to the queue; what does not return in time is given back by the membership."""
-        self._loop.stop()
+        """Return running executions to the queue; the membership returns those that do not finish in time."""
+        self.loop.stop()
         deadline = time.monotonic() + GRACE
         self.cancel_all("the service stops")
         while self._running and time.monotonic() < deadline:
@@ -95,9 +99,11 @@ class Runner:
     def _dispatch(self) -> None:
         try:
             self._step()
-        except DatabaseUnavailable:  # it may hold a claim that no thread was started for
+        except Exception as error:  # it may have a claim without a started thread
             self._recovered_at = float("-inf")
-            raise
+            if not machine.is_trouble(error):
+                raise
+            self._rest(error)
 
     def _step(self) -> None:
         if self._database.availability.problem:
@@ -114,7 +120,7 @@ class Runner:
 
     def _claim_free(self) -> None:
         free = self._workers - len(self._running)
-        if free <= 0:
+        if free <= 0 or time.monotonic() < self._rests_until:
             return
         with self._database.reading() as connection:
             if not claims.has_queued(connection, self._name):
@@ -126,7 +132,18 @@ class Runner:
         if claimed is None:
             self._membership.rejoin()
         for execution_id in claimed or ():
+            self._try_to_begin(execution_id)
+
+    def _try_to_begin(self, execution_id: str) -> None:
+        """One that cannot be started blocks no other; it is recovered after a pause."""
+        try:
             self._begin(execution_id)
+        except Exception as error:
+            if _concerns_all(error):
+                raise
+            log.exception("the execution cannot be started; trying again", extra={"execution_id": execution_id})
+            with self._lock:
+                self._running.pop(execution_id, None)
 
     def _begin(self, execution_id: str) -> None:
         segment = self._load(execution_id)
@@ -134,20 +151,30 @@ class Runner:
             return
         with self._lock:
             self._running[execution_id] = segment
-        threading.Thread(target=self._run, args=(segment,), name=f"crew-{execution_id[:8]}", daemon=True).start()
+        try:
+            threading.Thread(target=self._run, args=(segment,), name=f"crew-{execution_id[:8]}", daemon=True).start()
+        except RuntimeError:
+            self._leave(segment)  # like everything claimed but not run here, it returns to the queue
+            raise
 
     def _load(self, execution_id: str) -> Segment | None:
-        """Read a claimed execution; one that cannot be read ends here."""
+        """Read a claimed execution; end one that cannot be read."""
         with self._database.reading() as connection:
             row = queries.by_id(connection, execution_id)
             done = queries.tasks_of(connection, execution_id)
         if row is None:
             return None
-        if not integrity.can_go_on(row, done):
-            with self._database.writing() as connection:
-                integrity.end_unreadable(connection, execution_id, now=self._database.now())
-            log.error("the stored execution cannot be read; it was ended", extra={"execution_id": execution_id})
-            return None
+        try:
+            if integrity.can_go_on(row, done):
+                return self._segment(row, done)
+        except UNREADABLE as error:
+            log.error("a stored value is invalid: %r", error, extra={"execution_id": execution_id})
+        with self._database.writing() as connection:
+            integrity.end_unreadable(connection, execution_id, now=self._database.now())
+        log.error("the stored execution cannot be read, so it was ended", extra={"execution_id": execution_id})
+        return None
+
+    def _segment(self, row: Row[Any], done: list[Any]) -> Segment:
         return Segment(
             self._database,
             row,
@@ -160,20 +187,31 @@ class Runner:
         )
 
     def _run(self, segment: Segment) -> None:
-        log.info("running", extra={"execution_id": segment.execution_id})
         try:
+            log.info("running", extra={"execution_id": segment.execution_id})
             segment.run(self._crew)
         except Cancelled:
-            if self._loop.is_stopping:
+            if self.loop.is_stopping:
                 self._give_back(segment)
-        except Exception:
-            log.exception("segment lost", extra={"execution_id": segment.execution_id})
-            self._end_lost(segment)
+        except Exception as error:
+            if machine.is_trouble(error):
+                self._rest(error)
+                self._give_back(segment)
+            else:
+                log.exception("segment lost", extra={"execution_id": segment.execution_id})
+                self._end_lost(segment)
         finally:
             self._leave(segment)
 
+    def _rest(self, error: Exception) -> None:
+        """Start nothing for a moment: running executions will release resources."""
+        now = time.monotonic()
+        if now >= self._rests_until:
+            log.warning("executions wait: the machine has no file, thread or memory left (%s)", type(error).__name__)
+        self._rests_until = now + machine.PAUSE
+
     def _end_lost(self, segment: Segment) -> None:
-        """What could not be stored once cannot be stored again: without an end it would run for ever."""
+        """What could not be stored once cannot be stored later: without an end, it would run forever."""
         try:
             segment.fail(UNSTORED)
         except Exception:
@@ -182,8 +220,10 @@ class Runner:
     def _give_back(self, segment: Segment) -> None:
         try:
             segment.requeue()
-        except DatabaseUnavailable:  # others, or the next start, find that it lost its process
-            log.warning("not given back", extra={"execution_id": segment.execution_id})
+        except Exception as error:  # others, the next start or `_recover` find it orphaned
+            log.warning(
+                "not returned to the queue: %s", type(error).__name__, extra={"execution_id": segment.execution_id}
+            )
 
     def _leave(self, segment: Segment) -> None:
         with self._lock:
@@ -200,10 +240,20 @@ class Runner:
                     log.warning("segment abandoned", extra={"execution_id": execution_id})
                     self._leave(segment)
             else:
-                segment.enforce_limits()
+                self._enforce_limits_of(segment)
+
+    def _enforce_limits_of(self, segment: Segment) -> None:
+        """One whose limits cannot be enforced is left, and recovered after a pause; the others continue."""
+        try:
+            segment.enforce_limits()
+        except Exception as error:
+            if _concerns_all(error):
+                raise
+            log.exception("limits cannot be enforced", extra={"execution_id": segment.execution_id})
+            segment.job.cancelled.set("its limits cannot be enforced")
 
     def _drop_lost(self) -> None:
-        """Cancel what another process stopped, or runs since it removed this one."""
+        """Cancel what another process stopped, or took over after removing this one."""
         with self._lock:
             running = set(self._running)
         if not running:
@@ -211,10 +261,10 @@ class Runner:
         with self._database.reading() as connection:
             mine = claims.claimed_by(connection, self._membership.id, self._name)
         for execution_id in running - mine:
-            self.cancel(execution_id, "the execution is not run here any more")
+            self.cancel(execution_id, "the execution no longer runs here")
 
     def _recover(self) -> None:
-        """After a claim or an end whose write had no answer; only where no claim is under way."""
+        """After a claim or an end whose write got no response; only if no claim is in progress."""
         with self._database.writing() as connection:
             running = list(self._running)
             lost = claims.requeue_lost(connection, self._membership.id, self._name, running, now=self._database.now())

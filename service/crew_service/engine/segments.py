@@ -11,24 +11,30 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 from uuid import uuid4
 
 from sqlalchemy.engine import Connection, Row
 
 from crew_service import tracing
-from crew_service.engine import events, retrying, usage
+from crew_service.engine import events, machine, retrying, steps, usage
+from crew_service.engine.continuing import OVER_TOKENS, failure_of
 from crew_service.engine.crew import (
     Cancelled,
     Completed,
     Crew,
     CrewFailed,
+    CrewKilled,
     Job,
+    JournalEntry,
     PendingReview,
     Progress,
     ReviewDecision,
     Round,
+    Step,
     StepDone,
+    StepsReplayed,
     TaskDone,
     TaskStarted,
     TokensUsed,
@@ -36,7 +42,8 @@ from crew_service.engine.crew import (
 from crew_service.engine.drafts import hashes_of
 from crew_service.engine.limits import Limits
 from crew_service.engine.printed_writer import PrintedWriter
-from crew_service.storage import queries, questions, states, webhooks
+from crew_service.storage import journal, queries, questions, states, webhooks
+from crew_service.storage import steps as stored_steps
 from crew_service.storage.database import Database
 from crew_service.storage.json_values import tidy
 
@@ -45,8 +52,10 @@ log = logging.getLogger(__name__)
 SHOWN = ("task_id", "output", "agent", "execution_time")  # of each task, when the crew is finished
 MOST_TOKENS = 2**31 - 1  # that the column `tokens` holds; `usage` has the figure itself
 News = tuple[str, dict[str, Any]]  # a webhook's kind and body
-Result = tuple[Any, dict[str, Any]]  # a finished task and its figures
+Result = tuple[Any, dict[str, Any], str | None]  # a finished task, its figures, and its digest
+Store = Callable[[Connection, float], None]  # writes in a transaction, at a moment
 MOST_OPEN = 200  # tasks that have begun and are not finished
+MOST_KILLS = 3  # of a crew's process without a new step in between, after which it is not started again
 
 
 class Segment:
@@ -64,6 +73,7 @@ class Segment:
     ) -> None:
         self.execution_id: str = row.id
         self._fence = queries.Fence(row.id, row.segment, 0)
+        self._calm = queries.Calm.of(row)
         self._database = database
         self._row = row
         self._limits = limits.lowered(row.limits)
@@ -73,9 +83,12 @@ class Segment:
         self._printed = printed
         self._began = time.monotonic()
         self._writing = threading.Lock()
+        self._trouble: Exception | None = None  # the last, of a report
         self._done = list(done)
         self._used_before = _used_before(row)
         self._used = self._used_before
+        self._used_earlier = usage.earlier(row)["total_tokens"]
+        self._digests: dict[str, str] = {}
         self._tasks = OpenTasks(row)
         self._stream = events.Stream((row.webhooks or {}).get("events"))
         self.job = Job(
@@ -85,7 +98,11 @@ class Segment:
             _decided(row.gate),
             restore_from=row.restore_from,
             printed=printed.of(row.id),
+            steps=row.steps,
+            recorded=self._recorded,
         )
+        self._steps: int = row.steps
+        self._kills: int = row.kills
 
     @property
     def work_seconds(self) -> float:
@@ -94,26 +111,59 @@ class Segment:
         return before + time.monotonic() - self._began
 
     def run(self, crew: Crew) -> None:
-        """Run the crew and record how the segment ended; `Cancelled` goes on to the caller."""
+        """Run the crew and record how the segment ended; `Cancelled` and trouble of the machine go on to the caller."""
+        self._digests = {task.id: task.digest for task in crew.tasks}
         with tracing.segment(self._row) as span:
             try:
                 outcome = self._outcome(crew)
             except Cancelled:
                 raise
+            except CrewKilled as killed:
+                span.error = type(killed).__name__
+                self._go_on_after(killed)
             except BaseException as failure:  # even SystemExit of a crew must not end the service
+                if machine.is_trouble(failure) and (crew.isolation == "process" or failure is self._trouble):
+                    raise  # not the crew's own, whose process reports it, or which has raised it itself
                 span.error = type(failure).__name__
-                self.fail(str(failure) if isinstance(failure, CrewFailed) else f"{span.error}: {failure}")
+                if isinstance(failure, CrewFailed):
+                    self.fail(str(failure), failure)
+                else:
+                    self.fail(f"{span.error}: {failure}")
             else:
                 self._end(outcome)
 
     def _outcome(self, crew: Crew) -> Completed | PendingReview:
         """Run the crew; what it printed is stored before its outcome is."""
         try:
+            self.enforce_limits()  # those that it continues may have used more than it may
+            self.job.cancelled.raise_if_set()
             return crew.run(self.job, self.report)
         finally:
             self._printed.write(self.job.printed)
 
+    def _go_on_after(self, killed: CrewKilled) -> None:
+        """Run the task again with its journal, but not for ever."""
+        if self._kills >= MOST_KILLS:
+            self.fail(f"{killed} It was started again {MOST_KILLS} times and came no further.")
+            return
+        log.warning("%s It starts again.", killed, extra={"execution_id": self.execution_id})
+        self._move(states.REQUEUE, due_at=self._database.now(), kills=self._kills + 1)
+
+    def _recorded(self) -> list[JournalEntry]:
+        def read() -> list[JournalEntry]:
+            with self._database.reading() as connection:
+                return [JournalEntry(**entry) for entry in journal.entries(connection, self.execution_id)]
+
+        return retrying.until_available(read, self.job.cancelled)[0]
+
     def report(self, progress: Progress) -> None:
+        try:
+            self._report(progress)
+        except Exception as error:
+            self._trouble = error
+            raise
+
+    def _report(self, progress: Progress) -> None:
         self.job.cancelled.raise_if_set()
         match progress:
             case TokensUsed(total, parts, by_task):
@@ -121,16 +171,21 @@ class Segment:
                 self._spent(self._tasks.count(by_task))
                 self.enforce_limits()
                 self.job.cancelled.raise_if_set()
-                written = self._write(states.NOTE, **self._cost)
+                written = self._write(states.NOTE, is_calm=True, **self._cost)
             case TaskStarted(task_id, agent):
                 self._tasks.begin(task_id, agent, now=self._database.now())
                 begun = {"current_task": task_id, "current_agent": agent, **self._tasks.values}
                 written = self._write(states.NOTE, **tidy(begun))
             case StepDone():
-                step = tidy(vars(progress))
-                written = self._write(states.NOTE, news=("step", step), last_step=step)
+                step = steps.told_at_once(progress, self.job.printed)
+                written = self._write(states.NOTE, news=("step", step), is_calm=True, last_step=step)
             case TaskDone(task):
                 written = self._finish(tidy(task))
+            case Step():
+                written = self._note(progress)
+            case StepsReplayed(numbers):
+                log.info("steps taken from the journal: %d", len(numbers), extra={"execution_id": self.execution_id})
+                written = self._write(states.NOTE, store=self._mark_replayed(numbers), is_calm=True)
         if not written:
             raise Cancelled("the execution is not run here any more")
         self._posted()
@@ -140,9 +195,12 @@ class Segment:
         if not self._writing.acquire(blocking=False):
             return
         try:
-            error = self._limits.exceeded(self.work_seconds, self._used["total_tokens"])
+            tokens = self._used["total_tokens"]
+            error = self._limits.exceeded(self.work_seconds, tokens, self._used_earlier)
             if error:
-                self._move_once(states.FAIL, error=error)
+                is_over = self._limits.has_too_many(tokens + self._used_earlier)
+                failure = {OVER_TOKENS: tokens + self._used_earlier} if is_over else failure_of(None, self._row.gate)
+                self._move_once(states.FAIL, error=error, failure=failure)
                 self.job.cancelled.set(error)
         finally:
             self._writing.release()
@@ -155,23 +213,51 @@ class Segment:
                 connection, self._fence, states.REQUEUE, now=now, due_at=now, work_seconds=self.work_seconds
             )
 
+    def _mark_replayed(self, numbers: list[int]) -> Store:
+        return lambda connection, now: stored_steps.mark_replayed(connection, self.execution_id, numbers)
+
+    def _note(self, step: Step) -> bool:
+        """Store a step; what the journal keeps of it counts as one that a killed process has come further by."""
+        if step.is_kept:
+            self._kills = 0
+        is_known = step.number <= self._steps
+        self._steps = max(self._steps, step.number)
+        shown = steps.stored(step, self.job.printed)
+
+        def store(connection: Connection, now: float) -> None:
+            if step.is_kept:
+                _record(connection, self.execution_id, step, now=now)
+            if step.state == steps.RUNNING:
+                begun = {**shown, "segment": self._fence.segment, "began_at": now}
+                stored_steps.begin(connection, self.execution_id, begun, again=is_known)
+            else:
+                stored_steps.end(connection, self.execution_id, shown)
+
+        return self._write(states.NOTE, store=store, is_calm=True, steps=self._steps, kills=self._kills)
+
     def _finish(self, task: Any) -> bool:
         hidden = ("task_id", "execution_time", "point")
         shown = {name: value for name, value in task.items() if name != "point"}
         figures = self._tasks.end(task)
         values: dict[str, Any] = {"completed_tasks": len(self._done) + 1, "last_task": shown}
-        values |= {"work_seconds": self.work_seconds, "counted_at": self._database.now(), **self._cost}
+        values |= {"work_seconds": self.work_seconds, "counted_at": self._database.now(), "kills": 0, **self._cost}
         news = ("task", {k: v for k, v in task.items() if k not in hidden})
-        written = self._write(states.NOTE, news=news, task=(task, figures), **values)
+        result = (task, figures, self._digests.get(task["task_id"]))
+        written = self._write(states.NOTE, news=news, task=result, **values)
         self._done.append(task)
+        self._kills = 0
+        if self._steps:
+            self._database.erased.set()
         return written
 
     @property
     def _cost(self) -> dict[str, Any]:
         return {"tokens": min(self._used["total_tokens"], MOST_TOKENS), "usage": self._used, **self._tasks.values}
 
-    def fail(self, error: str) -> None:
-        self._move(states.FAIL, error=tidy(error))
+    def fail(self, error: str, failed: CrewFailed | None = None) -> None:
+        """End it with an error: through here goes every text of an exception."""
+        failure = tidy(failure_of(failed, self._row.gate))
+        self._move(states.FAIL, error=self.job.printed.masked(tidy(error)), failure=failure)
 
     def _end(self, outcome: Completed | PendingReview) -> None:
         if isinstance(outcome, PendingReview):
@@ -225,16 +311,22 @@ class Segment:
     def _move_once(self, step: states.Move, news: News | None = None, **values: Any) -> bool:
         over = queries.ended(self._database.now()) if step.target in states.OVER else {}
         moved = self._write_once(step, news, work_seconds=self.work_seconds, **self._cost, **over, **values)
-        if over and self._row.webhooks:
+        if over and (self._row.webhooks or self._steps):
             self._database.erased.set()
         if moved:
             log.info("%s", step.target, extra={"execution_id": self.execution_id})
         self._posted()
         return moved
 
-    def _write(self, step: states.Move, news: News | None = None, task: Result | None = None, **values: Any) -> bool:
+    def _write(
+        self,
+        step: states.Move,
+        news: News | None = None,
+        task: Result | None = None,
+        **more: Any,
+    ) -> bool:
         with self._writing:
-            return self._patiently(lambda: self._write_once(step, news, task, **values))
+            return self._patiently(lambda: self._write_once(step, news, task, **more))
 
     def _patiently(self, write: Callable[[], bool]) -> bool:
         """Try until the database takes it; what passes meanwhile is no work of the crew."""
@@ -245,19 +337,32 @@ class Segment:
         return written
 
     def _write_once(
-        self, step: states.Move, news: News | None = None, task: Result | None = None, **values: Any
+        self,
+        step: states.Move,
+        news: News | None = None,
+        task: Result | None = None,
+        store: Store | None = None,
+        is_calm: bool = False,
+        **values: Any,
     ) -> bool:
-        """The row, what the task gave and the webhook, in one transaction; True if it is written, now or before."""
+        """The row and all that belongs to the write, in one transaction; True if it is written, now or before.
+
+        :param is_calm: whether it may be seen a little later
+        """
         now = self._database.now()
         happened = self._happened(step, news, values, now)
         is_pause = step is not states.NOTE or task is not None
+        calm = self._calm.next(now) if is_calm else self._calm
         with self._database.writing() as connection:
-            if not queries.write_fenced(connection, self._fence, step, now=now, **values):
+            noted = calm.values if is_calm else {}
+            if not queries.write_fenced(connection, self._fence, step, now=now, **noted, **values):
                 if not queries.was_written(connection, self._fence):
                     return False
             else:
                 if task is not None:
                     queries.add_result(connection, self.execution_id, len(self._done), *task)
+                if store is not None:
+                    store(connection, now)
                 if step is states.WAIT:
                     questions.open_round(connection, self.execution_id, len(values["asked"]), values["gate"], now=now)
                 if question_id := (values.get("gate") or {}).get("question_id"):
@@ -266,7 +371,7 @@ class Segment:
                     self._post(connection, *news, now=now)
                 self._tell(connection, self._stream.due(happened, is_pause=is_pause), now)
         self._stream.sent(happened, is_pause=is_pause)
-        self._fence = self._fence._replace(writes=self._fence.writes + 1)
+        self._fence, self._calm = self._fence._replace(writes=self._fence.writes + 1), calm
         return True
 
     def _happened(self, step: states.Move, news: News | None, values: dict[str, Any], now: float) -> list[events.Event]:
@@ -334,6 +439,13 @@ class OpenTasks:
         if not task_id or (task_id not in self._open and len(self._open) >= MOST_OPEN):
             return None
         return self._open.setdefault(task_id, {})
+
+
+def _record(connection: Connection, execution_id: str, step: Step, *, now: float) -> None:
+    """A call of a model comes once, with its answer; one of a tool when it begins, and again when it ends."""
+    write = journal.end if step.kind == "tool" and step.answer is not None else journal.add
+    entry = {each.name: getattr(step, each.name) for each in fields(JournalEntry)}
+    write(connection, execution_id, {**entry, **tidy({"task_id": step.task_id, "name": step.name})}, now=now)
 
 
 def _used_before(row: Row[Any]) -> usage.Usage:

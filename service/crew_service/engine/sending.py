@@ -1,30 +1,114 @@
 """One POST to a receiver of webhooks: its headers, its signature, and what counts as delivered.
 
-Redirects are never followed, so that a credential reaches no one but the address it was given for.
+Redirects are never followed, so that a credential only reaches the address it was given for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextvars import ContextVar
 from typing import Any
 
 import aiohttp
+from aiohttp.abc import AbstractResolver
 
+from crew_service.engine import machine
 from crew_service.storage.webhooks import without_credentials
 
-STANDARD = "whsec_"  # secrets of https://www.standardwebhooks.com begin so
+KEPT_SECONDS = 1.0  # to keep an unused session
+STANDARD = "whsec_"  # secrets of https://www.standardwebhooks.com begin with this
+_opened: ContextVar[list[asyncio.Transport] | None] = ContextVar("opened", default=None)
 
 
-def session(timeout: float) -> aiohttp.ClientSession:
-    """The connections are not limited here: the outbox bounds them. Cookies of one owner must not reach another."""
-    return aiohttp.ClientSession(
-        timeout=aiohttp.ClientTimeout(total=timeout),
-        connector=aiohttp.TCPConnector(limit=0),
-        cookie_jar=aiohttp.DummyCookieJar(),
-    )
+class Loop(asyncio.SelectorEventLoop):
+    """Records the connections of a session."""
+
+    async def create_connection(self, *args: Any, **options: Any) -> Any:
+        transport, protocol = await super().create_connection(*args, **options)
+        if (opened := _opened.get()) is not None:
+            opened.append(transport)
+        return transport, protocol
+
+
+class Session:
+    """Sends to one receiver, one webhook at a time. Cookies of one owner must not reach another.
+
+    Its connections are aborted at the end: closing them would wait for a receiver that does not read, and keep the file
+    and the body.
+    """
+
+    def __init__(self, timeout: float, names: AbstractResolver) -> None:
+        self._opened: list[asyncio.Transport] = []
+        self.client = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=timeout),
+            connector=aiohttp.TCPConnector(resolver=names),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    def use(self) -> None:
+        """Record the connections that this task opens from now on."""
+        self._opened[:] = [transport for transport in self._opened if not transport.is_closing()]
+        _opened.set(self._opened)
+
+    async def close(self) -> None:
+        for transport in self._opened:
+            transport.abort()
+        await self.client.close()
+
+
+class Sessions:
+    """Sessions for turns of sends; only a few are kept for their receiver's next turn, since each uses a file."""
+
+    def __init__(self, timeout: float, most: int) -> None:
+        """`most`: how many to keep."""
+        self._timeout = timeout
+        self._most = most
+        self._idle: dict[Session, tuple[Hashable, asyncio.TimerHandle]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @contextlib.asynccontextmanager
+    async def turn(
+        self, receiver: Hashable, names: AbstractResolver, keep: Callable[[], bool]
+    ) -> AsyncIterator[aiohttp.ClientSession]:
+        """Lend a session exclusively to a receiver; at the end, `keep` says whether to keep it."""
+        session = self._take(receiver) or Session(self._timeout, names)
+        session.use()
+        kept = False
+        try:
+            yield session.client
+            kept = keep() and len(self._idle) < self._most
+        finally:
+            if kept:
+                later = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._end, session)
+                self._idle[session] = (receiver, later)
+            else:
+                await session.close()
+
+    def _take(self, receiver: Hashable) -> Session | None:
+        for session, (whose, later) in self._idle.items():
+            if whose == receiver:
+                later.cancel()
+                del self._idle[session]
+                return session
+        return None
+
+    def _end(self, session: Session) -> None:
+        del self._idle[session]
+        closing = asyncio.ensure_future(session.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        for session, (_, later) in self._idle.items():
+            later.cancel()
+            await session.close()
+        self._idle.clear()
+        await asyncio.gather(*self._closing)
 
 
 async def send(
@@ -37,8 +121,8 @@ async def send(
     secret: str | None,
     now: float,
 ) -> str | None:
-    """Return None once the receiver took it, else what went wrong."""
-    if authentication:  # it wins over a user and a password in the address: a request has one Authorization
+    """Return None once the receiver accepted it, else what went wrong."""
+    if authentication:  # it overrides a user and password in the address: a request has one Authorization
         url = without_credentials(url)
     headers = {"Content-Type": "application/json", "Webhook-Id": key, **_proof(authentication)}
     try:
@@ -46,16 +130,18 @@ async def send(
         async with client.post(url, data=body, headers=headers, allow_redirects=False) as answer:
             return None if 200 <= answer.status < 300 else f"HTTP {answer.status}"
     except (aiohttp.ClientError, asyncio.TimeoutError, ValueError, OSError) as error:
+        if machine.is_trouble(error):
+            raise
         return type(error).__name__
 
 
 def answered(problem: str | None) -> bool:
-    """Whether the receiver said anything at all."""
+    """Whether the receiver sent any response."""
     return problem is None or problem.startswith("HTTP ")
 
 
 def signature(secret: str, body: bytes, timestamp: int, key: str) -> dict[str, str]:
-    """As live deployments sign, so that receivers check both in the same way; with `whsec_` by the standard as well."""
+    """Sign like live deployments, so that receivers verify both in the same way; with `whsec_`, by the standard."""
     signed = hmac.new(secret.encode(), b"%d.%b" % (timestamp, body), hashlib.sha256).hexdigest()
     as_live = {"X-CrewAI-Timestamp": str(timestamp), "X-CrewAI-Signature": f"sha256={signed}"}
     standard = standard_key(secret)
@@ -66,9 +152,9 @@ def signature(secret: str, body: bytes, timestamp: int, key: str) -> dict[str, s
 
 
 def standard_key(secret: str) -> bytes | None:
-    """Return the key of a secret of Standard Webhooks, which begins with `whsec_`; None of any other.
+    """Return the key in a Standard Webhooks secret, which begins with `whsec_`; None for any other secret.
 
-    :raises ValueError: what follows is not base64
+    :raises ValueError: the rest is not base64
     """
     encoded = secret.removeprefix(STANDARD)
     if encoded == secret:
@@ -80,7 +166,7 @@ def standard_key(secret: str) -> bytes | None:
 
 
 def _proof(authentication: Any) -> dict[str, str]:
-    """The Authorization that was asked for."""
+    """The requested Authorization."""
     match authentication:
         case {"strategy": "bearer", "token": token}:
             return {"Authorization": f"Bearer {token}"}

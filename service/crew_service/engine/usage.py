@@ -1,7 +1,7 @@
-"""What an execution has used of language models so far, over all its segments and however each of them ended.
+"""An execution's usage of language models so far, across all its segments, however each ended.
 
-The column `tokens` has the total in every release; `usage` has its parts, and `model_usage` what is known by model. The
-three need not agree: a service of an earlier release counts totals only. What no named model accounts for has no price.
+The column `tokens` has the total in every release, `usage` its parts, and `model_usage` what is known by model. The
+three may disagree: a service of an earlier release only counts totals. Usage without a named model has no price.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from crew_service.prices import CACHED, UNCOUNTED
 COUNTED = ("total_tokens", "prompt_tokens", "completion_tokens")
 OF_MODEL = (*COUNTED, CACHED, UNCOUNTED)
 HEADER = "Crew-Usage"
+CHAIN = "chain_usage"  # beside the usage of an execution that continues another
 LONGEST_HEADER = 1024  # bytes; proxies allow 4 KiB for all headers of an answer
-MOST = 2**53 - 1  # tokens: what every reader of JSON takes as it is
-MOST_MODELS = 250  # that one execution is counted by; more share the entry without a name
+MOST = 2**53 - 1  # tokens: every JSON reader handles this exactly
+MOST_MODELS = 250  # counted separately per execution; more share the unnamed entry
 MOST_MODELS_OF_TASK = 20
 LONGEST_NAME = 100  # characters of a model's name
-UNNAMED = ""  # the model of tokens that a crew counts without one
+UNNAMED = ""  # the model for tokens that a crew counts without one
 
 Usage = dict[str, Any]
 Figures = dict[str, int]
@@ -30,12 +31,12 @@ ByModel = dict[str, Figures]
 
 
 def counted(given: Mapping[str, Any] | None) -> Figures:
-    """Return the figures that a crew gave; what is no number of tokens counts as none."""
+    """Return a crew's figures; ignore anything that is not a number of tokens."""
     return _whole({name: _figure((given or {}).get(name)) for name in COUNTED})
 
 
 def _whole(figures: Figures) -> Figures:
-    """Make the total no less than its parts: a budget, which is of the total, must not miss what they tell."""
+    """Raise the total to the sum of its parts: a budget, which limits the total, must not miss any."""
     parts = figures["prompt_tokens"] + figures["completion_tokens"]
     return {**figures, "total_tokens": _figure(max(figures["total_tokens"], parts))}
 
@@ -45,13 +46,13 @@ def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> Figures:
 
 
 def of_model(given: Any) -> Figures:
-    """Return the figures of one model, also how much of its prompts was cached, and how many calls gave no figures."""
+    """Return the figures of one model, also how much of its prompts was cached, and how many calls reported none."""
     figures = _whole({name: _figure(given.get(name) if isinstance(given, dict) else None) for name in OF_MODEL})
     return {name: figure for name, figure in figures.items() if figure or name in COUNTED}
 
 
 def add_to(by_model: ByModel, model: str, more: Figures, *, most: int = MOST_MODELS) -> None:
-    """Add a model's figures to those of others, of which there are not too many."""
+    """Add a model's figures to the others, up to the maximum number."""
     name = model.encode("utf-8", "replace").decode()[:LONGEST_NAME]
     if name not in by_model and len(by_model) >= most:
         name = UNNAMED
@@ -69,7 +70,7 @@ def since(later: Figures, earlier: Figures) -> Figures:
 
 
 def so_far(row: Row[Any]) -> Usage | None:
-    """Return what an execution has used, from its row; None where nobody has counted."""
+    """Return an execution's usage from its row; None if not counted."""
     if row.usage is None and not row.tokens:
         return None
     used = counted(row.usage)
@@ -77,8 +78,32 @@ def so_far(row: Row[Any]) -> Usage | None:
     return _with_models({**used, "total_tokens": total}, read(row.model_usage))
 
 
+def chain(row: Row[Any]) -> Usage | None:
+    """Return what an execution has used with those that it continues; None where it continues none."""
+    if not isinstance(row.earlier_usage, dict):
+        return None
+    return _with_models(added(earlier(row), so_far(row) or {}), _models_of_chain(row))
+
+
+def earlier(row: Row[Any]) -> Figures:
+    """Return the totals of the executions that it continues."""
+    return counted((row.earlier_usage or {}).get("usage"))
+
+
+def handed_on(row: Row[Any]) -> dict[str, Any]:
+    """Return what a chain has used up to the end of an execution, as the next one stores it."""
+    return {"usage": counted(chain(row) or so_far(row)), "model_usage": _models_of_chain(row)}
+
+
+def _models_of_chain(row: Row[Any]) -> ByModel:
+    by_model = read((row.earlier_usage or {}).get("model_usage"))
+    for model, figures in read(row.model_usage).items():
+        add_to(by_model, model, figures)
+    return by_model
+
+
 def of_task(stored: Any) -> Usage | None:
-    """Return what a task has used, from its figures by model; None where nobody has counted."""
+    """Return a task's usage from its figures by model; None if not counted."""
     if not isinstance(stored, dict):
         return None
     by_model = read(stored)
@@ -99,11 +124,20 @@ def _sum(figures: Iterable[Figures]) -> Figures:
     return {name: sum(each[name] for each in several) for name in COUNTED}
 
 
+def told(used: Usage | None, of_chain: Usage | None) -> Usage | None:
+    """Return what is told of an execution: its own usage, and beside it that of its chain if it continues others."""
+    return used if of_chain is None else {**(used or counted(None)), CHAIN: of_chain}
+
+
 def header(used: Usage | None) -> dict[str, str]:
-    """Write it as a header: ASCII, the totals first, and as many models as fit; none if nobody counted."""
+    """Write it as a header: ASCII, the totals first, and as many models as fit; none if not counted.
+
+    The models of a chain are left out.
+    """
     if not used:
         return {}
-    text = _ascii({name: value for name, value in used.items() if name != "by_model"})
+    used = {**used, CHAIN: _without_models(used[CHAIN])} if CHAIN in used else used
+    text = _ascii(_without_models(used))
     models, left = [], LONGEST_HEADER - len(text) - len(',"by_model":{}')
     for name, figures in used.get("by_model", {}).items():
         model = f"{_ascii(name)}:{_ascii(figures)}"
@@ -114,8 +148,12 @@ def header(used: Usage | None) -> dict[str, str]:
     return {HEADER: f'{text[:-1]},"by_model":{{{",".join(models)}}}}}' if models else text}
 
 
+def _without_models(used: Usage) -> Usage:
+    return {name: value for name, value in used.items() if name != "by_model"}
+
+
 def _ascii(value: Any) -> str:
-    """JSON that a header may hold: of what `json.dumps` leaves as it is, only DEL is refused there."""
+    """JSON that a header may hold: of what `json.dumps` does not escape, only DEL is not allowed there."""
     return json.dumps(value, separators=(",", ":")).replace("\x7f", "\\u007f")
 
 

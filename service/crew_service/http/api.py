@@ -17,6 +17,7 @@ from sqlalchemy.engine import Row
 
 from crew_service.engine import paths, usage
 from crew_service.engine.container import Container
+from crew_service.engine.continuing import AlreadyContinued
 from crew_service.engine.decisions import (
     AlreadyAnswered,
     AlreadyOver,
@@ -37,43 +38,48 @@ from crew_service.http.dialects.base import Body
 from crew_service.http.dialects.request_models import FlowAnswerBody, ResumeFeedbackBody
 from crew_service.http.dialects.spec import WORDS as SPECIFIED
 from crew_service.http.html import plain_text
-from crew_service.http.places import Places
+from crew_service.http.places import PROBES, Places, Threads
 from crew_service.storage.states import State
 
 LONGEST_KEY = 255
-# Headers of answers that offer what the specification lacks: the path of many polls, the fields of a resume.
+# Response headers that offer extensions of the specification: the path of many polls, the fields of a resume.
 OFFER, PATH = "Crew-Batch-Status", "/statuses"
 EDITS_OFFER, EDITS_FIELD = "Crew-Edited-Output", "edited_output"
 HASH_OFFER, HASH_FIELD = "Crew-Draft-Hash", "output_sha256"
 VIEW = "Crew-View"  # where a browser finds the execution, below the crew's own base URL
-USAGE, USAGE_FIELD = usage.HEADER, "usage"  # beside the body, which stays as it is specified
+USAGE, USAGE_FIELD = usage.HEADER, "usage"  # beside the body, which stays as specified
 MOST_IDS = 200
 LISTED_STATES = tuple(dict.fromkeys(SPECIFIED.values()))  # the words of the specification, in both dialects
 LONGEST_LIST = 100
 USUAL_LIST = 20
+USUAL_STEPS, MOST_STEPS = 50, 500
+MOST_NUMBER = 2**31 - 1
 GIVEN_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 NUMBER = re.compile("[1-9][0-9]{0,5}")
-LONGEST_IN_BATCH = 32 * 1024  # characters; a longer status is left to a request of its own
+WHOLE = re.compile("0|[1-9][0-9]{0,9}")
+LONGEST_IN_BATCH = 32 * 1024  # characters; a longer status needs its own request
 SMALL_BODY = 16 * 1024  # bytes that are parsed faster than a thread takes to start on them
 
 Asked = TypeVar("Asked")
 
 
+class Repeated(Exception):
+    """The request was answered before, which counts whatever the crew that is served now requires."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        super().__init__("the request was answered before")
+        self.answer = answer
+
+
 class Api:
-    def __init__(self, service: Container, dialect: Dialect, places: Places) -> None:
+    def __init__(self, service: Container, dialect: Dialect, places: Places, details: Details) -> None:
         self._service = service
         self._places = places
+        self._probes = Threads(PROBES)
         self._dialect = dialect
         self._executions = service.executions
         self._prices = service.settings.prices
-        self._details = Details(
-            service.database,
-            service.crew,
-            dialect=dialect.name,
-            prices=self._prices,
-            word=SPECIFIED.__getitem__,
-            mend=service.executions.end_unreadable,
-        )
+        self._details = details
         takes_edits = EDITS_FIELD in dialect.resume_body.model_fields and service.crew.kind == "crew"
         checks_drafts = HASH_FIELD in dialect.resume_body.model_fields
         self._offers = {
@@ -102,7 +108,8 @@ class Api:
         return JSONResponse(answer, code, {**self._offers, **view, **usage.header(used)})
 
     async def statuses(self, request: Request) -> JSONResponse:
-        return await run_in_threadpool(self._statuses, _caller(request), self._ids(request))
+        owner = self._service.owner(_caller(request))
+        return await self._places.batches.run(owner, self._statuses, _caller(request), self._ids(request))
 
     def _statuses(self, caller: Principal, ids: list[str]) -> JSONResponse:
         return JSONResponse({"statuses": {each: self._in_batch(caller, each) for each in ids}})
@@ -119,19 +126,26 @@ class Api:
         return {"code": code, "body": answer, **({USAGE_FIELD: used} if used else {})}
 
     def _said(self, row: Row[Any] | None) -> tuple[int, dict[str, Any], usage.Usage | None]:
-        """Code and body of a status, and what was used."""
+        """Code and body of a status, and the usage."""
         if row is None:
             return *self._dialect.unknown(), None
         used = self._prices.priced(usage.so_far(row))
-        return 200, self._dialect.status(row, self._service.crew, used), used
+        return 200, self._dialect.status(row, self._service.crew, used), self._with_chain(row, used)
+
+    def _with_chain(self, row: Row[Any], used: usage.Usage | None) -> usage.Usage | None:
+        return usage.told(used, self._prices.priced(usage.chain(row)))
 
     async def inputs(self, request: Request) -> JSONResponse:
         crew = self._service.crew
-        return JSONResponse({"inputs": crew.inputs, "required": crew.required})
+        return JSONResponse({"inputs": crew.inputs, "required": crew.required, "continues": True})
 
     async def kickoff(self, request: Request) -> JSONResponse:
-        start, once = await self._read(request, "kickoff", self._start)
-        answer = await run_in_threadpool(self._executions.kickoff, _caller(request), start, once)
+        try:
+            start, once = await self._read(request, "kickoff", self._start)
+        except Repeated as repeated:
+            answer = repeated.answer
+        else:
+            answer = await run_in_threadpool(self._executions.kickoff, _caller(request), start, once)
         return JSONResponse(answer, headers={VIEW: paths.view(answer["kickoff_id"])})
 
     async def executions(self, request: Request) -> JSONResponse:
@@ -145,15 +159,27 @@ class Api:
         return await self._in_place(request, self._detailed, _caller(request), request.path_params["id"], known)
 
     def _detailed(self, caller: Principal, some_id: str, known: list[str]) -> Response:
-        """Answer from the ETag alone where the caller has the rest; who may see it at all is asked before."""
+        """Answer from the ETag alone if the caller has the rest; permissions are checked first."""
         found = self._details.found(self._head(caller, some_id))
         headers = {"ETag": found.etag, "Cache-Control": "private, no-cache"}
         if _is_known(found.etag, known):
             return Response(status_code=304, headers=headers)
-        text = self._details.text(found.id)
+        # It is created once per state, however many ask for it.
+        text = self._places.pages.get(found.etag, lambda: self._details.text(found.id))
         if text is None:
             raise UnknownExecution("no such execution")
         return Response(text, media_type="application/json", headers=headers)
+
+    async def steps(self, request: Request) -> JSONResponse:
+        after = _whole(request, "after", 0, least=0, most=MOST_NUMBER)
+        limit = _whole(request, "limit", USUAL_STEPS, least=1, most=MOST_STEPS)
+        return await self._in_place(request, self._steps, _caller(request), request.path_params["id"], after, limit)
+
+    def _steps(self, caller: Principal, some_id: str, after: int, limit: int) -> JSONResponse:
+        found = self._details.steps(self._head(caller, some_id).id, after=after, most=limit)
+        if found is None:
+            raise UnknownExecution("no such execution")
+        return JSONResponse(found)
 
     async def logs(self, request: Request) -> Response:
         return await self._in_place(request, self._logs, _caller(request), request.path_params["id"])
@@ -161,7 +187,7 @@ class Api:
     def _logs(self, caller: Principal, some_id: str) -> Response:
         head = self._head(caller, some_id)
         if caller.user is not None:
-            raise HTTPException(403, "What a crew printed may be anything; it needs the organization's token.")
+            raise HTTPException(403, "A crew may print anything, so its output needs the organization's token.")
         return plain_text(self._executions.printed(head.id))
 
     def _head(self, caller: Principal, some_id: str) -> Row[Any]:
@@ -171,17 +197,23 @@ class Api:
         return head
 
     async def resume(self, request: Request) -> JSONResponse:
-        decision, once = await self._read(request, "resume", self._decision)
+        try:
+            decision, once = await self._read(request, "resume", self._decision)
+        except Repeated as repeated:
+            return JSONResponse(repeated.answer)
 
         def answer(kickoff_id: str) -> dict[str, Any]:
             return self._dialect.resumed(decision, kickoff_id)
 
+        if decision.edit:
+            owner = self._service.owner(_caller(request))
+            await self._places.edits.run(owner, self._executions.check_edit, _caller(request), decision)
         try:
             said = await run_in_threadpool(self._executions.resume, _caller(request), decision, once, answer)
         except (UnknownExecution, UnknownTask):
             if not self._dialect.fresh_ids:
                 raise
-            # Live deployments answer an id whose state never changes.
+            # Live deployments return an id whose state never changes.
             said = await run_in_threadpool(self._executions.say_once, once, answer(str(uuid4())))
         return JSONResponse(said)
 
@@ -199,23 +231,22 @@ class Api:
 
     async def stop(self, request: Request) -> JSONResponse:
         kickoff_id = request.path_params["kickoff_id"]
-        used = await run_in_threadpool(self._executions.stop, _caller(request), kickoff_id)
-        return JSONResponse(
-            {"status": "stopped", "kickoffId": kickoff_id}, headers=usage.header(self._prices.priced(used))
-        )
+        row = await run_in_threadpool(self._executions.stop, _caller(request), kickoff_id)
+        used = self._with_chain(row, self._prices.priced(usage.so_far(row)))
+        return JSONResponse({"status": "stopped", "kickoffId": kickoff_id}, headers=usage.header(used))
 
     async def healthz(self, request: Request) -> JSONResponse:
-        return health_answer(await run_in_threadpool(self._service.process.health.problem))
+        return health_answer(await self._probes.run(self._service.process.health.problem))
 
     async def livez(self, request: Request) -> JSONResponse:
-        return health_answer(self._service.process.dead())
+        return health_answer(self._service.process.health.dead())
 
     async def readyz(self, request: Request) -> JSONResponse:
-        return health_answer(await run_in_threadpool(self._service.process.unready))
+        return health_answer(await self._probes.run(self._service.process.unready))
 
     async def metrics(self, request: Request) -> Response:
         if _caller(request).user is not None:
-            raise HTTPException(403, "These figures cover all users; they need the organization's token.")
+            raise HTTPException(403, "These metrics cover all users, so they need the organization's token.")
         return Response(await run_in_threadpool(self._service.figures), media_type=CONTENT_TYPE_LATEST)
 
     async def refused(self, request: Request, refused: Any) -> JSONResponse:
@@ -223,6 +254,8 @@ class Api:
             return JSONResponse({"detail": DENIED}, 401, {"WWW-Authenticate": "Bearer"})
         if isinstance(refused, AlreadyAnswered):
             return JSONResponse(_already_answered(refused), 409)
+        if isinstance(refused, AlreadyContinued):
+            return JSONResponse({"detail": str(refused), "kickoff_id": refused.kickoff_id}, 409)
         code, text = self._dialect.refusals[type(refused)]
         state = self._dialect.word(refused.state) if isinstance(refused, AlreadyOver) else ""
         return JSONResponse({"detail": text.format(state=state, reason=refused)}, code)
@@ -234,9 +267,7 @@ class Api:
         given = request.query_params.getlist("ids")
         ids = list(dict.fromkeys(given[0].split(","))) if len(given) == 1 else []
         if not ids or not all(ids) or len(ids) > MOST_IDS:
-            raise HTTPException(
-                self._dialect.bad_request, f"The ids must be 1 to {MOST_IDS}, with commas between them."
-            )
+            raise HTTPException(self._dialect.bad_request, f"The ids must be 1 to {MOST_IDS}, separated by commas.")
         return ids
 
     def _limit(self, request: Request) -> int:
@@ -255,7 +286,10 @@ class Api:
     async def _read(
         self, request: Request, endpoint: str, understand: Callable[[dict[str, Any]], Asked]
     ) -> tuple[Asked, IdempotencyKey | None]:
-        """Return what the body asks for; a large body is read in a thread, since others are waiting meanwhile."""
+        """Return the request in a body; read a large body in a thread, so that others do not wait.
+
+        :raises Repeated: it was answered before
+        """
         settings = self._service.settings
         raw = await bodies.read(request, limit=settings.max_body, seconds=settings.body_seconds)
 
@@ -264,9 +298,13 @@ class Api:
                 body = bodies.parse(raw, request.headers.get("content-type"))
             except bodies.BadBody as error:
                 raise self._dialect.malformed(str(error)) from None
-            return understand(body), _once(request, endpoint, body)
+            once = _once(request, endpoint, body)
+            if once and (answer := self._executions.said(once)) is not None:
+                raise Repeated(answer)
+            return understand(body), once
 
-        return parse() if len(raw) <= SMALL_BODY else await run_in_threadpool(parse)
+        is_quick = len(raw) <= SMALL_BODY and "idempotency-key" not in request.headers
+        return parse() if is_quick else await run_in_threadpool(parse)
 
     def _reader(self, model: type[Body]) -> Callable[[dict[str, Any]], Body]:
         return lambda body: self._dialect.read(model, body)
@@ -285,7 +323,7 @@ def health_answer(problem: str | None) -> JSONResponse:
 
 
 async def key_reused(request: Request, error: Any) -> JSONResponse:
-    return JSONResponse({"detail": "This Idempotency-Key was used before, with another body."}, 422)
+    return JSONResponse({"detail": "This Idempotency-Key was already used with a different body."}, 422)
 
 
 def _already_answered(refused: AlreadyAnswered) -> dict[str, Any]:
@@ -301,9 +339,16 @@ def _caller(request: Request) -> Principal:
 
 
 def _is_known(etag: str, given: list[str]) -> bool:
-    """Whether `If-None-Match` names it; a weak comparison, as RFC 9110 has it for this header."""
+    """Whether `If-None-Match` names it; weak comparison, as in RFC 9110 for this header."""
     tags = {tag.strip().removeprefix("W/") for line in given for tag in line.split(",")}
     return etag in tags or "*" in tags
+
+
+def _whole(request: Request, name: str, usual: int, *, least: int, most: int) -> int:
+    given = request.query_params.getlist(name) or [str(usual)]
+    if len(given) > 1 or not WHOLE.fullmatch(given[0]) or not least <= int(given[0]) <= most:
+        raise HTTPException(400, f"{name} must be one whole number from {least} to {most}.")
+    return int(given[0])
 
 
 def _once(request: Request, endpoint: str, body: dict[str, Any]) -> IdempotencyKey | None:
@@ -334,5 +379,5 @@ def _iso(moment: float) -> str:
 
 
 def _is_uuid(text: str) -> bool:
-    """The service gives only such ids; anything else is unknown without a query."""
+    """The service creates only such ids; anything else is unknown without a query."""
     return GIVEN_ID.fullmatch(text) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import MethodType
@@ -14,16 +15,20 @@ from starlette.types import Scope
 from crew_service.engine import paths
 from crew_service.engine.container import Container, Process
 from crew_service.engine.crew import Crew
+from crew_service.engine.details import Details
 from crew_service.engine.executions import Refused
 from crew_service.engine.idempotency import KeyReused
 from crew_service.http import documentation, errors, page, several_crews, swagger_ui
 from crew_service.http.api import Api, key_reused
 from crew_service.http.auth import Authentication
 from crew_service.http.dialects import DIALECTS, Dialect
+from crew_service.http.dialects.spec import WORDS as SPECIFIED
 from crew_service.http.endpoints import Endpoint, table
 from crew_service.http.places import Places
 from crew_service.http.request_metrics import RequestMetrics
 from crew_service.settings import Settings
+
+WATCHED = 1.0  # seconds between two checks of the threads
 
 
 def create_app(settings: Settings, crews: Mapping[str, Crew]) -> FastAPI:
@@ -35,7 +40,9 @@ def create_app(settings: Settings, crews: Mapping[str, Crew]) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         process.start()
+        watching = asyncio.create_task(_watch(process))
         yield
+        watching.cancel()
         await run_in_threadpool(process.stop)
 
     if paths.ROOT in crews:
@@ -48,6 +55,13 @@ def create_app(settings: Settings, crews: Mapping[str, Crew]) -> FastAPI:
     return app
 
 
+async def _watch(process: Process) -> None:
+    """From the event loop, which lives as long as the service does."""
+    while True:
+        await asyncio.sleep(WATCHED)
+        process.health.watch()
+
+
 def crew_app(service: Container, dialect: Dialect, places: Places, base: str = "") -> FastAPI:
     """The whole API of one crew, its page and its documentation."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
@@ -57,9 +71,17 @@ def crew_app(service: Container, dialect: Dialect, places: Places, base: str = "
         Authentication, tokens=service.tokens, open_paths=open_paths | page.OPEN_PATHS | swagger_ui.OPEN_PATHS
     )
     app.add_middleware(RequestMetrics, metrics=service.metrics, crew=service.name)
-    api = Api(service, dialect, places)
+    details = Details(
+        service.database,
+        service.crew,
+        dialect=dialect.name,
+        prices=service.settings.prices,
+        word=SPECIFIED.__getitem__,
+        mend=service.executions.end_unreadable,
+    )
+    api = Api(service, dialect, places, details)
     _add_routes(app, endpoints, api)
-    page.Page(service, places).add_to(app)
+    page.Page(service, places, details).add_to(app)
     app.add_exception_handler(Refused, api.refused)
     app.add_exception_handler(KeyReused, key_reused)
     errors.add_to(app)
@@ -69,10 +91,10 @@ def crew_app(service: Container, dialect: Dialect, places: Places, base: str = "
 
 
 def _add_routes(app: FastAPI, endpoints: tuple[Endpoint, ...], api: Api) -> None:
-    """Add the routes, the frequent ones first: the router tries them in this order.
+    """Add the routes, the frequent ones first, since the router tries them in order.
 
-    Plain ones, since each handler reads its own request: FastAPI's look for arguments at every request, which makes a
-    poll a third dearer. documentation.py describes them.
+    They are plain routes, because each handler reads its own request: FastAPI's routes look for arguments at every
+    request, which makes a poll a third more expensive. documentation.py describes them.
     """
     for endpoint in sorted(endpoints, key=lambda endpoint: not endpoint.frequent):
         handler = MethodType(endpoint.handler, api)
@@ -80,7 +102,7 @@ def _add_routes(app: FastAPI, endpoints: tuple[Endpoint, ...], api: Api) -> None
 
 
 class _Route(Route):
-    """Names itself in the scope, for the metrics; Starlette's own does so in recent releases only."""
+    """Names itself in the scope, for the metrics; Starlette's routes do so only in recent releases."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match, more = super().matches(scope)

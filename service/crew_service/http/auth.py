@@ -37,6 +37,6 @@ class Authentication:
 
 
 def _path(scope: Scope) -> str:
-    """Return the path below the crew's own."""
+    """Return the path below the crew's path."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", ""))

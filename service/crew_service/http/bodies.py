@@ -1,4 +1,4 @@
-"""A request body becomes a plain JSON object that can be stored and sent again, or is refused with one sentence."""
+"""Turn a request body into a plain JSON object that can be stored and resent, or refuse it with one sentence."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 from fastapi import HTTPException, Request
 
 MAX_DEPTH = 64
-DRAINED = 32  # how many times its limit a body is read, since a peer that is still sending does not read an answer
-ESCAPE = re.compile(rb"\\.", re.DOTALL)  # outside a string it is not JSON, and the decoder goes no further
-STRING = re.compile(rb'"[^"]*"?')  # an open one too: it must not be tried again from each quote in it
+DRAINED = 32  # read a body up to this multiple of its limit, since a peer does not read a response while sending
+ESCAPE = re.compile(rb"\\.", re.DOTALL)  # outside a string it is not JSON, and the decoder stops
+STRING = re.compile(rb'"[^"]*"?')  # also an unterminated one, to avoid retrying from each quote in it
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 LEVELS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-SHOWN = 80  # characters of a caller's text that an answer repeats
+SHOWN = 80  # characters of a caller's text that a response repeats
 
 
 class BadBody(ValueError):
@@ -39,7 +39,7 @@ async def read(request: Request, *, limit: int, seconds: float) -> bytes:
 
 
 async def _collect(pieces: AsyncIterable[bytes], limit: int) -> bytes:
-    """Return a whole body; raise as soon as reading on is useless."""
+    """Return a whole body; raise as soon as there is no point in reading on."""
     kept, size = bytearray(), 0
     async for piece in pieces:
         size += len(piece)
@@ -115,12 +115,12 @@ def _finite(text: str) -> float:
 
 
 def _check_surrogates(value: Any) -> None:
-    """Refuse what cannot be written as UTF-8 again; only escapes bring it in, since the body itself is UTF-8."""
+    """Refuse text that cannot be encoded as UTF-8; only escapes contain it, since the body itself is UTF-8."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         around = error.object[max(error.start - SHOWN // 4, 0) : error.end]
-        raise BadBody(f"The text {_shown(around)} has half of a surrogate pair.") from None
+        raise BadBody(f"The text {_shown(around)} has an unpaired surrogate.") from None
 
 
 def _shown(text: str) -> str:

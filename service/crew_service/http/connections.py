@@ -1,34 +1,106 @@
-"""Limits connections: what a client sends and reads arrives in time, and at the limit the idlest one is dropped."""
+"""Limits connections: clients must send and read in time, and at the limit the idlest one is dropped.
+
+Memory for requests is limited too: at the limit, drop the client that reads no response, or that has sent longest.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import socket
 import struct
 import time
+from enum import Enum
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from crew_service.engine.machine import connections_in
 from crew_service.settings import Settings
 
-HEADER_SECONDS = 10.0  # for the first line and all headers of a request, and for a byte of its answer to be read
-HEADER_BYTES = 64 * 1024
-RESERVED_FILES = 400  # for the database, webhooks going out and crews
+HEADER_SECONDS = 10.0  # for a request's headers, for its trailers, and for reading a byte of the response
+HEADER_BYTES = 64 * 1024  # of headers and trailers together
+MOST_HEADERS = 200
+HEADER_OVERHEAD = 128  # bytes of memory that a header takes beside its text
+HELD_BYTES = 64 * 1024 * 1024  # of all unanswered requests
+GOODBYE_SECONDS = 2.0  # for a client to read the last response before the connection closes
 RESET = struct.pack("ii", 1, 0)  # as SO_LINGER
-PIPELINED = 32  # requests that may wait for the answer to the one before them
-PIECE = 32 * 1024  # bytes of an answer that are written at once: what nobody reads stays in the answer, which is shared
+PIPELINED = 32  # requests that may wait for the response to the previous one
+PIECE = 32 * 1024  # bytes of a response written at once; the rest stays in the response, which is shared
+TOO_MUCH = "Too much is being sent to this service; try again later."
 REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large", 503: b"Unavailable"}
 
 
-def room(max_connections: int | None) -> int:
-    """Return how many connections may be open at once; by default what the limit on open files leaves."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = max(files - RESERVED_FILES, files // 2) if files > 0 else 10_000
-    return min(max_connections or 10_000, allowed)
+class Arriving(Enum):
+    """The part of a request that the parser is reading."""
+
+    NOTHING = "request"
+    HEADERS = "headers"
+    BODY = "body"
+
+
+class Held:
+    """Counts the bytes of unanswered requests that the process holds, the oldest first.
+
+    A request is known by its connection while its headers arrive, and by its cycle from then on.
+    """
+
+    def __init__(self, largest: int) -> None:
+        self._largest = largest  # of one body: more is read but not kept
+        self._sizes: dict[Any, int] = {}
+        self._connections: dict[Any, GuardedProtocol] = {}
+        self._total = 0
+
+    def begin(self, cycle: Any, connection: GuardedProtocol, size: int = 0) -> None:
+        self._connections[cycle], self._sizes[cycle] = connection, 0
+        self.count(cycle, size)
+
+    def add(self, cycle: Any, size: int) -> None:
+        """Count more of a request, and drop others if it is too much."""
+        self.count(cycle, min(size, self._largest - self._sizes.get(cycle, 0)))
+        self.has_room()
+
+    def drop_unread(self, cycle: Any) -> None:
+        """Discard the unread rest of a body: the application reads no more once it responds."""
+        self.count(cycle, -min(len(cycle.body), self._sizes.get(cycle, 0)))
+        cycle.body = bytearray()
+
+    def has_room(self) -> bool:
+        """Whether a request may begin, after dropping others if necessary and possible."""
+        while self._total > HELD_BYTES and (self._drop_unreading() or self._refuse_oldest()):
+            pass
+        return self._total <= HELD_BYTES
+
+    def end(self, cycle: Any) -> int:
+        """Return how much was counted."""
+        self._connections.pop(cycle, None)
+        size = self._sizes.pop(cycle, 0)
+        self._total -= size
+        return size
+
+    def count(self, cycle: Any, size: int) -> None:
+        if cycle in self._sizes:
+            self._sizes[cycle] += size
+            self._total += size
+
+    def _drop_unreading(self) -> bool:
+        """End the oldest connection whose client does not read, if it holds its share; a slow reader does not."""
+        share = self._total / len(self._sizes)
+        for cycle, each in self._connections.items():
+            if self._sizes[cycle] >= share and each.is_unread():
+                self.end(cycle)
+                each.abort()
+                return True
+        return False
+
+    def _refuse_oldest(self) -> bool:
+        """Refuse the oldest request that is incomplete."""
+        oldest = next((each for cycle, each in self._connections.items() if each.is_incomplete(cycle)), None)
+        if oldest:
+            oldest.refuse(503, TOO_MUCH)
+        return oldest is not None
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -36,35 +108,108 @@ class GuardedProtocol(HttpToolsProtocol):
 
     header_seconds = HEADER_SECONDS
     room = 10_000
+    held = Held(Settings.max_body)
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._timer: asyncio.TimerHandle | None = None
+        self._arriving = Arriving.NOTHING
         self._header_bytes = 0
+        self._has_chunk_begun = False  # without a byte of its body yet: the last one has none, and trailers follow
+        self._trailer_bytes = 0  # or of anything else since the last byte of a body
+        self._is_refused = False
         self._answering: Any = None
-        self._unread = 0  # bytes of answers that were not taken at the last check
+        self._unread = 0  # bytes of responses not yet read at the last check
         self.active_at = time.monotonic()
         self._expect_headers()
         if len(self.connections) > self.room:
             self._make_room()
 
     def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
         self.active_at = time.monotonic()
         before = self.cycle
         if self._timer is None and self.between_requests():
             self._expect_headers()
+        self._trailer_bytes += len(data)
         super().data_received(data)
+        if self._is_refused:
+            return
         if self.cycle is not before:
             self._stop_timer()
-        elif self._timer is not None and (self.cycle is None or not self.cycle.more_body):
+        elif self._arriving is Arriving.HEADERS:
             self._header_bytes += len(data)
-            if self._header_bytes > HEADER_BYTES:
-                self._refuse(431, f"The headers are larger than {HEADER_BYTES} bytes.")
+        self._limit_headers()
+        self.held.add(self if self._arriving is Arriving.HEADERS else self.cycle, len(data))
+
+    def _limit_headers(self) -> None:
+        """Only the server counts these: they reach an application when complete, if at all."""
+        if not self.between_requests() and (self._arriving is Arriving.NOTHING or not self._trailer_bytes):
+            self._stop_timer()
+        if self._expects_trailers() and self._timer is None:
+            self._timer = self.loop.call_later(self.header_seconds, self._too_slow)
+        size = self._header_bytes + (self._trailer_bytes if self._expects_trailers() else 0)
+        if self._expected() and size > HEADER_BYTES:
+            self.refuse(431, f"The {self._expected()} are larger than {HEADER_BYTES} bytes.")
+
+    def _expects_trailers(self) -> bool:
+        return self._arriving is Arriving.BODY and self._has_chunk_begun
+
+    def _expected(self) -> str:
+        """Name what must arrive soon; empty if nothing."""
+        return "trailers" if self._expects_trailers() else "headers" if self._arriving is Arriving.HEADERS else ""
 
     def on_message_begin(self) -> None:
         if self.pipelined() >= PIPELINED:
-            raise TooManyRequests
+            raise Unreadable
+        self._arriving = Arriving.HEADERS
+        self._header_bytes = self._trailer_bytes = 0
+        self.held.begin(self, self)
         super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Ignore trailers: they arrive after the headers were checked."""
+        if self._arriving is not Arriving.HEADERS:
+            return
+        if len(self.headers) >= MOST_HEADERS:
+            self.refuse(431, f"The request has more than {MOST_HEADERS} headers.")
+            raise Unreadable
+        super().on_header(name, value)
+        self.held.count(self, HEADER_OVERHEAD)
+
+    def on_headers_complete(self) -> None:
+        size = self.held.end(self)
+        if not self.held.has_room():
+            self.refuse(503, TOO_MUCH)
+            raise Unreadable
+        self._arriving, self._has_chunk_begun, self._trailer_bytes = Arriving.BODY, False, 0
+        super().on_headers_complete()
+        self.held.begin(self.cycle, self, size)
+
+    def on_chunk_header(self) -> None:
+        self._has_chunk_begun = True
+
+    def on_body(self, body: bytes) -> None:
+        """Like the server itself, inlined: a body may come in a million chunks."""
+        self._has_chunk_begun, self._trailer_bytes = False, 0
+        cycle = self.cycle
+        if not cycle.response_complete:
+            cycle.body += body
+            if len(cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            cycle.message_event.set()
+
+    def on_message_complete(self) -> None:
+        self._arriving = Arriving.NOTHING
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._answering.body = bytearray()  # what the application has not read
+        if self._is_refused:
+            self._say_goodbye()
+        else:
+            super().on_response_complete()
 
     def resume_writing(self) -> None:
         self.active_at = time.monotonic()
@@ -72,48 +217,66 @@ class GuardedProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def end_unread(self) -> None:
-        """End the connection if its client has taken nothing since the last call; a close would wait for the client."""
+        """End the connection if its client has read nothing since the last call; a close would wait for the client."""
         left = self.transport.get_write_buffer_size()
         if self._unread and left >= self._unread:
-            self._abort()
+            self.abort()
         self._unread = left
 
-    def _abort(self) -> None:
-        """Reset it, so that the kernel does not keep either what nobody reads."""
+    def abort(self) -> None:
+        """Reset it, so that the kernel does not keep unread data either."""
         self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         self.transport.abort()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._answering = cycle
-        super()._start_asgi_task(cycle, app)
+
+        async def until_answered(scope: Any, receive: Any, send: Any) -> None:
+            async def answer(message: Any) -> None:
+                self.held.drop_unread(cycle)
+                await send(message)
+
+            try:
+                await app(scope, receive, answer)
+            finally:
+                self.held.end(cycle)
+
+        super()._start_asgi_task(cycle, until_answered)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        if self._answering is not None:  # the server itself tells the last of several requests only
+        if self._answering is not None:  # the server itself only notifies the last of several requests
             self._answering.disconnected = not self._answering.response_complete
+        for each in (self, *(cycle for cycle, _ in self.pipeline)):
+            self.held.end(each)
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, msg)
+        self.refuse(400, msg)
 
     def between_requests(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
     def silent(self) -> bool:
         """The client has to act: to send the rest of a request, or to read an answer."""
-        return self.half_sent() or self.transport.get_write_buffer_size() > 0
+        return self.half_sent() or self.is_unread()
+
+    def is_unread(self) -> bool:
+        """The client has to read an answer."""
+        return self.transport.get_write_buffer_size() > 0
 
     def pipelined(self) -> int:
-        """Requests that wait for the answer to the one before them."""
+        """Requests that wait for the response to the previous one."""
         return len(self.pipeline)
 
     def half_sent(self) -> bool:
         """A request has begun to arrive, or never did on a new connection."""
         return self._timer is not None or (self.cycle is not None and self.cycle.more_body)
 
-    def _reads_a_body(self) -> bool:
-        """The body of the only request arrives, and its answer has not begun."""
-        return not self.pipelined() and self.cycle.more_body and not self.cycle.response_started
+    def is_incomplete(self, cycle: Any) -> bool:
+        """Whether that request still arrives: its headers, or its body."""
+        is_read = (self._arriving, cycle) in ((Arriving.HEADERS, self), (Arriving.BODY, self.cycle))
+        return is_read and not self._is_refused and not self.transport.is_closing()
 
     def _expect_headers(self) -> None:
         self._header_bytes = 0
@@ -125,13 +288,15 @@ class GuardedProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _too_slow(self) -> None:
-        if self._header_bytes:
-            self._refuse(408, f"The headers did not arrive within {self.header_seconds:g} seconds.")
+        if self.flow.read_paused:  # the application does not read yet
+            self._timer = self.loop.call_later(self.header_seconds, self._too_slow)
+        elif expected := self._expected():
+            self.refuse(408, f"The {expected} did not arrive within {self.header_seconds:g} seconds.")
         else:
             self.transport.close()
 
     def _make_room(self) -> None:
-        """Drop the connection that has been silent longest: of those whose client has to act first.
+        """Drop the longest silent connection: first among those whose client has to act.
 
         Then one whose client has sent several requests at once, then one between requests.
         """
@@ -140,26 +305,48 @@ class GuardedProtocol(HttpToolsProtocol):
         candidates = candidates or [each for each in others if each.pipelined()]
         candidates = candidates or [each for each in others if each.between_requests()]
         if candidates:
-            min(candidates, key=lambda each: each.active_at)._abort()
+            min(candidates, key=lambda each: each.active_at).abort()
         else:
-            self._refuse(503, "Too many connections; try again later.")
+            self.transport.write(_answer(503, "Too many connections; try again later."))
+            self.transport.close()
 
-    def _refuse(self, code: int, detail: str) -> None:
-        """Answer in the server's place and close; nothing goes out after an answer has begun."""
+    def refuse(self, code: int, detail: str) -> None:
+        """Stop reading. Respond instead of the server, or let a started response finish."""
+        if self._is_refused or self.transport.is_closing():
+            return
+        is_incomplete = self.is_incomplete(self.cycle)
+        self._is_refused = True
         self._stop_timer()
-        if not self.transport.is_closing() and (self.between_requests() or self._reads_a_body()):
+        if is_incomplete:
+            self.held.end(self.cycle)
+            self.cycle.body = bytearray()
+        elif self._arriving is Arriving.HEADERS:
+            self.held.end(self)
+            self.headers.clear()
+        if is_incomplete and self._answering is self.cycle and not self.cycle.response_started:
             self.transport.write(_answer(code, detail))
-            if self.cycle is not None:
-                self.cycle.disconnected = True
-        self.transport.close()
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            self._say_goodbye()
+        elif self.pipelined() >= PIPELINED:
+            self.abort()
+        elif self._answering is None or self._answering.response_complete:
+            self.transport.write(b"" if is_incomplete else _answer(code, detail))
+            self._say_goodbye()
+
+    def _say_goodbye(self) -> None:
+        """Keep reading briefly: closing while the client sends would discard what it has not read."""
+        if not self.transport.is_closing():
+            self.transport.write_eof()
+            self._timer = self.loop.call_later(GOODBYE_SECONDS, self.transport.close)
 
 
-class TooManyRequests(Exception):
+class Unreadable(Exception):
     """Raised through the parser, which then reads no more of this connection."""
 
 
 class InPieces:
-    """Hands the body of an answer on in pieces: the server waits before each until its client has read."""
+    """Passes on a response body in pieces: the server waits before each until its client has read."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -180,11 +367,21 @@ def guarded(settings: Settings) -> type[GuardedProtocol]:
     return type(
         "Guarded",
         (GuardedProtocol,),
-        {"header_seconds": settings.header_seconds, "room": room(settings.max_connections)},
+        {
+            "header_seconds": settings.header_seconds,
+            "room": connections_in(settings.max_connections),
+            "held": Held(settings.max_body),
+        },
     )
 
 
 def _answer(code: int, detail: str) -> bytes:
     body = json.dumps({"detail": detail}).encode()
-    head = b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-    return head % (code, REASONS[code], len(body)) + body
+    lines = [
+        b"HTTP/1.1 %d %s" % (code, REASONS[code]),
+        b"content-type: application/json",
+        b"content-length: %d" % len(body),
+        b"connection: close",
+        *([b"retry-after: 2"] if code == 503 else []),
+    ]
+    return b"\r\n".join([*lines, b"", body])

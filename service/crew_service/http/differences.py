@@ -1,4 +1,4 @@
-"""Marks what a revised draft left out and what it added, by lines, and by words where a line was changed."""
+"""Marks what a revised draft removed and added, by line, and by word in changed lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 LONGEST = 60_000  # characters of each draft
-# Of the comparison of two drafts, well below a second: a crew that repeats itself would take the cube of its length.
+# Limit of a comparison, well below a second: repetitive text would take cubic time.
 MOST_STEPS = 3_000_000
 WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 
@@ -22,7 +22,7 @@ class Sides(NamedTuple):
 
 
 class Comparison:
-    """One comparison of two drafts; what is left of it when the steps are used up is marked as changed throughout."""
+    """One comparison of two drafts; whatever remains when the steps are used up is marked as changed."""
 
     def __init__(self) -> None:
         self._steps_left = MOST_STEPS
@@ -50,7 +50,7 @@ class Comparison:
         return sides
 
     def _may(self, old: list[str], new: list[str]) -> bool:
-        """Whether the steps suffice: each match that is found looks at all pairs of equal parts at most once more."""
+        """Whether the steps suffice: each match found examines all pairs of equal parts at most once more."""
         counted = Counter(new)
         pairs = sum(counted[part] for part in old)
         steps = (pairs + len(old)) * (min(len(old), len(new)) + 1)
@@ -61,14 +61,14 @@ class Comparison:
 
 
 def compare(before: str, after: str) -> Sides | None:
-    """Return both drafts with their differences marked; None where they are too long for that."""
+    """Return both drafts with their differences marked; None if they are too long."""
     if max(len(before), len(after)) > LONGEST:
         return None
     return Comparison().of_lines(before, after)
 
 
 def _common(old: list[str], new: list[str]) -> int:
-    """Return how many parts at the beginning are the same."""
+    """Return the number of equal parts at the beginning."""
     pairs = enumerate(zip(old, new, strict=False))
     return next((at for at, (was, now) in pairs if was != now), min(len(old), len(new)))
 

@@ -1,4 +1,4 @@
-"""What /openapi.json and /docs say about each endpoint, in the dialect that is served."""
+"""The documentation of each endpoint in /openapi.json and /docs, for the served dialect."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from crew_service.http.endpoints import Endpoint
 DESCRIPTION = """
 One crew, served over HTTP and JSON. A typical run:
 
-1. `GET /inputs` lists the inputs that the crew asks for.
+1. `GET /inputs` lists the crew's inputs.
 2. `POST /kickoff` starts an execution and returns its `kickoff_id`.
-3. Poll `GET /status/{kickoff_id}` until the execution is over.
+3. Poll `GET /status/{kickoff_id}` until the execution ends.
 4. If a task needs a review, the execution waits, and `POST /resume` approves the draft or sends it back with feedback.
 
-Every request carries `Authorization: Bearer <token>`. The organization's token sees every execution, a user's token
-those which that user started. Every refusal is JSON with a `detail`. Unknown fields are ignored, and null means
+Every request needs `Authorization: Bearer <token>`. The organization's token sees every execution, a user's token
+only that user's. Every error is JSON with a `detail`. Unknown fields are ignored, and null means
 absent.
 
-To try a request out, give the token with **Authorize**, open an endpoint and press **Execute**; the page shows the
-`curl` command as well. The document itself is [openapi.json](openapi.json).
+To try a request, enter the token under **Authorize**, open an endpoint and press **Execute**; the page also shows the
+`curl` command. The document itself is [openapi.json](openapi.json).
 """
 TAGS = (
     {"name": "Executions", "description": "Start, poll, review and stop executions."},
@@ -42,12 +42,15 @@ TAGS = (
 )
 REF = "#/components/schemas/{model}"
 ANY_BUT_NULL = ["string", "number", "boolean", "array", "object"]
-NOT_MODIFIED = 304  # an answer without a body
-UNAUTHORIZED = "The token is missing or not valid."
+NOT_MODIFIED = 304  # a response without a body
+TO_BE_REPEATED = (429, 503)
+RETRY_AFTER = {
+    "Retry-After": {"description": "Seconds to wait before the next request.", "schema": {"type": "integer"}}
+}
 
 
 def _described(endpoint: Endpoint) -> APIRoute:
-    """Return a route that serves nobody: FastAPI reads from it what to say of the endpoint."""
+    """Return a route that is never called: FastAPI reads the endpoint's description from it."""
     return APIRoute(
         endpoint.path,
         _nothing,
@@ -68,22 +71,22 @@ def _nothing() -> None:  # no arguments and no docstring: FastAPI would describe
 
 
 def _description(endpoint: Endpoint) -> str:
-    """Return what stands above the fields: the purpose of the body, and whether a token is needed."""
+    """Return the text above the fields: the purpose of the body, and whether a token is needed."""
     body = cleandoc(endpoint.body.__doc__ or "") if endpoint.body else ""
     return "\n\n".join(filter(None, (body, "" if endpoint.needs_token else "No token is needed.")))
 
 
 def _refusals(endpoint: Endpoint) -> dict[int | str, dict[str, Any]]:
-    codes = {**({401: UNAUTHORIZED} if endpoint.needs_token else {}), **endpoint.problems}
-    return {code: {"description": text, **_shape(endpoint, code)} for code, text in codes.items()}
+    return {code: {"description": text, **_shape(endpoint, code)} for code, text in endpoint.refusals.items()}
 
 
 def _shape(endpoint: Endpoint, code: int) -> dict[str, Any]:
     if code == NOT_MODIFIED:
         return {}
+    headers = {"headers": RETRY_AFTER} if code in TO_BE_REPEATED else {}
     if endpoint.answer is None:  # a model would be shown with the media type of the 200
-        return {"content": _json(response_models.Problem)}
-    return {"model": endpoint.problem if code == 422 else response_models.Problem}
+        return {"content": _json(response_models.Problem), **headers}
+    return {"model": endpoint.problem if code == 422 else response_models.Problem, **headers}
 
 
 def _request(endpoint: Endpoint) -> dict[str, Any]:
@@ -102,7 +105,7 @@ def _json(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def install(app: FastAPI, endpoints: tuple[Endpoint, ...], crew: Crew, limits: Limits, base: str) -> None:
-    """Describe the crew that is served below the path `base`, which is empty for the root."""
+    """Describe the crew served below the path `base`, which is empty for the root."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -117,7 +120,7 @@ def install(app: FastAPI, endpoints: tuple[Endpoint, ...], crew: Crew, limits: L
         return json.dumps(document(), ensure_ascii=False, separators=(",", ":")).encode()
 
     async def answer() -> Response:
-        """Anybody may ask for it, so it is written once."""
+        """Anybody may request it, so it is created once."""
         return Response(written(), media_type="application/json")
 
     app.openapi = document  # type: ignore[method-assign]
@@ -146,7 +149,7 @@ def _document(endpoints: tuple[Endpoint, ...], crew: Crew) -> dict[str, Any]:
 
 
 def _give_back_nulls(schemas: dict[str, Any]) -> None:
-    """Restore null in examples: FastAPI leaves it out, and the answers of the live dialect contain it."""
+    """Restore null in examples: FastAPI omits it, but responses of the live dialect contain it."""
     models = {**vars(response_models), **vars(live_models)}
     for name, schema in schemas.items():
         if "examples" in schema and name in models:
@@ -161,7 +164,7 @@ def _say_limits(schema: dict[str, Any], limits: Limits) -> None:
 
 
 def _ask_for_inputs(schema: dict[str, Any], crew: Crew) -> None:
-    """Name the crew's own inputs, so that the document says what a kickoff of this service needs."""
+    """Name the crew's own inputs, so that the document shows what a kickoff of this service needs."""
     if crew.kind != "flow":
         del schema["properties"]["restoreFromStateId"]
     if not crew.inputs:

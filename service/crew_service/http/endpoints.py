@@ -10,9 +10,21 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from pydantic import BaseModel
 
-from crew_service.http.api import LISTED_STATES, LONGEST_KEY, LONGEST_LIST, MOST_IDS, PATH, USUAL_LIST, Api
+from crew_service.http.api import (
+    LISTED_STATES,
+    LONGEST_KEY,
+    LONGEST_LIST,
+    MOST_IDS,
+    MOST_NUMBER,
+    MOST_STEPS,
+    PATH,
+    USUAL_LIST,
+    USUAL_STEPS,
+    Api,
+)
 from crew_service.http.dialects import Dialect, response_models
 from crew_service.http.dialects.request_models import FlowAnswerBody, KickoffBody, ResumeFeedbackBody
+from crew_service.http.places import EDITS, PLACES
 
 KICKOFF_ID = {
     "name": "kickoff_id",
@@ -25,18 +37,18 @@ KICKOFF_ID = {
 SOME_ID = {
     **KICKOFF_ID,
     "name": "id",
-    "description": "The execution's id, or any under which it is or was polled.",
+    "description": "The execution's id, or any id by which it is or was polled.",
 }
 IF_NONE_MATCH = {
     "name": "If-None-Match",
     "in": "header",
-    "description": "The `ETag` of an answer that is at hand: it changes with what happens to the execution.",
+    "description": "The `ETag` of a response you have; it changes whenever something happens to the execution.",
     "schema": {"type": "string"},
 }
 IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
-    "description": "Repeating a request with the same key and body returns the same answer and does nothing twice.",
+    "description": "Repeating a request with the same key and body returns the same response and does nothing twice.",
     "schema": {"type": "string", "minLength": 1, "maxLength": LONGEST_KEY},
 }
 STATE = {
@@ -49,15 +61,26 @@ IDS = {
     "name": "ids",
     "in": "query",
     "required": True,
-    "description": f"The ids to poll, with commas between them, {MOST_IDS} at most.",
+    "description": f"The ids to poll, separated by commas, at most {MOST_IDS}.",
     "schema": {"type": "string", "pattern": f"^[^,]+(,[^,]+){{0,{MOST_IDS - 1}}}$"},
     "example": f"{response_models.ID},{response_models.ID}",
 }
 LIMIT = {
     "name": "limit",
     "in": "query",
-    "description": "How many at most.",
+    "description": "Maximum number.",
     "schema": {"type": "integer", "minimum": 1, "maximum": LONGEST_LIST, "default": USUAL_LIST},
+}
+AFTER = {
+    "name": "after",
+    "in": "query",
+    "description": "Only steps with a higher number.",
+    "schema": {"type": "integer", "minimum": 0, "maximum": MOST_NUMBER, "default": 0},
+}
+STEPS_LIMIT = {
+    **LIMIT,
+    "description": "Maximum number; an answer with more than 256 KiB has fewer, and `next` to continue after.",
+    "schema": {"type": "integer", "minimum": 1, "maximum": MOST_STEPS, "default": USUAL_STEPS},
 }
 REQUEST_ID = {
     "name": "request_id",
@@ -71,7 +94,7 @@ RESPONSE_TOKEN = {
     "name": "token",
     "in": "query",
     "required": True,
-    "description": "From the webhook; good for one answer.",
+    "description": "From the webhook; valid for one answer.",
     "schema": {"type": "string"},
 }
 BODY_PROBLEMS = {
@@ -84,21 +107,30 @@ Handler = Callable[[Api, Request], Awaitable[Response]]
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """An endpoint of the API: where it is, what it does, and what the documentation says of it."""
+    """An endpoint of the API: where it is, what it does, and its documentation."""
 
     method: str
     path: str
     handler: Handler
     summary: str
-    answer: Any  # the model of a 200; None where it is no JSON
+    answer: Any  # the model of a 200; None if it is not JSON
     media: type[Response] = JSONResponse
     tag: str = "Executions"
     needs_token: bool = True
     frequent: bool = False  # tried first by the router
+    has_places: bool = False  # whether it uses an owner's limited places
     parameters: tuple[dict[str, Any], ...] = ()
     body: type[BaseModel] | None = None
-    problems: Mapping[int, str] = field(default_factory=dict)  # refusals by code, apart from the 401
+    problems: Mapping[int, str] = field(default_factory=dict)  # errors by code, besides those of many endpoints
     problem: type[BaseModel] = response_models.Problem  # the model of a 422
+
+    @property
+    def refusals(self) -> dict[int, str]:
+        """Return the reasons for errors by code."""
+        denied = {401: "The token is missing or not valid."} if self.needs_token else {}
+        busy = {429: f"You already have {PLACES} pages, lists or records in progress."} if self.has_places else {}
+        unavailable = {503: "The database cannot be used, or too much is being sent to this service."}
+        return {**denied, **busy, **unavailable, **self.problems}
 
 
 def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
@@ -108,7 +140,7 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             method="GET",
             path="/inputs",
             handler=Api.inputs,
-            summary="List the inputs that the crew asks for",
+            summary="List the crew's inputs",
             answer=response_models.Inputs,
         ),
         Endpoint(
@@ -120,8 +152,11 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             parameters=(IDEMPOTENCY_KEY,),
             body=KickoffBody,
             problems=BODY_PROBLEMS
-            | {422: "Required inputs are missing; the detail names them."}
-            | ({404: "The execution whose state is to be restored is not known."} if flow else {}),
+            | {
+                404: f"The execution to continue{' or to restore from' if flow else ''} is unknown.",
+                409: "Another execution, whose `kickoff_id` is given, already continues this one.",
+                422: "Required inputs are missing (the detail names them), or the execution cannot be continued.",
+            },
             problem=dialect.problem,
         ),
         Endpoint(
@@ -149,8 +184,9 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             method="GET",
             path="/executions",
             handler=Api.executions,
-            summary="List executions, the newest first",
+            summary="List executions, newest first",
             answer=response_models.Listing,
+            has_places=True,
             parameters=(STATE, LIMIT),
             problems={dialect.bad_request: "The state or the limit is not valid."},
             problem=dialect.problem,
@@ -159,20 +195,32 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             method="GET",
             path="/executions/{id}",
             handler=Api.details,
-            summary="Everything that is known of an execution",
+            summary="Get all details of an execution",
             answer=response_models.Details,
+            has_places=True,
             parameters=(SOME_ID, IF_NONE_MATCH),
-            problems={304: "Nothing has happened since.", 404: "The id is not known."},
+            problems={304: "Nothing has changed.", 404: "The id is unknown."},
+        ),
+        Endpoint(
+            method="GET",
+            path="/executions/{id}/steps",
+            handler=Api.steps,
+            summary="List model and tool calls in order",
+            answer=response_models.Steps,
+            has_places=True,
+            parameters=(SOME_ID, AFTER, STEPS_LIMIT),
+            problems={400: "The number or the limit is not valid.", 404: "The id is unknown."},
         ),
         Endpoint(
             method="GET",
             path="/executions/{id}/logs",
             handler=Api.logs,
-            summary="What the crew printed, the last MiB of it",
+            summary="Get what the crew printed, up to the last MiB",
             answer=None,
+            has_places=True,
             media=PlainTextResponse,
             parameters=(SOME_ID,),
-            problems={403: "A user's token.", 404: "The id is not known."},
+            problems={403: "A user token.", 404: "The id is unknown."},
         ),
         Endpoint(
             method="POST",
@@ -182,7 +230,9 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             answer=dialect.resume_answer,
             parameters=(IDEMPOTENCY_KEY,),
             body=dialect.flow_resume_body if flow else dialect.resume_body,
-            problems=BODY_PROBLEMS | dialect.resume_problems,
+            problems=BODY_PROBLEMS
+            | dialect.resume_problems
+            | {429: f"You already have {EDITS} edited answers in progress."},
             problem=dialect.problem,
         ),
         *(_of_flows(dialect) if flow else ()),
@@ -193,25 +243,25 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             summary="Stop an execution",
             answer=response_models.Stopped,
             parameters=(KICKOFF_ID,),
-            problems={400: "The execution is over already.", 404: "The id is not known."},
+            problems={400: "The execution has already ended.", 404: "The id is unknown."},
         ),
         _check(
             "/healthz",
             Api.healthz,
             "Check that the service works",
-            "The database cannot be written, or crews are not started any more.",
+            "The database cannot be written, or a thread of the service has ended or hangs.",
         ),
         _check(
             "/livez",
             Api.livez,
-            "Check that the process is alive, whatever its database does",
-            "Crews are not started any more; only a restart helps.",
+            "Check that the process is alive, whatever the state of its database",
+            "A thread of the service has ended and cannot start again; only a restart helps.",
         ),
         _check(
             "/readyz",
             Api.readyz,
-            "Check that requests are welcome",
-            "As for `/healthz`, and while the service stops.",
+            "Check that the service is ready for requests",
+            "As for `/healthz`, and during shutdown.",
         ),
         Endpoint(
             method="GET",
@@ -221,7 +271,7 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             answer=None,
             media=PlainTextResponse,
             tag="Service",
-            problems={403: "A user's token; the figures cover all users."},
+            problems={403: "A user token; the metrics cover all users."},
         ),
     )
 
@@ -242,16 +292,16 @@ def _check(path: str, handler: Handler, summary: str, problem: str) -> Endpoint:
 
 def _of_flows(dialect: Dialect) -> tuple[Endpoint, ...]:
     problems = BODY_PROBLEMS | {
-        404: "The Flow is not known.",
-        409: "The question was answered before; the answer says by whom and when.",
-        422: "The answer is empty, or not one of the outcomes that there are.",
+        404: "The Flow is unknown.",
+        409: "The question was already answered; the response says by whom and when.",
+        422: "The answer is empty or not one of the outcomes.",
     }
     return (
         Endpoint(
             method="POST",
             path="/resume_feedback",
             handler=Api.resume_feedback,
-            summary="Answer what a Flow asks now",
+            summary="Answer a Flow's current question",
             answer=response_models.Accepted,
             body=ResumeFeedbackBody,
             problems=problems,
@@ -261,11 +311,11 @@ def _of_flows(dialect: Dialect) -> tuple[Endpoint, ...]:
             method="POST",
             path="/human_feedback_requests/{request_id}/respond",
             handler=Api.respond,
-            summary="Answer a question at the address that its webhook gave",
+            summary="Answer a question at the address in its webhook",
             answer=response_models.Accepted,
             parameters=(REQUEST_ID, RESPONSE_TOKEN),
             body=FlowAnswerBody,
-            problems={**problems, 401: "The token is not the one of this question."},
+            problems={**problems, 401: "The token does not belong to this question."},
             problem=dialect.problem,
             needs_token=False,
         ),

@@ -1,4 +1,4 @@
-"""Every error as JSON with a `detail`, whichever part of the service it comes from."""
+"""Every error as JSON with a `detail`, from whatever part of the service."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from crew_service.engine import machine
 from crew_service.engine.health import DatabaseUnavailable
+
+RETRY_AFTER = {"Retry-After": "5"}
 
 
 def add_to(app: FastAPI) -> None:
     app.add_exception_handler(DatabaseUnavailable, _unavailable)
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(ClientDisconnect, _left)
+    for error in (OSError, RuntimeError, MemoryError):
+        app.add_exception_handler(error, _of_machine)
     app.add_exception_handler(Exception, _unforeseen)
 
 
@@ -30,19 +35,25 @@ async def http_error(request: Request, error: Any) -> Response:
 
 
 def _with_head(allowed: str) -> str:
-    """Every GET may be a HEAD; not every kind of route says so, nor in a fixed order."""
+    """Every GET may be a HEAD; not every kind of route lists it, nor in a fixed order."""
     methods = set(allowed.split(", "))
     return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
 
 
 async def _left(request: Request, error: Exception) -> Response:
-    """Nobody reads this answer; its code keeps the request apart from the service's own errors in the metrics."""
+    """Nobody reads this response; its code distinguishes the request from the service's own errors in the metrics."""
     return Response(status_code=499)
 
 
 async def _unavailable(request: Request, error: Any) -> JSONResponse:
-    """Nothing is known of what was asked for: a write may have been made before the database went away."""
-    return JSONResponse({"detail": str(error)}, 503, {"Retry-After": "5"})
+    """The outcome is unknown: a write may have happened before the database became unavailable."""
+    return JSONResponse({"detail": str(error)}, 503, RETRY_AFTER)
+
+
+async def _of_machine(request: Request, error: Exception) -> JSONResponse:
+    if not machine.is_trouble(error):
+        raise error
+    return JSONResponse({"detail": machine.NONE_LEFT}, 503, RETRY_AFTER)
 
 
 async def _unforeseen(request: Request, error: Exception) -> JSONResponse:

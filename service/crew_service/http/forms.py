@@ -1,4 +1,4 @@
-"""The forms of the page: signing in and out, deciding, stopping, and sending a webhook again."""
+"""The forms of the page: signing in and out, deciding, stopping, and resending a webhook."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from crew_service.http.sender import sender_of
 
 COOKIE = "crew_session"
 FORM_LIMIT = 256 * 1024  # bytes of a form
-TYPED = ("execution_id", "mark", "feedback")  # of a decision, kept over a login
+TYPED = ("execution_id", "mark", "feedback")  # of a decision, kept across a login
 NOTICES = {
-    "answered": "Answered; the Flow goes on.",
-    "approved": "Approved; the crew goes on.",
+    "answered": "Answered; the Flow continues.",
+    "approved": "Approved; the crew continues.",
     "revised": "Sent back; the task runs again with the feedback.",
     "stopped": "The execution is stopped.",
-    "resent": "The webhook is sent again.",
+    "resent": "The webhook will be sent again.",
 }
 PROBLEMS = {
-    "unfit": "The Flow does not take this answer. Nothing was changed.",
+    "unfit": "The Flow does not accept this answer. Nothing was changed.",
     "empty": "A revision needs feedback. Nothing was changed.",
     "late": "This draft no longer waits for a decision. Nothing was changed.",
     "over": "The execution has already ended. Nothing was changed.",
-    "gone": "This webhook is no longer among those that were given up. Nothing was changed.",
+    "gone": "This webhook is no longer among the undelivered ones. Nothing was changed.",
 }
 FOREIGN_FORM = "This form was sent by a page of another site; nothing was changed."
 REFUSED_FORM = "This form belongs to another session; reload the page."
-ENDED = "Your session has ended. What you typed is kept: sign in, and decide."
+ENDED = "Your session has ended. Your input is kept: sign in, then decide."
 
 
 class Forms(ABC):
@@ -138,7 +138,7 @@ class Forms(ABC):
 
 
 def keep_cookie(request: Request, answer: Response, name: str, key: str, *, path: str) -> None:
-    """Give the browser the key of a session, which no script can read and no other site sends."""
+    """Give the browser a session key that no script can read and no other site sends."""
     secure = request.url.scheme == "https"
     answer.set_cookie(name, key, max_age=int(LIFE), path=path, httponly=True, samesite="strict", secure=secure)
 
@@ -149,7 +149,7 @@ def _base(request: Request) -> str:
 
 
 def _decision(form: dict[str, str]) -> Decision | None:
-    """Read the form; None where nothing is said although something has to be."""
+    """Read the form; None if required feedback is missing."""
     outcome = form.get("outcome")
     feedback = form.get("feedback", "").strip()
     approve = {"approve": True, "answer": None}.get(form.get("decision", ""), False)
@@ -176,7 +176,7 @@ def _notice(decision: Decision) -> str:
 async def read_form(request: Request) -> dict[str, str]:
     """Return the fields of a form of this service.
 
-    :raises HTTPException: a page of another site sends it, or it cannot be read
+    :raises HTTPException: a page of another site sent it, or it cannot be read
     """
     if _is_cross_site(request):
         raise HTTPException(403, FOREIGN_FORM)
@@ -189,7 +189,7 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def _is_cross_site(request: Request) -> bool:
-    """Whether a browser says so; what is no browser names no site."""
+    """Whether a browser reports another site; other clients send no site."""
     headers = request.headers
     if site := headers.get("sec-fetch-site"):
         return site not in ("same-origin", "none")
@@ -199,7 +199,7 @@ def _is_cross_site(request: Request) -> bool:
 
 
 def without_zeros(text: str) -> str:
-    """Leave out zero characters, which PostgreSQL refuses to compare; no id and no text to search for has one."""
+    """Remove zero characters, which PostgreSQL cannot compare; no id or search text contains one."""
     return text.replace("\0", "")
 
 

@@ -1,7 +1,7 @@
-"""The front page of several crews: in a browser, links to the page of each crew that the token opens.
+"""The front page of several crews: links, in a browser, to the page of each crew that the token gives access to.
 
-Signing in here signs in at each of these crews: a session's key is derived from the one cookie of this page, so that
-the page itself needs none. Who asks for no HTML gets the answers of a service without a front page.
+Signing in here signs in to each of these crews: a session's key is derived from this page's one cookie, so that the
+page itself needs none. Clients that do not ask for HTML get the response of a service without a front page.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Front:
         return answer
 
     async def _sessions(self, request: Request) -> list[tuple[Container, BrowserSession]]:
-        """Return the crews that this browser is signed in at, or that the token of this request opens."""
+        """Return the crews that this browser is signed in to, or that the request's token gives access to."""
         authorization = request.headers.get("authorization", "")
         key = request.cookies.get(FRONT_COOKIE)
 
@@ -110,7 +110,7 @@ def _session_key(key: str, crew: Container) -> str:
 
 
 def _form_key(request: Request) -> str:
-    """Return the key of this browser's forms, which opens no session of any crew; empty without a cookie."""
+    """Return the key of this browser's forms, which gives access to no crew's session; empty without a cookie."""
     key = request.cookies.get(FRONT_COOKIE)
     return _derived(key, "form") if key else ""
 

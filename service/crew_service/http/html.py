@@ -1,9 +1,16 @@
-"""Renders the templates of the page, under a policy that lets nothing load or run but the page's own script."""
+"""Renders the page's templates, under a policy that only allows the page's own script.
+
+A page costs at most 0.2 s of CPU: Markdown and differences are rendered in the first half, the rest is plain text.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import secrets
+import time
 from datetime import datetime, timezone
+from functools import cache
 from typing import Any
 
 from fastapi.responses import HTMLResponse, Response
@@ -14,24 +21,42 @@ from crew_service.engine.dead_letters import shown_url
 from crew_service.engine.overview import beginning
 from crew_service.http import differences, markdown
 
-LARGEST = 1024 * 1024  # bytes of a page
-ROOMS = (400_000, 60_000, 5_000)  # bytes for its long texts; markup may make more of the others than anybody foresees
+LARGEST = 1024 * 1024 - 4096  # bytes of a page, before viewer-specific parts are filled in
+ROOMS = (400_000, 60_000, 5_000)  # bytes for its long texts; markup may enlarge the others unpredictably
+LARGEST_PRETTY = 20_000  # characters of JSON: indenting it takes many times as long as writing it
+BLANK = secrets.token_hex(16)  # random, so that no text contains it
+BLANKS = {name: f"{BLANK}-{name}-" for name in ("nonce", "form_key", "who", "messages")}
+FILLED = re.compile(f"{BLANK}-([a-z_]+)-".encode())
 POLICY = "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-# With `no-referrer` a browser sends the page's own forms under the origin `null`, as those of anybody else.
+# With `no-referrer`, a browser sends the page's own forms with the origin `null`, like those of other sites.
 HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "same-origin", "X-Content-Type-Options": "nosniff"}
 
 
 def _moment(seconds: float) -> Markup:
-    """Return a moment in UTC, which the page's script puts into the time zone of its reader."""
+    """Return a time in UTC, which the page's script converts to the reader's time zone."""
     moment = datetime.fromtimestamp(seconds, timezone.utc)
     shown = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
     return Markup('<time datetime="{}">{}</time>').format(moment.isoformat(timespec="seconds"), shown)
+
+
+def _moment_of(text: str) -> Markup:
+    return _moment(datetime.fromisoformat(text).timestamp())
+
+
+def _brief(seconds: float) -> str:
+    """Return a duration that may be well under a second."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else _duration(seconds)
 
 
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{seconds:.1f} s"
+
+
+def _pretty(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) > LARGEST_PRETTY else json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def _usd(cost: float) -> str:
@@ -41,18 +66,25 @@ def _usd(cost: float) -> str:
 templates = Environment(loader=PackageLoader(__package__), autoescape=True, trim_blocks=True, lstrip_blocks=True)
 templates.filters |= {
     "moment": _moment,
+    "moment_of": _moment_of,
+    "brief": _brief,
     "duration": _duration,
     "usd": _usd,
+    "pretty": _pretty,
     "fromjson": beginning,
     "address": shown_url,
 }
 
 
 class Room:
-    """What is left on a page for long texts: each is cut to its own limit, and all together to this."""
+    """The space left on a page for long texts: each is cut to its own limit, and all together to this.
 
-    def __init__(self, size: int) -> None:
+    Until that CPU time of its thread, they are rendered as more than plain text.
+    """
+
+    def __init__(self, size: int, until: float) -> None:
         self.left = size
+        self._until = until
 
     def __call__(self, text: Any, most: int) -> Markup:
         shown = escape(str(text)[:most])
@@ -62,7 +94,7 @@ class Room:
         return shown
 
     def markdown(self, text: Any) -> Markup:
-        html = markdown.render(str(text))
+        html = markdown.render(str(text), self._until)
         size = len(html.encode("utf-8", "replace"))
         if size > self.left:
             return Markup("<pre>{}</pre>").format(self(text, len(str(text))))
@@ -70,7 +102,7 @@ class Room:
         return html
 
     def compared(self, before: str, after: str) -> differences.Sides | None:
-        sides = differences.compare(before, after)
+        sides = differences.compare(before, after) if time.thread_time() < self._until else None
         size = sum(len(side.encode("utf-8", "replace")) for side in sides or ())
         if size > self.left // 2:
             return None
@@ -78,15 +110,45 @@ class Room:
         return sides
 
 
+def budget() -> float:
+    """Return this thread's CPU time until which a page started now renders more than plain text."""
+    _compile_templates()
+    return time.thread_time() + markdown.SECONDS
+
+
+@cache
+def _compile_templates() -> None:
+    """Compile all templates once: it takes as long as a page may, so the first page would be plain text."""
+    for name in templates.list_templates():
+        templates.get_template(name)
+
+
+def render(template: str, until: float, **values: Any) -> bytes:
+    """Return a page, with shorter long texts if it would be too large."""
+    for room in ROOMS:
+        text = templates.get_template(template).render(room=Room(room, until), **values)
+        page = text.encode("utf-8", "replace")
+        if len(page) <= LARGEST:
+            return page
+    return b"The page is too large; request the details of the execution."
+
+
 def html_page(template: str, code: int = 200, **values: Any) -> Response:
+    return filled(render(template, budget(), **{**BLANKS, **values}), code)
+
+
+def filled(page: bytes, code: int = 200, **own: str) -> Response:
+    """Return a page with viewer-specific parts filled in."""
     nonce = secrets.token_urlsafe(16)
+    values = {name.encode(): str(escape(value)).encode() for name, value in {**own, "nonce": nonce}.items()}
     sources = f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'self'; connect-src 'self'"
     headers = {**HEADERS, "Content-Security-Policy": f"{sources}; {POLICY}"}
-    for room in ROOMS:
-        page = templates.get_template(template).render(nonce=nonce, room=Room(room), **values)
-        if len(page.encode("utf-8", "replace")) <= LARGEST:
-            return HTMLResponse(page, code, headers)
-    return HTMLResponse("The page is too large; ask for the record of the execution.", 500, headers)
+    return HTMLResponse(FILLED.sub(lambda found: values[found[1]], page), code, headers)
+
+
+def messages(notice: str | None, problem: str | None) -> Markup:
+    """Return the messages above a page for one viewer."""
+    return Markup(templates.get_template("_parts.html").module.messages(notice, problem))  # type: ignore[attr-defined]  # noqa: S704
 
 
 def plain_text(text: str) -> Response:

@@ -1,4 +1,4 @@
-"""Slows down the guessing of tokens at the page's login."""
+"""Slows down token guessing at the page's login."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from crew_service.http.auth import DENIED
 
 log = logging.getLogger(__name__)
 
-TRIES, SECONDS = 10, 60.0  # failures of one address within that time; then it has to wait
+TRIES, SECONDS = 10, 60.0  # failures of one address within that time before it must wait
 ADDRESSES = 10_000  # remembered; the oldest are forgotten first
 
 
@@ -24,15 +24,15 @@ class LoginRefused(Exception):
 
 
 class LoginLimit:
-    """In the memory of one process: a failure must not cost a write to the database, which anybody could cause."""
+    """Kept in memory: a failure must not cost a database write, which anybody could cause."""
 
     def __init__(self) -> None:
         self._failures: dict[str, deque[float]] = {}
 
     def admit(self, address: str, token: str, crews: Iterable[Container]) -> list[tuple[Container, Principal]]:
-        """Return the crews that a typed token opens, each with its caller, the first one's for the log.
+        """Return the crews that a token gives access to, each with its caller; the first is for the log.
 
-        :raises LoginRefused: it opens none, or too many tries from this address have failed
+        :raises LoginRefused: it gives access to none, or too many tries from this address have failed
         """
         if wait := self.wait(address):
             log.warning("login refused: too many failures from %s", address)
@@ -43,12 +43,11 @@ class LoginLimit:
             self.failed(address)
             log.warning("login failed from %s", address)
             raise LoginRefused(401, DENIED)
-        self.succeeded(address)
         log.info("login of %s from %s", known[0][1].key, address)
         return known
 
     def wait(self, address: str) -> float:
-        """Return the seconds until this address may try again; 0 when it may."""
+        """Return the seconds until this address may try again; 0 if it may."""
         failures = self._failures.get(address, deque())
         now = time.monotonic()
         while failures and now - failures[0] > SECONDS:
@@ -61,6 +60,3 @@ class LoginLimit:
         self._failures[address] = failures
         if len(self._failures) > ADDRESSES:
             del self._failures[next(iter(self._failures))]
-
-    def succeeded(self, address: str) -> None:
-        self._failures.pop(address, None)

@@ -1,10 +1,12 @@
-"""Shows a draft as the Markdown that it is; nothing in it loads, runs or hides where it leads."""
+"""Renders a draft's Markdown so that nothing in it loads or runs and links show their targets."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from functools import cache
+from itertools import count
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -12,15 +14,20 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markupsafe import Markup, escape
 
-# What exceeds one of these is shown as the text that it is, since rendering takes time that others wait for.
+# Text that exceeds one of these is shown as plain text, because others wait while it is rendered.
 LONGEST = 100_000  # characters
 LARGEST = 300_000  # characters of HTML: a table of 1.5 KB may have 65,000 cells
 SECONDS = 0.1  # of CPU
+STEPS = 32  # of parser and renderer, from one look at the clock to the next
 
 
 class _Renderer(RendererHTML):
+    def renderToken(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
+        env["limit"].check()
+        return super().renderToken(tokens, idx, options, env)
+
     def image(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
-        """An address that would be fetched: shown, and not followed."""
+        """Show the address without fetching it."""
         address = tokens[idx].attrGet("src")
         return f"<code>![<bdi>{escape(tokens[idx].content)}</bdi>]({_shown(address)})</code>"
 
@@ -32,13 +39,13 @@ class _Renderer(RendererHTML):
         return f'<a rel="noopener noreferrer nofollow" target="_blank" href="{escape(href)}">' if href else "<span>"
 
     def link_close(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
-        """The address stands beside the text, which may say another."""
+        """Show the address next to the text, which may be different."""
         href = env["links"].pop()
         return f'</a> <span class="soft">({_shown(href)})</span>' if href else "</span>"
 
 
 def _shown(address: Any) -> Markup:
-    """Isolate an address: a mark that turns the text round does not turn what stands here."""
+    """Isolate an address, so that marks for text direction do not affect it."""
     return Markup('<bdi dir="ltr">{}</bdi>').format(address)
 
 
@@ -46,10 +53,21 @@ class _TooCostly(Exception):
     pass
 
 
+class _Limit:
+    """A limit in CPU time of its thread; reading that clock costs as much as a step, so only few steps do."""
+
+    def __init__(self, until: float) -> None:
+        self._until = until
+        self._steps = count()
+
+    def check(self) -> None:
+        if next(self._steps) % STEPS == 0 and time.thread_time() > self._until:
+            raise _TooCostly
+
+
 def _in_time(state: Any, *_: Any) -> bool:
-    """Stand as a rule before the others, which the parser tries at every place of a text."""
-    if time.thread_time() > state.env["until"]:
-        raise _TooCostly
+    """A rule before the others, which the parser tries at every position of a text."""
+    state.env["limit"].check()
     return False
 
 
@@ -62,16 +80,18 @@ def _parser() -> MarkdownIt:
     return parser
 
 
-def render(text: str) -> Markup:
-    html = _rendered(text) if len(text) <= LONGEST else None
+def render(text: str, until: float = math.inf) -> Markup:
+    """Return it as HTML before this thread reaches that CPU time."""
+    until = min(until, time.thread_time() + SECONDS)
+    html = _rendered(text, until) if len(text) <= LONGEST else None
     if html is None:
         return Markup("<pre>{}</pre>").format(text)
     return Markup('<div class="prose">{}</div>').format(Markup(html))  # noqa: S704
 
 
-def _rendered(text: str) -> str | None:
+def _rendered(text: str, until: float) -> str | None:
     try:
-        html = str(_parser().render(text, {"until": time.thread_time() + SECONDS}))
+        html = str(_parser().render(text, {"limit": _Limit(until)}))
     except _TooCostly:
         return None
     return html if len(html) <= LARGEST else None

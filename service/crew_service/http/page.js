@@ -28,7 +28,8 @@ function inUse(part) {
   const selection = document.getSelection();
   const selected = selection && !selection.isCollapsed && selection.intersectsNode?.(part);
   const read = selection && !selection.isCollapsed && part.contains(selection.anchorNode);
-  return typed(part) || part.contains(document.activeElement) || selected || read;
+  const active = document.activeElement; // what was folded out by a click is still to be brought up to date
+  return typed(part) || (part.contains(active) && active.tagName !== "SUMMARY") || selected || read;
 }
 
 function replace(part, fresh) {
@@ -36,9 +37,11 @@ function replace(part, fresh) {
     const now = details.tagName === "DETAILS" && document.getElementById(details.id);
     if (now) details.open = now.open;
   }
+  const focused = part.contains(document.activeElement) && document.activeElement.closest("details[id]")?.id;
   const boxes = [...part.querySelectorAll("pre, .draft")].map((box) => box.scrollTop);
   part.replaceWith(fresh);
   [...fresh.querySelectorAll("pre, .draft")].forEach((box, index) => (box.scrollTop = boxes[index] ?? 0));
+  if (focused) document.getElementById(focused)?.querySelector("summary")?.focus({ preventScroll: true });
 }
 
 function update(next) {

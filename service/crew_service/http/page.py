@@ -1,4 +1,4 @@
-"""The page: executions with their progress, one execution in full, and the drafts that wait for a person."""
+"""The page: executions with their progress, one execution in full, and waiting drafts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from urllib.parse import urlencode
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import Response
+from sqlalchemy.engine import Row
 
 from crew_service.engine.browser_sessions import BrowserSession
 from crew_service.engine.container import Container
+from crew_service.engine.details import Details
 from crew_service.engine.origin import LONGEST_ID
 from crew_service.engine.overview import Filter, Overview, cursor
+from crew_service.engine.principals import Principal
 from crew_service.http.forms import NOTICES, PROBLEMS, Forms, without_zeros
-from crew_service.http.html import html_page, plain_text
+from crew_service.http.html import BLANKS, budget, filled, html_page, messages, plain_text, render
 from crew_service.http.places import Places
 from crew_service.storage.states import State
 
@@ -37,11 +40,13 @@ SCRIPT = (Path(__file__).parent / "page.js").read_bytes()
 
 
 class Page(Forms):
-    """Plain forms and links, which work without the script too; the script keeps what is shown up to date."""
+    """Plain forms and links, which also work without the script; the script keeps the page up to date."""
 
-    def __init__(self, service: Container, places: Places) -> None:
+    def __init__(self, service: Container, places: Places, details: Details) -> None:
         super().__init__(service)
         self._places = places
+        self._details = details
+        self._about = {"crew": service.name, "title": service.title, "tasks": service.crew.tasks}
         self._data = Overview(service.database, service.name, service.settings.prices)
 
     def add_to(self, app: FastAPI) -> None:
@@ -72,26 +77,47 @@ class Page(Forms):
     async def show(
         self, request: Request, session: BrowserSession, execution_id: str, typed: dict[str, str] | None = None
     ) -> Response:
-        """One execution; with what was typed before the session ended, where there is something."""
+        """One execution; with what was typed before the session ended, if anything."""
         common = self._common(request, session)
 
         def page() -> Response:
-            shown = self._data.execution(session.caller, execution_id)
-            if shown is None:
+            head = self._head(session.caller, execution_id)
+            made = self._shared(head, session.caller, typed or {}) if head is not None else None
+            if made is None:
                 return html_page("unknown.html", 404, **common)
-            return html_page("execution.html", it=shown, typed=typed or {}, **common)
+            own = {"form_key": session.form_key, "who": common["who"]}
+            return filled(made, **own, messages=messages(common["notice"], common["problem"]))
 
         return await self._in_place(session, page)
+
+    def _shared(self, head: Row[Any], caller: Principal, typed: dict[str, str]) -> bytes | None:
+        """Return the page with blanks for viewer-specific parts; it is created once per state of the execution."""
+        is_organization = caller.user is None
+        version, letters = self._details.version(self._details.found(head), with_printed=is_organization)
+
+        def make() -> bytes | None:
+            until = budget()
+            shown = self._details.shown(head.id, letters, with_printed=is_organization)
+            return render("execution.html", until, it=shown, typed=typed, **self._about, **BLANKS) if shown else None
+
+        return make() if typed else self._places.pages.get((version, is_organization), make)
+
+    def _head(self, caller: Principal, execution_id: str) -> Row[Any] | None:
+        return self._service.executions.head(caller, execution_id) if execution_id else None
 
     async def text(self, request: Request) -> Response:
         session = await self.session(request)
         if session is None:
             return self.login_form(request)
         part = request.query_params.get("part", "")
-        found = await self._in_place(session, self._data.text, session.caller, _id(request), part)
+        found = await self._in_place(session, self._whole_text, session.caller, _id(request), part)
         if found is None:
             raise HTTPException(404, "There is no such text.")
         return plain_text(found)
+
+    def _whole_text(self, caller: Principal, execution_id: str, part: str) -> str | None:
+        head = self._head(caller, execution_id)
+        return head and self._details.whole_text(head.id, part, with_printed=caller.user is None)
 
     @staticmethod
     async def script(request: Request) -> Response:
@@ -103,9 +129,7 @@ class Page(Forms):
 
     def _common(self, request: Request, session: BrowserSession) -> dict[str, Any]:
         return {
-            "crew": self._service.name,
-            "title": self._service.title,
-            "tasks": self._service.crew.tasks,
+            **self._about,
             "who": session.caller.user or "the organization",
             "form_key": session.form_key,
             "notice": NOTICES.get(request.query_params.get("notice", "")),
@@ -114,7 +138,7 @@ class Page(Forms):
 
 
 def _filter(request: Request, crew: str, session: BrowserSession) -> Filter:
-    """What cannot be understood filters nothing."""
+    """Ignore filters that cannot be parsed."""
     given = request.query_params
     states = frozenset(state for state in State if state.value == given.get("state"))
     moment, _, last = without_zeros(given.get("before", "")).partition(",")

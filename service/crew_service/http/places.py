@@ -1,53 +1,78 @@
-"""Places for what costs: pages, lists, searches and records. Kickoffs, answers, stops and polls never wait for these.
+"""Limits for expensive work: pages, lists, searches, records, and checks of edited answers. Nothing else waits for it.
 
-An owner has a few; who wants more waits for a moment, and is then told to come back. The work has threads of its own,
-fewer than the database has connections, and an owner never all of them.
+An owner has a few places; further requests wait briefly and are then told to come back. Polls of many executions wait
+for their turn, since many tasks depend on one. The work has its own threads, fewer than the database has connections,
+and an owner never gets all of them. Work that several request at once is done once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
-from collections.abc import Callable
+import threading
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import HTTPException
 
-PLACES = 8  # of an owner, at work or waiting for a thread
-THREADS = 4  # of the process: these read the database, which allows a process ten connections
+PLACES = 8  # per owner, running or waiting for a thread
+THREADS = 4  # per process: they read the database, which allows ten connections per process
 THREADS_OF_ONE = 2
 PATIENCE = 2.0  # seconds that a further request waits for a place
+KEPT = 16 * 1024 * 1024  # bytes of created pages
+PAGE = 1024  # overhead of each in bytes
+EDITS = 8  # edited answers per owner, running or waiting
+BATCHES = 2  # polls of many executions at once per process, and one per owner: others find a thread
+CHECKS = 2  # per process, and one per owner: each is a process that runs the crew's code for up to a minute
+PROBES = 2
 RETRY_AFTER = {"Retry-After": "2"}
 
 Made = TypeVar("Made")
 
 
+class Threads:
+    """Separate threads for a kind of work, so that it neither waits for other work nor delays it."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._limiter: CapacityLimiter | None = None
+
+    async def run(self, work: Callable[..., Made], *args: Any) -> Made:
+        self._limiter = self._limiter or CapacityLimiter(self._most)
+        return await anyio.to_thread.run_sync(lambda: work(*args), limiter=self._limiter)
+
+
 class _Owner:
-    def __init__(self) -> None:
-        self.places = asyncio.Semaphore(PLACES)
-        self.threads = CapacityLimiter(THREADS_OF_ONE)
+    def __init__(self, places: int, threads: int) -> None:
+        self.places = asyncio.Semaphore(places)
+        self.threads = CapacityLimiter(threads)
 
 
-class Places:
-    """Of one process; used in its event loop only."""
+class Shares:
+    """A limited number of places per owner; used only in the event loop."""
 
-    def __init__(self) -> None:
-        self._owners: defaultdict[str, _Owner] = defaultdict(_Owner)
+    def __init__(self, what: str, *, places: int, threads: int, of_one: int, is_patient: bool = False) -> None:
+        """`is_patient`: further requests wait without end."""
+        self._is_patient = is_patient
+        self._busy = f"You already have {places} {what} in progress; try again later."
+        self._owners = defaultdict[str, _Owner](lambda: _Owner(places, of_one))
         self._here: Counter[str] = Counter()
-        self._threads: CapacityLimiter | None = None
+        self._threads = Threads(threads)
 
     async def run(self, owner: str, work: Callable[..., Made], *args: Any) -> Made:
-        """Work in a thread; receiving and sending bodies is no part of it."""
-        places = self._owners[owner]
+        """Work in a thread; this does not include receiving and sending bodies."""
+        own = self._owners[owner]
         self._here[owner] += 1
         try:
-            await self._enter(places)
+            await self._enter(own)
             try:
-                return await self._work(places, work, *args)
+                async with own.threads:
+                    return await self._threads.run(work, *args)
             finally:
-                places.places.release()
+                own.places.release()
         finally:
             self._here[owner] -= 1
             if not self._here[owner]:
@@ -55,13 +80,60 @@ class Places:
 
     async def _enter(self, owner: _Owner) -> None:
         try:
-            await asyncio.wait_for(owner.places.acquire(), PATIENCE)
+            await asyncio.wait_for(owner.places.acquire(), None if self._is_patient else PATIENCE)
         except asyncio.TimeoutError:
-            raise HTTPException(
-                429, f"You have {PLACES} pages or lists at work; try again later.", RETRY_AFTER
-            ) from None
+            raise HTTPException(429, self._busy, RETRY_AFTER) from None
 
-    async def _work(self, owner: _Owner, work: Callable[..., Made], *args: Any) -> Made:
-        self._threads = self._threads or CapacityLimiter(THREADS)
-        async with owner.threads:
-            return await anyio.to_thread.run_sync(lambda: work(*args), limiter=self._threads)
+
+class MadeOnce:
+    """Keeps the most recently requested pages; requests for a page in progress wait for it."""
+
+    def __init__(self, most: int = KEPT) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._pages: OrderedDict[Hashable, Future[bytes | None]] = OrderedDict()
+        self._size = 0
+
+    def get(self, key: Hashable, make: Callable[[], bytes | None]) -> bytes | None:
+        """Return the result of `make`, or its earlier result for the same key.
+
+        :param key: identifies the displayed state, and everything that differs between viewers
+        """
+        with self._lock:
+            page, is_mine = self._pages.get(key), key not in self._pages
+            if page is None:
+                page = self._pages[key] = Future()
+            self._pages.move_to_end(key)
+        return self._make(key, page, make) if is_mine else page.result()
+
+    def _make(self, key: Hashable, page: Future[bytes | None], make: Callable[[], bytes | None]) -> bytes | None:
+        try:
+            made = make()
+        except BaseException as error:
+            with self._lock:
+                del self._pages[key]
+            page.set_exception(error)
+            raise
+        page.set_result(made)
+        with self._lock:
+            self._size += _size(made)
+            while self._size > self._most and (oldest := self._oldest()) is not None:
+                self._size -= _size(self._pages.pop(oldest).result())
+        return made
+
+    def _oldest(self) -> Hashable | None:
+        return next((key for key, page in self._pages.items() if page.done()), None)
+
+
+class Places(Shares):
+    """The places of one process."""
+
+    def __init__(self) -> None:
+        super().__init__("pages or lists", places=PLACES, threads=THREADS, of_one=THREADS_OF_ONE)
+        self.batches = Shares("batches", places=1, threads=BATCHES, of_one=1, is_patient=True)
+        self.edits = Shares("edited answers", places=EDITS, threads=CHECKS, of_one=1)
+        self.pages = MadeOnce()
+
+
+def _size(made: bytes | None) -> int:
+    return PAGE + len(made or b"")

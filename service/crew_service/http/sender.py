@@ -1,6 +1,6 @@
-"""Who has sent a request: the peer of its connection, or who a proxy that the operator has named says that it is.
+"""The sender of a request: the peer of its connection, or the address reported by a proxy that the operator trusts.
 
-Anybody can send `X-Forwarded-For`, and a proxy may hand it on as it came.
+Anybody can send `X-Forwarded-For`, and a proxy may pass it on unchanged.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from fastapi import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-PROXIES = "FORWARDED_ALLOW_IPS"  # uvicorn's own variable: addresses with commas between them, or * for all
+PROXIES = "FORWARDED_ALLOW_IPS"  # uvicorn's own variable: addresses separated by commas, or * for all
 PEER = "crew_service.peer"
-LOCAL = "127.0.0.1"  # a proxy there says by which scheme a request came, also where it is not named
+LOCAL = "127.0.0.1"  # a proxy there reports a request's scheme even if it is not listed
 
 
 class WithPeer:
-    """Keeps the peer of the connection beside what the headers of proxies say."""
+    """Keeps the connection's peer beside the information from proxy headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = cast(ASGIApp, ProxyHeadersMiddleware(cast(Any, app), os.environ.get(PROXIES, LOCAL)))
@@ -28,9 +28,9 @@ class WithPeer:
 
 
 def sender_of(request: Request) -> str:
-    """Return the address that has sent a request, as far as nobody can choose it."""
+    """Return the address that sent a request, as far as it cannot be forged."""
     proxies = os.environ.get(PROXIES)
-    if proxies == "*":  # uvicorn takes the first address then, which is the sender's own word
+    if proxies == "*":  # uvicorn then uses the first address, which the sender can choose
         named = ", ".join(request.headers.getlist("x-forwarded-for")).rpartition(",")[2].strip()
         if named:
             return named

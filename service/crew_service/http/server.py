@@ -1,4 +1,4 @@
-"""Runs the service on a socket that is bound before anything else is promised."""
+"""Runs the service on a socket that is bound before anything else happens."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from crew_service.http.sender import WithPeer
 from crew_service.settings import Settings
 
 BACKLOG = 2048
-ACCEPTED_AT_ONCE = 64  # before the event loop looks at them: as many files as are left must be enough for these
+ACCEPTED_AT_ONCE = 64  # before the event loop handles them: the remaining files must be enough for these
 
 
-SEND_BUFFER = 256 * 1024  # bytes of answers that the kernel holds for a client; else it grows to megabytes
+SEND_BUFFER = 256 * 1024  # bytes of responses that the kernel holds for a client; otherwise it grows to megabytes
 TICKS = 10  # of the server's main loop in a second
 
 
@@ -32,14 +32,14 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """The event loop takes its backlog for both: how many may wait, and how many it accepts in one go."""
+        """The event loop uses its backlog for both: how many may wait, and how many to accept at once."""
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(BACKLOG)
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Listen from now on: who connects before the service is ready waits, and is not refused."""
+    """Start listening: clients that connect before the service is ready wait instead of being refused."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -60,7 +60,7 @@ def server(settings: Settings, crews: Mapping[str, Crew]) -> Server:
         timeout_keep_alive=75,  # longer than a poller's pause: a POST on a connection just closed has no outcome
         backlog=ACCEPTED_AT_ONCE,
         http=guarded(settings),
-        ws="none",  # nothing here is one, and the answer to a handshake would come before the token is asked for
+        ws="none",  # there are no WebSockets, and a handshake would be answered before the token is checked
     )
     serving = Server(config)
     serving.unread_seconds = settings.header_seconds

@@ -1,11 +1,10 @@
-"""What is at the root where several crews are served, each below `/crews/<name>`: health, and a page for browsers."""
+"""The root if several crews are served below `/crews/<name>`: health, and a page for browsers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
@@ -14,28 +13,30 @@ from crew_service.engine.container import Process
 from crew_service.http import errors
 from crew_service.http.api import health_answer
 from crew_service.http.front import Front
+from crew_service.http.places import PROBES, Threads
 
 MOST_NAMED = 10
 
 
 def create_app(process: Process) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    probes = Threads(PROBES)
 
     async def healthz() -> JSONResponse:
-        return health_answer(await run_in_threadpool(process.health.problem))
+        return health_answer(await probes.run(process.health.problem))
 
     async def livez() -> JSONResponse:
-        return health_answer(process.dead())
+        return health_answer(process.health.dead())
 
     async def readyz() -> JSONResponse:
-        return health_answer(await run_in_threadpool(process.unready))
+        return health_answer(await probes.run(process.unready))
 
     app.add_api_route("/healthz", healthz)
     app.add_api_route("/livez", livez)
     app.add_api_route("/readyz", readyz)
 
     async def nothing_here(request: Request, error: Any) -> Response:
-        """Say which crews there are to whom may call them: a wrong name is an easy mistake."""
+        """List the crews for callers with access: a wrong name is an easy mistake."""
         header = request.headers.get("authorization", "")
         callable_ = [name for name, crew in process.crews.items() if crew.tokens.of_header(header)]
         if error.status_code == 404 and callable_:

@@ -33,7 +33,7 @@ def add_to(app: FastAPI) -> None:
 
 @cache
 def _asset(path: str) -> bytes:
-    """Read it once: an open file for each client would be gone while nobody reads the answer."""
+    """Read it once: each client would otherwise use up an open file while it does not read."""
     package, name = ASSETS[path]
     return (Path(str(files(package))) / name).read_bytes()
 

@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import and_, case, delete, insert, or_, select, update
 from sqlalchemy.engine import Connection
 
+from crew_service.storage import schema
 from crew_service.storage.states import CLAIM, State
 from crew_service.storage.tables import executions, processes
 
@@ -24,7 +25,8 @@ def register(connection: Connection, process_id: str, *, host: str, alone: bool,
     """Add a process; where it is `alone` on the database, nobody else lives. Returns what it found orphaned."""
     if alone:
         connection.execute(delete(processes))
-    connection.execute(insert(processes).values(id=process_id, beat=0, host=host, started_at=now))
+    row = {"id": process_id, "beat": 0, "host": host, "started_at": now, "release": schema.newest()}
+    connection.execute(insert(processes).values(row))
     return _requeue(connection, _orphaned(), now)
 
 

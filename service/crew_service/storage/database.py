@@ -93,6 +93,18 @@ class Database:
                 yield connection
         self.availability.works()
 
+    def keep_out_earlier_releases(self) -> None:
+        """Let no earlier release claim executions here; on SQLite none can."""
+        if self.is_sqlite:
+            return
+        with self.writing() as connection:
+            if schema.keep_out_earlier(connection, schema.WITH_RULES):
+                return
+            raise DatabaseUnusable(
+                "A service of an earlier release works on this database, and does not know that a tool may run only "
+                "once. Stop it first, or start without the rule `once`."
+            )
+
     def now(self) -> float:
         """Return the moment by the database's clock, in seconds since 1970."""
         return self._clock.now()

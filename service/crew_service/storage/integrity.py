@@ -23,7 +23,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("started_at", "ended_at", "counted_at"), (*NUMBER, NONE)),
     **dict.fromkeys(("current_task", "current_agent", "output", "error"), (str, NONE)),
     **dict.fromkeys(("meta", "webhooks", "gate", "last_task", "last_step", "limits", "trace"), (dict, NONE)),
-    **dict.fromkeys(("usage", "model_usage", "open_tasks"), (dict, NONE)),
+    **dict.fromkeys(("usage", "model_usage", "open_tasks", "earlier_usage", "failure"), (dict, NONE)),
     "inputs": (dict,),
     "asked": (list,),
     "tasks": (list, NONE),
@@ -47,11 +47,16 @@ def _check(name: str) -> Callable[[Any], bool]:
     if name == "state":
         return lambda value: value in STATES
     if name == "gate":
-        return lambda value: value is None or (isinstance(value, dict) and value.keys() >= GATE)
+        return lambda value: value is None or is_gate(value)
     if name in KINDS:
         kinds = KINDS[name]
         return lambda value: isinstance(value, kinds)
     return lambda value: value is not UNREADABLE
+
+
+def is_gate(gate: Any) -> bool:
+    """Whether what an execution waits for has what every reader of it takes for granted."""
+    return isinstance(gate, dict) and gate.keys() >= GATE
 
 
 def is_task(task: Any) -> bool:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import bindparam, delete, func, insert, select
 from sqlalchemy.engine import Connection
 
 from crew_service.storage.tables import executions, printed
 
 PIECE = 32 * 1024  # characters
+MINE = printed.c.execution_id == bindparam("key")
+LENGTH = select(func.max(printed.c.upto)).where(MINE)
+LAST = (
+    select(printed.c.text, printed.c.upto)
+    .where(MINE, printed.c.upto > LENGTH.correlate(None).scalar_subquery() - bindparam("most"))
+    .order_by(printed.c.upto)
+)
 
 
 def add(connection: Connection, execution_id: str, text: str, *, most: int) -> None:
@@ -16,7 +23,7 @@ def add(connection: Connection, execution_id: str, text: str, *, most: int) -> N
     if connection.execute(locked).one_or_none() is None:
         return
     mine = printed.c.execution_id == execution_id
-    upto = _upto(connection, execution_id)
+    upto = length(connection, execution_id)
     pieces = []
     for start in range(0, len(text), PIECE):
         piece = text[start : start + PIECE]
@@ -28,14 +35,11 @@ def add(connection: Connection, execution_id: str, text: str, *, most: int) -> N
 
 def last(connection: Connection, execution_id: str, *, most: int) -> tuple[str, bool]:
     """Return the last `most` bytes, and whether something was printed before."""
-    mine = printed.c.execution_id == execution_id
-    upto = _upto(connection, execution_id)
-    pieces = select(printed.c.text).where(mine, printed.c.upto > upto - most).order_by(printed.c.upto)
-    text = "".join(connection.execute(pieces).scalars()).encode()
-    return text[-most:].decode(errors="ignore"), upto > most
+    pieces = list(connection.execute(LAST, {"key": execution_id, "most": most}))
+    text = "".join(piece.text for piece in pieces).encode()
+    return text[-most:].decode(errors="ignore"), bool(pieces) and pieces[-1].upto > most
 
 
-def _upto(connection: Connection, execution_id: str) -> int:
+def length(connection: Connection, execution_id: str) -> int:
     """Return how many bytes were printed by now."""
-    newest = select(func.max(printed.c.upto)).where(printed.c.execution_id == execution_id)
-    return connection.execute(newest).scalar() or 0
+    return connection.execute(LENGTH, {"key": execution_id}).scalar() or 0

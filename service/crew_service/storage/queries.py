@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import JSON, Text, bindparam, case, cast, func, insert, literal, select, update
 from sqlalchemy.engine import Connection, Row
-from sqlalchemy.sql import ColumnElement, Select
+from sqlalchemy.sql import ColumnElement, Select, Update
 
 from crew_service.storage.integrity import GATE
 from crew_service.storage.newest import newest
@@ -29,6 +30,7 @@ LISTED = [
 CHECKED = ("gate", "webhooks", "last_task", "last_step", "limits")  # that nobody is shown, as far as they are small
 LONGEST_ERROR = 10_000  # characters of an error in a list
 LONG_ERROR = "The error is too long for a list; the status has it."
+CALM = 2.0  # seconds
 SMALL = 64 * 1024  # characters of each text of a status that costs nobody else time
 
 # Built once: to build a statement costs several times what it costs to run it.
@@ -123,18 +125,50 @@ class Fence(NamedTuple):
     writes: int
 
 
+class Calm(NamedTuple):
+    """The writes that may be seen a little later: so many until now, so many before the period of the last one."""
+
+    writes: int
+    shown: int
+    at: float | None
+
+    @classmethod
+    def of(cls, row: Row[Any]) -> Calm:
+        return cls(row.calm_writes, row.calm_shown, row.calm_at)
+
+    def next(self, now: float) -> Calm:
+        return Calm(self.writes + 1, self.seen(now), now)
+
+    def seen(self, now: float) -> int:
+        """Return how many of them are seen: those of a period together, once it is over."""
+        is_over = self.at is None or now // CALM != self.at // CALM
+        return self.writes if is_over else self.shown
+
+    @property
+    def values(self) -> dict[str, Any]:
+        return {"calm_writes": self.writes, "calm_shown": self.shown, "calm_at": self.at}
+
+
 def write_fenced(connection: Connection, fence: Fence, step: Move, *, now: float, **values: Any) -> bool:
     """Write for the segment that still runs; False when another has the execution, or somebody stopped it."""
-    query = update(executions).where(
-        executions.c.id == fence.execution_id,
-        executions.c.segment == fence.segment,
-        executions.c.writes == fence.writes,
-        executions.c.state.in_(step.sources),
-    )
     values |= {"state": step.target, "writes": fence.writes + 1, "updated_at": now}
     if step is not NOTE:
         values["claimed_by"] = None
-    return connection.execute(query.values(values)).rowcount == 1
+    query = _fenced(step.sources, tuple(values))
+    given = {f"of_{name}": value for name, value in fence._asdict().items()}
+    given |= {f"new_{name}": value for name, value in values.items()}
+    return connection.execute(query, given).rowcount == 1
+
+
+@lru_cache
+def _fenced(sources: frozenset[State], names: tuple[str, ...]) -> Update:
+    query = update(executions).where(
+        executions.c.id == bindparam("of_execution_id"),
+        executions.c.segment == bindparam("of_segment"),
+        executions.c.writes == bindparam("of_writes"),
+        executions.c.state.in_(sorted(sources)),
+    )
+    return query.values({name: bindparam(f"new_{name}", type_=executions.c[name].type) for name in names})
 
 
 def was_written(connection: Connection, fence: Fence) -> bool:
@@ -149,6 +183,8 @@ def ended(now: float) -> dict[str, Any]:
     return {"ended_at": now, "aged_from": now, "webhooks": None, "gate": None}
 
 
-def add_result(connection: Connection, execution_id: str, position: int, task: Any, figures: Any = None) -> None:
-    values = {"execution_id": execution_id, "position": position, "task": task, "figures": figures}
+def add_result(
+    connection: Connection, execution_id: str, position: int, task: Any, figures: Any = None, digest: str | None = None
+) -> None:
+    values = {"execution_id": execution_id, "position": position, "task": task, "figures": figures, "digest": digest}
     connection.execute(insert(results).values(**values))

@@ -14,6 +14,8 @@ from sqlalchemy.engine import Connection
 MIGRATIONS = Path(__file__).parent / "migrations"
 BEFORE_MIGRATIONS = "0001"  # what release 0.1 made, which kept no account of it
 OLDEST = "0011"  # the last migration of the oldest release that may work beside this one
+WITH_RULES = "0012"  # the last migration of the oldest release that knows rules of tools
+WITH_CHAINS = "0014"  # the same of executions that continue others
 SQLITE_VERSION = 2  # release 0.1 refuses any but its own, which is 1
 LOCK = 0x63726577  # of PostgreSQL, for the transaction that changes the schema
 
@@ -66,6 +68,13 @@ def _may_work_beside(connection: Connection, found: str) -> bool:
     asked = text("SELECT oldest FROM releases WHERE newest = :found")
     oldest: str | None = connection.execute(asked, {"found": found}).scalar()
     return oldest is not None and oldest <= newest()
+
+
+def keep_out_earlier(connection: Connection, oldest: str) -> bool:
+    """Let no release start here whose last migration is before `oldest`; False where one is at work already."""
+    connection.execute(text("UPDATE releases SET oldest = :oldest WHERE oldest < :oldest"), {"oldest": oldest})
+    earlier = text("SELECT count(*) FROM processes WHERE release IS NULL OR release < :oldest")
+    return connection.execute(earlier, {"oldest": oldest}).scalar() == 0
 
 
 def _sqlite_version(connection: Connection) -> int:

@@ -5,7 +5,21 @@ A change here needs a migration in `migrations/versions`; a test compares the tw
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, BigInteger, Boolean, Column, Float, Index, Integer, MetaData, String, Table, Text, text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    text,
+)
 
 metadata = MetaData()
 
@@ -20,6 +34,13 @@ executions = Table(
     Column("segment", Integer, nullable=False, default=0),  # counts the claims; only the latest may write
     Column("writes", Integer, nullable=False, server_default="0"),  # of this segment, so that none is applied twice
     Column("claimed_by", String(36)),  # the process that runs it; null when none does
+    # Writes of this segment and of earlier ones that need not be seen at once, such as those of steps; how many of
+    # them there were before the last two seconds with one, and when the last one was.
+    Column("calm_writes", Integer, nullable=False, server_default="0"),
+    Column("calm_shown", Integer, nullable=False, server_default="0"),
+    Column("calm_at", Float),
+    Column("steps", Integer, nullable=False, server_default="0"),  # the number of the newest one
+    Column("kills", Integer, nullable=False, server_default="0"),  # of its crew's process, since its last new step
     Column("created_at", Float, nullable=False),
     Column("due_at", Float, nullable=False),  # when queued: not to be claimed before
     Column("updated_at", Float, nullable=False),
@@ -32,6 +53,8 @@ executions = Table(
     Column("counted_at", Float),  # up to when the work is in work_seconds
     Column("inputs", JSON, nullable=False),
     Column("restore_from", String(255)),  # the id of a state that a Flow goes on from
+    Column("continued_from", String(36)),  # the id of the failed execution that it goes on from
+    Column("earlier_usage", JSON(none_as_null=True)),  # of all executions that it continues
     Column("meta", JSON(none_as_null=True)),
     Column("dag_id", String(250)),  # of `meta.airflow`, for a list of one DAG
     Column("trace", JSON(none_as_null=True)),  # `traceparent` and `tracestate` of the kickoff, and of the last answer
@@ -52,6 +75,7 @@ executions = Table(
     Column("model_usage", JSON(none_as_null=True)),  # tokens by model, as far as models are known
     Column("open_tasks", JSON(none_as_null=True)),  # started_at and tokens by model of tasks that are not finished
     Column("error", JSON(none_as_null=True)),
+    Column("failure", JSON(none_as_null=True)),  # what another execution goes on from; null where none can
     Index("executions_by_turn", "state", "crew", "due_at"),
     Index("executions_by_age", "created_at"),
     Index("executions_by_crew", "crew", "created_at"),
@@ -68,6 +92,13 @@ executions = Table(
         postgresql_where=text("aged_from IS NULL AND ended_at IS NOT NULL"),
     ),
     Index(
+        "executions_by_continued",
+        "continued_from",
+        unique=True,
+        sqlite_where=text("continued_from IS NOT NULL"),
+        postgresql_where=text("continued_from IS NOT NULL"),
+    ),
+    Index(
         "executions_by_process",
         "claimed_by",
         sqlite_where=text("claimed_by IS NOT NULL"),
@@ -82,6 +113,44 @@ results = Table(
     Column("position", Integer, primary_key=True),
     Column("task", JSON, nullable=False),
     Column("figures", JSON(none_as_null=True)),  # started_at, seconds, and usage by model
+    Column("digest", String(64)),  # of the task as the crew declared it then
+)
+
+journal = Table(
+    "journal",  # of calls in tasks that are not finished, by which these go on after a crash; kept by triggers
+    metadata,
+    Column("execution_id", String(36), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("task_id", JSON, nullable=False),  # empty: of a call outside any task, as the crew's planner makes
+    Column("part", String(64), nullable=False),  # of the task: the round of its review, or a nested task
+    Column("kind", String(8), nullable=False),  # model or tool
+    Column("key", String(64), nullable=False),  # by what was asked, and how often before
+    Column("within", String(64)),  # the key of the tool that has made this call
+    Column("name", JSON, nullable=False),  # of the model or the tool
+    Column("began_at", Float, nullable=False),
+    Column("ended_at", Float),
+    Column("answer", LargeBinary),  # JSON
+    Column("once", Boolean),  # whether it is of a tool that may run only once
+)
+
+steps = Table(
+    "steps",  # what people see of calls of models and tools, kept as long as the execution
+    metadata,
+    Column("execution_id", String(36), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("segment", Integer, nullable=False),  # in which it began: another one does not run it
+    Column("task_id", JSON, nullable=False),  # empty outside any task
+    Column("kind", String(8), nullable=False),  # model or tool
+    Column("name", JSON, nullable=False),
+    Column("agent", JSON, nullable=False),  # its role
+    Column("state", String(8), nullable=False),  # running, done, failed or unknown
+    Column("began_at", Float, nullable=False),
+    Column("seconds", Float),
+    Column("usage", JSON(none_as_null=True)),  # of a model
+    Column("arguments", JSON(none_as_null=True)),  # the beginning of a JSON text, without secrets
+    Column("result", JSON(none_as_null=True)),  # the same
+    Column("from_journal", Boolean, nullable=False),
+    Column("is_cut", Boolean, nullable=False),
 )
 
 rounds = Table(
@@ -191,6 +260,7 @@ processes = Table(
     Column("id", String(36), primary_key=True),
     Column("beat", Integer, nullable=False),  # grows while the process lives
     Column("host", String, nullable=False),
+    Column("release", String(32)),  # the last migration that it knows; null before it could say so
     Column("started_at", Float, nullable=False),
 )
 

@@ -6,22 +6,22 @@ import json
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Text, and_, bindparam, case, cast, func, literal, or_, select
+from sqlalchemy import Integer, Table, Text, and_, bindparam, case, cast, func, literal, or_, select
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.sql import ColumnElement, Select
 
+from crew_service.storage import integrity
 from crew_service.storage import newest as in_order
 from crew_service.storage.states import State
 from crew_service.storage.tables import earlier_kickoff_ids, executions, results, rounds
 
-SHOWN = 100_000  # characters of a text on the page; the whole text is a link away
 SHORT = 300  # characters of a text in a list
 SEARCHED = 10_000  # of the newest executions, whose inputs are searched
 SAME_START = 100  # executions whose ids begin with the same eight digits
 ID_START = re.compile(r"[0-9a-f]{8}[0-9a-f-]*\Z")  # enough of an id to be looked for among all executions
-MANY_TASKS = 200
 DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 WHOLE_CHARACTERS = re.compile(r'(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*')  # of a JSON string, up to one that is cut
 SPACE = re.compile(r"[ \t\r\n]*")
@@ -37,19 +37,6 @@ class Filter:
     search: str = ""
     dag_id: str | None = None
     before: tuple[float, str] | None = None
-
-
-@dataclass(frozen=True)
-class Part:
-    """A stored value as text, cut to what a page shows."""
-
-    text: str
-    length: int  # of the stored JSON, in characters
-    value: Any = None  # where it was small enough to be read as a whole
-
-    @property
-    def is_cut(self) -> bool:
-        return self.length > SHOWN
 
 
 LISTED = [
@@ -122,24 +109,6 @@ def _fits(row: Row[Any], which: Filter) -> bool:
     return is_shown and is_before and (not which.states or row.state in which.states)
 
 
-def parts(connection: Connection, execution_id: str, names: Collection[str]) -> dict[str, Part]:
-    """Return these columns of an execution, each as far as a page shows it."""
-    columns = [column for name in names for column in (_start(executions.c[name], SHOWN), _length(executions.c[name]))]
-    row = connection.execute(select(*columns).where(executions.c.id == execution_id)).one()
-    return {name: _part(getattr(row, name), getattr(row, f"{name}_length")) for name in names}
-
-
-def task_parts(connection: Connection, execution_id: str) -> list[tuple[int, Part]]:
-    """Return the finished tasks of an execution with their positions."""
-    query = (
-        select(results.c.position, _start(results.c.task, SHOWN), _length(results.c.task))
-        .where(results.c.execution_id == execution_id)
-        .order_by(results.c.position)
-        .limit(MANY_TASKS)
-    )
-    return [(row.position, _part(row.task, row.task_length)) for row in connection.execute(query)]
-
-
 def whole(connection: Connection, execution_id: str, position: int | None) -> Any:
     """Return the output of an execution, or its task at that position; None where there is none."""
     query = select(executions.c.output).where(executions.c.id == execution_id)
@@ -148,25 +117,12 @@ def whole(connection: Connection, execution_id: str, position: int | None) -> An
     return connection.execute(query).scalar_one_or_none()
 
 
-def _start(column: ColumnElement[Any], length: int) -> ColumnElement[str]:
+def _start(column: ColumnElement[Any], length: int | ColumnElement[int]) -> ColumnElement[str]:
     return func.substr(cast(column, Text), 1, length).label(column.key or "")
 
 
 def _length(column: ColumnElement[Any]) -> ColumnElement[int]:
     return func.length(cast(column, Text)).label(f"{column.key}_length")
-
-
-def _part(stored: str | None, length: int | None) -> Part:
-    if stored is None:
-        return Part("", 0)
-    if length is not None and length > SHOWN:
-        return Part(beginning(stored), length)
-    try:
-        value = json.loads(stored)
-    except (ValueError, RecursionError):
-        return Part(stored, len(stored))
-    text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
-    return Part(text, len(stored), value)
 
 
 def beginning(stored: str) -> str:
@@ -211,11 +167,22 @@ def _past(stored: str, at: int, mark: str) -> int | None:
     return SPACE.match(stored, at + 1).end()  # type: ignore[union-attr]
 
 
-# The details of one execution. `key` is the id; what a request may read is decided by the head alone.
-HEAD = select(*(executions.c[name] for name in ("id", "kickoff_id", "crew", "owner", "state", "segment", "writes")))
+# The details of one execution. `key` is the id; what a request may read is decided by the head alone. Statements are
+# made once: to make one takes as long as to execute it, and a page needs a dozen.
+MINE = executions.c.id == bindparam("key")
+MOST = bindparam("most", type_=Integer)
+HEAD = select(
+    *(
+        executions.c[name]
+        for name in (
+            *("id", "kickoff_id", "crew", "owner", "state", "segment", "writes"),
+            *("calm_writes", "calm_shown", "calm_at"),
+        )
+    )
+)
 HEADS = (
     HEAD.where(executions.c.kickoff_id == bindparam("key")),
-    HEAD.where(executions.c.id == bindparam("key")),
+    HEAD.where(MINE),
     HEAD.where(
         executions.c.id
         == select(earlier_kickoff_ids.c.execution_id)
@@ -223,10 +190,16 @@ HEADS = (
         .scalar_subquery()
     ),
 )
-SMALL = (
-    *("id", "kickoff_id", "crew", "state", "created_at", "started_at", "ended_at", "updated_at", "work_seconds"),
-    *("tokens", "usage", "model_usage", "open_tasks", "current_task", "current_agent", "asked"),
-)
+SMALL = select(
+    *(
+        executions.c[name]
+        for name in (
+            *("id", "kickoff_id", "crew", "state", "created_at", "started_at", "ended_at", "updated_at"),
+            *("work_seconds", "tokens", "usage", "model_usage", "open_tasks", "current_task", "current_agent"),
+            *("asked", "owner", "completed_tasks", "segment", "continued_from", "earlier_usage"),
+        )
+    )
+).where(MINE)
 MOST_RESULTS = 2_000
 MOST_ROUNDS = 500
 MOST_IDS = 500
@@ -240,31 +213,48 @@ def head(connection: Connection, some_id: str) -> Row[Any] | None:
 
 def small(connection: Connection, execution_id: str) -> Row[Any] | None:
     """Return the columns of an execution that are never large."""
-    query = select(*(executions.c[name] for name in SMALL)).where(executions.c.id == execution_id)
-    return connection.execute(query).one_or_none()
+    return connection.execute(SMALL, {"key": execution_id}).one_or_none()
+
+
+EARLIER_IDS = (
+    select(earlier_kickoff_ids.c.kickoff_id)
+    .where(earlier_kickoff_ids.c.execution_id == bindparam("key"))
+    .order_by(earlier_kickoff_ids.c.id.desc())
+    .limit(MOST_IDS)
+)
 
 
 def earlier_ids(connection: Connection, execution_id: str) -> list[str]:
     """Return under which ids an execution was polled between its first and its present one, the newest last."""
-    query = select(earlier_kickoff_ids.c.kickoff_id).where(earlier_kickoff_ids.c.execution_id == execution_id)
-    newest = query.order_by(earlier_kickoff_ids.c.id.desc()).limit(MOST_IDS)
-    return list(connection.execute(newest).scalars())[::-1]
+    return list(connection.execute(EARLIER_IDS, {"key": execution_id}).scalars())[::-1]
 
 
-def wholes(connection: Connection, execution_id: str, names: Collection[str], *, most: int) -> dict[str, str | None]:
-    """Return columns as the JSON that is stored: empty where it is longer than `most` characters, None for none."""
+@cache
+def _wholes(names: tuple[str, ...]) -> Select[Any]:
     texts = [cast(executions.c[name], Text) for name in names]
-    columns = [case((func.length(text) > most, literal("")), else_=text) for text in texts]
-    row = connection.execute(select(*columns).where(executions.c.id == execution_id)).one()
+    return select(*(case((func.length(text) > MOST, literal("")), else_=text) for text in texts)).where(MINE)
+
+
+def wholes(connection: Connection, execution_id: str, names: tuple[str, ...], *, most: int) -> dict[str, str | None]:
+    """Return columns as the JSON that is stored: empty where it is longer than `most` characters, None for none."""
+    row = connection.execute(_wholes(names), {"key": execution_id, "most": most}).one()
     return dict(zip(names, row, strict=True))
 
 
+@cache
+def _starts(names: tuple[str, ...]) -> Select[Any]:
+    return select(*_starts_of(executions, names)).where(MINE)
+
+
+def _starts_of(table: Table, names: Collection[str]) -> list[ColumnElement[Any]]:
+    return [part for name in names for part in (_start(table.c[name], MOST), _length(table.c[name]))]
+
+
 def starts(
-    connection: Connection, execution_id: str, names: Collection[str], *, most: int
+    connection: Connection, execution_id: str, names: tuple[str, ...], *, most: int
 ) -> dict[str, tuple[str | None, bool]]:
     """Return the beginnings of texts, and whether these are cut."""
-    columns = [part for name in names for part in (_start(executions.c[name], most), _length(executions.c[name]))]
-    row = connection.execute(select(*columns).where(executions.c.id == execution_id)).one()
+    row = connection.execute(_starts(names), {"key": execution_id, "most": most}).one()
     return {name: begun(getattr(row, name), getattr(row, f"{name}_length"), most) for name in names}
 
 
@@ -273,33 +263,65 @@ def begun(stored: str | None, length: int | None, most: int) -> tuple[str | None
     return (None, False) if stored in (None, "null") else (beginning(str(stored)), (length or 0) > most)
 
 
-def result_sizes(connection: Connection, execution_id: str) -> list[tuple[int, int]]:
+RESULT_SIZES = (
+    select(results.c.position, func.length(cast(results.c.task, Text)))
+    .where(results.c.execution_id == bindparam("key"))
+    .order_by(results.c.position.desc())
+    .limit(bindparam("most"))
+)
+RESULT_STARTS = (
+    select(results.c.position, results.c.figures, *_starts_of(results, ["task"]))
+    .where(results.c.execution_id == bindparam("key"), results.c.position >= bindparam("since"))
+    .order_by(results.c.position)
+)
+
+
+def result_sizes(connection: Connection, execution_id: str, *, most: int = MOST_RESULTS) -> list[tuple[int, int]]:
     """Return positions and lengths of the newest finished tasks, the oldest of them first."""
-    query = select(results.c.position, func.length(cast(results.c.task, Text))).where(
-        results.c.execution_id == execution_id
-    )
-    newest = query.order_by(results.c.position.desc()).limit(MOST_RESULTS)
-    return [(row[0], row[1] or 0) for row in connection.execute(newest)][::-1]
+    newest = connection.execute(RESULT_SIZES, {"key": execution_id, "most": most})
+    return [(row[0], row[1] or 0) for row in newest][::-1]
 
 
 def result_starts(connection: Connection, execution_id: str, *, since: int, most: int) -> list[Row[Any]]:
     """Return `position`, `figures` and the beginning of `task` of finished tasks."""
-    query = select(results.c.position, results.c.figures, _start(results.c.task, most), _length(results.c.task))
-    query = query.where(results.c.execution_id == execution_id, results.c.position >= since)
-    return list(connection.execute(query.order_by(results.c.position)))
+    return list(connection.execute(RESULT_STARTS, {"key": execution_id, "since": since, "most": most}))
 
 
-def round_starts(connection: Connection, execution_id: str, *, most: int) -> list[Row[Any]]:
+ROUND_TEXTS = ("question", "draft", "human_feedback")
+OTHER_COLUMNS = [column for column in rounds.c if column.key not in ROUND_TEXTS]
+
+
+def _of_newest_rounds(columns: list[ColumnElement[Any]]) -> Select[Any]:
+    mine = select(*columns).where(rounds.c.execution_id == bindparam("key"))
+    return mine.order_by(rounds.c.number.desc()).limit(bindparam("newest"))
+
+
+ROUND_SIZES = _of_newest_rounds([_length(rounds.c[name]) for name in ROUND_TEXTS])
+ROUND_STARTS = _of_newest_rounds([*OTHER_COLUMNS, *_starts_of(rounds, ROUND_TEXTS)])
+
+
+def round_sizes(connection: Connection, execution_id: str, newest: int) -> list[int]:
+    """Return the lengths of the texts of the newest rounds."""
+    found = connection.execute(ROUND_SIZES, {"key": execution_id, "newest": newest})
+    return [size or 0 for row in found for size in row]
+
+
+def round_starts(connection: Connection, execution_id: str, newest: int, *, most: int) -> list[Row[Any]]:
     """Return the newest rounds, the oldest of them first, with the beginnings of their texts."""
-    texts = ("question", "draft", "human_feedback")
-    starts = [part for name in texts for part in (_start(rounds.c[name], most), _length(rounds.c[name]))]
-    others = [column for column in rounds.c if column.key not in texts]
-    query = select(*others, *starts).where(rounds.c.execution_id == execution_id)
-    return list(connection.execute(query.order_by(rounds.c.number.desc()).limit(MOST_ROUNDS)))[::-1]
+    return list(connection.execute(ROUND_STARTS, {"key": execution_id, "newest": newest, "most": most}))[::-1]
+
+
+GATE = select(executions.c.gate).where(MINE)
+GATE_START = select(_start(executions.c.gate, MOST)).where(MINE)
+
+
+def gate(connection: Connection, execution_id: str) -> dict[str, Any] | None:
+    """Return what an execution waits for; None where that cannot be read."""
+    stored = connection.execute(GATE, {"key": execution_id}).scalar_one_or_none()
+    return stored if integrity.is_gate(stored) else None
 
 
 def gate_start(connection: Connection, execution_id: str, *, most: int) -> tuple[dict[str, Any], str | None]:
     """Return the `fields` at the beginning of what an execution waits for."""
-    query = select(_start(executions.c.gate, most)).where(executions.c.id == execution_id)
-    stored = connection.execute(query).scalar_one_or_none()
+    stored = connection.execute(GATE_START, {"key": execution_id, "most": most}).scalar_one_or_none()
     return fields(stored) if isinstance(stored, str) else ({}, None)

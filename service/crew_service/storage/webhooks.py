@@ -10,12 +10,28 @@ import hashlib
 import json
 import re
 from collections.abc import Collection
+from functools import cache, lru_cache
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Text, and_, cast, delete, exists, func, insert, or_, select, true, update
+from sqlalchemy import (
+    Text,
+    and_,
+    bindparam,
+    case,
+    cast,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    true,
+    tuple_,
+    update,
+)
 from sqlalchemy.engine import Connection, Row
-from sqlalchemy.sql import ColumnElement
+from sqlalchemy.sql import ColumnElement, Select
 
 from crew_service.storage.tables import dead_letters, executions, outbox, processes, webhook_queues
 
@@ -28,11 +44,16 @@ LONGEST_PAUSE = 3600.0  # seconds; a due_at later than twice that means the cloc
 def post(
     connection: Connection, execution_id: str, kind: str, hook: dict[str, Any], body: Any, *, now: float, key: str = ""
 ) -> None:
-    """Put a webhook at the end of its queue; under the key that it was sent with, where it is sent again."""
-    text = json.dumps(body)
+    """Put a webhook at the end of its queue; under its key, where it has one."""
+    _put(connection, execution_id, kind, hook, json.dumps(body), now=now, key=key or str(uuid4()))
+
+
+def _put(
+    connection: Connection, execution_id: str, kind: str, hook: dict[str, Any], text: str, *, now: float, key: str
+) -> None:
     connection.execute(
         insert(outbox).values(
-            key=key or str(uuid4()),
+            key=key,
             queue_id=_queue(connection, execution_id, hook),
             execution_id=execution_id,
             kind=kind,
@@ -68,20 +89,61 @@ def due(
     process_id: str,
     *,
     now: float,
-    per_receiver: int,
-    without: Collection[str],
+    quick: Collection[tuple[str, str]],
+    full: Collection[str],
+    full_of_slow: Collection[str],
+    at_work: Collection[str],
+    own: Collection[str],
+    per_owner: int,
     with_flows: bool = True,
 ) -> list[Row[Any]]:
-    """Return queues that this process has or can have, of each receiver the longest due; of some receivers none."""
-    place = func.row_number().over(
-        partition_by=webhook_queues.c.receiver, order_by=(webhook_queues.c.due_at, webhook_queues.c.id)
-    )
-    query = select(webhook_queues.c.id, webhook_queues.c.receiver, webhook_queues.c.due_at, place.label("place"))
-    others = webhook_queues.c.receiver.not_in(without)
+    """Return queues that this process has or can have: of each owner a few to quick and to slow receivers.
+
+    They come fairly: each of an owner's quick and slow receivers has its first place before one has its second, and so
+    has each owner.
+
+    :param quick: owners and receivers that have answered; all others are slow
+    :param full: owners without a place, and those without one for a slow receiver
+    :param own: crews whose users are their own
+    """
+    given = {"now": now, "process": process_id, "quick": list(quick), "full": list(full), "slow": list(full_of_slow)}
+    given |= {"at_work": list(at_work), "per_owner": per_owner}
+    return list(connection.execute(_due(frozenset(own), with_flows), given))
+
+
+@lru_cache
+def _due(own: frozenset[str], with_flows: bool) -> Select[Any]:
+    """Built once: to build a statement costs several times what it costs to run it."""
+
+    def any_of(name: str) -> Any:
+        return bindparam(name, expanding=True)
+
+    owner, named = _owner(own), webhook_queues.c.receiver
+    columns = [webhook_queues.c.id, named, webhook_queues.c.due_at, owner.label("owner")]
     known = true() if with_flows else ~exists().where(outbox.c.queue_id == webhook_queues.c.id, outbox.c.kind == FLOW)
-    turn = query.where(_is_due(now), _free(process_id), others, known, ~_earlier_elsewhere()).subquery()
-    chosen = select(turn.c.id, turn.c.receiver).where(turn.c.place <= per_receiver).order_by(turn.c.due_at)
-    return list(connection.execute(chosen))
+    others = and_(webhook_queues.c.id.not_in(any_of("at_work")), owner.not_in(any_of("full")))
+    is_free = _free(bindparam("process"))
+    query = select(*columns, tuple_(owner, named).in_(any_of("quick")).label("is_quick")).select_from(_with_execution())
+    each = query.where(_is_due(bindparam("now")), is_free, others, known, ~_earlier_elsewhere()).subquery()
+    turn = func.row_number().over(partition_by=(each.c.owner, each.c.receiver), order_by=(each.c.due_at, each.c.id))
+    wanted = or_(each.c.is_quick, each.c.owner.not_in(any_of("slow")))
+    ranked = select(each, turn.label("turn")).where(wanted).subquery()
+    fairly = (ranked.c.turn, ranked.c.due_at, ranked.c.id)
+    place = func.row_number().over(partition_by=(ranked.c.owner, ranked.c.is_quick), order_by=fairly)
+    few = ranked.c.turn <= bindparam("per_owner")
+    placed = select(ranked, place.label("place")).where(few).subquery()
+    chosen = select(placed.c.id, placed.c.owner, placed.c.receiver, placed.c.place)
+    return chosen.where(placed.c.place <= bindparam("per_owner")).order_by(placed.c.place, placed.c.due_at)
+
+
+def _with_execution() -> Any:
+    return webhook_queues.outerjoin(executions, executions.c.id == webhook_queues.c.execution_id)
+
+
+def _owner(own: Collection[str]) -> ColumnElement[str]:
+    """Name the holder of a token; queues whose execution is gone have one owner together."""
+    crew = case((executions.c.crew.in_(own), executions.c.crew), else_="")
+    return case((executions.c.id.is_(None), ""), else_=crew + " " + func.coalesce(executions.c.owner, ""))
 
 
 def _earlier_elsewhere() -> ColumnElement[bool]:
@@ -94,21 +156,26 @@ def _earlier_elsewhere() -> ColumnElement[bool]:
     return exists(select(other.c.id).where(same, to, earlier).correlate(webhook_queues))
 
 
-def claim(connection: Connection, process_id: str, queue_ids: list[str]) -> list[Row[Any]]:
-    """Take these queues, as far as no other process was quicker; each with its crew."""
+def claim(connection: Connection, process_id: str, queue_ids: list[str], *, own: Collection[str]) -> list[Row[Any]]:
+    """Take these queues, as far as no other process was quicker; each with its crew and its owner."""
     wanted = webhook_queues.c.id.in_(queue_ids)
     connection.execute(update(webhook_queues).where(wanted, _free(process_id)).values(claimed_by=process_id))
-    of_crew = webhook_queues.outerjoin(executions, executions.c.id == webhook_queues.c.execution_id)
+    return list(connection.execute(_claimed(frozenset(own)), {"ids": queue_ids, "process": process_id}))
+
+
+@lru_cache
+def _claimed(own: frozenset[str]) -> Select[Any]:
     of_queue = [webhook_queues.c[name] for name in ("id", "execution_id", "receiver", "claimed_by")]
-    query = select(*of_queue, executions.c.crew).select_from(of_crew)
-    return list(connection.execute(query.where(wanted, webhook_queues.c.claimed_by == process_id)))
+    query = select(*of_queue, executions.c.crew, _owner(own).label("owner")).select_from(_with_execution())
+    mine = webhook_queues.c.claimed_by == bindparam("process")
+    return query.where(webhook_queues.c.id.in_(bindparam("ids", expanding=True)), mine)
 
 
-def _is_due(now: float) -> ColumnElement[bool]:
+def _is_due(now: Any) -> ColumnElement[bool]:
     return or_(webhook_queues.c.due_at <= now, webhook_queues.c.due_at > now + 2 * LONGEST_PAUSE)
 
 
-def _free(process_id: str) -> ColumnElement[bool]:
+def _free(process_id: Any) -> ColumnElement[bool]:
     """Claimed by nobody else that lives."""
     claimed_by = webhook_queues.c.claimed_by
     return or_(claimed_by.is_(None), claimed_by == process_id, claimed_by.not_in(select(processes.c.id)))
@@ -223,22 +290,26 @@ def letters(
 
     :param among: how many of the newest of all are looked at
     """
+    asked = {"key": key, "execution_id": execution_id, "owner": owner, "crew": crew, "among": among}
+    given = {name: value for name, value in asked.items() if value is not None}
+    return list(connection.execute(_letters(*given), {**given, "most": limit}))
+
+
+@cache
+def _letters(*given: str) -> Select[Any]:
     source: Any = dead_letters
-    if among is not None:
+    if "among" in given:
         recent = select(dead_letters).order_by(dead_letters.c.given_up_at.desc(), dead_letters.c.id.desc())
-        source = recent.limit(among).subquery()
+        source = recent.limit(bindparam("among")).subquery()
     query = select(*(column for column in source.c if column.name not in ("body", "hook")))
-    for column, value in ((source.c.key, key), (source.c.execution_id, execution_id)):
-        if value is not None:
-            query = query.where(column == value)
-    for column, value in ((executions.c.owner, owner), (executions.c.crew, crew)):
-        if value is not None:
+    for name in given:
+        if name in ("key", "execution_id"):
+            query = query.where(source.c[name] == bindparam(name))
+        elif name in ("owner", "crew"):
             # Not as a join: SQLite would go through the executions of the crew.
-            query = query.where(
-                select(column).where(executions.c.id == source.c.execution_id).scalar_subquery() == value
-            )
-    newest = query.order_by(source.c.given_up_at.desc(), source.c.id.desc())
-    return list(connection.execute(newest.limit(limit)))
+            of_it = select(executions.c[name]).where(executions.c.id == source.c.execution_id)
+            query = query.where(of_it.scalar_subquery() == bindparam(name))
+    return query.order_by(source.c.given_up_at.desc(), source.c.id.desc()).limit(bindparam("most"))
 
 
 def resend(connection: Connection, key: str, *, now: float) -> bool:
@@ -247,15 +318,22 @@ def resend(connection: Connection, key: str, *, now: float) -> bool:
     if letter is None or connection.execute(delete(dead_letters).where(dead_letters.c.key == key)).rowcount == 0:
         return False
     hook = _hook_of(connection, letter)
-    post(connection, letter.execution_id, letter.kind, hook, json.loads(letter.body), now=now, key=letter.key)
+    _put(connection, letter.execution_id, letter.kind, hook, letter.body, now=now, key=letter.key)
     return True
 
 
 def _hook_of(connection: Connection, letter: Row[Any]) -> dict[str, Any]:
     """Return where it went, with the password in its address as long as the execution still has that."""
     query = select(executions.c.webhooks).where(executions.c.id == letter.execution_id)
-    hook: dict[str, Any] = (connection.execute(query).scalar_one_or_none() or {}).get(letter.kind) or {}
-    return hook if without_credentials(hook.get("url", "")) == letter.url else letter.hook or {"url": letter.url}
+    hook = _object(_object(connection.execute(query).scalar_one_or_none()).get(letter.kind))
+    if without_credentials(str(hook.get("url", ""))) == letter.url:
+        return hook
+    return {"url": letter.url, **_object(letter.hook)}
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """Return a stored object; an empty one for what cannot be read."""
+    return value if isinstance(value, dict) else {}
 
 
 def receiver(url: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,12 @@ from crew_service.engine.crew import (
     Completed,
     Crew,
     Job,
+    JournalEntry,
     PendingReview,
     Progress,
     ReviewDecision,
     Round,
+    Step,
     TaskDone,
 )
 
@@ -35,6 +37,8 @@ class EngineStub:
         self.waiting: PendingReview | None = None
         self.execution_id = "an-execution"
         self.restore_from: str | None = None
+        self.journal: dict[int, JournalEntry] = {}
+        self.steps = 0
 
     def segment(self) -> Completed | PendingReview:
         """Run one segment from what is stored."""
@@ -45,6 +49,8 @@ class EngineStub:
             self.gate,
             self.cancelled,
             restore_from=self.restore_from,
+            steps=self.steps,
+            recorded=lambda: list(self.journal.values()),
         )
         outcome = self.crew.run(job, self._keep)
         self.waiting = outcome if isinstance(outcome, PendingReview) else None
@@ -86,6 +92,13 @@ class EngineStub:
         self.seen.append(type(progress)(**_stored(asdict(progress))))
         if isinstance(progress, TaskDone):
             self.done.append(_stored(progress.task))
+            ended = progress.task["task_id"]
+            self.journal = {number: entry for number, entry in self.journal.items() if entry.task_id != ended}
+        if isinstance(progress, Step):
+            self.steps = max(self.steps, progress.number)
+            if progress.is_kept:
+                kept = {each.name: getattr(progress, each.name) for each in fields(JournalEntry)}
+                self.journal[progress.number] = JournalEntry(**kept)
 
 
 def _stored(value: Any) -> Any:

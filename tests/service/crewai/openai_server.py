@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -18,6 +19,8 @@ class OpenAI:
         self.answers = answers or {}
         self.first: list[str] = []  # the answers to the first chats
         self.tools: dict[str, dict[str, Any]] = {}
+        self.script: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # gives the message of each chat
+        self.refuses: Callable[[dict[str, Any]], bool] = lambda body: False  # with a 500
         self.asked: list[dict[str, Any]] = []
         self.usage: dict[str, int] | None = USAGE
         server = self
@@ -26,10 +29,9 @@ class OpenAI:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 server.asked.append({"path": self.path, **body})
-                said = json.dumps(
-                    server.embedded(body) if "embeddings" in self.path else server.completed(body)
-                ).encode()
-                self.send_response(200)
+                code, answer = server.answered(self.path, body)
+                said = json.dumps(answer).encode()
+                self.send_response(code)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(said)))
                 self.end_headers()
@@ -46,6 +48,11 @@ class OpenAI:
             "OPENAI_API_KEY": "for-tests-only",
         }
 
+    def answered(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if self.refuses(body):
+            return 500, {"error": {"message": "overloaded"}}
+        return 200, self.embedded(body) if "embeddings" in path else self.completed(body)
+
     def completed(self, body: dict[str, Any]) -> dict[str, Any]:
         choice = {"index": 0, "message": self._message(body), "finish_reason": "stop"}
         about = {"id": "a", "object": "chat.completion", "created": 0, "model": body.get("model", "m")}
@@ -53,6 +60,8 @@ class OpenAI:
 
     def _message(self, body: dict[str, Any]) -> dict[str, Any]:
         """Use each tool that `tools` names once, and answer then."""
+        if self.script:
+            return self.script(body)
         turns = body.get("messages", [{}])
         offered = {tool["function"]["name"] for tool in body.get("tools", ())}
         used = any(turn.get("role") == "tool" for turn in turns)

@@ -51,6 +51,16 @@ def test_s33_a_flow_that_asks_where_nobody_can_be_asked_fails_whatever_it_catche
         careful(play, "CarefulFlow", way).segment()
 
 
+@pytest.mark.parametrize("way", ["asks", "asks_with_a_timeout"])
+def test_s33_a_flow_that_asks_at_a_terminal_fails_whatever_it_catches(play: Player, way: str) -> None:
+    run = careful(play, "CarefulFlow", way)
+    with pytest.raises(
+        CrewFailed, match=r"The Flow asks a person at a terminal, .*; a method with @human_feedback asks"
+    ):
+        run.segment()
+    assert "fallback" not in run.calls() or way == "asks_with_a_timeout"
+
+
 @pytest.mark.parametrize("name", ["careful_tool", "careful_tool_beside"])
 def test_s33_a_crew_in_a_tool_fails_the_execution_whatever_the_tool_catches(play: Player, name: str) -> None:
     with pytest.raises(CrewFailed, match="asks a person"):

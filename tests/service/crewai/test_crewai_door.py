@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import Queue
 
 import pytest
 import requests
-from crew_client import Client, Serve, eventually
+from crew_client import Client, Command, Serve, eventually
 from engine_stub import CREWS, EngineStub
 
 from crew_service.crewai import load
 from crew_service.engine.crew import CrewFailed
 from crew_service.engine.drafts import draft_sha256
+from crew_service.http.places import EDITS
+from scripts.stack.waiting import PATIENCE
 
 Player = Callable[..., EngineStub]
 ANN, BOB = "a-token-of-ann", "a-token-of-bob"
+SECONDS = 15.0  # within which others are served, on a busy machine; a check takes up to sixty
 
 
 @pytest.mark.row("S32")
@@ -85,6 +92,41 @@ def until_asked(client: Client, execution: str, task: str) -> str:
 def edited(client: Client, execution: str, task: str, draft: str, text: str) -> requests.Response:
     edit = {"text": text, "output_sha256": draft_sha256(draft)}
     return client.resume(execution, task_id=task, edited_output=edit)
+
+
+@pytest.mark.row("S42")
+def test_s42_edits_that_wait_for_a_slow_guardrail_hold_up_nothing_else(
+    command: Callable[..., Command], tmp_path: Path
+) -> None:
+    users = ("--user-token", f"ann={ANN}", "--user-token", f"bob={BOB}")
+    service = command("--token", "a-token-of-all", *users, "--crew", f"{CREWS / 'samples.py'}:pondering")
+    ann, bob = service.client(ANN), service.client(BOB)
+    inputs = {"topic": "ducks", "log": str(tmp_path / "log")}
+    executions = [client.kickoff(inputs=inputs) for client in (ann, ann, bob)]
+    drafts = [until_asked(client, *of) for client, *of in zip((ann, ann, bob), executions, ["draft"] * 3, strict=True)]
+    answers: Queue[requests.Response] = Queue()
+
+    def edit() -> None:
+        with contextlib.suppress(requests.ConnectionError):  # once the service has stopped
+            answers.put(edited(service.client(ANN), executions[0], "draft", drafts[0], "edited"))
+
+    threads = [threading.Thread(target=edit) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    refused = [answers.get(timeout=PATIENCE) for _ in range(len(threads) - EDITS)]
+    assert {answer.status_code for answer in refused} == {429}
+    assert all(int(answer.headers["Retry-After"]) for answer in refused)
+    began = time.monotonic()
+    assert ann.get("/readyz").ok
+    assert ann.resume(executions[1], task_id="draft").ok
+    bob.kickoff(inputs=inputs)
+    assert edited(bob, executions[2], "draft", drafts[2], "mine").ok
+    assert time.monotonic() - began < SECONDS
+    began = time.monotonic()
+    service.stop()
+    assert time.monotonic() - began < 20.0
+    for thread in threads:
+        thread.join()
 
 
 @pytest.mark.parametrize("topic", ["../../outside", "/../../outside", "../reports/../outside"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from engine_stub import EngineStub
 
-from crew_service.engine.crew import CrewFailed, ReviewDecision, Round, TaskStarted, TokensUsed
+from crew_service.engine.crew import CrewFailed, ReviewDecision, Round, Step, TaskStarted, TokensUsed
 
 Player = Callable[..., EngineStub]
 
@@ -106,6 +106,7 @@ def test_an_execution_goes_on_from_its_last_finished_task(play: Player) -> None:
     crew = play("asynchronous")
     crew.segment()
     crew.done.pop()
+    crew.journal.clear()
     assert crew.segment().output == "joined v1"
     assert sorted(crew.calls()) == ["joined", "joined", "left", "right", "right"]
 
@@ -116,7 +117,12 @@ def test_the_task_at_work_is_reported_with_its_agent_and_inputs_filled_in(play: 
     assert crew.seen[0] == TaskStarted("outline", "Writer of ducks")
     used = {"total_tokens": 11, "prompt_tokens": 10, "completion_tokens": 1}
     by_task = {"outline": {"scribe": {**used, "cached_prompt_tokens": 0, "uncounted_calls": 0}}}
-    assert crew.seen[1:] == [TokensUsed(11, used, by_task)]
+    asked, told, answered = crew.seen[1:]
+    assert isinstance(asked, Step)
+    assert isinstance(answered, Step)
+    assert (asked.state, asked.agent, asked.usage) == ("running", "Writer of ducks", None)
+    assert told == TokensUsed(11, used, by_task), "what is recorded has been counted"
+    assert (answered.state, answered.number, answered.usage) == ("done", asked.number, by_task["outline"]["scribe"])
 
 
 def test_a_crew_that_changed_under_its_executions_is_a_clear_failure(play: Player) -> None:

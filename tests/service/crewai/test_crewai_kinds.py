@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,7 +103,9 @@ def test_steps_are_reported_and_the_users_callback_is_called_too(play: Player) -
 def test_a_crewbase_class_with_its_yaml_files_is_a_crew(play: Player) -> None:
     crew = play("Newsroom", "newsroom.py")
     assert crew.crew.inputs == ["log", "topic"]
-    assert crew.crew.tasks[1] == TaskInfo("check_task", "Checker", "Check it. Log: {log} .\n", human_input=True)
+    assert replace(crew.crew.tasks[1], digest="") == TaskInfo(
+        "check_task", "Checker", "Check it. Log: {log} .\n", human_input=True
+    )
     assert crew.segment().output == "check_task v1"
     assert crew.approve().output == "print_task v1"
 

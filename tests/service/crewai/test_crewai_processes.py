@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -11,6 +13,8 @@ from crew_client import eventually
 from engine_stub import EngineStub, alive
 
 from crew_service.crewai.channel import Channel
+from crew_service.crewai.process_pool import ProcessPool
+from crew_service.engine import machine
 from crew_service.engine.crew import Cancelled, Completed, CrewFailed, PendingReview
 from scripts.stack.waiting import FACTOR
 
@@ -52,6 +56,32 @@ def test_crews_go_on_when_the_process_that_they_are_forked_from_is_killed(play: 
     assert unruly(play, "well").segment().output.startswith("done well")
 
 
+def test_a_parent_process_that_is_killed_again_and_again_is_trouble_of_the_machine() -> None:
+    pool, over = ProcessPool(), threading.Event()
+    with pool.worker():
+        pass
+
+    def kill() -> None:
+        while not over.wait(0.02):
+            if pool._process and pool._process.poll() is None:
+                pool._process.kill()
+
+    assert pool._process
+    pool._process.kill()
+    pool._process.wait()
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        with pytest.raises(OSError, match="was killed") as caught, pool.worker():
+            pass
+    finally:
+        over.set()
+        killer.join()
+    assert machine.is_trouble(caught.value)
+    with pool.worker() as worker:
+        worker.end()
+
+
 @pytest.mark.row("S16")
 def test_s16_the_threads_of_a_finished_crew_are_waited_for_and_its_processes_are_ended(play: Player) -> None:
     crew = unruly(play, "leave_all_behind")
@@ -79,6 +109,39 @@ def test_s16_a_process_that_does_not_end_after_its_outcome_is_ended(play: Player
     crew = unruly(play, "stop_at_the_end")
     assert isinstance(crew.segment(), Completed)
     eventually(lambda: not any(map(alive, pids(crew))), "the end of the process")
+
+
+@pytest.mark.row("S38")
+@pytest.mark.parametrize("lacks", ["files", "threads"])
+def test_s38_what_the_service_lacks_for_a_crew_is_no_failure_of_the_crew(
+    play: Player, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    crew = unruly(play, "well")
+
+    def refuse_file() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    def refuse_thread(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    if lacks == "files":
+        monkeypatch.setattr(socket, "socketpair", refuse_file)
+    else:
+        monkeypatch.setattr(threading.Thread, "start", refuse_thread)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        with pytest.raises((OSError, RuntimeError)) as raised:
+            crew.segment()
+        assert machine.is_trouble(raised.value)
+    assert len(os.listdir("/proc/self/fd")) < before + 20
+    monkeypatch.undo()
+    assert isinstance(crew.segment(), Completed)
+
+
+@pytest.mark.row("S38")
+def test_s38_a_crews_own_limits_are_its_own(play: Player) -> None:
+    with pytest.raises(CrewFailed, match="Errno 24"):
+        unruly(play, "use_all_files").segment()
 
 
 CLOSE = ["close_descriptors", "close_all_descriptors", "replace_descriptors", "close_descriptors_and_wait"]

@@ -23,8 +23,9 @@ MODEL_KEY = "sk-a-key-of-a-model"
 class Service:
     """The service of one crew or several, which can be killed and started again on its database."""
 
-    def __init__(self, start: Start, *crews: str) -> None:
+    def __init__(self, start: Start, *crews: str, fresh: bool = False) -> None:
         self._start = start
+        self._fresh = fresh
         self._crews = [part for crew in crews for part in ("--crew", crew)]
         self.begin()
 
@@ -34,7 +35,7 @@ class Service:
         keys = {"CREW_SERVICE_TOKEN": TOKEN, "CREW_SERVICE_DB": "crew-service.db", **names}
         environment = {**keys, "PYTHONPATH": os.pathsep.join(filter(None, places)), "OF_A_MODEL_API_KEY": MODEL_KEY}
         options = ("--workers", "9", "--user-token", "bob=a-token-of-bob")
-        self.command = self._start(*self._crews, *options, environment=environment)
+        self.command = self._start(*self._crews, *options, environment=environment, fresh=self._fresh)
 
     def restart(self) -> None:
         self.command.kill()
@@ -110,7 +111,7 @@ def test_an_edit_that_is_no_object_is_refused_while_a_task_with_a_model_still_wa
         return service.client.post("/resume", {**decision, "edited_output": edit})
 
     refused = edited("There you are.")
-    assert (refused.status_code, "is no JSON object" in refused.json()["detail"]) == (400, True), refused.text
+    assert (refused.status_code, "must be a JSON object" in refused.json()["detail"]) == (400, True), refused.text
     assert service.status(execution)["status"] == "pending"
     assert edited('```json\n{"x": 3, "why": "mine"}\n```').ok
     service.reached(execution, "completed")
@@ -181,17 +182,18 @@ def hidden_processes(service: Served, log: Path) -> Iterator[None]:
 
 
 @pytest.mark.row("S7", "S39")
-def test_s7_crews_that_fail_leave_hang_or_flood_end_as_errors_and_harm_no_other(
-    served: Callable[[str], Served], tmp_path: Path
-) -> None:
-    service = served("unruly:unruly")
+def test_s7_crews_that_fail_leave_hang_or_flood_end_as_errors_and_harm_no_other(command: Start, tmp_path: Path) -> None:
+    service = Served(Service(command, "unruly:unruly", fresh=True))  # one of its crews looks into /proc
     topics = ["hang", "fail", "leave", "leave_politely", "die", "flood", "ask_the_terminal", "well", "spy"]
     running = {topic: service.kickoff(topic=topic, log=str(tmp_path / topic)) for topic in topics}
     ended = {topic: service.reached(running[topic], "completed", "error") for topic in topics[1:]}
     errors = {topic: status["error"] for topic, status in ended.items() if "error" in status}
     assert errors.pop("fail") == "ValueError: bad input"
     assert errors.pop("leave") == "The crew's process exited with code 7 before the crew was done."
-    assert errors.pop("die") == "The crew's process was killed by signal 9 before the crew was done."
+    killed = "The crew's process was killed by signal 9 before the crew was done."
+    assert errors.pop("die") == f"{killed} It was started again 3 times and came no further."
+    died = service.command.log.read_text().count(f"{killed} It starts again.")
+    assert died == 3
     assert errors.pop("leave_politely") == "SystemExit: good bye"
     assert errors.pop("ask_the_terminal").startswith("EOFError")
     assert errors == {}
@@ -217,6 +219,34 @@ def test_s7_crews_that_fail_leave_hang_or_flood_end_as_errors_and_harm_no_other(
     assert len(pids) == 2, "the crew's process and its child"
     eventually(lambda: not any(map(alive, pids)), "the end of the stopped crew")
     assert service.status(running["hang"])["status"] == "error"
+
+
+@pytest.mark.row("S41")
+def test_s41_the_keys_of_a_crew_are_masked_in_what_it_fails_with_and_in_the_logs(
+    command: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text((CREWS / "unruly.py").read_text())
+    service = Served(Service(command, "own.py:unruly"))
+    execution = service.kickoff(topic="fail_with_the_key", log=str(tmp_path / "log"))
+    assert service.reached(execution, "error")["error"] == 'ValueError: {"error": "no such key: ***"}'
+    assert 'ValueError: {"error": "no such key: ***"}' in service.printed(execution)
+    (tmp_path / "own.py").write_text(FAILS_WITH_KEYS)
+    execution = service.kickoff(topic="well", log=str(tmp_path / "log"))
+    assert service.reached(execution, "error")["error"] == "RuntimeError: *** and ***"
+    assert service.printed(execution) == "*** is known\n"
+    keys = {"OF_A_MODEL_API_KEY": MODEL_KEY}
+    refused = service.command.refused(tmp_path, "--crew", "own.py:unruly", environment=keys)
+    assert "cannot be loaded: RuntimeError: *** and ***" in refused.stderr
+    for hidden in ("of-a-model", "of-a-crew"):
+        assert hidden not in service.log() + refused.stderr
+
+
+FAILS_WITH_KEYS = """
+import os
+print("\\0".join(os.environ["OF_A_MODEL_API_KEY"]), "is known")
+os.environ["OWN_API_KEY"] = "sk-a-key-" + "of-a-crew"
+raise RuntimeError(f"{os.environ['OF_A_MODEL_API_KEY']} and {os.environ['OWN_API_KEY']}")
+"""
 
 
 def test_why_a_crew_cannot_be_loaded_any_more_stands_in_the_log_of_the_service(command: Start, tmp_path: Path) -> None:

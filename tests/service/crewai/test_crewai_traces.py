@@ -107,6 +107,19 @@ def test_a_failure_is_told_by_its_kind_alone(
     assert not any(SECRET.encode() in body for body in collector.raw)
 
 
+@pytest.mark.row("S41")
+def test_s41_the_text_of_an_exception_is_sent_without_secrets_where_content_is_asked_for(
+    begin: Callable[..., tuple[Command, Client]], collector: Collector
+) -> None:
+    content = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true"}
+    _, client = begin("of_a_provider:refused_by_a_callback", REFUSING_KEY="not this", **content)
+    execution = kicked_off(client)
+    assert client.until(execution, "error")["error"].startswith("ValueError: ***: All that there is")
+    eventually(lambda: any(b"***: All that there is" in body for body in collector.raw), "the text of the exception")
+    eventually(lambda: collector.named("execute crew"), "the spans of the crew")
+    assert not any(b"not this" in body for body in collector.raw)
+
+
 @pytest.mark.long
 def test_a_flow_stays_in_the_trace_of_its_kickoff(
     begin: Callable[..., tuple[Command, Client]], collector: Collector

@@ -99,7 +99,11 @@ def test_f6_f7_flows_wait_on_through_kill_9_at_each_gate_and_go_on_after_the_ans
 
 
 def two_gates(service: ServedFlow) -> Iterator[None]:
-    assert service.client.get("/inputs").json() == {"inputs": ["log", "parts", "round", "topic"], "required": []}
+    assert service.client.get("/inputs").json() == {
+        "inputs": ["log", "parts", "round", "topic"],
+        "required": [],
+        "continues": True,
+    }
     flow = service.kickoff(topic="ducks")
     asked = {"status": "pending", "task_id": "draft", "question": "May this go out?", "outcomes": OFFERED}
 

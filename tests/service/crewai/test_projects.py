@@ -65,8 +65,9 @@ def test_a_scenario_and_a_crew_are_distinguished_by_their_content(tmp_path: Path
 @pytest.mark.parametrize(
     ("settings", "files", "reason"),
     [
-        ('[tool.crewai]\ntype = "flow"\n', {}, "type 'flow', and of what would do"),
+        ('[tool.crewai]\ntype = "flow"\n', {}, "type 'flow', and no module main.py"),
         ('[tool.crewai]\ntype = "tool"\n', {}, "type 'tool'; crew or flow would do"),
+        ('[tool.crewai]\ntype = "agent"\n', {"agent_dot_jsonc": "{}"}, "an agent of its own; give it a task in a crew"),
         ('[tool.crewai]\ntype = "crew"\ndefinition = "gone.jsonc"\n', {}, "'gone.jsonc', which is no file"),
         ("[project]\nname = 'other'\n", {"notes_dot_txt": ""}, "the folder has notes.txt, pyproject.toml"),
         (

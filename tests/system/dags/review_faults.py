@@ -41,7 +41,7 @@ class LostWhileAsking(CrewReviewOperator):
 
     def execute(self, context: Any) -> Any:
         if context["ti"].try_number == 1:
-            QuestionRecord.asked = lambda *_, **__: os._exit(9)  # type: ignore[method-assign]
+            QuestionRecord.mark_asked = lambda *_, **__: os._exit(9)  # type: ignore[method-assign]
         return super().execute(context)
 
 

@@ -25,7 +25,7 @@ def test_a_person_revises_and_approves_in_the_browser(airflow: AirflowStack) -> 
         run.wait_for_review()
         open_review(page, airflow, run, "Review write (round 2 of 3)")
         expect(page.get_by_text("Draft 2 on tea, after:").last).to_contain_text("<b>sources</b>")
-        expect(page.get_by_text("Asked for in round 1")).to_be_visible()
+        expect(page.get_by_text("Requested in round 1")).to_be_visible()
         expect(page.get_by_text("Draft 1 on tea.", exact=True)).to_have_count(0)
         assert beyond == []
         page.get_by_role("button", name="approve").click()

@@ -73,7 +73,7 @@ def test_a13_an_answer_that_is_given_between_two_tries_is_taken_by_the_next_one(
         if given[name].ok:
             answered_at = datetime.fromisoformat(given[name].json()["responded_at"])
             assert datetime.fromisoformat(review["decided_at"]) == answered_at
-        assert runs[name].task("review")["try_number"] == 2
+        assert runs[name].task("review")["try_number"] >= 2  # a busy machine may lose one more
 
 
 @pytest.mark.row("A13", "A26")
@@ -88,8 +88,10 @@ def test_a13_a26_an_answer_whose_task_was_killed_is_used_by_the_next_try_and_nob
     review = run.xcom("review")
     assert (review["is_approve"], review["human_feedback"]) == (False, "Shorter.")
     assert review["reviewer"]["id"] == stack.api.user
-    assert run.task("review")["try_number"] == 2
-    assert run.log("review", 2).count("Pausing task as AWAITING_INPUT") == 0
+    tries = run.task("review")["try_number"]
+    assert tries >= 2  # a busy machine may lose one more
+    for later in range(2, tries + 1):
+        assert run.log("review", later).count("Pausing task as AWAITING_INPUT") == 0
 
 
 @pytest.mark.row("A26")
@@ -161,7 +163,7 @@ def test_a13_the_next_form_says_whose_answer_was_not_taken_and_why(
         return detail["body"] if not detail["response_received"] else None
 
     body = wait_until(next_body, "the next question")
-    said = f"The last answer by `{stack.api.user}` was not accepted because its fields are `feedback` and the form has"
+    said = f"The last answer by `{stack.api.user}` was not accepted because its fields are `feedback`, but the form has"
     assert body.startswith(f"**{said} `human_feedback`.**\n\n")
     assert body.endswith(asked["body"])
     decide(run, asked, "revise", "Shorter.")

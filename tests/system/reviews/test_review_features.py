@@ -94,7 +94,7 @@ def answer(api: AirflowApi, run: DagRun, option: str) -> Any:
 def test_somebody_of_a_later_step_may_answer_once_it_has_come(stack: AirflowStack) -> None:
     run = stack.api.trigger("review_escalation")
     asked = question_in(run, "review")
-    wait_until(lambda: "step 1 of the escalation; admin may answer too" in run.log("review"), "the step")
+    wait_until(lambda: "step 1 of the escalation; admin may now answer too" in run.log("review"), "the step")
     again = question_in(run, "review")
     stack.wait_until_put_away(run, "review", 2)
     assert (again["body"], again["created_at"]) == (asked["body"], asked["created_at"])
@@ -127,7 +127,7 @@ def test_two_approvers_and_the_first_one_twice(stack: AirflowStack, rita: Airflo
         wait_until(lambda: run.task("review")["state"] != PARKED, "the task to go on")
     run.wait_for("success")
     assert [each["reviewer"]["id"] for each in run.xcom("review")["approvals"]] == ["admin", "rita"]
-    assert "`admin` has approved already" in run.log("review")
+    assert "`admin` has already approved" in run.log("review")
 
 
 def test_of_two_approvers_one_revises(stack: AirflowStack, rita: AirflowApi) -> None:

@@ -19,7 +19,7 @@ def test_the_deputy_answers_the_second_round_with_an_edited_draft_once_rita_is_s
 
     second = run.wait_for_review()
     assert "this is the last round" in second["body"]
-    silent = "step 1 of the escalation; admin may answer too"
+    silent = "step 1 of the escalation; admin may now answer too"
     wait_until(lambda: silent in run.log("note.round_2.review"), "the escalation")
     run.answer(run.wait_for_review(), "approve", human_feedback="", edited_draft=EDITED)
 

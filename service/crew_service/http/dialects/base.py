@@ -1,4 +1,4 @@
-"""What both dialects share: reading a body in either spelling, and refusing it in the shape of the dialect."""
+"""What both dialects share: reading a body in either spelling, and errors in the dialect's shape."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from crew_service.engine.usage import Usage
 from crew_service.http.dialects.request_models import EditedOutputBody, KickoffBody, Record, WebhookUrls
 from crew_service.storage.states import State
 
-ONCE = {422: "The Idempotency-Key was used before, with another body."}
+ONCE = {422: "The Idempotency-Key was already used with a different body."}
 
-USED = ("usage", "tokens", "model_usage")  # columns of what a status reports beside its body
+USED = ("usage", "tokens", "model_usage", "earlier_usage")  # columns for what a status reports besides its body
 WITH_AUTHENTICATION = ("humanInputWebhook", "webhooks")
 LONGEST_REASON = 300  # characters of a reason, which may repeat what the caller sent
 
@@ -30,16 +30,16 @@ Body = TypeVar("Body", bound=Record)
 class Dialect(ABC):
     name: ClassVar[str]
     fresh_ids: ClassVar[bool]  # a new task_id whenever a person is asked, a new kickoff_id at every resume
-    queue_delay: ClassVar[float]  # seconds that an execution is queued at least
+    queue_delay: ClassVar[float]  # minimum seconds that an execution is queued
     bad_request: ClassVar[int]  # the code of a request that cannot be read
     resume_body: ClassVar[type[WebhookUrls]]
     flow_resume_body: ClassVar[type[WebhookUrls]]
-    columns: ClassVar[tuple[str, ...]]  # of an execution, that its status needs
+    columns: ClassVar[tuple[str, ...]]  # columns of an execution that its status needs
     refusals: ClassVar[dict[type[Refused], tuple[int, str]]]
-    # for the documentation: the shapes of the answers, and the refusals that only this dialect knows
+    # for the documentation: the shapes of responses, and errors specific to this dialect
     status_answer: ClassVar[Any]
     resume_answer: ClassVar[type[BaseModel]]
-    problem: ClassVar[type[BaseModel]]  # of a 422
+    problem: ClassVar[type[BaseModel]]  # model of a 422
     status_problems: ClassVar[dict[int, str]]
     resume_problems: ClassVar[dict[int, str]]
 
@@ -50,10 +50,19 @@ class Dialect(ABC):
             raise HTTPException(422, f"Missing inputs: {', '.join(missing)}")
         if crew.kind == "flow" and STATE_ID in asked.inputs:
             raise HTTPException(self.bad_request, STATE_ID_REFUSED)
+        if asked.continueFrom and asked.restoreFromStateId:
+            raise HTTPException(400, "continueFrom and restoreFromStateId exclude each other.")
         if asked.restoreFromStateId and crew.kind != "flow":
-            raise HTTPException(self.bad_request, "restoreFromStateId is for Flows, and this is a crew.")
+            raise HTTPException(self.bad_request, "restoreFromStateId is for Flows, but this is a crew.")
         own = asked.limits.model_dump(exclude_none=True) if asked.limits else {}
-        return Start(asked.inputs, asked.meta, asked.addresses(), limits=own, restore_from=asked.restoreFromStateId)
+        return Start(
+            asked.inputs,
+            asked.meta,
+            asked.addresses(),
+            limits=own,
+            restore_from=asked.restoreFromStateId,
+            continue_from=asked.continueFrom,
+        )
 
     def read(self, model: type[Body], body: dict[str, Any], context: dict[str, Any] | None = None) -> Body:
         try:
@@ -63,11 +72,11 @@ class Dialect(ABC):
 
     @abstractmethod
     def malformed(self, message: str) -> HTTPException:
-        """Return the answer to a body that is not a JSON object."""
+        """Return the response to a body that is not a JSON object."""
 
     @abstractmethod
     def refuse(self, error: ValidationError) -> HTTPException:
-        """Return the answer to fields of a wrong type."""
+        """Return the response to fields of a wrong type."""
 
     @abstractmethod
     def decision(self, body: dict[str, Any], crew: Crew) -> Decision: ...
@@ -81,14 +90,14 @@ class Dialect(ABC):
 
     @abstractmethod
     def status(self, row: Row[Any], crew: Crew, used: Usage | None) -> dict[str, Any]:
-        """Return the body of a status; `used` stands in it where the dialect has a place for it."""
+        """Return the body of a status; it includes `used` if the dialect has a place for it."""
 
     @abstractmethod
     def word(self, state: State) -> str: ...
 
 
 def _folded(body: dict[str, Any], model: type[Record]) -> dict[str, Any]:
-    """Fold both spellings of each field into the model's own, which wins where both are given; null means absent."""
+    """Fold both spellings of each field into the model's own, which wins if both are given; null means absent."""
     given = {name: value for name, value in body.items() if value is not None}
     known = set(model.model_fields)
     folded = {name: value for name, value in given.items() if name in known}

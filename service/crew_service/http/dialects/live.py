@@ -1,4 +1,4 @@
-"""The shapes of live deployments (docs/api.md). Unlike there, a bad body never leads to a 500."""
+"""The shapes of live deployments (docs/api.md). Unlike there, a bad body never causes a 500."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from sqlalchemy.engine import Row
 
 from crew_service.engine.approval import reads_like_approval
+from crew_service.engine.continuing import CannotContinue
 from crew_service.engine.crew import Crew
 from crew_service.engine.decisions import AlreadyOver, BadAnswer, Decision, NotWaiting, UnknownExecution, UnknownTask
 from crew_service.engine.usage import Usage
@@ -47,6 +48,7 @@ class LiveDialect(Dialect):
         UnknownExecution: (404, "Execution not found"),
         UnknownTask: (404, "Task not found"),
         NotWaiting: (400, "The execution does not wait for feedback with this task id"),
+        CannotContinue: (422, "{reason}"),
         AlreadyOver: (400, "Cannot stop execution. Current state: {state}"),
         BadAnswer: (422, "{reason}"),
     }
@@ -69,7 +71,7 @@ class LiveDialect(Dialect):
         )
 
     def decision(self, body: dict[str, Any], crew: Crew) -> Decision:
-        """Live deployments decide by the text alone; the text of a Flow's person means what the Flow reads in it."""
+        """Live deployments decide by the text alone; for a Flow, the Flow interprets the text."""
         said = self.read(LiveResumeBody, body)
         feedback = said.humanFeedback or ""
         approves = None if crew.kind == "flow" else reads_like_approval(feedback)

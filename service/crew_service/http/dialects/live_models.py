@@ -63,10 +63,10 @@ class LiveStatus(BaseModel):
         },
     )
     state: Literal["PENDING", "STARTED", "RUNNING", "SUCCESS", "FAILED", "REVOKED", "PAUSED", "NOT FOUND"]
-    flow_id: str | None = Field(None, description="With `PAUSED`: what `POST /resume_feedback` takes.")
+    flow_id: str | None = Field(None, description="With `PAUSED`: the id for `POST /resume_feedback`.")
     status: str | None = Field(description="A sentence for people; the error of a failed execution.")
     result: str | None
-    result_json: dict[str, Any] | None = Field(description="The result, where it is a JSON object.")
+    result_json: dict[str, Any] | None = Field(description="The result, if it is a JSON object.")
     progress: LiveProgress | None
     last_executed_task: LastTask | None
     last_step: LastStep | None

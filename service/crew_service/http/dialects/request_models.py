@@ -90,7 +90,7 @@ def _or_no_events(schema: dict[str, Any]) -> None:
 
 
 def _asked_for(value: Any) -> Any:
-    """Take a stream of no events as none."""
+    """Treat a stream without events as none."""
     return None if value == {"events": []} else value
 
 
@@ -99,7 +99,7 @@ def _or_nothing(schema: dict[str, Any]) -> None:
 
 
 class HumanInputWebhookModel(Record):
-    """The address that asks for a person, and the credential to send there."""
+    """The address to notify when a person must decide, and its credential."""
 
     url: Url
     authentication: BearerAuthentication | BasicAuthentication | None = Field(
@@ -111,12 +111,12 @@ class HumanInputWebhookModel(Record):
 
 
 class EventsWebhookModel(Record):
-    """Where to stream events to, as `{"events": [{"id", "execution_id", "timestamp", "type", "data"}]}`."""
+    """Where to stream events, as `{"events": [{"id", "execution_id", "timestamp", "type", "data"}]}`."""
 
     events: list[Text] | None = Field(None, description="Types of events; none: all of them.")
     url: Url
     realtime: Annotated[bool, Field(strict=True)] | None = Field(
-        None, description="`false`: gathered up to the end of a task, instead of each at once."
+        None, description="`false`: collected until the end of a task instead of sent one by one."
     )
     authentication: BearerAuthentication | None = Field(
         None, description="Absent or empty: no Authorization header is sent.", json_schema_extra=_or_nothing
@@ -124,12 +124,12 @@ class EventsWebhookModel(Record):
 
 
 class WebhookUrls(Record):
-    """Addresses to notify. They last until the execution next waits for a person; a resume gives them again."""
+    """Addresses to notify. Valid until the execution next waits for a person; a resume must send them again."""
 
     taskWebhookUrl: Url | None = Field(None, description="Notified of every finished task.")
     stepWebhookUrl: Url | None = Field(None, description="Notified of every step of an agent.")
     crewWebhookUrl: Url | None = Field(None, description="Notified once, when the crew has succeeded.")
-    humanInputWebhook: HumanInputWebhookModel | None = Field(None, description="Notified when a person has to decide.")
+    humanInputWebhook: HumanInputWebhookModel | None = Field(None, description="Notified when a person must decide.")
     humanInputWebhookUrl: Url | None = Field(
         None, description="The same, without authentication. `humanInputWebhook` wins."
     )
@@ -139,7 +139,7 @@ class WebhookUrls(Record):
     )
 
     def addresses(self) -> dict[str, Any]:
-        """Return them as they are stored: {kind: {url, authentication}}."""
+        """Return them in stored form: {kind: {url, authentication}}."""
         urls = {"task": self.taskWebhookUrl, "step": self.stepWebhookUrl, "crew": self.crewWebhookUrl}
         hooks: dict[str, Any] = {kind: {"url": url} for kind, url in urls.items() if url}
         if self.humanInputWebhook:
@@ -152,16 +152,16 @@ class WebhookUrls(Record):
 
 
 class KickoffLimits(Record):
-    """What this execution may cost; null or absent: as much as the service allows."""
+    """Limits of this execution; null or absent: as much as the service allows."""
 
     max_seconds: float | None = Field(
         None,
         strict=True,
         gt=0,
         allow_inf_nan=False,
-        description="Of work, without the time waited for a person.",
+        description="Run time, without waiting for a person.",
     )
-    max_tokens: int | None = Field(None, strict=True, gt=0, description="Of language models.")
+    max_tokens: int | None = Field(None, strict=True, gt=0, description="Tokens of language models.")
 
     @field_validator("max_seconds", "max_tokens")
     @classmethod
@@ -173,13 +173,18 @@ class KickoffLimits(Record):
 
 
 class KickoffBody(WebhookUrls):
-    """What a crew starts with, and the addresses to notify."""
+    """The inputs of a crew, and the addresses to notify."""
 
     inputs: dict[str, Any] = Field(default_factory=dict, description="Values for the names of `GET /inputs`.")
     meta: dict[str, Any] | None = Field(None, description="Any object; returned in every webhook.")
     restoreFromStateId: StateId | None = Field(
         None,
-        description="Of a Flow with @persist: the id of the execution, or of the state, whose state it starts from.",
+        description="For a Flow with @persist: the id of the execution or state to start from.",
+    )
+    continueFrom: Annotated[Name, Field(min_length=1)] | None = Field(
+        None,
+        description="The id of an execution that ended as an error, with the same inputs: the new one goes on from the "
+        "task that failed.",
     )
     limits: KickoffLimits | None = Field(None, description="An execution that exceeds them ends as an error.")
 
@@ -188,17 +193,17 @@ Sha256 = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]
 
 
 class EditedOutputBody(Record):
-    """A text to go on with instead of the draft that waits."""
+    """A text that replaces the waiting draft."""
 
     text: Annotated[str, Field(strict=True, min_length=1)]
     output_sha256: Sha256 = Field(
-        description="Of the draft that was edited: the SHA-256 of its UTF-8 text, with NUL and half surrogates "
-        "replaced by U+FFFD. Of a JSON object, that of its JSON with sorted keys and no spaces is taken too.",
+        description="Hash of the original draft: the SHA-256 of its UTF-8 text, with NUL and unpaired surrogates "
+        "replaced by U+FFFD. For a JSON object, the hash of its JSON with sorted keys and no spaces is accepted too.",
     )
 
 
 class ResumeBody(WebhookUrls):
-    """A person's decision on the task that waits."""
+    """A person's decision on the waiting task."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -217,10 +222,10 @@ class ResumeBody(WebhookUrls):
     human_feedback: Text
     is_approve: bool = Field(strict=True, description="true continues; false runs the task again.")
     edited_output: EditedOutputBody | None = Field(
-        None, description="Beyond the specification: becomes the task's output, with an approval of that draft only."
+        None, description="Beyond the specification: becomes the task's output; only with an approval of that draft."
     )
     output_sha256: Sha256 | None = Field(
-        None, description="Beyond the specification: the hash of the draft that is answered; any other is not."
+        None, description="Beyond the specification: the hash of the answered draft; a different draft is not answered."
     )
 
 
@@ -232,13 +237,15 @@ class FlowResumeBody(WebhookUrls):
     )
     execution_id: Text = Field(description="The id that the kickoff returned.")
     task_id: Text = Field(description="The method that asks.")
-    outcome: Text | None = Field(None, description="One of the `outcomes` of the status; no model is asked for it.")
-    human_feedback: Text = Field("", description="Goes to the Flow as it is; without an outcome its model reads it.")
+    outcome: Text | None = Field(None, description="One of the `outcomes` of the status; then no model is called.")
+    human_feedback: Text = Field(
+        "", description="Passed to the Flow unchanged; without an outcome, its model reads it."
+    )
     is_approve: bool | None = Field(
-        None, strict=True, description="Chooses the outcome, where only one can be meant; `outcome` wins."
+        None, strict=True, description="Chooses the outcome if only one can be meant; `outcome` wins."
     )
     output_sha256: Sha256 | None = Field(
-        None, description="Beyond the specification: the hash of the draft that is answered; any other is not."
+        None, description="Beyond the specification: the hash of the answered draft; a different draft is not answered."
     )
 
 
@@ -246,20 +253,20 @@ class FlowAnswerBody(Record):
     """The answer to a flow webhook."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"feedback": "publish", "source": "airflow"}]})
-    feedback: Text = Field("", description="An outcome, or a text that the Flow or its model reads.")
-    outcome: Text | None = Field(None, description="The chosen outcome, where feedback holds another text.")
-    source: Annotated[Name, Field(max_length=100)] | None = Field(None, description="Who sends it.")
+    feedback: Text = Field("", description="An outcome, or text for the Flow or its model.")
+    outcome: Text | None = Field(None, description="The chosen outcome, if feedback contains other text.")
+    source: Annotated[Name, Field(max_length=100)] | None = Field(None, description="Who sends the answer.")
 
 
 class ResumeFeedbackBody(FlowAnswerBody):
-    """The answer to the question that a Flow asks now."""
+    """The answer to a Flow's current question."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"flow_id": ID, "feedback": "publish"}]})
     flow_id: Text = Field(description="From the status or from the flow webhook.")
 
 
 class LiveResumeBody(WebhookUrls):
-    """A person's decision on the task that waits. The text alone decides; an approval flag is ignored."""
+    """A person's decision on the waiting task. The text alone decides; an approval flag is ignored."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"executionId": ID, "taskId": ID, "humanFeedback": "Approved."}]}
@@ -271,4 +278,4 @@ class LiveResumeBody(WebhookUrls):
     humanFeedback: Text | None = Field(
         None, description="`Approved.` and the like continue; any other text runs the task again."
     )
-    outcome: Text | None = Field(None, description="Of a Flow: the chosen outcome, one of those that it offers.")
+    outcome: Text | None = Field(None, description="For a Flow: the chosen outcome.")

@@ -37,14 +37,15 @@ class FieldProblems(BaseModel):
 
 
 class Inputs(BaseModel):
-    model_config = shown({"inputs": ["topic"], "required": ["topic"]})
-    inputs: list[str] = Field(description="Names of the inputs that a kickoff may give.")
-    required: list[str] = Field(description="Those that it has to give; of a Flow often none.")
+    model_config = shown({"inputs": ["topic"], "required": ["topic"], "continues": True})
+    inputs: list[str] = Field(description="Names of the inputs that a kickoff may send.")
+    required: list[str] = Field(description="Inputs that it must send; often none for a Flow.")
+    continues: bool = Field(description="Whether a kickoff may continue an execution that ended with an error.")
 
 
 class KickedOff(BaseModel):
     model_config = shown({"kickoff_id": ID})
-    kickoff_id: str = Field(description="What to poll.")
+    kickoff_id: str = Field(description="The id to poll.")
 
 
 class ResumedModel(BaseModel):
@@ -65,7 +66,7 @@ class AnsweredRequest(BaseModel):
 
 
 class Accepted(BaseModel):
-    """The Flow goes on."""
+    """The Flow continues."""
 
     model_config = shown(
         {
@@ -113,7 +114,7 @@ class ResultModel(BaseModel):
 
 
 class Running(BaseModel):
-    """In progress, or queued: then the first task with 0 completed."""
+    """In progress, or queued: then shows the first task with 0 completed."""
 
     model_config = shown(
         {
@@ -128,7 +129,7 @@ class Running(BaseModel):
 
 
 class Pending(BaseModel):
-    """A person has to decide: `POST /resume` with this task id."""
+    """A person must decide: `POST /resume` with this task id."""
 
     model_config = shown(
         {
@@ -144,10 +145,8 @@ class Pending(BaseModel):
     task_id: str
     task_output: str = Field(description="The text to review.")
     progress: ProgressModel
-    question: str | None = Field(None, description="Of a Flow: what its author asks.")
-    outcomes: list[str] | None = Field(
-        None, description="Of a Flow: what may be chosen; empty where a text is asked for."
-    )
+    question: str | None = Field(None, description="For a Flow: its author's question.")
+    outcomes: list[str] | None = Field(None, description="For a Flow: the choices; empty if it asks for text.")
 
 
 class CompletedStatus(BaseModel):
@@ -170,7 +169,7 @@ class CompletedStatus(BaseModel):
     )
     status: Literal["completed"]
     result: ResultModel
-    execution_time: float = Field(description="Seconds of work, without the time waited for a person.")
+    execution_time: float = Field(description="Seconds of run time, without waiting for a person.")
 
 
 class Failed(BaseModel):
@@ -183,13 +182,15 @@ class Failed(BaseModel):
 
 
 class Listed(BaseModel):
-    """One execution of a list, in the words of the specification in both dialects; its status has the result."""
+    """One execution in a list, with the specification's words in both dialects; its status has the result."""
 
-    kickoff_id: str = Field(description="What to poll.")
-    execution_id: str = Field(description="What a resume names; differs after a resume in the live dialect.")
+    kickoff_id: str = Field(description="The id to poll.")
+    execution_id: str = Field(
+        description="The id for a resume; differs from `kickoff_id` after a resume in the live dialect."
+    )
     status: Literal["running", "pending", "completed", "error"]
     current_task: str | None = Field(description="The task in progress.")
-    task_id: str | None = Field(description="With `pending`: the task that a resume decides on.")
+    task_id: str | None = Field(description="With `pending`: the task to decide on.")
     progress: ProgressModel
     execution_time: float = Field(description="Seconds of work so far.")
     error: str | None
@@ -221,6 +222,55 @@ class Listing(BaseModel):
     executions: list[Listed]
 
 
+class StepDetails(BaseModel):
+    """A model or tool call; none without a journal."""
+
+    number: int = Field(description="Counts from 1 in each execution.")
+    kind: Literal["model", "tool"]
+    name: str = Field(description="Name of the tool, as the model knows it, or of the model.")
+    agent: str = Field(description="The role of the agent.")
+    state: Literal["running", "done", "failed", "unknown"] = Field(
+        description="`unknown`: its process ended before it did, or it may run only once and failed."
+    )
+    started_at: str
+    seconds: float | None = Field(description="null until it ends.")
+    usage: dict[str, Any] | None = Field(description="Usage of a model, if known.")
+    arguments: str | None = Field(
+        description="The first 2,048 bytes of JSON text, without secrets; for a model, the newest message."
+    )
+    result: str | None = Field(description="The same; for a failed step, the error.")
+    from_journal: bool = Field(description="Whether its result was reused when its task restarted.")
+    cut: bool = Field(description="`arguments` or `result` is longer.")
+
+
+class ListedStep(StepDetails):
+    task_id: str = Field(description="Empty outside any task.")
+
+
+A_STEP = {
+    "number": 2,
+    "kind": "tool",
+    "name": "search_web",
+    "agent": "Writer",
+    "state": "done",
+    "started_at": "2026-11-20T12:00:01+00:00",
+    "seconds": 0.412,
+    "usage": None,
+    "arguments": '{"query": "AI"}',
+    "result": '"Three articles on AI"',
+    "from_journal": False,
+    "cut": False,
+}
+
+
+class Steps(BaseModel):
+    """All steps of an execution, one page at a time."""
+
+    model_config = shown({"steps": [{"task_id": "draft_task", **A_STEP}], "next": 2})
+    steps: list[ListedStep]
+    next: int | None = Field(description="`after` of the next page; null if there is none.")
+
+
 class TaskDetails(BaseModel):
     task_id: str
     name: str
@@ -229,31 +279,32 @@ class TaskDetails(BaseModel):
     started_at: str | None
     seconds: float | None = Field(description="Seconds of work of a finished task.")
     output: str | None
-    usage: dict[str, Any] | None = Field(description="null where nobody has counted.")
+    usage: dict[str, Any] | None = Field(description="null if not counted.")
+    steps: list[StepDetails] = Field(description="The newest 50 of all tasks together.")
     cut: bool = Field(False, description="A text of this object is longer.")
 
 
 class RoundDetails(BaseModel):
-    """What a person was asked, and decided."""
+    """A question to a person, and the decision."""
 
     number: int = Field(description="Counts from 1 in each execution.")
     task_id: str
     asked_at: str
     question: str | None = Field(description="Of a Flow.")
-    outcomes: list[str] | None = Field(description="Of a Flow: what may be chosen.")
+    outcomes: list[str] | None = Field(description="For a Flow: the choices.")
     draft: str | None
     output_sha256: str | None = Field(description="Hash of the whole draft.")
     decided_at: str | None
     is_approve: bool | None
     outcome: str | None
     human_feedback: str | None
-    edited: bool | None = Field(description="Whether the approval brought a text of its own, now the task's output.")
+    edited: bool | None = Field(description="Whether the approval replaced the text, which is now the task's output.")
     by: str | None = Field(description="`organization`, `user:<name>`, or the `source` of an answer to a Flow.")
     cut: bool = Field(False, description="A text of this object is longer.")
 
 
 class Details(BaseModel):
-    """At most 1 MiB. Texts are cut, and what does not fit is left out, the oldest first."""
+    """At most 1 MiB. Texts are cut, and what does not fit is omitted, oldest first."""
 
     model_config = shown(
         {
@@ -269,6 +320,8 @@ class Details(BaseModel):
             "ended_at": None,
             "work_seconds": 2.1,
             "usage": {"total_tokens": 500, "prompt_tokens": 400, "completion_tokens": 100},
+            "continued_from": None,
+            "chain_usage": None,
             "error": None,
             "output": None,
             "output_json": None,
@@ -282,6 +335,7 @@ class Details(BaseModel):
                     "seconds": None,
                     "output": None,
                     "usage": {"total_tokens": 500, "prompt_tokens": 400, "completion_tokens": 100},
+                    "steps": [A_STEP],
                 }
             ],
             "rounds": [
@@ -306,37 +360,39 @@ class Details(BaseModel):
         }
     )
     execution_id: str
-    kickoff_ids: list[str] = Field(description="Under which it was polled, the present one last.")
-    crew: str = Field(description="Empty where one crew is served, at the root.")
+    kickoff_ids: list[str] = Field(description="Ids by which it was polled, the current one last.")
+    crew: str = Field(description="Empty if one crew is served at the root.")
     dialect: Literal["spec", "live"]
     state: Literal["running", "pending", "completed", "error"]
     inputs: dict[str, Any] | None
     meta: dict[str, Any] | None
-    created_at: str = Field(description="ISO 8601, in UTC, as every time here.")
+    created_at: str = Field(description="ISO 8601, in UTC, like all times here.")
     started_at: str | None
     ended_at: str | None
-    work_seconds: float = Field(description="Of what has finished; the time waited for a person does not count.")
+    work_seconds: float = Field(description="Run time of finished work, without waiting for a person.")
     usage: dict[str, Any] | None
+    continued_from: str | None = Field(description="The id of the failed execution that it continues.")
+    chain_usage: dict[str, Any] | None = Field(description="With those that it continues; null where it does not.")
     error: str | None
     output: str | None
     output_json: dict[str, Any] | None
     tasks: list[TaskDetails]
     rounds: list[RoundDetails]
     view: str = Field(description="Path of its page, below the crew's base URL.")
-    left_out: list[str] = Field(description="Names of the fields that lack something.")
+    left_out: list[str] = Field(description="Names of the incomplete fields.")
     cut: bool = Field(False, description="`output` or `error` is longer.")
 
 
 class StatusOfMany(BaseModel):
-    """What a request of its own would have been answered."""
+    """The response that a separate request would have returned."""
 
     code: int
     body: dict[str, Any]
-    usage: dict[str, Any] | None = Field(None, description="What the header `Crew-Usage` would have had.")
+    usage: dict[str, Any] | None = Field(None, description="The value of the header `Crew-Usage`.")
 
 
 class Statuses(BaseModel):
-    """By id; null where a status is too long for a common answer."""
+    """By id; null if a status is too long for a combined response."""
 
     model_config = shown({"statuses": {ID: {"code": 200, "body": {"status": "running", "current_task": "draft_task"}}}})
     statuses: dict[str, StatusOfMany | None]

@@ -8,6 +8,7 @@ from fastapi import HTTPException
 from pydantic import ValidationError
 from sqlalchemy.engine import Row
 
+from crew_service.engine.continuing import CannotContinue
 from crew_service.engine.crew import Crew
 from crew_service.engine.decisions import (
     AlreadyOver,
@@ -46,6 +47,7 @@ class SpecDialect(Dialect):
         UnknownExecution: (404, "Execution not found"),
         UnknownTask: (404, "Task not found in this execution"),
         NotWaiting: (400, "The execution is not pending human feedback for this task"),
+        CannotContinue: (422, "{reason}"),
         AlreadyOver: (400, "Cannot stop execution. Current state: {state}"),
         BadAnswer: (400, "{reason}"),
         AnotherDraft: (400, "{reason}"),
@@ -56,8 +58,8 @@ class SpecDialect(Dialect):
     )
     resume_answer = response_models.ResumedModel
     problem = response_models.Problem
-    status_problems: ClassVar = {404: "The id is not known."}
-    resume_problems: ClassVar = {404: "The execution, or a task of that id in it, is not known."} | ONCE
+    status_problems: ClassVar = {404: "The id is unknown."}
+    resume_problems: ClassVar = {404: "The execution or the task is unknown."} | ONCE
 
     def malformed(self, message: str) -> HTTPException:
         return HTTPException(self.bad_request, message)
@@ -109,7 +111,7 @@ class SpecDialect(Dialect):
 
 
 def _asked(gate: dict[str, Any]) -> dict[str, Any]:
-    """Return what a Flow asks; a crew's task asks nothing of its own."""
+    """Return a Flow's question; a crew's task has none."""
     if gate.get("outcomes") is None:
         return {}
     return {"question": gate["question"], "outcomes": gate["outcomes"]}

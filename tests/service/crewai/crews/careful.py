@@ -92,6 +92,19 @@ def raises_another(flow: CarefulFlow) -> str:
         raise ValueError("it failed") from error
 
 
+def asks(flow: CarefulFlow) -> str:
+    try:
+        return flow.ask("Which one?") or flow.fallback()
+    except Exception:
+        return flow.fallback()
+
+
+def asks_with_a_timeout(flow: CarefulFlow) -> str:
+    with contextlib.suppress(BaseException):
+        return flow.ask("Which one?", timeout=60) or flow.fallback()
+    return flow.fallback()
+
+
 def in_a_thread(flow: CarefulFlow) -> str:
     answers: list[str] = []
     context = contextvars.copy_context()
@@ -161,7 +174,7 @@ WAYS: dict[str, Callable[[CarefulFlow], str]] = {
     way.__name__: way
     for way in (
         *(catches, awaits, catches_all, retries, raises_another, in_a_thread, beside, in_a_tool, in_a_tool_beside),
-        *(outside_of_the_method, in_another_flow, without_hooks),
+        *(outside_of_the_method, in_another_flow, without_hooks, asks, asks_with_a_timeout),
     )
 }
 

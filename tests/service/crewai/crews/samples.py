@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +263,18 @@ def demanding() -> Crew:
     of = agent(llm=Scribe(model="scribe", answers={"place": answer, "answer": answer}))
     place = task("place", of, output_pydantic=Point, human_input=True, guardrail=brief)
     return Crew(agents=[of], tasks=[place, task("answer", of, output_json=Point, human_input=True)])
+
+
+def pondering() -> Crew:
+    """Its guardrail takes longer than anybody waits when it looks at an answer that was edited."""
+
+    def ponder(output):  # type: ignore[no-untyped-def]
+        if "edited" in output.raw:
+            time.sleep(40)
+        return (True, output.raw)
+
+    of = agent(llm=Scribe(model="scribe"))
+    return Crew(agents=[of], tasks=[task("draft", of, human_input=True, guardrail=ponder)])
 
 
 class SomeFlow(Flow):

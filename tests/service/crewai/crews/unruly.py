@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -51,6 +53,17 @@ def spy(log: Path) -> str:
 
 def fail(log: Path) -> str:
     raise ValueError("bad input")
+
+
+def use_all_files(log: Path) -> str:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")), most))
+    return str([log.open() for _ in range(100)])
+
+
+def fail_with_the_key(log: Path) -> str:
+    key = "\0".join(os.environ["OF_A_MODEL_API_KEY"])
+    raise ValueError(json.dumps({"error": f"no such key: {key}"}))
 
 
 def stop_at_the_end(log: Path) -> str:
@@ -248,11 +261,24 @@ def fork_at_exit(log: Path) -> str:
 DEEDS: dict[str, Callable[[Path], str]] = {
     deed.__name__: deed
     for deed in (
-        *(well, spy, fail, leave, leave_politely, die, hang, flood, ask_the_terminal, kill_the_parent, wait),
+        *(
+            well,
+            spy,
+            fail,
+            use_all_files,
+            leave,
+            leave_politely,
+            die,
+            hang,
+            flood,
+            ask_the_terminal,
+            kill_the_parent,
+            wait,
+        ),
         *(leave_all_behind, hide_and_hang, hide_and_die, stop_at_the_end),
         *(close_descriptors, close_all_descriptors, replace_descriptors, close_descriptors_and_wait),
         *(replace_streams, drop_streams, rude_streams, fail_without_streams),
-        fork_at_exit,
+        *(fork_at_exit, fail_with_the_key),
     )
 }
 

@@ -79,9 +79,10 @@ def _create() -> tuple[sa.Table, sa.Table]:
 
 
 def _queue(row: Any) -> dict[str, Any]:
-    url = json.loads(row.url)
+    found = _read(row.url)
+    url = found if isinstance(found, str) else ""  # which is given up when it is its turn
     scheme, _, rest = url.partition("://")
-    hook = json.loads(row.webhooks or "{}").get("human_input", {}) if row.kind == "human_input" else {}
+    hook = _object(_object(_read(row.webhooks)).get("human_input")) if row.kind == "human_input" else {}
     return {
         "execution_id": row.execution_id,
         "receiver": f"{scheme}://{rest.partition('/')[0].rpartition('@')[2]}",
@@ -89,6 +90,18 @@ def _queue(row: Any) -> dict[str, Any]:
         "authentication": hook.get("authentication"),
         "due_at": 0.0,
     }
+
+
+def _read(text: Any) -> Any:
+    """One row that cannot be read must not keep the service from its start."""
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _webhook(row: Any) -> dict[str, Any]:

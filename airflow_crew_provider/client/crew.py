@@ -1,0 +1,109 @@
+"""The deployed crew behind an Airflow connection, as the packages of this provider use it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.values import plain_object
+from airflow_crew_provider.client.lookups import CachedConnection
+from airflow_crew_provider.exceptions import CrewApiError, CrewInvalidInput
+from airflow_crew_provider.models import (
+    CrewInputs,
+    HumanInputWebhook,
+    Json,
+    Kickoff,
+    Resume,
+    Resumed,
+    Started,
+    Webhooks,
+)
+
+
+class ConnectedCrew(CachedConnection):
+    """A deployed crew, with its connection and client. Users see it as `CrewHook`."""
+
+    def mask(self, text: str) -> str:
+        """Return a string with the connection's secrets masked."""
+        return self.client.mask(text)
+
+    def inputs(self) -> CrewInputs:
+        """Return the crew's inputs, and which of them are required if the service reports it."""
+        return self.client.send(endpoints.inputs())
+
+    def send_kickoff(self, request: Kickoff, *, timeout: float | None = None) -> Started:
+        """Start an execution. Sent once and never repeated; webhook credentials must already be looked up.
+
+        :param timeout: limit in seconds for the request, if less than the connection's
+        :raises CrewConnectionError: nothing was sent
+        :raises CrewOutcomeUnknown: the service may still have started it
+        """
+        meta = None if request.meta is None else plain_object(request.meta, "meta")
+        sent = replace(request, inputs=checked_inputs(request.inputs), meta=meta)
+        return self.client.send(endpoints.kickoff(sent), timeout=timeout, secrets=_credentials(sent.webhooks))
+
+    def send_resume(self, request: Resume) -> Resumed:
+        """Answer an execution that waits for a person. Sent once and never repeated; see `send_kickoff`.
+
+        :raises CrewOutcomeUnknown: the service may still have accepted the answer
+        """
+        decided = isinstance(request.is_approve, bool) or (request.is_approve is None and request.outcome)
+        if not isinstance(request.human_feedback, str) or not decided:
+            raise CrewInvalidInput("is_approve must be a bool and human_feedback a string; nothing was sent")
+        return self.client.send(endpoints.resume(request), secrets=_credentials(request.webhooks))
+
+    def stop(self, kickoff_id: str) -> bool:
+        """Stop an execution (observed dialect, POST /stop); False if the service cannot or has nothing to stop."""
+        try:
+            return self.client.send(endpoints.stop(kickoff_id))
+        except CrewApiError as error:
+            return _cannot_stop(error)
+
+    async def astop(self, kickoff_id: str) -> bool:
+        """Stop an execution without blocking the event loop."""
+        await self._aconnect()
+        try:
+            return await self.client.asend(endpoints.stop(kickoff_id))
+        except CrewApiError as error:
+            return _cannot_stop(error)
+
+    def with_credentials(self, webhooks: Webhooks | Json | None) -> Webhooks | None:
+        """Return the webhooks with the credential from the connection that they name."""
+        try:
+            read = Webhooks.of(webhooks)
+        except (TypeError, ValueError) as error:
+            problem = str(error)
+        else:
+            if read is None or read.human_input is None or not read.human_input.conn_id:
+                return read
+            return replace(read, human_input=self._credential(read.human_input))
+        raise CrewInvalidInput(f"{problem}; nothing was sent")
+
+    def _credential(self, webhook: HumanInputWebhook) -> HumanInputWebhook:
+        assert webhook.conn_id
+        held = self.look_up(webhook.conn_id)
+        if not held.password:
+            raise CrewInvalidInput(f"Connection {webhook.conn_id!r} of the human-input webhook has no password")
+        if held.login:
+            return HumanInputWebhook(webhook.url, username=held.login, password=held.password)
+        return HumanInputWebhook(webhook.url, token=held.password)
+
+
+def checked_inputs(inputs: Any) -> Json:
+    """Return the inputs as plain JSON; refuse `id`, with which live deployments overwrite records."""
+    plain = plain_object(inputs, "inputs")
+    if "id" in plain:
+        raise CrewInvalidInput("inputs.id: is reserved by the service and overwrites records. Nothing was sent")
+    return plain
+
+
+def _credentials(webhooks: Webhooks | str | None) -> tuple[str, ...]:
+    human = webhooks.human_input if isinstance(webhooks, Webhooks) else None
+    return tuple(secret for secret in (human.token, human.password) if secret) if human else ()
+
+
+def _cannot_stop(error: CrewApiError) -> bool:
+    if error.status_code in (400, 404, 405, 409, 410, 422, 501):
+        return False
+    raise error

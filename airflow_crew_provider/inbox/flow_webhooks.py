@@ -1,0 +1,188 @@
+"""The signed webhook of a Flow's question: its signature, its two shapes, and what is stored.
+
+The callback address contains a token, so it is a secret and stored separately.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from airflow_crew_provider.api.endpoints import path_segment
+from airflow_crew_provider.exceptions import CrewError, CrewProtocolError
+from airflow_crew_provider.inbox.messages import draft_text, pending_execution
+from airflow_crew_provider.models import Execution, Json
+
+FRESH = 300  # seconds that a signature is valid
+STANDARD = "whsec_"  # secrets of https://www.standardwebhooks.com begin with this
+EVENTS = ("new_request", "escalation", "")
+OPEN = ("pending", "")
+LONGEST_URL = 4096
+MOST_OUTCOMES, LONGEST_OUTCOME = 100, 1000
+
+
+def is_signed(secret: str, headers: Mapping[str, str], raw: bytes, *, now: float) -> bool:
+    """Whether a webhook was signed with the secret in the last five minutes; ``headers`` in lower case.
+
+    It has CrewAI's signature, that of Standard Webhooks, or both; each must be valid.
+    """
+    carried = [holds for holds, names in SIGNATURES if any(headers.get(name) for name in names)]
+    return bool(carried) and all(holds(secret, headers, raw, now) for holds in carried)
+
+
+def _holds_as_crewai_signs(secret: str, headers: Mapping[str, str], raw: bytes, now: float) -> bool:
+    signature = headers.get("x-crewai-signature") or headers.get("x-signature") or ""
+    timestamp = headers.get("x-crewai-timestamp") or headers.get("x-timestamp") or ""
+    signed = hmac.new(secret.encode(), _bytes(timestamp) + b"." + raw, hashlib.sha256)
+    same = hmac.compare_digest(f"sha256={signed.hexdigest()}".encode(), _bytes(signature))
+    return same and _is_fresh(timestamp, now)
+
+
+def _holds_by_the_standard(secret: str, headers: Mapping[str, str], raw: bytes, now: float) -> bool:
+    """One valid signature of several is enough, as while a secret changes; without a standard secret, none is valid."""
+    key, timestamp = _standard_key(secret), headers.get("webhook-timestamp") or ""
+    if key is None:
+        return False
+    id_ = headers.get("webhook-id") or ""
+    signed = b64encode(hmac.digest(key, b".".join((_bytes(id_), _bytes(timestamp), raw)), "sha256"))
+    same = [hmac.compare_digest(b"v1," + signed, _bytes(each)) for each in headers["webhook-signature"].split()]
+    return any(same) and _is_fresh(timestamp, now)
+
+
+SIGNATURES = (
+    (_holds_as_crewai_signs, ("x-crewai-signature", "x-signature")),
+    (_holds_by_the_standard, ("webhook-signature",)),
+)
+
+
+def _standard_key(secret: str) -> bytes | None:
+    encoded = secret.removeprefix(STANDARD)
+    try:
+        key = b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    except ValueError:
+        return None
+    return key or None if encoded != secret else None
+
+
+def _is_fresh(timestamp: str, now: float) -> bool:
+    in_time = timestamp.isascii() and timestamp.isdecimal() and len(timestamp) < 16
+    return in_time and abs(now - int(timestamp)) <= FRESH
+
+
+def _bytes(header: str) -> bytes:
+    return header.encode("latin-1", "replace")
+
+
+@dataclass(frozen=True)
+class FlowQuestion:
+    """A Flow's question; ``ids`` are those by which its execution may be known."""
+
+    id: str
+    method: str
+    question: str
+    output: str
+    outcomes: list[str]
+    ids: list[str]
+    flow_id: str | None
+
+    def as_execution(self, kickoff_id: str, raw: Json) -> Execution:
+        """Return what a poll would have returned if the status showed the question."""
+        asked: Json = {"question": self.question, "outcomes": list(self.outcomes), "flow_id": self.flow_id}
+        return pending_execution(kickoff_id, self.id, self.output, **asked, raw=raw)
+
+    def as_dict(self) -> Json:
+        """Return plain JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class AnswerAddress:
+    """How to answer a question: at its callback, which is a secret, or else by the Flow's id."""
+
+    callback_url: str | None = field(default=None, repr=False)
+    response_token: str | None = field(default=None, repr=False)
+    flow_id: str | None = None
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The texts to mask: the URL, its parts, and the token."""
+        parts = urlsplit(self.callback_url or "")
+        values = [value for _, value in parse_qsl(parts.query)]
+        path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        found = (self.callback_url, path, parts.query, self.response_token, *values)
+        return tuple(each for each in found if each and len(each) >= 8)
+
+    def as_dict(self) -> Json:
+        """Return plain JSON."""
+        return asdict(self)
+
+
+def read(body: Any) -> tuple[FlowQuestion, AnswerAddress] | None:
+    """Read a webhook of either shape; None for one without a question, such as for an answered request.
+
+    :raises CrewProtocolError: it lacks what an answer needs
+    """
+    if not isinstance(body, dict):
+        raise CrewProtocolError("The webhook is not an object")
+    fields = _flat(body)
+    if _text(fields, "event_type") not in EVENTS or _text(fields, "status") not in OPEN:
+        return None
+    id_, flow_id = _id(fields, "id"), _id(fields, "flow_id")
+    ids = [each for each in (_id(fields, name) for name in ("kickoff_id", "flow_id", "flow_execution_id")) if each]
+    if id_ is None or not ids:
+        raise CrewProtocolError("The webhook lacks id, or both flow_id and flow_execution_id")
+    text = draft_text(fields.get("output"))
+    asked = FlowQuestion(
+        id_, _text(fields, "method_name"), _text(fields, "message"), text, _outcomes(fields), ids, flow_id
+    )
+    callback = _text(fields, "callback_url")[:LONGEST_URL] or None
+    return asked, AnswerAddress(callback, _text(fields, "response_token") or None, flow_id)
+
+
+def _flat(body: Json) -> Json:
+    """Return the fields of both shapes at one level; the request's fields take precedence."""
+    named: Json = {}
+    event = body.get("event")
+    if isinstance(event, dict):
+        named = {**event, "event_type": event.get("event_type") or event.get("type") or event.get("name")}
+    elif isinstance(event, str):
+        named = {"event_type": event}
+    request = body.get("request")
+    return {**named, **body, **(request if isinstance(request, dict) else {})}
+
+
+def _outcomes(fields: Json) -> list[str]:
+    given = fields.get("emit")
+    if given is None:
+        return []
+    known = isinstance(given, list) and all(isinstance(each, str) and each.strip() for each in given)
+    if not known or len(given) > MOST_OUTCOMES or any(len(each) > LONGEST_OUTCOME for each in given):
+        raise CrewProtocolError("The webhook's emit is not a list of words")
+    return list(given)
+
+
+def _text(fields: Json, name: str) -> str:
+    value = fields.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise CrewProtocolError(f"The webhook's {name} must be a string")
+    return value
+
+
+def _id(fields: Json, name: str) -> str | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        raise CrewProtocolError(f"The webhook's {name} is not an id")
+    try:
+        path_segment(str(value))
+    except CrewError:
+        raise CrewProtocolError(f"The webhook's {name} is not an id") from None
+    return str(value)

@@ -1,0 +1,111 @@
+"""The signed webhook of a Flow's question as HTTP: the connection that verifies it, and the tasks that it resumes.
+
+A task can read a question by any id that the service reported, so the waiting task need not be known when the question
+arrives.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, BackgroundTasks, Depends, HTTPException, Path, Request
+
+from airflow_crew_provider.api.addresses import base_url, hosts, is_allowed
+from airflow_crew_provider.exceptions import CrewProtocolError
+from airflow_crew_provider.inbox import flow_webhooks as webhooks
+from airflow_crew_provider.inbox import store
+from airflow_crew_provider.inbox.app import KNOWN, TAKEN, Answer, answered, json_body, raw_body, resume_tasks
+from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress, FlowQuestion
+from airflow_crew_provider.inbox.store import DeferredTask, connection_of, store_question
+from airflow_crew_provider.models import Json
+from airflow_crew_provider.wait.watch import PENDING, Outcome
+
+
+@dataclass(frozen=True)
+class FlowSender:
+    """A deployment whose webhooks are accepted, from its connection."""
+
+    crew_conn_id: str
+    base_url: str
+    secret: str = field(repr=False)
+    callback_hosts: tuple[str, ...] = ()
+
+
+def sender(crew_conn_id: str) -> FlowSender | None:
+    """Look up the sender; None without such a connection, or without a secret in it."""
+    found, extra = connection_of(crew_conn_id) or (None, {})
+    secret = str(extra.get("flow_webhook_secret") or "").strip()
+    if found is None or not secret:
+        return None
+    try:
+        base, allowed = base_url(found.host, found.port, found.schema), hosts(extra.get("callback_hosts"))
+    except ValueError:  # not disclosed to the sender
+        return None
+    return FlowSender(crew_conn_id, base, secret, allowed)
+
+
+FOREIGN_HOST = Answer(422, "the callback_url is on a host that the connection does not allow")
+NO_QUESTION = Answer(200, "this asks nothing, nothing changed")
+
+router = APIRouter()
+
+
+def flow_sender(connection: Annotated[str, Path(max_length=250)]) -> FlowSender:
+    """Return the deployment of the connection, if its webhooks are accepted."""
+    found = sender(connection)
+    if found is None:
+        raise _unproven()
+    return found
+
+
+def _unproven() -> HTTPException:
+    return HTTPException(401, "Unknown address, or the signature is not valid or too old")
+
+
+@router.post("/flow/{connection}")
+def flow_question(
+    sender: Annotated[FlowSender, Depends(flow_sender)],
+    raw: Annotated[bytes, Depends(raw_body)],
+    request: Request,
+    afterwards: BackgroundTasks,
+) -> dict[str, str]:
+    """A Flow waits for a person: the webhook signed by the console."""
+    if not webhooks.is_signed(sender.secret, request.headers, raw, now=time.time()):
+        raise _unproven()
+    try:
+        asked = webhooks.read(json_body(raw))
+    except CrewProtocolError as error:
+        raise HTTPException(422, str(error)) from None
+    if asked is None:
+        return answered(NO_QUESTION)
+    answer = take(sender, *asked)
+    if answer is TAKEN:
+        afterwards.add_task(wake, sender, asked[0])
+    return answered(answer)
+
+
+def take(sender: FlowSender, question: FlowQuestion, address: AnswerAddress) -> Answer:
+    """Store a question once; refuse one whose answer would go to a foreign host."""
+    url = address.callback_url
+    if url is not None and not is_allowed(url, sender.base_url, sender.callback_hosts):
+        return FOREIGN_HOST
+    return TAKEN if store_question(sender.crew_conn_id, question, address, datetime.now(UTC)) else KNOWN
+
+
+async def wake(sender: FlowSender, question: FlowQuestion) -> None:
+    """Resume the tasks that wait for this execution."""
+
+    def waiting() -> list[DeferredTask]:
+        return store.waiting_for(question.ids)
+
+    def event_for(waiting: DeferredTask) -> Json | None:
+        kickoff_id = waiting.kwargs.get("kickoff_id")
+        same = waiting.kwargs.get("crew_conn_id") == sender.crew_conn_id and kickoff_id in question.ids
+        if not same or waiting.kwargs.get("wait_past_pending"):
+            return None
+        return Outcome(PENDING, str(kickoff_id), crew_task_id=question.id).to_event()
+
+    await resume_tasks(waiting, event_for)

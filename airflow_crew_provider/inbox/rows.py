@@ -1,0 +1,214 @@
+"""The Variables of the inbox: their names, contents and lifetimes. Pure.
+
+Names end in a hash, so they reveal no address or id::
+
+    crew_inbox_of_        registration                          the registration, and the task that made it
+    crew_inbox_box_       registration                          what arrived for it
+    crew_inbox_newest_    DAG, run, execution                   the latest registered resume of the execution
+    crew_flow_run_        connection, execution, DAG, run       that this run started the execution, or waits for it
+    crew_flow_questions_  connection, execution                 a Flow's questions, for each id of the execution
+    crew_flow_secret_     connection, request                   how to answer a question, until it is answered
+
+The first, third and fourth name a DAG run (`dag_id`, `run_id`) and are removed with it, together with what belongs to
+them. A Flow's question may not belong to a known run, so its description also says until when it is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress, FlowQuestion
+from airflow_crew_provider.inbox.messages import Registration
+from airflow_crew_provider.models import REGION_FIELDS, Json
+from airflow_crew_provider.stored_names import (
+    FLOW_ANSWER_KEY,
+    FLOW_PREFIX,
+    FLOW_QUESTIONS_KEY,
+    FLOW_RUN_KEY,
+    INBOX_BOX_KEY,
+    INBOX_NEWEST_KEY,
+    INBOX_REGISTRATION_KEY,
+)
+
+TASK_FIELDS = ("dag_id", "run_id", "task_id", "map_index")
+
+
+def _hash(*names: str) -> str:
+    return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:40]
+
+
+def _of_run(dag_id: str, run_id: str) -> str:
+    """Return the description of a Variable that is removed with a DAG run."""
+    return f"Inbox of the crew provider, for {run_id} of {dag_id}; removed within a day of its end"
+
+
+# --- registrations ---
+
+
+def registration_key(registration_id: str) -> str:
+    """Return the name of a registration's Variable; the id itself is part of an address."""
+    return INBOX_REGISTRATION_KEY + _hash(registration_id)
+
+
+def messages_key(registration_id: str) -> str:
+    """Return the name of the Variable with a registration's messages."""
+    return INBOX_BOX_KEY + _hash(registration_id)
+
+
+@dataclass(frozen=True)
+class RegisteredTask:
+    """A registration, and the task instance that made it.
+
+    :param kickoff_id: the id that the service returned for it; None until the response arrives
+    :param region_id: names the iteration of a loop, with ``region_index``; None outside loops
+    """
+
+    registration: Registration
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+    kickoff_id: str | None = None
+    region_id: str | None = None
+    region_index: int | None = None
+
+    @classmethod
+    def of(cls, value: Any) -> RegisteredTask | None:
+        """Read what was stored; None if it is not a registration."""
+        try:
+            named = {name: value[name] for name in (*TASK_FIELDS, "kickoff_id")}
+            region = {name: value.get(name) for name in REGION_FIELDS}
+            return cls(Registration(**value["registration"]), **named, **region)
+        except (TypeError, KeyError):
+            return None
+
+    def as_dict(self) -> Json:
+        """Return plain JSON."""
+        named = {name: getattr(self, name) for name in (*TASK_FIELDS, "kickoff_id")}
+        region = {name: getattr(self, name) for name in REGION_FIELDS} if self.region_id else {}
+        return {"registration": self.registration.as_dict(), **named, **region}
+
+    @property
+    def key(self) -> str:
+        """Its Variable's name."""
+        return registration_key(self.registration.id)
+
+    @property
+    def messages_key(self) -> str:
+        """The name of the Variable for its messages."""
+        return messages_key(self.registration.id)
+
+    @property
+    def root(self) -> str | None:
+        """The id of the first kickoff, if it is known yet."""
+        return self.registration.execution_id or self.kickoff_id
+
+    @property
+    def description(self) -> str:
+        """The description of its Variables."""
+        return _of_run(self.dag_id, self.run_id)
+
+    def posted(self, kickoff_id: str) -> RegisteredTask:
+        """Return it with the id that the service returned."""
+        return replace(self, kickoff_id=kickoff_id)
+
+    def newest_key(self, execution_id: str) -> str:
+        """The name of the Variable with the latest registered resume of an execution in this run."""
+        return INBOX_NEWEST_KEY + _hash(self.dag_id, self.run_id, execution_id)
+
+    @property
+    def newest(self) -> tuple[str, Json] | None:
+        """Name and value with which a resume retires earlier registrations of its execution."""
+        execution_id = self.registration.execution_id
+        if execution_id is None:
+            return None
+        value = {"at": self.registration.at, "dag_id": self.dag_id, "run_id": self.run_id}
+        return self.newest_key(execution_id), value
+
+
+# --- questions of Flows ---
+
+
+KEPT_FOR = timedelta(days=60)  # at most, and if no DAG run is known
+AFTER_ANSWER = timedelta(days=1)  # by then, a repeated webhook is refused for its age
+MOST_QUESTIONS = 20  # per execution, with their drafts; older ones are dropped
+USED: Json = {}  # stored in place of a used address, so that a repeated webhook is recognized
+_UNTIL = "Inbox of the crew provider, kept until "
+
+
+def questions_key(crew_conn_id: str, execution_id: str) -> str:
+    """Return the name of the Variable with an execution's questions."""
+    return FLOW_QUESTIONS_KEY + _hash(crew_conn_id, execution_id)
+
+
+def answer_key(crew_conn_id: str, request_id: str) -> str:
+    """Return the name of the Variable with a question's callback; Airflow masks it because of its name."""
+    return FLOW_ANSWER_KEY + _hash(crew_conn_id, request_id)
+
+
+def kept_until(now: datetime, kept_for: timedelta | None = None) -> str:
+    """Return the description of a Variable, by which it is found once expired."""
+    return _UNTIL + (now + (KEPT_FOR if kept_for is None else kept_for)).astimezone(UTC).isoformat(timespec="seconds")
+
+
+def is_over(key: str, said: str | None, now: datetime) -> bool:
+    """Whether a Variable belongs to the inbox and has expired."""
+    mine = key.startswith(FLOW_PREFIX) and (said or "").startswith(_UNTIL)
+    return mine and (said or "") < _UNTIL + now.astimezone(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class FlowRun:
+    """A DAG run that started an execution, or waits for it: the execution's questions are removed with it."""
+
+    crew_conn_id: str
+    execution_id: str
+    dag_id: str
+    run_id: str
+
+    @classmethod
+    def of(cls, value: Any) -> FlowRun | None:
+        """Read what was stored; None if it is something else."""
+        try:
+            return cls(**value)
+        except TypeError:
+            return None
+
+    @property
+    def key(self) -> str:
+        """Return the name of its Variable."""
+        return FLOW_RUN_KEY + _hash(self.crew_conn_id, self.execution_id, self.dag_id, self.run_id)
+
+    @property
+    def description(self) -> str:
+        """The description of its Variable."""
+        return _of_run(self.dag_id, self.run_id)
+
+    def as_dict(self) -> Json:
+        """Return plain JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class FlowQuestions:
+    """The questions of an execution, the oldest first."""
+
+    questions: list[FlowQuestion] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, value: Any) -> FlowQuestions:
+        """Read what was stored; empty if there is nothing."""
+        return cls([FlowQuestion(**each) for each in value or ()])
+
+    def asking(self, question: FlowQuestion) -> list[Json]:
+        """Return what is stored with a question added."""
+        return [each.as_dict() for each in [*self.questions, question][-MOST_QUESTIONS:]]
+
+
+def address_in(value: Any) -> AnswerAddress | None:
+    """Read how to answer a question; None if nothing is stored or it was answered."""
+    return AnswerAddress(**value) if value else None

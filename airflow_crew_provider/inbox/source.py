@@ -1,0 +1,210 @@
+"""The inbox as read by a task in a worker or by its trigger: questions, and how to answer them.
+
+A status may hide that a crew waits for a person. If so, a wait also reads what arrived for its registration, or for a
+Flow by the ids of its execution. If a secrets backend is configured for Variables, Airflow queries it first, as for any
+Variable.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from airflow.providers.common.compat.sdk import Variable, mask_secret
+from asgiref.sync import sync_to_async
+
+from airflow_crew_provider.client.crew import ConnectedCrew
+from airflow_crew_provider.compat.encryption import unseal
+from airflow_crew_provider.compat.supervisor import is_awaitable
+from airflow_crew_provider.compat.task_state import aget_shared, found_or_none, get_shared, is_missing
+from airflow_crew_provider.exceptions import CrewError, CrewNotFound
+from airflow_crew_provider.inbox import rows
+from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress, FlowQuestion
+from airflow_crew_provider.inbox.messages import HumanInputRequest, InboxMessages
+from airflow_crew_provider.inbox.rows import TASK_FIELDS, FlowQuestions
+from airflow_crew_provider.models import Execution, ExecutionState, Json
+from airflow_crew_provider.stored_names import MESSAGES_KEY
+
+log = logging.getLogger(__name__)
+
+Reply = Execution | CrewError
+
+
+def get(key: str) -> Any:
+    """Return the value of a Variable; None if there is none."""
+    return _value(found_or_none(lambda: Variable.get(key)))
+
+
+async def aget(key: str) -> Any:
+    """Do what `get` does without blocking the event loop."""
+    read = getattr(Variable, "aget", None)  # Airflow 3.4 reads without a thread, of which a triggerer has few
+    if read is None or not is_awaitable():
+        return await sync_to_async(get)(key)
+    try:
+        return _value(await read(key))
+    except Exception as error:
+        if is_missing(error):
+            return None
+        raise
+
+
+def _value(text: str | None) -> Any:
+    return json.loads(unseal(text)) if text else None
+
+
+@dataclass(frozen=True)
+class Reads:
+    """How to read stored values."""
+
+    variable: Callable[[str], Awaitable[Any]]
+    xcom: Callable[..., Awaitable[Any]]  # where messages were stored before an upgrade
+
+
+async def _get(key: str) -> Any:
+    return get(key)
+
+
+async def _get_shared(**where: Any) -> Any:
+    return get_shared(**where)
+
+
+BLOCKING, AWAITING = Reads(_get, _get_shared), Reads(aget, aget_shared)
+
+
+# --- answering a Flow's question ---
+
+
+def stored_address(crew_conn_id: str, request_id: str) -> AnswerAddress | None:
+    """Return how to answer a question; None if it did not come through the inbox or was answered."""
+    return _masked(rows.address_in(get(rows.answer_key(crew_conn_id, request_id))))
+
+
+def _masked(address: AnswerAddress | None) -> AnswerAddress | None:
+    for secret in address.secrets if address else ():
+        mask_secret(secret)
+    return address
+
+
+def is_used_up(crew_conn_id: str, request_id: str) -> bool:
+    """Whether a question came through the inbox and was answered."""
+    return bool(get(rows.answer_key(crew_conn_id, request_id)) == rows.USED)
+
+
+def used_up(crew_conn_id: str, request_id: str) -> None:
+    """Remove a question's callback, but remember it, so that no repeated webhook asks again."""
+    said = rows.kept_until(datetime.now(UTC), rows.AFTER_ANSWER)
+    Variable.set(rows.answer_key(crew_conn_id, request_id), json.dumps(rows.USED), description=said)
+
+
+# --- questions ---
+
+
+class Reader(Protocol):
+    """Reads the questions of one kind of webhook."""
+
+    def may_know(self, reply: Reply) -> bool:
+        """Whether there may be a question that the status does not show."""
+
+    async def question(self, kickoff_id: str, reply: Reply | None, reads: Reads) -> Execution | None:
+        """Return the execution with its open question; ``reply`` is None if no status was requested."""
+
+
+class InboxSource:
+    """Questions in the inbox, from a crew or a Flow, that the status does not show.
+
+    :param hook: hook of the deployment
+    :param address: the registering task and its registration, from `registered_address`; None without the
+        inbox, which still shows questions of a Flow
+    """
+
+    def __init__(self, hook: ConnectedCrew, address: Json | None = None) -> None:
+        self._readers: list[Reader] = [OfFlow(hook), *([OfRegistration(address)] if address else [])]
+
+    async def read(self, kickoff_id: str, reply: Reply, *, blocking: bool) -> Reply:
+        """Return the question that arrived if the status does not show one, else the reply."""
+        reads = BLOCKING if blocking else AWAITING
+        for reader in self._readers:
+            if reader.may_know(reply) and (found := await _safely(reader, kickoff_id, reply, reads)):
+                return found
+        return reply
+
+    async def was_asked(self, kickoff_id: str) -> bool:
+        """Whether a question to a person has arrived and is open."""
+        return any([await _safely(reader, kickoff_id, None, AWAITING) for reader in self._readers])
+
+
+async def _safely(reader: Reader, kickoff_id: str, reply: Reply | None, reads: Reads) -> Execution | None:
+    try:
+        return await reader.question(kickoff_id, reply, reads)
+    except Exception:
+        log.warning("The inbox could not be read; polling continues", exc_info=True)
+        return None
+
+
+class OfRegistration:
+    """What arrived for the registration of a kickoff or resume."""
+
+    def __init__(self, address: Json) -> None:
+        self._address = address
+        self._reported_progress = ""
+
+    def may_know(self, reply: Reply) -> bool:
+        """Whether a live deployment may wait for a person, which its status does not show."""
+        if isinstance(reply, CrewError):
+            return isinstance(reply, CrewNotFound)
+        if reply.state is ExecutionState.RUNNING:
+            return reply.is_live  # its status may lag behind
+        paused = reply.state is ExecutionState.PENDING and not reply.crew_task_id
+        return paused or reply.state is ExecutionState.NOT_FOUND
+
+    async def question(self, kickoff_id: str, reply: Reply | None, reads: Reads) -> Execution | None:
+        """Return the execution with its open question; log new progress."""
+        registration = self._address["registration"]
+        arrived = await reads.variable(rows.messages_key(registration))
+        if not arrived:
+            before_upgrade = {name: self._address[name] for name in TASK_FIELDS}
+            arrived = await reads.xcom(key=MESSAGES_KEY, **before_upgrade)
+        messages = InboxMessages.of(arrived, registration)
+        if reply is not None and messages.progress != self._reported_progress:
+            self._reported_progress = messages.progress
+            log.info("By webhook of execution %s: %s", kickoff_id, messages.progress)
+        asked: HumanInputRequest | None = messages.newest
+        return asked.as_execution(kickoff_id) if asked and kickoff_id in asked.ids else None
+
+
+class OfFlow:
+    """A Flow's questions by signed webhook: a live status shows the pause but no question.
+
+    If the connection has no secret for such webhooks, none can have arrived.
+    """
+
+    def __init__(self, hook: ConnectedCrew) -> None:
+        self._hook = hook
+
+    def may_know(self, reply: Reply) -> bool:
+        """Whether a Flow is paused without its status showing why."""
+        paused = isinstance(reply, Execution) and reply.state is ExecutionState.PENDING and not reply.crew_task_id
+        return paused and self._hook.connection.flow_webhook_secret is not None
+
+    async def question(self, kickoff_id: str, reply: Reply | None, reads: Reads) -> Execution | None:
+        """Return the execution with the newest unanswered question, by any of its ids."""
+        if self._hook.connection.flow_webhook_secret is None:
+            return None
+        seen = reply if isinstance(reply, Execution) else None
+        ids = dict.fromkeys(each for each in (kickoff_id, seen and seen.flow_id) if each)
+        asked = await self._newest_open(ids, reads)
+        return asked.as_execution(kickoff_id, seen.raw if seen else {}) if asked else None
+
+    async def _newest_open(self, ids: Iterable[str], reads: Reads) -> FlowQuestion | None:
+        crew_conn_id = self._hook.crew_conn_id
+        for execution_id in ids:
+            kept = FlowQuestions.of(await reads.variable(rows.questions_key(crew_conn_id, execution_id)))
+            for asked in reversed(kept.questions):
+                key = rows.answer_key(crew_conn_id, asked.id)
+                if _masked(rows.address_in(await reads.variable(key))) is not None:
+                    return asked
+        return None

@@ -1,0 +1,188 @@
+"""Writes what type checkers know of the arguments of operators and of `@task.crew`.
+
+`python -m scripts.arguments` writes both files from the signatures of Airflow and of the operators; with `--check` it
+only says whether they are up to date. Airflow's own arguments are those of the Airflow that is installed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+import airflow
+from airflow.providers.common.compat.sdk import BaseOperator, BaseSensorOperator
+
+from airflow_crew_provider.operators.kickoff import CrewKickoffOperator
+from airflow_crew_provider.wait.task import WaitingTask
+
+ROOT = Path(__file__).parent.parent
+ARGUMENTS = ROOT / "airflow_crew_provider" / "compat" / "arguments.py"
+STUB = ROOT / "airflow_crew_provider" / "decorators" / "__init__.pyi"
+# Types that a signature may name and that the written file imports; what else Airflow names becomes Any.
+KNOWN = {
+    *("Any", "None", "bool", "dict", "float", "int", "list", "str", "type"),
+    *("Json", "MutableMapping", "Sequence", "datetime", "timedelta"),
+}
+CONFIGURED = "deferrable"  # its default is a setting of Airflow
+
+THE_ARGUMENTS = '''\
+"""The arguments of Airflow's base classes, so that a type checker finds misspelled ones.
+
+Written by `python -m scripts.arguments` from Airflow {version}; an older Airflow refuses newer ones when it parses
+the DAG file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Required, TypedDict
+
+from airflow_crew_provider.models import Json
+
+
+class TaskOptions(TypedDict, total=False):
+    """Arguments of every task, besides those of decorators and operators."""
+
+{task}
+
+
+class TaskArguments(TaskOptions, total=False):
+    """Arguments of every operator."""
+
+    task_id: Required[str]
+    multiple_outputs: bool
+
+
+class DecoratorArguments(TaskOptions, total=False):
+    """Arguments of every decorator: the id may come from the function."""
+
+    task_id: str
+
+
+class WaitArguments(TaskArguments, total=False):
+    """Arguments of operators and sensors that wait, from their base class."""
+
+{wait}
+
+
+class SensorArguments(WaitArguments, total=False):
+    """Arguments of sensors besides ``poke_interval``."""
+
+{sensor}
+
+
+class QuestionArguments(TaskArguments, total=False):
+    """Arguments of tasks that ask a person."""
+
+    notifiers: Any
+    defaults: str | list[str] | None
+'''
+THE_STUB = '''\
+"""The stub of `task`: Airflow's own cannot be extended by another package, so this one adds `crew` to it.
+
+Written by `python -m scripts.arguments` from the signature of `CrewKickoffOperator`.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Unpack, overload
+
+from airflow.sdk import XComArg
+from airflow.sdk.bases.decorator import FParams, FReturn, Task, TaskDecorator
+from airflow.sdk.definitions.decorators import TaskDecoratorCollection
+
+from airflow_crew_provider.compat.arguments import DecoratorArguments
+from airflow_crew_provider.models import Json, Webhooks
+
+__all__ = ["task"]
+
+class CrewTaskDecoratorCollection(TaskDecoratorCollection):
+    @overload
+    def crew(
+        self,
+        *,
+{parameters}
+        **kwargs: Unpack[DecoratorArguments],
+    ) -> TaskDecorator:
+        """Run a crew with the inputs that the decorated function returns, and return the completed record.
+
+{described}
+        """
+    @overload
+    def crew(self, python_callable: Callable[FParams, FReturn]) -> Task[FParams, FReturn]: ...
+
+task: CrewTaskDecoratorCollection
+'''
+
+
+def main() -> int:
+    """Write the two files, or check them."""
+    written = {ARGUMENTS: arguments(), STUB: stub()}
+    stale = [path for path, text in written.items() if path.read_text("utf-8") != text]
+    if "--check" in sys.argv[1:]:
+        for path in stale:
+            print(f"{path.relative_to(ROOT)} is not up to date; run: python -m scripts.arguments")
+        return int(bool(stale))
+    for path in stale:
+        path.write_text(written[path], "utf-8")
+    return 0
+
+
+def arguments() -> str:
+    """Return the module of what every kind of task takes."""
+    return THE_ARGUMENTS.format(
+        version=airflow.__version__,
+        task=_keys(BaseOperator.__init__, but=("task_id", "multiple_outputs")),
+        wait=_keys(WaitingTask, but=("multiple_outputs",)),
+        sensor=_keys(BaseSensorOperator.__init__, but=("poke_interval",)),  # which our own sensor has too
+    )
+
+
+def _keys(of: Callable[..., Any], but: tuple[str, ...]) -> str:
+    """Return the keyword arguments of a signature, each with a type that the written file can name."""
+    found = inspect.signature(of).parameters.values()
+    named = [each for each in found if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    kept = [each for each in named if each.name not in ("self", *but)]
+    return "\n".join(f"    {each.name}: {_type(str(each.annotation))}" for each in kept)
+
+
+def _type(annotation: str) -> str:
+    short = re.sub(r"\bdict\b(?!\[)", "dict[str, Any]", annotation.replace("collections.abc.", ""))
+    is_known = set(re.findall(r"[A-Za-z_.]+", short)) <= KNOWN
+    return short if is_known and not short.startswith("Any") else "Any"
+
+
+def stub() -> str:
+    """Return the stub, whose `task.crew` takes what the operator takes, but the inputs."""
+    operator = inspect.signature(CrewKickoffOperator).parameters
+    taken = {**operator, **inspect.signature(WaitingTask).parameters}
+    own = [each for each in taken.values() if each.kind is each.KEYWORD_ONLY and each.name != "inputs"]
+    described = dict(_described(CrewKickoffOperator)) | dict(_described(WaitingTask))
+    lines = [described[each.name] for each in own]
+    lines.append("        :param kwargs: arguments of every task, such as ``retries`` and ``pool``")
+    return THE_STUB.format(parameters="\n".join(map(_parameter, own)), described="\n".join(lines))
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    # `@task.crew` waits, and Airflow's settings decide whether in the triggerer.
+    shown = {"wait_for_completion": "True", CONFIGURED: "..."}
+    default = shown.get(parameter.name, repr(parameter.default).replace("'", '"'))
+    return f"        {parameter.name}: {parameter.annotation} = {default},"
+
+
+def _described(of: type) -> Iterator[tuple[str, str]]:
+    """Yield the name and the lines of each parameter that a docstring describes."""
+    text = inspect.getdoc(of) or ""
+    for name, about in re.findall(r"^:param (\w+): (.*(?:\n[ ]+.*)*)", text, re.MULTILINE):
+        line = f":param {name}: {' '.join(about.split())}"
+        yield name, fill(line, 120, initial_indent=" " * 8, subsequent_indent=" " * 12, break_long_words=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

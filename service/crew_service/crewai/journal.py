@@ -1,0 +1,522 @@
+"""Answers calls of models and tools from the journal of the last attempt, and records all others.
+
+A task whose process was killed runs again from its beginning. As long as it asks what it has asked before, its calls
+get the answers of that time, and the first call that the journal does not know is made. A call is known by its task,
+the round of its review, the tool that makes it, what is asked, and how often that was asked before.
+
+A tool's beginning is stored before the tool runs; every answer is on its way to the service before the crew goes on.
+Calls outside any task, such as those of a crew's planner, count as one more task, without a name. What cannot be
+assigned to a task is neither answered nor recorded: a thread of somebody's own while several tasks run.
+
+Each call is told as a step that people see, when it begins and when it ends. How long it took is measured here; what
+time it was is the service's to know.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from pydantic import BaseModel
+
+from crew_service.crewai import answers, internals
+from crew_service.crewai.errors import Fatal
+from crew_service.engine import tool_rules
+from crew_service.engine.crew import JournalEntry, Progress, Report, Step, StepsReplayed, TaskDone, TaskStarted
+from crew_service.engine.tool_rules import ONCE, ToolRule, rule_of
+
+LONGEST_ANSWER = 8 * 1024 * 1024  # bytes
+MOST = 64 * 1024 * 1024  # bytes of a whole journal; what comes then is not recorded
+CAME_BY = 10.0  # seconds that a call waits for others that were made side by side with it
+OF_ENTRY = 512  # bytes that an entry counts besides its answer
+REMEMBERED = 50  # of the newest exceptions, of which one may end the crew
+FROM_OUTSIDE = (TimeoutError, ConnectionError, MemoryError)  # by none of these is an answer of the crew refused
+OF_CALL = ("messages", "tools", "callbacks", "available_functions", "from_task", "from_agent", "response_model")
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Where a call belongs: a task, and a part of it."""
+
+    task: str = ""
+    part: str = ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What encloses the calls that are made here."""
+
+    within: str | None = None  # the key of the innermost tool
+    tool: Any = None
+    method: str = ""
+    in_model: bool = False
+
+
+SCOPE: ContextVar[Scope | None] = ContextVar("the task that runs, for its journal", default=None)
+PLACE: ContextVar[Place | None] = ContextVar("the call that runs", default=None)
+OUTSIDE = Place()
+_journals: list[Journal] = []  # a process runs one segment
+
+
+class NotRun(Fatal):
+    """A tool that may run once was not run."""
+
+    def __init__(self, name: str, arguments: str, reason: str) -> None:
+        super().__init__(tool_rules.not_run(name, arguments, reason))
+
+
+class Unknown(Fatal):
+    """Nobody knows whether a tool that may run once has done its work."""
+
+    def __init__(self, name: str, arguments: str, reason: str) -> None:
+        super().__init__(tool_rules.not_known(name, arguments, reason))
+
+
+class Service(Protocol):
+    @property
+    def is_mine(self) -> bool:
+        """Whether this is the process that the service speaks to, and no copy of it."""
+        ...
+
+    def report(self, progress: Progress) -> None: ...
+
+
+def start(entries: Iterable[JournalEntry], newest: int, rules: Iterable[ToolRule], service: Service) -> Report:
+    """Answer and record the calls of this process from now on; return where its progress is reported."""
+    journal = Journal(entries, newest, rules, service)
+    _journals[:] = [journal]
+    internals.record_calls(journal)
+    internals.name_artifacts(journal.artifact_id)
+    return journal
+
+
+def enter(task: str, part: str = "") -> None:
+    """Assign the calls that are made here from now on; without a task, those that are made outside any."""
+    for journal in _journals:
+        journal.enter(Scope(task, part))
+
+
+@contextmanager
+def going_back() -> Iterator[None]:
+    """Assign what follows this block as what came before it: a recorded call may leave the block out next time."""
+    before = SCOPE.get()
+    try:
+        yield
+    finally:
+        SCOPE.set(before)
+
+
+def enclosing() -> list[str]:
+    """Return the key of the tool that runs here, if one does: a recorded call leaves out all that it encloses."""
+    within = _place().within
+    return [within] if within else []
+
+
+def is_replaying() -> bool:
+    """Whether the newest call of the task that runs here was answered from the journal."""
+    return any(journal.is_replaying() for journal in _journals)
+
+
+def tell() -> None:
+    """Report how many calls the journal has answered, unless that is done."""
+    for journal in _journals:
+        journal.tell()
+
+
+def note_outside(error: BaseException) -> None:
+    """Note that somebody else's code has failed, which says nothing against the crew's answers."""
+    for journal in _journals:
+        journal.note_failed(error)
+
+
+def note_left(error: Exception) -> None:
+    """Note that an exception has ended the task that runs here."""
+    for journal in _journals:
+        journal.note_left(error)
+
+
+def blame(error: BaseException) -> tuple[str | None, list[int]]:
+    """Return which task has failed by its own answer, and the numbers of the calls that have failed.
+
+    :param error: what has ended the crew
+    """
+    return next((journal.blame(error) for journal in _journals), (None, []))
+
+
+class Journal:
+    def __init__(
+        self, entries: Iterable[JournalEntry], newest: int, rules: Iterable[ToolRule], service: Service
+    ) -> None:
+        self._service = service
+        self._newest = newest
+        self._rules = tuple(rules)
+        self._lock = threading.RLock()
+        self._taken = threading.Condition(self._lock)
+        self._cancelled: set[tuple[Scope, str]] = set()  # tools that may run once, and were cancelled while they ran
+        self._earlier: dict[str, dict[str, JournalEntry]] = {}  # by task and key; without those that came by again
+        self._sizes: Counter[str] = Counter()  # of tasks
+        self._counts: dict[str, Counter[str]] = {}  # of tasks: how often each question was asked
+        self._failed: dict[str, dict[str, list[int]]] = {}  # of tasks: which of these times a model has failed
+        self._running: dict[str, Scope] = {}
+        self._outside = Scope()
+        self._over: set[str] = set()
+        self._replaying: dict[str, bool] = {}
+        self._replayed: list[int] = []
+        self._agents: dict[str, dict[str | None, str]] = {}  # of tasks: who works there, and within which tool
+        self._failed_calls: deque[tuple[BaseException, JournalEntry | None]] = deque(maxlen=REMEMBERED)
+        self._used_tools: dict[str, int] = {}  # by name, the newest
+        self._left: deque[tuple[BaseException, str]] = deque(maxlen=REMEMBERED)  # by task
+        for entry in entries:
+            self._earlier.setdefault(entry.task_id, {})[entry.key] = entry
+            self._sizes[entry.task_id] += OF_ENTRY + len(entry.answer or "")
+
+    def __call__(self, progress: Progress) -> None:
+        self._service.report(progress)
+        if isinstance(progress, TaskStarted):
+            self._agent(progress.task_id, None, progress.agent)
+        if isinstance(progress, TaskDone):
+            self._forget(progress.task["task_id"])
+
+    def enter(self, scope: Scope) -> None:
+        if not scope.task:
+            self._outside = scope
+            return
+        with self._lock:
+            self._running[scope.task] = scope
+            self._over.discard(scope.task)
+        SCOPE.set(scope)
+
+    def is_replaying(self) -> bool:
+        scope = self._scope()
+        return scope is not None and self._replaying.get(scope.task, False)
+
+    def tell(self) -> None:
+        with self._lock:
+            numbers, self._replayed = self._replayed, []
+        if numbers:
+            self._service.report(StepsReplayed(numbers))
+
+    def of_model(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        """Return a call of a model; None for one that another call of a model makes."""
+        given = {**dict(zip(OF_CALL, args, strict=False)), **kwargs}
+        expected, messages = _expected(given.get("response_model")), given.get("messages")
+        call = self._of_model(model, (messages, given.get("tools"), expected), expected)
+        if call:
+            call.asked = messages[-1] if isinstance(messages, list) and messages else messages
+            role = str(getattr(given.get("from_agent"), "role", None) or "").strip()
+            call.agent = self._agent(call.entry.task_id, call.entry.within, role)
+        return call
+
+    def of_conversion(self, model: Any, content: str, expected: Any) -> Call | None:
+        """The same for a conversion that CrewAI leaves to the provider's own client."""
+        call = self._of_model(model, (content, "instructor", expected), _expected(expected))
+        if call:
+            call.asked = content
+        return call
+
+    def _of_model(self, model: Any, asked: tuple[Any, ...], expected: type[BaseModel] | None) -> Call | None:
+        place = _place()
+        if place.in_model:
+            return None
+        name = model if isinstance(model, str) else str(getattr(model, "model", None) or "")
+        call = self._call("model", name, answers.prompt_as_text((name, *asked)), expected)
+        if call:
+            call.inner = replace(place, in_model=True)
+        return call
+
+    def of_tool(self, tool: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        """Return a call of a tool; None for one that the same tool makes of its other method."""
+        place = _place()
+        if place.tool is tool and place.method != method:
+            return None
+        name = internals.tool_name(tool)
+        asked = answers.as_text((name, args, kwargs))
+        call = self._call("tool", name, asked)
+        was_once = call is not None and call.entry.once  # by a rule that may have been taken away since
+        if was_once or rule_of(self._rules, (tool.name, name)) == ONCE:
+            shown = answers.as_text(kwargs or args)
+            if call is None:
+                raise NotRun(name, shown, "it was called in a thread or process where its task is not known")
+            call.once = shown
+            call.entry = replace(call.entry, once=True)
+        if call:
+            call.asked = kwargs or args
+            call.inner = Place(call.entry.key, tool, method)
+            call.text_of = getattr(tool, "format_output_for_agent", str)  # a method that not every version has
+        return call
+
+    def _call(self, kind: Any, name: str, asked: str, expected: type[BaseModel] | None = None) -> Call | None:
+        if not self._service.is_mine or (scope := self._scope()) is None:
+            return None
+        within = _place().within
+        digest = _digest(kind, scope.task, scope.part, within or "", asked)
+        with self._lock:
+            key = f"{digest}:{self._count(scope.task, digest)}"
+            earlier = self._take(scope.task, key)
+            found = _read(earlier, expected)
+            if found is None and kind == "model":
+                earlier = None
+            self._newest += earlier is None
+            number = earlier.number if earlier else self._newest
+            if kind == "tool":
+                self._used_tools[name] = number
+            self._replaying[scope.task] = found is not None
+            if found is not None:
+                self._replayed.append(number)
+        if found is None:
+            self.tell()
+        once = earlier.once if earlier else None
+        entry = JournalEntry(number, scope.task, scope.part, kind, key, name, within, once=once)
+        agent = self._agent(scope.task, within)
+        return Call(self, entry, found, expected, has_begun=earlier is not None, agent=agent)
+
+    def _agent(self, task: str, within: str | None, role: str = "") -> str:
+        """Note who works there, where that is said; return who does."""
+        with self._lock:
+            known = self._agents.setdefault(task, {})
+            if role:
+                known[within] = role
+            return known.get(within) or known.get(None, "")
+
+    def _count(self, task: str, digest: str) -> int:
+        """Return how often this was asked now, without the calls of models that have failed."""
+        if free := self._failed.get(task, {}).get(digest):
+            return free.pop()
+        counts = self._counts.setdefault(task, Counter())
+        counts[digest] += 1
+        return counts[digest]
+
+    def ask_again(self, entry: JournalEntry) -> None:
+        """Let the next call with this question take the place of one that has failed."""
+        digest, _, count = entry.key.partition(":")
+        with self._lock:
+            self._failed.setdefault(entry.task_id, {}).setdefault(digest, []).append(int(count))
+
+    def check_once(self, call: Call) -> None:
+        """Refuse a call of a tool that may run once while the outcome of an earlier one is not known."""
+        entry = call.entry
+        scope = Scope(entry.task_id, entry.part)
+        with self._taken:
+            known = self._earlier.get(entry.task_id, {})
+            if call.has_begun:
+                raise Unknown(entry.name, call.once, "it had begun and has no recorded end")
+            # Of calls that run side by side, the others may come by a moment later.
+            if not self._taken.wait_for(lambda: not _has(known, entry), CAME_BY):
+                raise Unknown(entry.name, call.once, "the crew has not asked for an earlier call of it again")
+            if (scope, entry.name) in self._cancelled:
+                raise Unknown(entry.name, call.once, "an earlier call of it was cancelled")
+
+    def note_failed(self, error: BaseException, entry: JournalEntry | None = None) -> None:
+        self._failed_calls.append((error, entry))
+
+    def note_left(self, error: Exception) -> None:
+        if scope := self._scope():
+            self._left.append((error, scope.task))
+
+    def blame(self, error: BaseException) -> tuple[str | None, list[int]]:
+        causes = list(_causes(error))
+        tools = set(filter(None, map(internals.failed_tool, causes)))
+        failed = [
+            entry
+            for each, entry in list(self._failed_calls)
+            if any(each is cause for cause in causes) or (entry and entry.name in tools)
+        ]
+        if failed or tools or any(isinstance(each, FROM_OUTSIDE) for each in causes):
+            numbers = {entry.number for entry in failed if entry and entry.kind == "tool"}
+            return None, sorted(numbers | {self._used_tools[name] for name in tools & self._used_tools.keys()})
+        left = (task for each, task in list(self._left) if any(each is cause for cause in causes))
+        return next(left, None), []
+
+    def note_cancelled(self, entry: JournalEntry) -> None:
+        with self._lock:
+            self._cancelled.add((Scope(entry.task_id, entry.part), entry.name))
+
+    def _take(self, task: str, key: str) -> JournalEntry | None:
+        """Return what the last attempt has recorded; of what ended, what it has enclosed will not come by again."""
+        known = self._earlier.get(task, {})
+        entry = known.pop(key, None)
+        self._taken.notify_all()
+        if entry and entry.answer is not None:
+            for inner in [each.key for each in known.values() if each.within == key]:
+                self._drop(known, inner)
+        return entry
+
+    def _drop(self, known: dict[str, JournalEntry], key: str) -> None:
+        known.pop(key, None)
+        for inner in [each.key for each in known.values() if each.within == key]:
+            self._drop(known, inner)
+
+    def write(self, step: Step) -> bool:
+        """Tell a step, unless its task is over; return whether the journal keeps it, or will: it may be full."""
+        size = OF_ENTRY + len(step.answer or "")
+        with self._lock:
+            if step.task_id in self._over:
+                return False
+            kept = step.is_kept and size <= LONGEST_ANSWER and self._sizes.total() + size <= MOST
+            self._sizes[step.task_id] += size if kept else 0
+        if not kept:
+            step = replace(step, is_kept=False, answer=None, is_awaited=False)
+        self._service.report(step)
+        return kept
+
+    def artifact_id(self, size: int) -> str:
+        """Name a result that CrewAI keeps in a file as the last attempt has named it: a recorded answer may name it."""
+        scope = self._scope() or self._outside
+        with self._lock:
+            counts = self._counts.setdefault(scope.task, Counter())
+            counts["artifact"] += 1
+            return _digest("artifact", scope.task, scope.part, _place().within or "", str(counts["artifact"]))
+
+    def _scope(self) -> Scope | None:
+        """Return where a call belongs that is made here; None where that is not known."""
+        scope = SCOPE.get()
+        with self._lock:
+            if scope and scope.task not in self._over:
+                return scope
+            if scope or not self._running:
+                return self._outside
+            return next(iter(self._running.values())) if len(self._running) == 1 else None
+
+    def _forget(self, task: str) -> None:
+        with self._lock:
+            self._over.add(task)
+            kept_by_task = (self._running, self._earlier, self._counts, self._failed, self._sizes, self._replaying)
+            for kept in (*kept_by_task, self._agents):
+                kept.pop(task, None)
+
+
+@dataclass
+class Call:
+    """One call: answered from the journal, or performed `inside` and recorded at its end."""
+
+    journal: Journal
+    entry: JournalEntry
+    found: list[Any] | None  # the answer of the last attempt
+    expected: type[BaseModel] | None
+    has_begun: bool  # in the last attempt
+    agent: str = ""
+    asked: Any = None  # what people see of it
+    inner: Place = OUTSIDE
+    text_of: Callable[[Any], str] | None = None  # of a tool: what its agent reads of an object
+    once: str = ""  # of a tool that may run once: its arguments
+    is_recorded: bool = True
+    began: float = 0.0
+
+    @property
+    def is_answered(self) -> bool:
+        return self.found is not None
+
+    def answer(self) -> Any:
+        """Return what the last attempt was answered, or raise what was raised."""
+        assert self.found
+        if isinstance(self.found[0], answers.Raised):
+            self.journal.note_failed(self.found[0], self.entry)
+            raise self.found[0]
+        return self.found[0]
+
+    def begin(self) -> None:
+        """Tell the beginning; that of a tool's call is stored before it goes on, unless the last attempt has."""
+        self.began = time.monotonic()
+        if self.once:
+            self.journal.check_once(self)
+        is_new = self.entry.kind == "tool" and not self.has_begun
+        kept = self.journal.write(self._step(arguments=answers.told(self.asked), is_kept=is_new, is_awaited=is_new))
+        self.is_recorded = kept or not is_new
+        if self.once and not self.is_recorded:
+            raise NotRun(self.entry.name, self.once, "the journal of this execution is full")
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Enclose the call itself. A tool's exception is an answer too; a model is asked again."""
+        if self.entry.kind == "model":
+            self.begin()
+        before = PLACE.set(self.inner)
+        try:
+            yield
+        except Exception as error:
+            self._failed(error)
+            self.journal.note_failed(error, self.entry)
+            if self.once:
+                raise Unknown(self.entry.name, self.once, f"it raised {type(error).__name__}: {error}") from error
+            raise
+        except BaseException as error:
+            self.journal.note_failed(error)
+            if self.once:
+                self.journal.note_cancelled(self.entry)
+            raise
+        finally:
+            PLACE.reset(before)
+
+    def _failed(self, error: Exception) -> None:
+        is_answer = self.entry.kind == "tool" and not self.once
+        said = answers.told(f"{type(error).__name__}: {error}")
+        self._over("unknown" if self.once else "failed", answers.failure(error) if is_answer else None, said)
+        if self.entry.kind == "model":
+            self.journal.ask_again(self.entry)
+
+    def end(self, answer: Any, used: dict[str, int] | None = None) -> Any:
+        """Record the answer, and what a model has used for it; return the answer."""
+        self._over("done", self._stored(answer), answers.told(answer), used or None)
+        return answer
+
+    def _stored(self, answer: Any) -> str | None:
+        """Return the answer as it is stored, or of a tool at least what its agent reads of it."""
+        try:
+            return answers.encoded(answer, self.expected)
+        except answers.NotStorable:
+            if self.text_of:
+                with suppress(Exception):  # of somebody's own method
+                    return answers.encoded(self.text_of(answer))
+        return None
+
+    def _over(self, state: Any, answer: str | None, said: str | None, used: dict[str, int] | None = None) -> None:
+        seconds = round(time.monotonic() - self.began, 3)
+        is_kept = self.is_recorded and answer is not None
+        told = {"state": state, "seconds": seconds, "usage": used, "result": said, "is_awaited": bool(self.once)}
+        self.journal.write(self._step(answer=answer if is_kept else None, is_kept=is_kept, **told))
+
+    def _step(self, **told: Any) -> Step:
+        return Step(**{**vars(self.entry), "agent": self.agent, **told})
+
+
+def _has(known: dict[str, JournalEntry], entry: JournalEntry) -> bool:
+    """Whether a call of the same tool was recorded that did not come by again."""
+    return any(each.name == entry.name and each.part == entry.part for each in known.values())
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Give an exception, and those that it was raised from or after."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _place() -> Place:
+    return PLACE.get() or OUTSIDE
+
+
+def _expected(given: Any) -> type[BaseModel] | None:
+    return given if isinstance(given, type) and issubclass(given, BaseModel) else None
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _read(earlier: JournalEntry | None, expected: type[BaseModel] | None) -> list[Any] | None:
+    """Return the answer in a list; None without one, or if its class is not what it was."""
+    if earlier is None or earlier.answer is None:
+        return None
+    try:
+        return [answers.decoded(earlier.answer, expected)]
+    except Exception:  # of somebody's own class
+        return None

@@ -1,0 +1,75 @@
+"""Fails a task whose agent brings tools that are known only now, as those of MCP servers, where a rule fits no tool.
+
+A rule with a wrong name would let the tool that it is meant for run without it. At the first such task all agents are
+asked for their tools, since the rule may be for a tool of a later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from crewai import Crew
+
+from crew_service.crewai import internals
+from crew_service.crewai.errors import Fatal
+from crew_service.engine.tool_rules import ToolRule
+
+SOURCES = {"mcps": "get_mcp_tools", "apps": "get_platform_tools"}  # of an agent: what brings tools, and its method
+
+
+class NoSuchTool(Fatal):
+    """A rule is for a tool that the crew does not have."""
+
+    def __init__(self, rule: ToolRule, names: Iterable[str]) -> None:
+        super().__init__(
+            f"The rule {rule} matches none of the crew's tools, of which some are known only now "
+            f"({', '.join(names) or 'there are none'}). No tool of this task was run: correct the name of the rule."
+        )
+
+
+def agents_of(crew: Crew) -> list[Any]:
+    return [*crew.agents, *(task.agent for task in crew.tasks if task.agent), crew.manager_agent]
+
+
+def are_brought_by(agent: Any) -> bool:
+    return any(getattr(agent, source, None) for source in SOURCES)
+
+
+def check(crew: Crew, rules: Iterable[ToolRule], known: list[list[str]]) -> None:
+    """Fail the first task with such tools unless each rule fits one of the crew's.
+
+    :param known: the names of each tool that is known before a task runs
+    """
+    lost = [rule for rule in rules if not (rule.is_common or any(map(rule.matches, known)))]
+    if lost:
+        internals.before_tasks(_Check(crew, lost))
+
+
+class _Check:
+    def __init__(self, crew: Crew, lost: list[ToolRule]) -> None:
+        self._crew = crew
+        self._lost = lost
+
+    def __call__(self, agent: Any, tools: list[Any]) -> None:
+        if not (self._lost and are_brought_by(agent)):
+            return
+        names = _names(tools)
+        for other in agents_of(self._crew) if self._lost_among(names) else ():
+            if other is not agent and are_brought_by(other):
+                names += _names(_brought_by(other))
+        if lost := self._lost_among(names):
+            raise NoSuchTool(lost[0], dict.fromkeys(each[-1] for each in names))
+        self._lost = []
+
+    def _lost_among(self, names: list[list[str]]) -> list[ToolRule]:
+        return [rule for rule in self._lost if not any(map(rule.matches, names))]
+
+
+def _names(tools: Iterable[Any]) -> list[list[str]]:
+    return [[tool.name, internals.tool_name(tool)] for tool in tools]
+
+
+def _brought_by(agent: Any) -> list[Any]:
+    given = {method: getattr(agent, source, None) for source, method in SOURCES.items()}
+    return [tool for method, sources in given.items() if sources for tool in getattr(agent, method)(sources)]

@@ -1,0 +1,144 @@
+"""What an execution takes over of a failed one, and why some cannot be continued.
+
+Finished tasks keep their outputs. The task that failed goes on with its journal where something outside has failed;
+where its own answer was refused, the same answers would be refused again, so it begins anew: only what was decided on
+its drafts, and what tools have done that may run only once, stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sqlalchemy.engine import Connection, Row
+
+from crew_service.engine import usage
+from crew_service.engine.crew import Crew, CrewFailed
+from crew_service.engine.decisions import Refused, UnknownExecution
+from crew_service.storage import chains, integrity
+from crew_service.storage.states import State
+
+OVER_TOKENS = "tokens"  # in place of what could be taken over
+NOT_ENDED = "it is not over"
+WHY_NOT = {
+    State.QUEUED: NOT_ENDED,
+    State.RUNNING: NOT_ENDED,
+    State.WAITING: NOT_ENDED,
+    State.COMPLETED: "it is completed",
+    State.STOPPED: "it was stopped",
+}
+
+
+class CannotContinue(Refused):
+    """Nothing was started; the text says why, as a sentence."""
+
+    def __init__(self, execution_id: str, reason: str) -> None:
+        super().__init__(f"Execution {execution_id} cannot be continued: {reason}.")
+
+
+class AlreadyContinued(Refused):
+    def __init__(self, kickoff_id: str) -> None:
+        super().__init__(f"Execution {kickoff_id} already continues it.")
+        self.kickoff_id = kickoff_id
+
+
+def failure_of(error: Exception | None, gate: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what is stored with a failure, for whoever continues the execution."""
+    failed = error if isinstance(error, CrewFailed) else CrewFailed()
+    return {"refused": failed.refused, "unanswered": list(failed.unanswered), "gate": gate and _without_usage(gate)}
+
+
+def _without_usage(gate: Mapping[str, Any]) -> dict[str, Any]:
+    """What a crew has counted so far is of the earlier execution."""
+    return {**gate, "state": {name: value for name, value in gate["state"].items() if name != "usage"}}
+
+
+def changed_task(crew: Crew, finished: list[tuple[str, str | None]]) -> str | None:
+    """Return the first finished task that the crew does not have as it was then."""
+    known = {task.id: task.digest for task in crew.tasks}
+    in_order = [task.id for task in crew.tasks] if crew.kind == "crew" else [name for name, _ in finished]
+    for place, (name, digest) in enumerate(finished):
+        if digest is None or known.get(name) != digest or in_order[place : place + 1] != [name]:
+            return name
+    return None
+
+
+def find(connection: Connection, some_id: str, inputs: dict[str, Any], *, sees: Callable[[Row[Any]], bool]) -> Row[Any]:
+    """Return the last execution of a chain, which nobody else continues while this transaction lasts.
+
+    :raises UnknownExecution: there is no such execution that the caller may see
+    :raises AlreadyContinued: another execution goes on from it
+    :raises CannotContinue: it is none that can be continued
+    """
+    found = chains.last(connection, some_id)
+    if found is None or not sees(found[1]):
+        raise UnknownExecution("no such execution")
+    named, row = found
+    if row.state != State.FAILED and row.state != State.STOPPED and row.id != named:
+        raise AlreadyContinued(row.kickoff_id)
+    if problem := _problem(row, inputs):
+        raise CannotContinue(row.id, problem)
+    return row
+
+
+def _problem(row: Row[Any], inputs: dict[str, Any]) -> str | None:
+    if row.state != State.FAILED:
+        return WHY_NOT[row.state]
+    if not integrity.is_readable(row) or row.failure is None:
+        return "it was ended as unreadable, or by an earlier release of this service"
+    if chains.CONTINUED_BY in row.failure:
+        return f"execution {row.failure[chains.CONTINUED_BY]} has continued it, and was deleted"
+    if OVER_TOKENS in row.failure:
+        return "it has used more tokens than it may"
+    if _canonical(row.inputs) != _canonical(inputs):
+        return "it was started with other inputs"
+    return None
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _lost(finished: list[Any], gate: Mapping[str, Any] | None) -> tuple[str, str] | None:
+    """Return the first method of a Flow that would have to give its result again and cannot, and the result's type."""
+    state: Mapping[str, Any] = gate["state"] if gate else {}
+    if nested := state.get("nested"):  # a task in a method was asked about, after the Flow's own last question
+        state = nested["before"]["state"] if nested["before"] else {}
+    for task in finished[state.get("done", 0) :]:
+        if kind := ((task.get("point") or {}).get("result") or {}).get("lost"):
+            return task["task_id"], kind
+    return None
+
+
+def take_over(
+    connection: Connection, row: Row[Any], *, into: str, changed: Callable[[list[tuple[str, str | None]]], str | None]
+) -> dict[str, Any]:
+    """Move what a failed execution leaves to a new one; return what the new one has of it.
+
+    :raises CannotContinue: the crew has changed, or a service works here that would not know what to do with it
+    """
+    finished = [(each.task, each.digest) for each in chains.finished(connection, row.id)]
+    if not all(integrity.is_task(task) for task, _ in finished):
+        raise CannotContinue(row.id, "a finished task cannot be read")
+    if name := changed([(task["task_id"], digest) for task, digest in finished]):
+        raise CannotContinue(row.id, f"its finished task {name!r} is not one that the crew has now")
+    if lost := _lost([task for task, _ in finished], row.failure["gate"]):
+        name, kind = lost
+        raise CannotContinue(row.id, f"what its finished method {name!r} returned ({kind}) cannot be stored")
+    if not chains.keep_out_earlier(connection):
+        raise CannotContinue(row.id, "a service of an earlier release works on the same database and might take it")
+    chains.take_results(connection, row.id, into=into)
+    refused, unanswered = row.failure["refused"], row.failure["unanswered"]
+    steps = chains.take_journal(connection, row.id, into=into, refused=refused, unanswered=unanswered)
+    chains.close(connection, row.id, continued_by=into)
+    return {
+        "continued_from": row.id,
+        "owner": row.owner,
+        "restore_from": row.restore_from,
+        "gate": row.failure["gate"],
+        "completed_tasks": len(finished),
+        "last_task": row.last_task,
+        "steps": steps,
+        "earlier_usage": usage.handed_on(row),
+    }

@@ -1,0 +1,44 @@
+"""The machine's resources: how many files this process may use for what, and how to detect exhaustion.
+
+On exhaustion, callers wait or refuse. Nothing fails because of it, since others release theirs.
+"""
+
+from __future__ import annotations
+
+import errno
+import resource
+
+CONNECTIONS = 10_000  # incoming, if nothing else limits them
+CONNECTIONS_OUT = 256
+RESERVED_FILES = 256  # for the database and crews
+PAUSE = 2.0  # seconds before new work starts again
+NONE_LEFT = "The machine has no file, thread or memory left for this; try again later."
+ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+
+
+def connections_in(most: int | None) -> int:
+    """Return how many connections of clients may be open at once."""
+    files = _files()
+    if files is None:
+        return min(most or CONNECTIONS, CONNECTIONS)
+    return min(most or CONNECTIONS, max(files - connections_out() - RESERVED_FILES, files // 2))
+
+
+def connections_out() -> int:
+    """Return how many webhooks may be in flight at once."""
+    files = _files()
+    return CONNECTIONS_OUT if files is None else max(1, min(CONNECTIONS_OUT, files // 4))
+
+
+def _files() -> int | None:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if files == resource.RLIM_INFINITY else files
+
+
+def is_trouble(error: BaseException) -> bool:
+    """Whether the machine has no file, thread or memory left. A database reports this as `DatabaseUnavailable`."""
+    if isinstance(error, OSError):
+        return error.errno in ERRORS or isinstance(error, BlockingIOError)  # the latter of a fork
+    if isinstance(error, RuntimeError):
+        return "start new thread" in str(error)
+    return isinstance(error, MemoryError)

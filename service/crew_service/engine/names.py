@@ -1,0 +1,115 @@
+"""Looks up receivers' names in a few separate threads, so that a slow answer only delays its owner.
+
+A lookup cannot be cancelled. Its waiter gives up together with the send; its place is free when its thread ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from collections import OrderedDict, defaultdict
+from concurrent.futures import Future
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+THREADS = 16
+THREADS_OF_ONE = 2  # owner
+FRESH = 10.0  # seconds for which an answer is reused
+KEPT = 256  # answers
+PER_FAMILY = 2  # addresses tried per name; each may use a file
+NUMERIC = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
+NUMERIC_ADDRESS = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+
+Addresses = list[ResolveResult]
+
+
+class Names:
+    """Lookups of one event loop."""
+
+    def __init__(self) -> None:
+        self._threads = asyncio.Semaphore(THREADS)
+        self._own: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(THREADS_OF_ONE))
+        self._under_way: dict[tuple[str, str], Future[Addresses]] = {}
+        self._known: OrderedDict[str, tuple[float, Addresses]] = OrderedDict()
+
+    async def look_up(self, owner: str, host: str) -> Addresses:
+        """Return the addresses of a name.
+
+        :raises OSError: it has none
+        """
+        since, found = self._known.get(host, (float("-inf"), []))
+        if time.monotonic() - since < FRESH:
+            return found
+        if (owner, host) not in self._under_way:
+            await self._begin(owner, host)
+        return await asyncio.wrap_future(self._under_way[owner, host])
+
+    async def _begin(self, owner: str, host: str) -> None:
+        """Start a thread once there is a place, unless another send started this lookup in the meantime."""
+        loop = asyncio.get_running_loop()
+        async with contextlib.AsyncExitStack() as places:
+            for place in (self._own[owner], self._threads):
+                await places.enter_async_context(place)
+            if (owner, host) in self._under_way:
+                return
+            looking = self._under_way[owner, host] = _in_thread(host)
+            places.pop_all()
+
+        def ended(_: Future[Addresses]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed because the service stopped
+                loop.call_soon_threadsafe(self._end, owner, host)
+
+        looking.add_done_callback(ended)
+
+    def _end(self, owner: str, host: str) -> None:
+        looked_up = self._under_way.pop((owner, host))
+        self._own[owner].release()
+        self._threads.release()
+        if looked_up.exception() is None:
+            self._known[host] = (time.monotonic(), looked_up.result())
+            self._known.move_to_end(host)
+            if len(self._known) > KEPT:
+                self._known.popitem(last=False)
+
+
+def _in_thread(host: str) -> Future[Addresses]:
+    """Look up in a thread that does not keep the process from ending."""
+    looking: Future[Addresses] = Future()
+    looking.set_running_or_notify_cancel()  # from now on, a waiter that gives up does not cancel it for others
+
+    def work() -> None:
+        try:
+            looking.set_result(_addresses(host))
+        except BaseException as error:
+            looking.set_exception(error)
+
+    threading.Thread(target=work, name="name-look-up", daemon=True).start()
+    return looking
+
+
+def _addresses(host: str) -> Addresses:
+    found: defaultdict[int, Addresses] = defaultdict(list)
+    for family, _, protocol, _, address in socket.getaddrinfo(
+        host, None, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
+    ):
+        numeric = socket.getnameinfo(address, NUMERIC)[0]  # with the zone of a link-local address
+        found[family].append(
+            ResolveResult(hostname=host, host=numeric, port=0, family=family, proto=protocol, flags=NUMERIC_ADDRESS)
+        )
+    return [address for family in found.values() for address in family[:PER_FAMILY]]
+
+
+class OwnNames(AbstractResolver):
+    """Looks up names for one owner."""
+
+    def __init__(self, names: Names, owner: str) -> None:
+        self._names, self._owner = names, owner
+
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> Addresses:
+        return [ResolveResult(**{**address, "port": port}) for address in await self._names.look_up(self._owner, host)]
+
+    async def close(self) -> None:
+        """There is nothing to release."""

@@ -1,0 +1,100 @@
+"""Tool rules: whether a call may be repeated if its outcome is unknown.
+
+`repeat` is the default rule. A tool with `once` is never called again automatically after a call whose outcome is
+unknown: the execution fails instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+REPEAT, ONCE = "repeat", "once"
+KNOWN = (REPEAT, ONCE)
+LONGEST_SHOWN = 500  # characters of arguments in an error
+
+
+class BadRule(ValueError):
+    """The text is the end of a sentence that names the rule."""
+
+
+@dataclass(frozen=True)
+class ToolRule:
+    pattern: str  # for `fnmatch`
+    rule: str
+    is_common: bool = False  # to several crews, one of which must have such a tool
+
+    def __post_init__(self) -> None:
+        if not self.pattern:
+            raise BadRule("it names no tool")
+        if self.rule not in KNOWN:
+            raise BadRule(f"{self.rule!r} is not a known rule; this release supports {' and '.join(KNOWN)}")
+
+    def __str__(self) -> str:
+        return f"{self.pattern}={self.rule}"
+
+    @classmethod
+    def read(cls, text: str) -> ToolRule:
+        """Read `NAME=RULE`."""
+        pattern, separator, rule = text.rpartition("=")
+        if not separator:
+            raise BadRule("expected NAME=RULE")
+        return cls(pattern, rule)
+
+    def matches(self, names: Iterable[str]) -> bool:
+        """Whether one of a tool's names matches: its own, or the one that CrewAI shows the model."""
+        return any(fnmatchcase(name, self.pattern) for name in names)
+
+
+@dataclass(frozen=True)
+class JournalOptions:
+    """Command-line options for a crew's journal; its project may add to them."""
+
+    rules: tuple[ToolRule, ...] = ()
+    is_kept: bool = True
+
+
+def of_project(declared: Any) -> list[ToolRule]:
+    """Read the table `tools` of a project."""
+    if not isinstance(declared, dict):
+        raise BadRule("it must be a table of names and rules")
+    return [ToolRule(pattern, str(rule)) for pattern, rule in declared.items()]
+
+
+def rule_of(rules: Iterable[ToolRule], names: Iterable[str]) -> str:
+    """Return the first matching rule, or the default."""
+    known = tuple(names)
+    return next((each.rule for each in rules if each.matches(known)), REPEAT)
+
+
+def problem(rules: Collection[ToolRule], tools: Collection[Collection[str]] | None, *, is_kept: bool) -> str | None:
+    """Return why a crew cannot follow its rules, as the end of a sentence.
+
+    :param tools: the names of each of its tools, the model's name last; None if not all are known yet
+    :param is_kept: whether there is a journal
+    """
+    once = next((rule for rule in rules if rule.rule == ONCE), None)
+    if once and not is_kept:
+        return f"its rule {once} needs the journal, which --no-journal disables."
+    if tools is None:
+        return None
+    lost = next((rule for rule in rules if not (rule.is_common or any(map(rule.matches, tools)))), None)
+    known = ", ".join(list(names)[-1] for names in tools) or "it has none"
+    return f"its rule {lost} matches none of its tools ({known})." if lost else None
+
+
+def not_run(name: str, arguments: str, reason: str) -> str:
+    return f"The tool {name} may run only once, and it was not run with {_short(arguments)}: {reason}."
+
+
+def not_known(name: str, arguments: str, reason: str) -> str:
+    return (
+        f"The tool {name} may run only once, but it is unknown whether it did its work with {_short(arguments)}: "
+        f"{reason}. It was not run again; check what it did before you start the crew again."
+    )
+
+
+def _short(arguments: str) -> str:
+    return arguments if len(arguments) <= LONGEST_SHOWN else f"{arguments[:LONGEST_SHOWN]}..."

@@ -1,0 +1,100 @@
+"""Executions that continue one another, each by at most one; each function is part of the caller's transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sqlalchemy import Text, bindparam, cast, delete, func, insert, literal, null, select, true, update
+from sqlalchemy.engine import Connection, Row
+
+from crew_service.storage import queries, schema, views
+from crew_service.storage.tables import executions, journal, results, steps
+
+CONTINUED_BY = "continued_by"  # in a `failure`, in place of what could be taken over
+NEXT = select(executions.c.id).where(executions.c.continued_from == bindparam("id"))
+FINISHED = (
+    select(results.c.task, results.c.digest)
+    .where(results.c.execution_id == bindparam("id"))
+    .order_by(results.c.position)
+)
+TAKEN = [column for column in results.c if column is not results.c.execution_id]
+ENTRY = [column for column in journal.c if column not in (journal.c.execution_id, journal.c.number)]
+# What is new of a step whose answer comes from the journal of an earlier execution: its usage was counted there.
+OF_STEP = {"segment": literal(0), "usage": null(), "from_journal": true()}
+
+
+def last(connection: Connection, some_id: str) -> tuple[str, Row[Any]] | None:
+    """Find the chain of an id; return the id of the execution that has it, and the last of the chain, locked."""
+    head = None if "\0" in some_id else views.head(connection, some_id)
+    row = queries.locked(connection, head.id) if head else None
+    while row is not None and (following := connection.execute(NEXT, {"id": row.id}).scalar()):
+        row = queries.locked(connection, following)
+    return (head.id, row) if head and row is not None else None
+
+
+def finished(connection: Connection, execution_id: str) -> list[Row[Any]]:
+    """Return the finished tasks with their digests, in their order."""
+    return list(connection.execute(FINISHED, {"id": execution_id}))
+
+
+def take_results(connection: Connection, execution_id: str, *, into: str) -> None:
+    """Copy the finished tasks, since either execution may be deleted before the other."""
+    copied = select(literal(into), *TAKEN).where(results.c.execution_id == execution_id)
+    connection.execute(insert(results).from_select([results.c.execution_id, *TAKEN], copied))
+
+
+def take_journal(
+    connection: Connection, execution_id: str, *, into: str, refused: str | None, unanswered: Collection[int]
+) -> int:
+    """Move the journal, numbered from 1, with the steps that people see of its answers; return how many entries it has.
+
+    :param refused: the task that begins anew: of its calls, those of tools that may run only once are kept
+    :param unanswered: the numbers of calls that are to be made again
+    """
+    mine = journal.c.execution_id == execution_id
+    if refused is not None:
+        of_task = cast(journal.c.task_id, Text) == json.dumps(refused)
+        connection.execute(delete(journal).where(mine, of_task, journal.c.once.is_not(True)))
+    if unanswered:
+        again = update(journal).where(mine, journal.c.number.in_(list(unanswered)), journal.c.once.is_not(True))
+        connection.execute(again.values(ended_at=None, answer=None))
+    number = func.row_number().over(order_by=journal.c.number).label("place")
+    moved = select(literal(into), number, *ENTRY).where(mine)
+    connection.execute(insert(journal).from_select([journal.c.execution_id, journal.c.number, *ENTRY], moved))
+    numbered = select(journal.c.number, number, journal.c.answer).where(mine).subquery()
+    answered = (steps.c.number == numbered.c.number) & numbered.c.answer.is_not(None)
+    others = [column for column in steps.c if column.name not in ("execution_id", "number")]
+    shown = select(literal(into), numbered.c.place, *(OF_STEP.get(column.name, column) for column in others))
+    shown = shown.join_from(steps, numbered, answered).where(steps.c.execution_id == execution_id)
+    connection.execute(insert(steps).from_select([steps.c.execution_id, steps.c.number, *others], shown))
+    return connection.execute(delete(journal).where(mine)).rowcount
+
+
+def close(connection: Connection, execution_id: str, *, continued_by: str) -> None:
+    """Let none continue it any more, also when the execution that does is deleted: what it left is gone then."""
+    mine = executions.c.id == execution_id
+    connection.execute(update(executions).where(mine).values(failure={CONTINUED_BY: continued_by}))
+
+
+def close_gaps(connection: Connection, deleted: Mapping[str, str | None]) -> None:
+    """Let what continued a deleted execution continue what that one continued, so that each id still leads on.
+
+    :param deleted: ids of executions that exist no more, each with the id of the one that it continued
+    """
+    continued_from = executions.c.continued_from
+    followers = select(executions.c.id, continued_from).where(continued_from.in_(list(deleted)))
+    for execution_id, continued in connection.execute(followers).all():
+        while earlier := deleted.get(continued):
+            continued = earlier
+        if continued not in deleted:
+            mine = executions.c.id == execution_id
+            connection.execute(update(executions).where(mine).values(continued_from=continued))
+
+
+def keep_out_earlier(connection: Connection) -> bool:
+    """Let no release claim executions here that cannot continue one; False where such a one is at work."""
+    if connection.dialect.name == "sqlite":
+        return True
+    return schema.keep_out_earlier(connection, schema.WITH_CHAINS)

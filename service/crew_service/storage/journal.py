@@ -1,0 +1,55 @@
+"""What calls of models and tools have answered in unfinished tasks; each function is part of the caller's transaction.
+
+Triggers delete a task's entries with its result, and an execution's when it completes, is stopped or is deleted. Those
+of an execution that failed stay as long as it does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy.engine import Connection
+
+from crew_service.storage.tables import journal
+
+# Built once: to build a statement costs several times what it costs to run it.
+ENTRIES = (
+    select(*(column for column in journal.c if column.key not in ("execution_id", "began_at", "ended_at")))
+    .where(journal.c.execution_id == bindparam("id"))
+    .order_by(journal.c.number)
+)
+ADD = insert(journal)
+END = (
+    update(journal)
+    .where(journal.c.execution_id == bindparam("id"), journal.c.number == bindparam("place"))
+    .values({name: bindparam(name) for name in ("ended_at", "answer")})
+)
+
+
+def add(connection: Connection, execution_id: str, entry: dict[str, Any], *, now: float) -> None:
+    """Add a call that has begun, or one that is over, which has an answer."""
+    answer = _encoded(entry)
+    ended_at = None if answer is None else now
+    row = {**entry, "answer": answer, "execution_id": execution_id, "began_at": now, "ended_at": ended_at}
+    connection.execute(ADD, row)
+
+
+def end(connection: Connection, execution_id: str, entry: dict[str, Any], *, now: float) -> None:
+    """Store the answer of a call whose beginning was stored."""
+    values = {"id": execution_id, "place": entry["number"], "ended_at": now, "answer": _encoded(entry)}
+    connection.execute(END, values)
+
+
+def entries(connection: Connection, execution_id: str) -> list[dict[str, Any]]:
+    """List them in their order."""
+    found = connection.execute(ENTRIES, {"id": execution_id}).mappings()
+    return [
+        {**row, "answer": None if row["answer"] is None else bytes(row["answer"]).decode(errors="replace")}
+        for row in found
+    ]
+
+
+def _encoded(entry: dict[str, Any]) -> bytes | None:
+    answer: str | None = entry["answer"]
+    return None if answer is None else answer.encode()

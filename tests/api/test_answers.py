@@ -1,0 +1,287 @@
+"""What each answer is read as: a value, or the one error that names what happened, word by word."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.responses import HttpResponse, masker
+from airflow_crew_provider.exceptions import (
+    CrewApiError,
+    CrewBadRequest,
+    CrewError,
+    CrewMissingInputs,
+    CrewNotFound,
+    CrewOutcomeUnknown,
+    CrewProtocolError,
+    CrewRateLimited,
+    CrewServerError,
+    CrewUnauthorized,
+    CrewWebPage,
+)
+from airflow_crew_provider.models import CrewInputs, Execution, ExecutionState, Kickoff, Resume, Resumed, Started
+
+Ask = Callable[[], endpoints.Call[Any]]
+GET: Ask = endpoints.inputs
+KICKOFF: Ask = partial(endpoints.kickoff, Kickoff(inputs={}))
+RESUMING = Resume(execution_id="e-1", crew_task_id="t", human_feedback="", is_approve=True)
+RESUME: Ask = partial(endpoints.resume, RESUMING)
+STOP: Ask = partial(endpoints.stop, "k-1")
+LIST: Ask = endpoints.executions
+HIDE = masker(["secret"])
+LISTED = {
+    **{"kickoff_id": "k-1", "status": "error", "error": "a secret", "task_id": "t-1", "current_task": "now"},
+    **{"progress": {"completed_tasks": 1, "total_tasks": 2}, "execution_time": 1.5},
+}
+
+
+def answer(body: Any = b"", status: int = 200, **headers: str) -> HttpResponse:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return HttpResponse(status, named, body if isinstance(body, bytes) else json.dumps(body).encode())
+
+
+def read(ask: Ask, reply: HttpResponse) -> Any:
+    return endpoints.read(ask(), reply, HIDE)
+
+
+def refused(ask: Ask, reply: HttpResponse) -> CrewError:
+    with pytest.raises(CrewError) as error:
+        read(ask, reply)
+    return error.value
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(400, CrewBadRequest), (401, CrewUnauthorized), (403, CrewUnauthorized), (404, CrewNotFound), (409, CrewApiError)],
+)
+@pytest.mark.parametrize("ask", [GET, KICKOFF], ids=["GET", "POST"])
+def test_a_refusal_has_the_error_of_its_status(ask: Ask, status: int, kind: type[CrewApiError]) -> None:
+    error = refused(ask, answer({"detail": "no secret"}, status))
+    assert type(error) is kind
+    assert vars(error) == {"status_code": status, "method": ask().method, "path": ask().path, "detail": "no ***"}
+
+
+@pytest.mark.parametrize("status", [200, 204, 299])
+def test_a_2xx_is_read(status: int) -> None:
+    assert read(KICKOFF, answer({"kickoff_id": "k"}, status)) == Started("k")
+
+
+@pytest.mark.parametrize("status", [199, 300])
+def test_what_is_no_2xx_is_refused(status: int) -> None:
+    assert type(refused(KICKOFF, answer({"kickoff_id": "k"}, status))) is CrewApiError
+
+
+@pytest.mark.parametrize(("status", "kind"), [(429, CrewRateLimited), (500, CrewServerError), (599, CrewServerError)])
+def test_what_may_be_asked_again_says_when(status: int, kind: type[CrewServerError]) -> None:
+    error = refused(KICKOFF, answer({"detail": "later"}, status, retry_after="7"))
+    assert type(error) is kind
+    assert error.args == (status, "POST", "/kickoff", "later", 7.0)
+
+
+def test_an_exhausted_quota_is_a_rate_limit_in_any_status() -> None:
+    said = "Monthly execution LIMIT reached."
+    error = refused(KICKOFF, answer({"detail": said}, 503, retry_after="7"))
+    assert type(error) is CrewRateLimited
+    assert error.args == (503, "POST", "/kickoff", said, 7.0)
+    error = refused(KICKOFF, answer({"detail": said}))
+    assert type(error) is CrewRateLimited
+    assert error.args == (200, "POST", "/kickoff", said, None)
+    assert "secret" not in str(refused(KICKOFF, answer({"detail": f"{said} secret"})))
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_gateway_leaves_the_outcome_of_a_post_unknown_and_that_of_a_get_not(status: int) -> None:
+    error = refused(KICKOFF, answer({"detail": "away"}, status))
+    assert type(error) is CrewOutcomeUnknown
+    assert str(error) == (
+        f"POST /kickoff returned {status} (away) after it was sent: it is unknown whether the service acted on it"
+    )
+    assert error.status_code == status
+    assert type(refused(GET, answer({"detail": "away"}, status))) is CrewServerError
+
+
+def test_missing_inputs_are_named() -> None:
+    error = refused(KICKOFF, answer({"detail": "Missing inputs: topic, secret"}, 422))
+    assert isinstance(error, CrewMissingInputs)
+    assert (error.names, error.status_code, error.method, error.path) == (["topic", "***"], 422, "POST", "/kickoff")
+    assert error.detail == "Missing inputs: topic, ***"
+
+
+def test_missing_inputs_are_named_where_the_service_only_lists_them() -> None:
+    error = refused(KICKOFF, answer({"detail": [{"loc": ["a"]}, {"loc": ["secret"], "msg": "required"}]}, 422))
+    assert isinstance(error, CrewMissingInputs)
+    assert (error.names, error.path) == (["a", "***"], "/kickoff")
+    assert error.detail == "Missing inputs: a, *** (a: ; ***: required)"
+    error = refused(KICKOFF, answer({"detail": "no"}, 422))
+    assert isinstance(error, CrewMissingInputs)
+    assert vars(error) == {"names": [], "status_code": 422, "method": "POST", "path": "/kickoff", "detail": "no"}
+
+
+def test_a_422_names_the_request_that_was_refused() -> None:
+    error = refused(RESUME, answer({"detail": "no"}, 422))
+    assert isinstance(error, CrewMissingInputs)
+    assert (error.status_code, error.method, error.path) == (422, "POST", "/resume")
+    error = refused(GET, answer({"detail": "no"}, 422))
+    assert isinstance(error, CrewMissingInputs)
+    assert (error.method, error.path) == ("GET", "/inputs")
+
+
+@pytest.mark.parametrize(("ask", "what"), [(GET, "GET /inputs"), (LIST, "GET /executions")])
+def test_an_answer_that_is_not_json_is_named_and_masked(ask: Ask, what: str) -> None:
+    error = refused(ask, answer(b"a secret"))
+    assert type(error) is CrewProtocolError
+    assert str(error) == f"{what} returned 200 with a body that is not JSON: a ***"
+
+
+def test_a_redirect_that_is_not_followed_is_reported_and_masked() -> None:
+    error = refused(GET, answer(b"", 302, location="https://secret/" + "x" * 300))
+    assert isinstance(error, CrewApiError)
+    place = ("https://***/" + "x" * 300)[:200]
+    assert error.detail == f"a redirect to {place}, which is not followed, to protect the token"
+    assert vars(refused(GET, answer(b"", 302)))["detail"] == ""
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_get_follows_a_redirect_at_its_own_origin(status: int) -> None:
+    assert endpoints.redirect(GET(), "https://x/a/inputs", answer(status=status, location="../b")) == "https://x/b"
+
+
+@pytest.mark.parametrize(
+    ("url", "location"),
+    [("http://x:80/a", "http://x/b"), ("https://x/a", "https://x:443/b"), ("ws://x:5/a", "ws://x:5/b")],
+)
+def test_a_default_port_is_the_same_origin(url: str, location: str) -> None:
+    assert endpoints.redirect(GET(), url, answer(status=302, location=location)) == location
+
+
+@pytest.mark.parametrize("location", ["https://y/b", "http://x/b", "https://x:444/b", "https://x:99999/b", ""])
+def test_a_redirect_elsewhere_is_not_followed(location: str) -> None:
+    assert endpoints.redirect(GET(), "https://x/a", answer(status=302, location=location)) is None
+
+
+def test_neither_a_post_nor_another_status_is_redirected() -> None:
+    assert endpoints.redirect(KICKOFF(), "https://x/a", answer(status=302, location="/b")) is None
+    assert endpoints.redirect(GET(), "https://x/a", answer(status=304, location="/b")) is None
+    assert endpoints.redirect(GET(), "https://x/a", answer(status=302)) is None
+
+
+def test_inputs_and_which_of_them_are_required() -> None:
+    found = read(GET, answer({"inputs": ["a", "secret"], "required": ["a"]}))
+    assert found == CrewInputs(["a", "secret"], ["a"])
+    assert read(GET, answer({"inputs": []})).required is None
+
+
+@pytest.mark.parametrize("body", [[], {"inputs": None}, {"inputs": "a"}, {"inputs": ["a", 1]}, {}])
+def test_what_is_no_list_of_names_is_no_inputs(body: Any) -> None:
+    error = refused(GET, answer(body))
+    assert type(error) is CrewProtocolError
+    assert str(error) == "GET /inputs returned no list of names under 'inputs'"
+
+
+def test_a_web_page_is_no_crew() -> None:
+    error = refused(GET, answer(b"<html><body>The secret " + b"x " * 200 + b"</body></html>", content_type="text/html"))
+    assert type(error) is CrewWebPage
+    said = ("The *** " + "x " * 200)[:200]
+    assert str(error) == f"GET /inputs returned a web page: this is not a crew deployment ({said})"
+
+
+def test_a_list_of_executions() -> None:
+    [found] = read(LIST, answer({"executions": [LISTED]}))
+    assert found == Execution(
+        kickoff_id="k-1",
+        state=ExecutionState.ERROR,
+        raw_state="error",
+        error="a ***",
+        crew_task_id="t-1",
+        current_task="now",
+        completed_tasks=1,
+        total_tasks=2,
+        execution_time=1.5,
+    )
+    assert found.raw == LISTED
+    assert read(LIST, answer({"executions": []})) == []
+
+
+@pytest.mark.parametrize("name", [*LISTED])
+def test_a_list_with_an_execution_that_lacks_something_is_refused(name: str) -> None:
+    less = {key: value for key, value in LISTED.items() if key != name}
+    error = refused(LIST, answer({"executions": [LISTED, less]}))
+    assert type(error) is CrewProtocolError
+    assert str(error) == "GET /executions returned no list of executions under 'executions'"
+
+
+@pytest.mark.parametrize("body", [[], {}, {"executions": {}}, {"executions": [None]}])
+def test_what_is_no_list_of_executions_is_refused(body: Any) -> None:
+    assert type(refused(LIST, answer(body))) is CrewProtocolError
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"kickoff_id": None}, {"kickoff_id": ""}, {"kickoff_id": ".."}, {"kickoff_id": 5}]
+)
+def test_a_kickoff_without_an_id_is_unknown(body: Any) -> None:
+    error = refused(KICKOFF, answer(body, 202))
+    assert type(error) is CrewOutcomeUnknown
+    assert str(error) == (
+        "POST /kickoff returned 202 without a kickoff_id that can be polled: "
+        "the crew may be running under an unknown id"
+    )
+    assert error.status_code == 202
+
+
+def test_a_kickoff_with_an_id_is_started_whatever_else_is_said() -> None:
+    said = {"kickoff_id": "k", "detail": "monthly execution limit reached"}
+    assert read(KICKOFF, answer(said)) == Started("k")
+
+
+@pytest.mark.parametrize(("ask", "what"), [(KICKOFF, "POST /kickoff"), (RESUME, "POST /resume")])
+def test_a_post_whose_answer_is_no_object_is_unknown(ask: Ask, what: str) -> None:
+    error = refused(ask, answer([], 201))
+    assert type(error) is CrewOutcomeUnknown
+    assert str(error) == (
+        f"{what} returned list instead of an object; it is unknown whether the service acted on the request"
+    )
+    assert error.status_code == 201
+    error = refused(ask, answer(b"a secret", 201))
+    assert str(error) == (
+        f"{what} returned 201 with a body that is not JSON: a ***; "
+        "it is unknown whether the service acted on the request"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "resumed"),
+    [
+        ({"kickoff_id": "k-2"}, Resumed("k-2", None, None)),
+        ({"kickoff_id": "k-2", "status": "x", "message": "no secret"}, Resumed("k-2", "x", "no ***")),
+        ({"status": "resumed"}, Resumed("e-1", "resumed", None)),
+        ({"status": 7, "kickoff_id": "k-2", "message": 7}, Resumed("k-2", None, None)),
+    ],
+)
+def test_a_resume_returns_what_to_poll_next(body: Any, resumed: Resumed) -> None:
+    assert read(RESUME, answer(body)) == resumed
+
+
+@pytest.mark.parametrize("body", [{}, {"message": "fine"}, {"status": ""}, {"kickoff_id": "..", "status": "resumed"}])
+def test_a_resume_whose_answer_is_empty_is_unknown(body: Any) -> None:
+    error = refused(RESUME, answer(body, 202))
+    assert type(error) is CrewOutcomeUnknown
+    assert str(error) == (
+        "POST /resume returned neither a status nor an id that can be polled: "
+        "it is unknown whether the answer was accepted"
+    )
+    assert error.status_code == 202
+
+
+@pytest.mark.parametrize("body", [{"status": "stopped"}, {"status": "REVOKED"}, {"status": "Cancelled"}])
+def test_a_stop_that_the_service_says(body: Any) -> None:
+    assert read(STOP, answer(body)) is True
+
+
+@pytest.mark.parametrize("body", [b"", b"{", [], {}, {"status": None}, {"status": "running"}, {"status": "completed"}])
+def test_all_else_is_no_stop(body: Any) -> None:
+    assert read(STOP, answer(body)) is False

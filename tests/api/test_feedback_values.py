@@ -1,0 +1,91 @@
+"""What an answer is made of: the flag, a record that came as a text, and the outcome of a Flow that is meant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_crew_provider.api.answers import approval_meant, feedback_to_send, outcome_meant, strict_bool
+from airflow_crew_provider.api.values import record_of, record_or_none
+from airflow_crew_provider.exceptions import CrewInvalidInput
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [(True, True), ("true", True), (" TRUE\n", True), (False, False), ("false", False), (" False ", False)],
+)
+def test_the_flag_is_a_bool_or_its_word(given: Any, read: bool) -> None:
+    assert strict_bool(given) is read
+
+
+@pytest.mark.parametrize("given", [None, 0, 1, "", "yes", "None", "1", [True]])
+def test_anything_else_is_refused_as_a_flag(given: Any) -> None:
+    with pytest.raises(CrewInvalidInput) as error:
+        strict_bool(given)
+    assert str(error.value) == f"is_approve is {given!r}, neither true nor false; nothing was sent"
+
+
+@pytest.mark.parametrize("given", ["", " \n"])
+def test_a_rejection_needs_a_text(given: str) -> None:
+    with pytest.raises(CrewInvalidInput) as error:
+        feedback_to_send(False, given)
+    assert str(error.value) == "A rejection needs human_feedback that says what to change; nothing was sent"
+
+
+def test_a_text_that_says_what_the_flag_says_is_sent_as_it_is() -> None:
+    assert feedback_to_send(False, "Shorter") == "Shorter"
+    assert feedback_to_send(True, " fine ") == " fine "
+
+
+@pytest.mark.parametrize("given", [{"a": None}, '{"a": null}', "{'a': None}"])
+def test_a_record_may_come_as_json_or_as_a_templates_text(given: Any) -> None:
+    assert record_of(given, "review") == {"a": None}
+    assert record_or_none(given) == {"a": None}
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [(None, "NoneType"), ("None", "NoneType"), ("[1]", "list"), ("{", "str"), ("f()", "str"), ("(" * 100_000, "str")],
+)
+def test_what_is_no_record_is_refused_by_its_kind(given: Any, kind: str) -> None:
+    with pytest.raises(CrewInvalidInput) as error:
+        record_of(given, "review")
+    assert str(error.value) == f"review must be a record, not {kind}; nothing was sent"
+    assert record_or_none(given) is None
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "approves", "rejects"),
+    [
+        (["approved", "rejected"], "approved", "rejected"),
+        (["rework", "LOOKS_GOOD"], "LOOKS_GOOD", "rework"),
+        (["approved"], "approved", None),
+        (["approved", "rework", "drop"], "approved", None),
+        (["approved", "ok", "drop"], None, None),
+        (["publish", "drop"], None, None),
+        ([], None, None),
+    ],
+)
+def test_an_outcome_is_meant_where_only_one_can_be(
+    outcomes: list[str], approves: str | None, rejects: str | None
+) -> None:
+    assert outcome_meant(True, outcomes) == approves
+    assert outcome_meant(False, outcomes) == rejects
+
+
+@pytest.mark.parametrize(
+    ("outcome", "outcomes", "meant"),
+    [
+        ("approved", ["approved", "rejected"], True),
+        ("rejected", ["approved", "rejected"], False),
+        ("rejected", ["rejected", "looks_good"], False),
+        ("approved", ["approved", "rework", "drop"], None),
+        ("approved", ["approved"], None),
+        ("publish", ["publish", "drop"], None),
+    ],
+)
+def test_a_choice_between_an_approval_and_one_other_says_which(
+    outcome: str, outcomes: list[str], meant: bool | None
+) -> None:
+    assert approval_meant(outcome, outcomes) is meant

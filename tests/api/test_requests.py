@@ -1,0 +1,151 @@
+"""Each request as it is sent: method, path, headers and every field of the body."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.endpoints import LONGEST_ID, path_segment, webhook_fields
+from airflow_crew_provider.api.responses import HttpResponse
+from airflow_crew_provider.exceptions import CrewInvalidInput
+from airflow_crew_provider.models import HumanInputWebhook, Kickoff, Resume, Webhooks
+
+URLS = Webhooks("https://x/task", "https://x/step", "https://x/crew")
+URL_FIELDS = {
+    "taskWebhookUrl": "https://x/task",
+    "stepWebhookUrl": "https://x/step",
+    "crewWebhookUrl": "https://x/crew",
+}
+
+
+def shape(call: endpoints.Call[Any]) -> tuple[Any, ...]:
+    return call.method, call.path, call.body, dict(call.headers), call.starts_something
+
+
+def test_get_inputs() -> None:
+    assert shape(endpoints.inputs()) == ("GET", "/inputs", None, {}, False)
+
+
+def test_a_kickoff_carries_its_inputs_and_nothing_that_was_not_given() -> None:
+    assert shape(endpoints.kickoff(Kickoff(inputs={"a": 1}))) == ("POST", "/kickoff", {"inputs": {"a": 1}}, {}, True)
+
+
+def test_a_kickoff_carries_meta_webhooks_and_key() -> None:
+    request = Kickoff(inputs={}, meta={}, webhooks=URLS, idempotency_key="key-1")
+    body = {"inputs": {}, "meta": {}, **URL_FIELDS}
+    assert shape(endpoints.kickoff(request)) == ("POST", "/kickoff", body, {"Idempotency-Key": "key-1"}, True)
+
+
+def test_a_kickoff_of_a_flow_may_go_on_from_a_state() -> None:
+    call = endpoints.kickoff(Kickoff(inputs={}, restore_from="state-1"))
+    assert call.body == {"inputs": {}, "restoreFromStateId": "state-1"}
+
+
+def test_get_status() -> None:
+    assert shape(endpoints.status("a/b")) == ("GET", "/status/a%2Fb", None, {}, False)
+    assert endpoints.status("a/b").polled == "a/b"
+    seen = endpoints.read(endpoints.status("a/b"), HttpResponse(200, {}, b'{"status": "running"}'))
+    assert seen.kickoff_id == "a/b"
+
+
+def test_get_executions() -> None:
+    assert shape(endpoints.executions()) == ("GET", "/executions?limit=20", None, {}, False)
+    assert endpoints.executions("pending", 5).path == "/executions?state=pending&limit=5"
+
+
+@pytest.mark.parametrize("is_approve", [True, False])
+def test_a_resume_carries_every_field_in_both_spellings(is_approve: bool) -> None:
+    request = Resume(execution_id="e", crew_task_id="t", human_feedback="Shorter", is_approve=is_approve)
+    body = {
+        **{"execution_id": "e", "executionId": "e", "task_id": "t", "taskId": "t"},
+        **{"human_feedback": "Shorter", "humanFeedback": "Shorter", "is_approve": is_approve, "isApprove": is_approve},
+    }
+    assert shape(endpoints.resume(request)) == ("POST", "/resume", body, {}, True)
+
+
+def test_a_resume_of_a_flow_carries_its_outcome_and_no_approval() -> None:
+    request = Resume(execution_id="e", crew_task_id="t", human_feedback="x", is_approve=None, outcome="rework")
+    body = {
+        **{"execution_id": "e", "executionId": "e", "task_id": "t", "taskId": "t"},
+        **{"human_feedback": "x", "humanFeedback": "x", "outcome": "rework"},
+    }
+    assert endpoints.resume(request).body == body
+
+
+def test_a_resume_carries_webhooks_and_key() -> None:
+    request = Resume(
+        execution_id="e", crew_task_id="t", human_feedback="", is_approve=True, webhooks=URLS, idempotency_key="key-2"
+    )
+    call = endpoints.resume(request)
+    assert URL_FIELDS.items() <= (call.body or {}).items()
+    assert call.headers == {"Idempotency-Key": "key-2"}
+
+
+@pytest.mark.parametrize("field", ["execution_id", "crew_task_id"])
+def test_a_resume_without_an_id_is_refused(field: str) -> None:
+    fields: dict[str, Any] = {"execution_id": "e", "crew_task_id": "t", field: ""}
+    with pytest.raises(CrewInvalidInput):
+        endpoints.resume(Resume(**fields, human_feedback="", is_approve=True))
+
+
+def test_a_stop_has_an_empty_object_as_its_body() -> None:
+    assert shape(endpoints.stop("a b")) == ("POST", "/stop/a%20b", {}, {}, True)
+
+
+@pytest.mark.parametrize(
+    ("webhooks", "fields"),
+    [
+        (None, {}),
+        (Webhooks(), {}),
+        (Webhooks(step="https://x/step"), {"stepWebhookUrl": "https://x/step"}),
+        (Webhooks(human_input=HumanInputWebhook("https://x/h")), {"humanInputWebhookUrl": "https://x/h"}),
+        (
+            Webhooks(human_input=HumanInputWebhook("https://x/h", token="t", username="u")),
+            {"humanInputWebhook": {"url": "https://x/h", "authentication": {"strategy": "bearer", "token": "t"}}},
+        ),
+        (
+            Webhooks(human_input=HumanInputWebhook("https://x/h", username="u", password="p")),
+            {
+                "humanInputWebhook": {
+                    "url": "https://x/h",
+                    "authentication": {"strategy": "basic", "username": "u", "password": "p"},
+                }
+            },
+        ),
+        (
+            Webhooks(human_input=HumanInputWebhook("https://x/h", username="")),
+            {
+                "humanInputWebhook": {
+                    "url": "https://x/h",
+                    "authentication": {"strategy": "basic", "username": "", "password": ""},
+                }
+            },
+        ),
+    ],
+)
+def test_only_webhooks_that_are_set_are_sent(webhooks: Webhooks | None, fields: dict[str, Any]) -> None:
+    assert webhook_fields(webhooks) == fields
+
+
+def test_an_id_of_the_longest_size_is_sent_and_one_byte_more_is_not() -> None:
+    assert path_segment("x" * LONGEST_ID) == "x" * LONGEST_ID
+    with pytest.raises(CrewInvalidInput, match=r"^An id of 2049 bytes is longer than 2048; nothing was sent$"):
+        path_segment("x" * (LONGEST_ID + 1))
+    with pytest.raises(CrewInvalidInput, match="An id of 2050 bytes"):
+        path_segment("ü" * 1025)
+
+
+@pytest.mark.parametrize("identifier", ["", " ", ".", "..", "None", None, 7])
+def test_what_is_no_id_is_named(identifier: Any) -> None:
+    with pytest.raises(CrewInvalidInput) as error:
+        path_segment(identifier)
+    assert str(error.value) == f"{identifier!r} is not an id of the crew service; nothing was sent"
+
+
+def test_half_a_surrogate_pair_is_no_id() -> None:
+    with pytest.raises(CrewInvalidInput) as error:
+        path_segment("a\ud800")
+    assert str(error.value) == "An id with an unpaired surrogate cannot be sent; nothing was sent"
+    assert error.value.__cause__ is None

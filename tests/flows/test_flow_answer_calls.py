@@ -1,0 +1,97 @@
+"""How a Flow's question is answered, what that is answered with, and what of it no error may show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.answers import ReviewAnswer
+from airflow_crew_provider.api.responses import HttpResponse, masker
+from airflow_crew_provider.exceptions import CrewApiError, CrewOutcomeUnknown
+from airflow_crew_provider.flows.answers import respond, resume_feedback
+from airflow_crew_provider.models import Resumed
+
+ANSWER = ReviewAnswer("e-1", "q-1", "Shorter.", None, outcome="rework")
+PLAIN = ReviewAnswer("e-1", "q-1", "Shorter.", False)
+HIDE = masker(["secret"])
+
+
+def reply(body: Any, status: int = 200) -> HttpResponse:
+    return HttpResponse(status, {}, body if isinstance(body, bytes) else json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        ("https://x.example/respond?token=secret", "/respond?token=secret"),
+        ("https://x.example/a/respond", "/a/respond"),
+        ("https://x.example", "/"),
+        ("https://x.example?token=secret", "/?token=secret"),
+    ],
+)
+def test_a_callback_is_asked_at_its_path_which_is_not_shown(url: str, target: str) -> None:
+    call = respond(url, ANSWER)
+    assert (call.method, call.path, call.target) == ("POST", "to the callback of request q-1", target)
+    assert call.body == {"feedback": "Shorter.", "source": "airflow", "outcome": "rework"}
+    assert call.starts_something
+    assert "secret" not in repr(call)
+
+
+def test_without_a_callback_the_flow_is_named() -> None:
+    call = resume_feedback("f-1", PLAIN)
+    assert (call.method, call.path, call.target) == ("POST", "/resume_feedback", "")
+    assert call.body == {"flow_id": "f-1", "feedback": "Shorter.", "source": "airflow"}
+
+
+Ask = Callable[[], endpoints.Call[Resumed]]
+CALLS: list[Ask] = [
+    partial(respond, "https://x.example/r", ANSWER),
+    partial(resume_feedback, "f-1", ANSWER),
+]
+
+
+@pytest.mark.parametrize("ask", CALLS, ids=["callback", "flow"])
+@pytest.mark.parametrize("body", [{"status": "accepted"}, {}])
+def test_an_answer_that_is_taken_goes_on_under_the_same_id(ask: Ask, body: Any) -> None:
+    assert endpoints.read(ask(), reply(body)) == Resumed("e-1", "accepted")
+
+
+@pytest.mark.parametrize("ask", CALLS, ids=["callback", "flow"])
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({}, "somebody else"),
+        ({"responded_by": None, "responded_at": ""}, "somebody else"),
+        ({"responded_by": "Ada", "responded_at": "2026-11-20"}, "Ada at 2026-11-20"),
+        ({"responded_by": "Ada", "responded_at": 5}, "Ada"),
+        ({"request": {"responded_by": "Ada", "responded_at": "noon"}}, "Ada at noon"),
+        ({"responded_by": "Top", "responded_at": "noon", "request": {"responded_by": "Ada"}}, "Ada at noon"),
+        ({"responded_by": {"name": "Ada", "email": "a@x.example", "id": 7}}, "Ada"),
+        ({"responded_by": {"email": "a@x.example", "id": 7}}, "a@x.example"),
+        ({"responded_by": {"id": 7}}, "7"),
+        ({"responded_by": {}}, "somebody else"),
+        ({"responded_by": "x" * 300}, "x" * 200),
+        ({"responded_by": "a secret", "responded_at": "secret"}, "a *** at ***"),
+        ({"request": []}, "somebody else"),
+    ],
+)
+def test_an_answer_that_comes_second_learns_who_was_first(ask: Ask, body: Any, told: str) -> None:
+    resumed = endpoints.read(ask(), reply(body, 409), HIDE)
+    assert resumed == Resumed("e-1", "already_responded", f"the question was already answered by {told}")
+
+
+@pytest.mark.parametrize("ask", CALLS, ids=["callback", "flow"])
+def test_an_answer_of_which_nothing_is_known_is_unknown(ask: Ask) -> None:
+    with pytest.raises(CrewOutcomeUnknown) as error:
+        endpoints.read(ask(), reply(b"a secret", 200), HIDE)
+    assert str(error.value) == (
+        "The answer to the Flow returned 200 with a body that is not JSON: a ***; "
+        "it is unknown whether the service acted on the request"
+    )
+    with pytest.raises(CrewApiError):
+        endpoints.read(ask(), reply({}, 401))

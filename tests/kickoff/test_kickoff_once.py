@@ -1,0 +1,557 @@
+"""A kickoff is sent at most once: every end of the POST, and what the next try makes of it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException
+from faults.dialects import Dialect
+from faults.server import FaultServer
+from faults.wire import CLOSE, RESET, SILENCE, NoReply, Reply
+from simulated_airflow import TOKEN, Connect, TaskRun, run
+
+from airflow_crew_provider.kickoff import start
+from airflow_crew_provider.models import HumanInputWebhook, Webhooks
+from airflow_crew_provider.operators.crew import CrewKickoffOperator
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+
+pytestmark = pytest.mark.usefixtures("simulated_airflow")
+POST = "POST /kickoff"
+POLL = "GET /status/k-1"
+STARTED = {"kickoff_id": "k-1"}
+LOST: dict[str, Any] = {
+    "reset": NoReply(RESET),
+    "closed": NoReply(CLOSE),
+    "silence": NoReply(SILENCE),
+    "502": Reply(status=502, body="<html>Bad Gateway</html>"),
+    "503": Reply(status=503),
+    "504": Reply(status=504),
+    "500": Reply(status=500, body="Internal Server Error"),
+    "no id": Reply(body={"status": "ok"}),
+    "unreadable": Reply(body="<html>ok</html>"),
+    "half an answer": Reply(body=STARTED, stop_after=5, end=RESET),
+    "a redirect": Reply(status=307, headers={"Location": "/other"}),
+    "408": Reply(status=408),
+}
+REFUSED = {
+    "400": Reply(status=400, body={"detail": "inputs must be an object"}),
+    "401": Reply(status=401, body={"detail": "Invalid token"}),
+    "403": Reply(status=403, body={"detail": "not allowed"}),
+    "404": Reply(status=404, body={"detail": "no crew here"}),
+    "422": Reply(status=422, body={"detail": "Missing inputs: tone"}),
+    "429": Reply(status=429, body={"detail": "slow down"}),
+    "quota": Reply(status=403, body={"detail": "Monthly execution limit reached"}),
+}
+
+
+def kickoff(**more: Any) -> CrewKickoffOperator:
+    options = {"task_id": "kickoff", "inputs": {"topic": "AI"}, "poll_interval": 0.05, "deferrable": False}
+    return CrewKickoffOperator(**{**options, **more})
+
+
+@pytest.fixture(autouse=True)
+def a_crew(server: FaultServer) -> None:
+    server.on("GET /inputs", {"inputs": ["topic"]})
+
+
+def test_a_kickoff_returns_the_id_and_says_where_it_comes_from(server: FaultServer) -> None:
+    server.on(POST, STARTED)
+    task_run = TaskRun()
+    assert run(kickoff(meta={"team": "news"}), task_run) == "k-1"
+    assert task_run.xcom["kickoff_id"] == "k-1"
+    (request,) = server.sent(POST)
+    airflow = {"dag_id": "dag", "run_id": "run", "task_id": "kickoff", "map_index": -1}
+    assert request.json == {"inputs": {"topic": "AI"}, "meta": {"team": "news", "airflow": airflow}}
+
+
+@pytest.mark.row("N11")
+@pytest.mark.parametrize("idempotency_keys", [False, True])
+@pytest.mark.parametrize("on_unknown_outcome", ["fail", "retry"])
+@pytest.mark.parametrize("fault", LOST)
+def test_n11_after_a_lost_answer_no_second_kickoff_is_sent_unless_that_is_safe_or_asked_for(
+    server: FaultServer, connect: Connect, fault: str, on_unknown_outcome: str, idempotency_keys: bool
+) -> None:
+    patience = {"kickoff_timeout": 2.0} if fault == "silence" else {}
+    connect(server.url, idempotency_keys=idempotency_keys, **patience)
+    server.on(POST, LOST[fault], STARTED)
+    task_run, operator = TaskRun(), kickoff(on_unknown_outcome=on_unknown_outcome)
+    may_retry = idempotency_keys or on_unknown_outcome == "retry"
+    with pytest.raises(AirflowException) as error:
+        run(operator, task_run)
+    assert isinstance(error.value, CrewTaskFailed) != may_retry
+    assert len(server.sent(POST)) == 1
+    if may_retry:
+        assert run(operator, task_run.retry()) == "k-1"
+        first, second = (request.headers.get("idempotency-key") for request in server.sent(POST))
+        assert first == second
+        assert (first is not None) == idempotency_keys
+        return
+    assert "none is sent" in str(error.value)
+    assert "meta.airflow" in str(error.value)
+    with pytest.raises(CrewTaskFailed, match="its outcome is unknown"):
+        run(operator, task_run.retry())
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("N11", "A1")
+def test_a1_a_worker_that_died_between_the_post_and_the_record_leaves_an_unknown_outcome(
+    server: FaultServer, store_of: Callable[[TaskRun], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.on(POST, STARTED)
+    task_run = TaskRun()
+    store = store_of(task_run)
+    keep = store.set
+
+    def die(key: str, value: Any, **more: Any) -> None:
+        if value.get("kickoff_id"):
+            raise KeyboardInterrupt
+        keep(key, value, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "set", die)
+        with pytest.raises(KeyboardInterrupt):
+            run(kickoff(), task_run)
+    with pytest.raises(CrewTaskFailed, match="outcome is unknown"):
+        run(kickoff(), task_run.retry())
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("N11")
+def test_n11_a_cleared_task_starts_a_new_execution_after_an_unknown_outcome(
+    server: FaultServer, log_text: Callable[[], str]
+) -> None:
+    server.on(POST, NoReply(RESET), {"kickoff_id": "k-2"})
+    task_run = TaskRun()
+    with pytest.raises(CrewTaskFailed):
+        run(kickoff(), task_run)
+    assert run(kickoff(), task_run.clear()) == "k-2"
+    assert "unknown outcome" in log_text()
+
+
+@pytest.mark.row("N12")
+@pytest.mark.parametrize("fault", REFUSED)
+def test_n12_a_refusal_started_nothing_and_a_later_try_sends_again(server: FaultServer, fault: str) -> None:
+    server.on(POST, REFUSED[fault], STARTED)
+    task_run = TaskRun()
+    with pytest.raises(AirflowException, match="No execution was started") as error:
+        run(kickoff(), task_run)
+    final = fault in ("400", "401", "403", "404", "422")
+    assert isinstance(error.value, CrewTaskFailed) == final
+    if fault in ("401", "403"):
+        assert "'crew_default'" in str(error.value)
+    assert run(kickoff(), task_run.retry()) == "k-1"
+    assert len(server.sent(POST)) == 2
+
+
+@pytest.mark.row("N10")
+def test_n10_a_refused_connection_leaves_the_task_to_its_retries(server: FaultServer, connect: Connect) -> None:
+    task_run = TaskRun()
+    with FaultServer(listening=False) as closed:
+        connect(closed.url)
+        with pytest.raises(AirflowException, match="No execution was started") as error:
+            run(kickoff(check_inputs=False), task_run)
+    assert not isinstance(error.value, CrewTaskFailed)
+    connect(server.url)
+    server.on(POST, STARTED)
+    assert run(kickoff(check_inputs=False), task_run.retry()) == "k-1"
+
+
+def test_a_connection_that_is_missing_is_no_unknown_outcome(
+    server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.on(POST, STARTED)
+    webhooks = Webhooks(human_input=HumanInputWebhook("https://inbox.example", conn_id="inbox"))
+    task_run, operator = TaskRun(), kickoff(webhooks=webhooks, check_inputs=False)
+    with pytest.raises(Exception, match="inbox"):
+        run(operator, task_run)
+    connect("https://inbox.example", token="the-token-of-the-inbox", conn_id="inbox")
+    assert run(operator, task_run.retry()) == "k-1"
+    sent = server.sent(POST)[0].json["humanInputWebhook"]
+    assert sent["authentication"] == {"strategy": "bearer", "token": "the-token-of-the-inbox"}
+
+
+# --- the next try -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("A2")
+@pytest.mark.parametrize("state", ["running", "completed", "unknown"])
+def test_a2_a_retry_takes_up_the_execution_that_was_started(
+    server: FaultServer, dialect: Dialect, state: str, log_text: Callable[[], str]
+) -> None:
+    server.on(POST, STARTED).on(POLL, getattr(dialect, state))
+    task_run = TaskRun()
+    _started_and_died(task_run)
+    assert run(kickoff(), task_run.retry()) == "k-1"
+    assert len(server.sent(POST)) == 1
+    assert task_run.xcom["kickoff_id"] == "k-1"
+    assert "going on with it" in log_text()
+
+
+def _started_and_died(task_run: TaskRun) -> None:
+    """A worker that dies right after the record of the answer."""
+    context = task_run.context()
+
+    def die(key: str, value: Any) -> None:
+        raise KeyboardInterrupt
+
+    context["ti"].xcom_push = die
+    with pytest.raises(KeyboardInterrupt):
+        kickoff().execute(context)
+
+
+def test_a_retry_of_a_failed_execution_starts_another(server: FaultServer, dialect: Dialect) -> None:
+    server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, dialect.failed).on("GET /status/k-2", dialect.completed)
+    task_run, operator = TaskRun(), kickoff(wait_for_completion=True)
+    with pytest.raises(AirflowException, match=r"ValueError: bad input.*retry of this task starts a new") as error:
+        run(operator, task_run)
+    assert not isinstance(error.value, CrewTaskFailed)
+    assert run(operator, task_run.retry())["kickoff_id"] == "k-2"
+    assert len(server.sent(POST)) == 2
+
+
+@pytest.mark.row("A7")
+@pytest.mark.parametrize("cancel_on_kill", [True, False])
+def test_a7_a_cleared_task_starts_a_new_execution_and_the_log_reports_the_fate_of_the_old_one(
+    server: FaultServer, dialect: Dialect, log_text: Callable[[], str], cancel_on_kill: bool
+) -> None:
+    server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, dialect.running).on(
+        "POST /stop/k-1", {"status": "stopped"}
+    )
+    task_run = TaskRun()
+    _started_and_died(task_run)
+    assert run(kickoff(cancel_on_kill=cancel_on_kill), task_run.clear()) == "k-2"
+    assert len(server.sent("POST /stop/k-1")) == int(cancel_on_kill)
+    log = log_text()
+    assert "The task was cleared" in log
+    assert ("Execution k-1 was stopped" if cancel_on_kill else "The earlier execution k-1 is running") in log
+
+
+@pytest.mark.row("A7")
+def test_a7_a_task_that_is_cleared_after_its_success_starts_a_new_execution(server: FaultServer) -> None:
+    server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, {"status": "completed", "result": {"output": "x"}})
+    task_run = TaskRun()
+    assert run(kickoff(), task_run) == "k-1"
+    assert run(kickoff(), task_run.clear()) == "k-2"
+    assert run(kickoff(), task_run.clear()) == "k-2"
+    assert len(server.sent(POST)) == 3
+    assert server.sent("POST /stop/k-1") == []
+
+
+# --- an earlier execution that the service does not know ---
+
+CHANGED = {"inputs": {"topic": "other"}}
+NO_SECOND = "No second execution is started while the first may run"
+
+
+def unknown_for(monkeypatch: pytest.MonkeyPatch, *, long_enough: bool) -> None:
+    monkeypatch.setattr(start, "GRACE_FOR_UNKNOWN_ID", 0.0 if long_enough else 300.0)
+
+
+@pytest.fixture
+def not_found(server: FaultServer) -> TaskRun:
+    """Return a task whose first try died, at a service that does not know its execution any more."""
+    server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, 404).on("POST /stop/k-1", 404)
+    task_run = TaskRun()
+    _started_and_died(task_run)
+    return task_run
+
+
+def refused(task_run: TaskRun, said: str = NO_SECOND, **more: Any) -> None:
+    with pytest.raises(AirflowException, match=said) as error:
+        run(kickoff(**{**CHANGED, **more}), task_run.retry())
+    assert not isinstance(error.value, CrewTaskFailed)
+
+
+@pytest.mark.row("A7", "N35")
+def test_n35_an_execution_that_is_not_known_for_long_counts_as_over_after_a_stop_was_tried(
+    server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch, log_text: Callable[[], str]
+) -> None:
+    for _ in range(2):
+        refused(not_found, rf"does not know it since 20.* counts as its end after 300 s.*{NO_SECOND}")
+    assert len(server.sent("POST /stop/k-1")) == 2
+    assert len(server.sent(POST)) == 1
+    unknown_for(monkeypatch, long_enough=True)
+    assert run(kickoff(**CHANGED), not_found.retry()) == "k-2"
+    assert "The request has changed" in log_text()
+
+
+@pytest.mark.row("N35")
+@pytest.mark.parametrize("end", ["first", "last"])
+@pytest.mark.parametrize("inputs", [404, 503, 401])
+def test_n35_a_404_is_not_believed_where_get_inputs_fails_at_one_end(
+    server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch, end: str, inputs: int
+) -> None:
+    quiet = {"check_inputs": False}
+    if end == "last":
+        refused(not_found, **quiet)
+    unknown_for(monkeypatch, long_enough=True)
+    server.on("GET /inputs", inputs)
+    refused(not_found, "does not answer GET /inputs", **quiet)
+    assert len(server.sent(POST)) == 1
+    assert server.sent("POST /stop/k-1")
+
+
+@pytest.mark.row("N35")
+@pytest.mark.parametrize("seen", [{"status": "running"}, {"state": "NOT FOUND", "status": "?", "result": None}, 503])
+def test_n35_what_is_seen_between_two_404s_begins_anew_or_proves_nothing(
+    server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch, seen: Any
+) -> None:
+    refused(not_found)
+    clock = SimpleNamespace(**{**vars(time), "time": lambda: time.time() + 301})
+    monkeypatch.setattr(start, "time", clock)
+    server.on(POLL, seen)
+    refused(not_found)
+    server.on(POLL, 404)
+    if seen != 503:
+        refused(not_found, "counts as its end after 300 s")
+        assert len(server.sent(POST)) == 1
+    else:
+        assert run(kickoff(**CHANGED), not_found.retry()) == "k-2"
+
+
+@pytest.mark.row("N35", "N29")
+@pytest.mark.parametrize("moved", [{"token": "another-token-of-somebody"}, {"path": "/other"}])
+def test_n35_a_404_for_another_token_or_at_another_place_says_nothing(
+    server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch, connect: Connect, moved: Any
+) -> None:
+    refused(not_found)
+    unknown_for(monkeypatch, long_enough=True)
+    path = moved.get("path", "")
+    server.on(f"GET {path}/inputs", {"inputs": ["topic"]}).on(f"GET {path}/status/k-1", 404)
+    server.on(f"POST {path}/stop/k-1", 404)
+    connect(f"{server.url}{path}", **{name: value for name, value in moved.items() if name == "token"})
+    refused(not_found, "or with its present token")
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("N35")
+def test_n35_without_a_stop_a_404_is_not_believed(
+    server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown_for(monkeypatch, long_enough=True)
+    for _ in range(2):
+        refused(not_found, cancel_on_kill=False)
+    assert server.sent("POST /stop/k-1") == []
+
+
+@pytest.mark.row("A16", "N6")
+@pytest.mark.parametrize("cancel_on_kill", [True, False])
+def test_n6_an_execution_that_is_not_found_for_a_moment_is_not_over(
+    server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch, cancel_on_kill: bool
+) -> None:
+    for long_enough in (False, True):
+        unknown_for(monkeypatch, long_enough=long_enough)
+        server.on(POLL, 404, {"status": "running"})
+        refused(not_found, cancel_on_kill=cancel_on_kill)
+    assert len(server.sent(POST)) == 1
+    assert len(server.sent("POST /stop/k-1")) == (2 if cancel_on_kill else 0)
+
+
+@pytest.mark.row("A7", "N35")
+def test_n35_a_clear_stops_an_execution_that_is_not_found_all_the_same(server: FaultServer, not_found: TaskRun) -> None:
+    assert run(kickoff(), not_found.clear()) == "k-2"
+    assert len(server.sent("POST /stop/k-1")) == 1
+
+
+@pytest.mark.row("A7", "N6")
+@pytest.mark.since_airflow("3.3")  # before, nothing is remembered after the task's end
+def test_n6_after_a_clear_an_execution_that_is_not_found_for_a_moment_is_stopped_all_the_same(
+    server: FaultServer,
+) -> None:
+    server.on(POST, STARTED, {"kickoff_id": "k-2"}).on(POLL, 404, {"status": "running"})
+    server.on("POST /stop/k-1", {"status": "stopped"})
+    task_run = TaskRun()
+    assert run(kickoff(), task_run) == "k-1"
+    assert run(kickoff(), task_run.clear()) == "k-2"
+    assert len(server.sent("POST /stop/k-1")) == 1
+
+
+@pytest.mark.row("N11")
+@pytest.mark.parametrize("on_unknown_outcome", ["fail", "retry"])
+def test_n11_a_changed_request_after_an_unknown_outcome_never_borrows_the_key(
+    server: FaultServer, connect: Connect, on_unknown_outcome: str
+) -> None:
+    connect(server.url, idempotency_keys=True)
+    server.on(POST, NoReply(RESET), {"kickoff_id": "k-2"})
+    task_run = TaskRun()
+    with pytest.raises(AirflowException):
+        run(kickoff(on_unknown_outcome=on_unknown_outcome), task_run)
+    changed = kickoff(inputs={"topic": "other"}, on_unknown_outcome=on_unknown_outcome)
+    if on_unknown_outcome == "fail":
+        with pytest.raises(CrewTaskFailed, match="another request"):
+            run(changed, task_run.retry())
+        assert len(server.sent(POST)) == 1
+    else:
+        assert run(changed, task_run.retry()) == "k-2"
+        first, second = (request.headers["idempotency-key"] for request in server.sent(POST))
+        assert first != second
+
+
+def test_before_airflow_3_3_a_variable_remembers_and_is_removed_at_the_end(server: FaultServer, variables: Any) -> None:
+    server.on(POST, NoReply(RESET), STARTED)
+    task_run = TaskRun()
+    with pytest.raises(CrewTaskFailed):
+        run(kickoff(), task_run)
+    with pytest.raises(CrewTaskFailed, match="outcome is unknown"):
+        run(kickoff(), task_run.retry())
+    assert len(variables.kept) == 1
+    assert run(kickoff(on_unknown_outcome="retry"), task_run.retry()) == "k-1"
+    assert variables.kept == {}
+
+
+# --- waiting ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_kickoff_waits_for_the_completed_record_past_a_person(
+    server: FaultServer, dialect: Dialect, deferrable: bool
+) -> None:
+    pending = {"status": "pending", "task_id": "t", "task_output": "draft"}
+    server.on(POST, STARTED).on(POLL, dialect.running, pending, dialect.completed)
+    record = run(kickoff(wait_for_completion=True, deferrable=deferrable))
+    assert (record["state"], record["output"], record["execution_id"]) == ("completed", "the output", "k-1")
+
+
+@pytest.mark.row("A6")
+@pytest.mark.parametrize("deferrable", [False, True])
+@pytest.mark.parametrize("cancel_on_kill", [False, True])
+def test_a6_a_timeout_reports_the_fate_of_the_execution(
+    server: FaultServer, dialect: Dialect, deferrable: bool, cancel_on_kill: bool
+) -> None:
+    server.on(POST, STARTED).on(POLL, dialect.running).on("POST /stop/k-1", {"status": "stopped"})
+    operator = kickoff(
+        wait_for_completion=True,
+        deferrable=deferrable,
+        timeout=datetime.timedelta(seconds=0.4),
+        cancel_on_kill=cancel_on_kill,
+    )
+    with pytest.raises(AirflowException, match="The wait timed out") as error:
+        run(operator)
+    fate = "Execution k-1 was stopped" if cancel_on_kill else "A retry of this task waits for it again"
+    assert fate in str(error.value)
+    assert len(server.sent("POST /stop/k-1")) == int(cancel_on_kill)
+
+
+# --- what is refused ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("inputs", "path"),
+    [
+        ({"when": datetime.datetime(2026, 1, 1)}, r"inputs\.when"),
+        ({"a": [{"b": {1}}]}, r"inputs\.a\[0\]\.b"),
+        ({"a": float("nan")}, r"inputs\.a"),
+        ("text", "inputs: must be an object"),
+        ({"id": "x"}, r"inputs\.id"),
+    ],
+)
+def test_inputs_that_are_not_json_are_refused_with_their_path(server: FaultServer, inputs: Any, path: str) -> None:
+    with pytest.raises(CrewTaskFailed, match=path):
+        run(kickoff(inputs=inputs))
+    assert server.requests == []
+
+
+def test_the_key_airflow_of_meta_belongs_to_the_operator(server: FaultServer) -> None:
+    with pytest.raises(CrewTaskFailed, match=r"meta\.airflow"):
+        run(kickoff(meta={"airflow": {}}))
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("field", ["token", "username", "password"])
+def test_a_literal_credential_of_a_webhook_is_refused(field: str) -> None:
+    for webhooks in (
+        {"human_input": {"url": "https://x", field: "se-cret"}},
+        Webhooks(human_input=HumanInputWebhook("https://x", **{field: "se-cret"})),
+    ):
+        with pytest.raises(ValueError, match="conn_id") as error:
+            kickoff(webhooks=webhooks)
+        assert "se-cret" not in str(error.value)
+
+
+# --- preflight ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("N12")
+@pytest.mark.parametrize("known_by", ["the service", "the connection"])
+def test_n12_missing_inputs_are_found_before_anything_is_started(
+    server: FaultServer, connect: Connect, known_by: str
+) -> None:
+    names = ["topic", "tone", "audience"]
+    if known_by == "the service":
+        server.on("GET /inputs", {"inputs": names, "required": names})
+    else:
+        server.on("GET /inputs", {"inputs": names})
+        connect(server.url, kind="Crew")
+    with pytest.raises(CrewTaskFailed, match="Missing inputs: tone, audience") as error:
+        run(kickoff())
+    assert "the crew asks for topic, tone, audience; given: topic" in str(error.value)
+    assert server.sent(POST) == []
+
+
+@pytest.mark.row("N12")
+@pytest.mark.parametrize("status", [401, 403])
+def test_n12_a_preflight_that_is_refused_fails_and_names_the_connection(server: FaultServer, status: int) -> None:
+    server.on("GET /inputs", Reply(status=status, body={"detail": f"bad token {TOKEN}"}))
+    with pytest.raises(CrewTaskFailed, match="'crew_default'") as error:
+        run(kickoff())
+    assert TOKEN not in str(error.value)
+    assert server.sent(POST) == []
+
+
+@pytest.mark.row("N12")
+def test_n12_a_path_without_a_crew_ends_at_once_with_the_crews_that_there_are(server: FaultServer) -> None:
+    there = f"Nothing is here. The crews are at /crews/newsroom, /crews/{TOKEN}"
+    server.on("GET /inputs", Reply(status=404, body={"detail": there}))
+    with pytest.raises(CrewTaskFailed, match=r"The crews are at /crews/newsroom, /crews/\*\*\*\. Check") as error:
+        run(kickoff())
+    assert "No execution was started" in str(error.value)
+    assert [request.target for request in server.requests] == ["/inputs"]
+
+
+@pytest.mark.row("N12")
+@pytest.mark.parametrize("answer", [404, Reply(status=404, body="no"), Reply(status=404, body={"detail": "x" * 9000})])
+@pytest.mark.parametrize("check_inputs", [True, False])
+def test_n12_a_404_is_final_whatever_else_is_said(server: FaultServer, answer: Any, check_inputs: bool) -> None:
+    server.on("GET /inputs", answer).on(POST, answer)
+    with pytest.raises(CrewTaskFailed, match=r"returned 404: .*Host, whose path leads to the crew") as error:
+        run(kickoff(check_inputs=check_inputs))
+    assert len(str(error.value)) < 1000
+
+
+@pytest.mark.row("N12")
+@pytest.mark.parametrize(
+    "fault",
+    [500, 503, NoReply(RESET), Reply(body=[]), Reply(body={"inputs": [5]}), Reply(body={"inputs": None}), 204],
+)
+def test_n12_a_preflight_that_fails_otherwise_does_not_hold_the_kickoff_up(
+    server: FaultServer, fault: Any, log_text: Callable[[], str]
+) -> None:
+    server.on("GET /inputs", fault).on(POST, STARTED)
+    assert run(kickoff()) == "k-1"
+    assert "could not be checked" in log_text()
+
+
+def test_inputs_that_the_crew_did_not_ask_for_are_a_warning(server: FaultServer, log_text: Callable[[], str]) -> None:
+    server.on("GET /inputs", {"inputs": []}).on(POST, STARTED)
+    assert run(kickoff()) == "k-1"
+    assert "did not ask for topic" in log_text()
+
+
+def test_without_check_inputs_nothing_is_asked(server: FaultServer) -> None:
+    server.on(POST, STARTED)
+    run(kickoff(check_inputs=False))
+    assert [request.method for request in server.requests] == ["POST"]
+
+
+def test_no_token_stands_in_what_a_task_keeps(server: FaultServer) -> None:
+    server.on(POST, NoReply(RESET))
+    task_run = TaskRun()
+    with pytest.raises(CrewTaskFailed) as error:
+        run(kickoff(), task_run)
+    assert TOKEN not in json.dumps([task_run.store.kept, task_run.xcom]) + repr(error.value) + repr(kickoff().__dict__)

@@ -1,0 +1,398 @@
+"""The record of a POST as its own values: what is written down when, and what a later try makes of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_crew_provider.compat.task_state import Attempt, StoredTaskState, TaskStateUnavailable
+from airflow_crew_provider.exceptions import (
+    CrewBadRequest,
+    CrewConnectionError,
+    CrewError,
+    CrewInvalidInput,
+    CrewMissingInputs,
+    CrewNotFound,
+    CrewOutcomeUnknown,
+    CrewProtocolError,
+    CrewRateLimited,
+    CrewServerError,
+    CrewUnauthorized,
+)
+from airflow_crew_provider.kickoff import post_record
+from airflow_crew_provider.kickoff.post_record import (
+    KEPT,
+    MOVES,
+    Earlier,
+    PostRecord,
+    Sender,
+    State,
+    StoredPost,
+    fingerprint,
+)
+
+SENDER = Sender("https://x", "principal", "credentials")
+OTHER = Sender("https://x", "another", "credentials")
+WHERE = ("POST", "/kickoff", "no")
+
+
+class Memory:
+    """Keeps a record as JSON, between tries."""
+
+    def __init__(self) -> None:
+        self.kept, self.ended, self.broken = "", "", False
+
+    def recall(self) -> dict[str, Any]:
+        return json.loads(self.kept) if self.kept else {}
+
+    def keep(self, record: dict[str, Any]) -> None:
+        if self.broken:
+            raise TaskStateUnavailable("away")
+        self.kept = json.dumps(record)
+
+    def forget(self) -> None:
+        if self.broken:
+            raise TaskStateUnavailable("away")
+        self.kept = ""
+
+    def close(self, record: dict[str, Any]) -> None:
+        self.ended = json.dumps(record)
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory()
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(post_record.time, "time", lambda: now[0])
+    return now
+
+
+def record(memory: Memory, request: str = "one", **attempt: Any) -> PostRecord:
+    return PostRecord(memory, Attempt(**{"max_tries": 2, "retries": 2, "clears": 0, **attempt}), request)
+
+
+def test_without_a_record_nothing_was_done(memory: Memory) -> None:
+    empty = record(memory)
+    assert (empty.earlier, empty.posts, empty.kickoff_id, empty.cleared) == (Earlier.NOTHING, [], None, False)
+    assert not empty.same_request
+
+
+def test_an_intent_is_stored_before_the_post(memory: Memory) -> None:
+    key = record(memory).intend(SENDER, of_a_room={"id": 1})
+    assert memory.recall() == {
+        **{"fingerprint": "one", "base_url": "https://x", "principal": "principal", "credentials": "credentials"},
+        **{"max_tries": 2, "retries": 2, "clears": 0, "try_number": 1, "idempotency_key": key, "keyed": True},
+        **{"first_at": 100.0, "intended_at": 100.0, "of_a_room": {"id": 1}},
+    }
+    assert len(key) == 36
+    again = record(memory, try_number=2)
+    assert (again.earlier, again.same_request) == (Earlier.UNKNOWN, True)
+    assert [post.to_json() for post in again.posts] == [memory.recall()]
+    assert record(memory, "two").earlier is Earlier.UNKNOWN
+
+
+def test_an_id_that_was_recorded_is_found_by_the_same_request_only(memory: Memory) -> None:
+    first = record(memory)
+    first.intend(SENDER)
+    first.record_id("k-1")
+    again = record(memory, try_number=2)
+    assert (again.earlier, again.kickoff_id) == (Earlier.DONE, "k-1")
+    assert record(memory, "two").earlier is Earlier.ANOTHER
+
+
+def test_the_same_post_keeps_its_key_and_when_it_was_first_sent(memory: Memory, clock: list[float]) -> None:
+    key = record(memory).intend(SENDER)
+    clock[0] = 200.0
+    again = record(memory, try_number=2)
+    assert again.intend(SENDER) == key
+    kept = memory.recall()
+    assert (kept["first_at"], kept["intended_at"], kept["try_number"]) == (100.0, 200.0, 2)
+    assert "earlier" not in kept
+
+
+@pytest.mark.parametrize(("request_", "sender"), [("two", SENDER), ("one", OTHER)], ids=["request", "sender"])
+def test_another_post_gets_a_key_of_its_own_and_the_first_stays_on_record(
+    memory: Memory, clock: list[float], request_: str, sender: Sender
+) -> None:
+    key = record(memory).intend(SENDER)
+    first = memory.recall()
+    clock[0] = 200.0
+    again = record(memory, request_, try_number=2)
+    assert again.intend(sender) != key
+    kept = memory.recall()
+    assert (kept["first_at"], kept["intended_at"]) == (200.0, 200.0)
+    assert kept["earlier"] == [first]
+    assert [post.fingerprint for post in again.posts] == [request_, "one"]
+
+
+def test_changes_of_the_sender_are_named(memory: Memory) -> None:
+    first = record(memory)
+    first.intend(SENDER)
+    assert (first.changes(SENDER), first.sent_by_another(SENDER)) == ([], False)
+    assert (first.changes(OTHER), first.sent_by_another(OTHER)) == (["the token (or an extra header)"], True)
+
+
+def test_a_clear_is_stored_at_once_and_makes_the_record_anothers(memory: Memory) -> None:
+    first = record(memory)
+    first.intend(SENDER)
+    first.record_id("k-1")
+    cleared = record(memory, try_number=2, max_tries=3, clears=1)
+    assert (cleared.cleared, cleared.earlier) == (True, Earlier.ANOTHER)
+    kept = memory.recall()
+    assert (kept["cleared"], kept["max_tries"], kept["clears"]) == (True, 3, 1)
+    assert "try_number" in kept
+    assert kept["try_number"] == 1
+    assert record(memory, try_number=3, max_tries=3, clears=1).earlier is Earlier.ANOTHER
+
+
+def test_at_most_so_many_posts_are_named_and_those_that_have_finished_are_not(memory: Memory) -> None:
+    for number in range(KEPT + 5):
+        record(memory, str(number), try_number=number + 1).intend(SENDER)
+    names = [post.fingerprint for post in record(memory).posts]
+    assert names == [str(number) for number in range(KEPT + 4, 3, -1)]
+    last = record(memory)
+    last.close(finished=True)
+    memory.kept = memory.ended
+    record(memory, "new").intend(SENDER)
+    assert str(KEPT + 4) not in [post.fingerprint for post in record(memory).posts]
+
+
+REFUSALS = [
+    CrewInvalidInput("no"),
+    CrewConnectionError("no"),
+    CrewBadRequest(400, *WHERE),
+    CrewUnauthorized(401, *WHERE),
+    CrewNotFound(404, *WHERE),
+    CrewMissingInputs(["a"]),
+    CrewRateLimited(429, *WHERE),
+]
+UNKNOWN = [CrewOutcomeUnknown("no"), CrewServerError(500, *WHERE), CrewProtocolError("no")]
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
+def test_after_a_refusal_nothing_is_on_record(memory: Memory, error: CrewError) -> None:
+    first = record(memory)
+    first.intend(SENDER)
+    assert first.withdraw_if_refused(error) is True
+    assert (memory.kept, first.newest, first.earlier) == ("", StoredPost(), Earlier.NOTHING)
+
+
+@pytest.mark.parametrize("error", UNKNOWN, ids=lambda error: type(error).__name__)
+def test_after_another_error_the_intent_stays(memory: Memory, error: CrewError) -> None:
+    first = record(memory)
+    first.intend(SENDER)
+    assert first.withdraw_if_refused(error) is False
+    assert record(memory).earlier is Earlier.UNKNOWN
+
+
+@pytest.mark.parametrize("error", [*REFUSALS, *UNKNOWN], ids=lambda error: type(error).__name__)
+def test_what_was_sent_before_is_settled_by_no_refusal(memory: Memory, error: CrewError) -> None:
+    record(memory).intend(SENDER)
+    again = record(memory, try_number=2)
+    again.intend(SENDER)
+    assert again.withdraw_if_refused(error) is False
+    assert record(memory, try_number=3).earlier is Earlier.UNKNOWN
+
+
+def test_a_refusal_takes_back_the_newest_post_only(memory: Memory) -> None:
+    record(memory, "one").intend(SENDER)
+    first = memory.recall()
+    record(memory, "two", try_number=2).intend(SENDER)
+    third = record(memory, "three", try_number=3)
+    third.intend(SENDER)
+    assert third.withdraw_if_refused(CrewBadRequest(400, *WHERE)) is True
+    kept = memory.recall()
+    assert kept["fingerprint"] == "two"
+    assert [post["fingerprint"] for post in kept["earlier"]] == ["one"]
+    assert kept["earlier"][0]["idempotency_key"] == first["idempotency_key"]
+
+
+def test_a_refusal_that_cannot_be_stored_is_one_all_the_same(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
+    first = record(memory)
+    first.intend(SENDER)
+    memory.broken = True
+    assert first.withdraw_if_refused(CrewInvalidInput("no")) is True
+    assert [each.getMessage() for each in caplog.records] == ["away"]
+
+
+def test_the_end_of_a_task_is_written_down(memory: Memory) -> None:
+    first = record(memory)
+    first.intend(SENDER)
+    first.close(finished=True)
+    ended = json.loads(memory.ended)
+    assert (ended["finished"], ended["fingerprint"]) == (True, "one")
+
+
+def test_a_request_is_named_by_its_content() -> None:
+    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+    assert fingerprint({"a": 1}) != fingerprint({"a": 2})
+    assert len(fingerprint({})) == 64
+
+
+def test_half_of_a_surrogate_pair_is_content_too() -> None:
+    assert len({fingerprint({"a": text}) for text in ("\ud800", "\udfff", "?", "")}) == 4
+
+
+def test_without_keys_a_lost_post_is_followed_by_one_of_its_own(memory: Memory) -> None:
+    key = record(memory).intend(SENDER)
+    again = record(memory, try_number=2)
+    assert again.intend(SENDER, keyed=False) != key
+    assert [post["idempotency_key"] for post in memory.recall()["earlier"]] == [key]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "same"), [(True, True, True), (True, False, False), (False, True, False), (None, True, True)]
+)
+def test_a_key_is_used_again_only_if_it_was_sent(memory: Memory, then: bool | None, now: bool, same: bool) -> None:
+    key = record(memory).intend(SENDER, keyed=bool(then), added={"a": 1})
+    if then is None:  # as release 0.2.0 wrote it
+        memory.keep({name: value for name, value in memory.recall().items() if name != "keyed"})
+    again = record(memory, try_number=2)
+    assert again.added_before(keyed=now) == ({"a": 1} if same else {})
+    assert (again.intend(SENDER, keyed=now) == key) is same
+
+
+def test_a_request_that_was_answered_and_is_sent_again_after_a_clear_has_a_key_of_its_own(memory: Memory) -> None:
+    first = record(memory)
+    key = first.intend(SENDER)
+    first.record_id("k-1")
+    cleared = record(memory, try_number=2, max_tries=3)
+    assert cleared.earlier is Earlier.ANOTHER
+    assert cleared.intend(SENDER) != key
+    assert [post["kickoff_id"] for post in memory.recall()["earlier"]] == ["k-1"]
+
+
+def test_a_post_that_is_sent_again_keeps_those_before_it_on_record(memory: Memory) -> None:
+    record(memory, "one").intend(SENDER)
+    key = record(memory, "two", try_number=2).intend(SENDER)
+    assert record(memory, "two", try_number=3).intend(SENDER) == key
+    assert [post.fingerprint for post in record(memory).posts] == ["two", "one"]
+
+
+def test_a_post_whose_record_names_no_first_time_is_sent_again(memory: Memory) -> None:
+    key = record(memory).intend(SENDER)
+    kept = memory.recall()
+    del kept["first_at"]
+    memory.keep(kept)
+    assert record(memory, try_number=2).intend(SENDER) == key
+    assert memory.recall()["first_at"] == 100.0
+
+
+def test_posts_that_may_still_run_stay_on_record_and_one_that_is_noted_as_finished_does_not(memory: Memory) -> None:
+    tried = record(memory)
+    for name in ("a", "b", "c"):
+        tried.fingerprint = name
+        tried.intend(SENDER)
+        tried.record_id(f"k-{name}")
+        if name == "b":
+            tried.mark_finished()
+    assert [post.kickoff_id for post in tried.posts] == ["k-c", "k-a"]
+    assert all("earlier" not in post for post in memory.recall()["earlier"])
+
+
+# --- what is stored, and its moves ---
+
+
+INTENDED = StoredPost(fingerprint="f")
+STANDS = {
+    State.NOTHING: StoredPost(),
+    State.INTENDED: INTENDED,
+    State.STARTED: replace(INTENDED, kickoff_id="k-1"),
+    State.OVER: replace(INTENDED, kickoff_id="k-1", finished=True),
+}
+
+
+@pytest.mark.parametrize("before", State)
+@pytest.mark.parametrize("move", MOVES)
+def test_a_move_that_is_not_drawn_is_refused(move: str, before: State) -> None:
+    post, drawn = STANDS[before], MOVES[move].get(before, ())
+    assert post.state is before
+    for after, new in STANDS.items():
+        if after in drawn:
+            assert post.moved(move, new) is new
+        else:
+            with pytest.raises(RuntimeError, match=f"A POST that is {before} cannot be {after} by {move}"):
+                post.moved(move, new)
+
+
+def test_only_a_post_that_was_intended_is_answered_or_withdrawn(memory: Memory) -> None:
+    with pytest.raises(RuntimeError, match="that is nothing cannot be"):
+        record(memory).withdraw_if_refused(CrewInvalidInput("no"))
+    answered = record(memory)
+    answered.intend(SENDER)
+    answered.record_id("k-1")
+    kept = memory.kept
+    with pytest.raises(RuntimeError, match="that is started cannot be started"):
+        answered.record_id("k-2")
+    with pytest.raises(RuntimeError, match="that is started cannot be nothing"):
+        answered.withdraw_if_refused(CrewInvalidInput("no"))
+    assert memory.kept == kept
+
+
+def test_a_task_whose_record_is_gone_ends_all_the_same(memory: Memory) -> None:
+    record(memory).close(finished=True)
+    memory.kept = memory.ended
+    assert record(memory).earlier is Earlier.NOTHING
+
+
+def test_what_a_try_learns_of_its_execution_is_found_by_the_next_one(memory: Memory) -> None:
+    first = record(memory)
+    first.intend(SENDER, of_a_room=1)
+    first.mark_registered({"id": "r"})
+    first.record_id("k-1", "/page", of_a_room=2)
+    first.mark_over_budget("used too much")
+    first.mark_unknown_since(5.0)
+    found = record(memory).newest
+    assert (found.inbox, found.view, found.more) == ({"id": "r"}, "/page", {"of_a_room": 2})
+    assert (found.over_budget, found.unknown_since) == ("used too much", 5.0)
+    first.mark_unknown_since(None)
+    assert record(memory).newest.unknown_since is None
+
+
+def test_what_is_not_known_is_not_stored_and_what_another_release_stores_stays() -> None:
+    assert StoredPost().to_json() == {}
+    earlier = [{"fingerprint": "e", "of_another_release": 1}]
+    other = {"fingerprint": "f", "keyed": False, "try_number": 1, "of_another_release": 1, "earlier": earlier}
+    assert StoredPost.from_json(other).to_json() == other
+
+
+class Unwritable:
+    """A task state store that can be read only."""
+
+    def __init__(self, kept: dict[str, Any]) -> None:
+        self.kept = kept
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.kept.get(key, default)
+
+    def set(self, key: str, value: Any, **more: Any) -> None:
+        raise OSError("the database is away")
+
+    def delete(self, key: str) -> None:
+        raise OSError("the database is away")
+
+
+def kept_by_airflow(store: Any) -> PostRecord:
+    attempt = Attempt(**{"max_tries": 2, "retries": 2, "clears": 0, "try_number": 2})
+    return PostRecord(StoredTaskState(store, "crew_kickoff"), attempt, "one")
+
+
+def test_a_record_that_airflow_cannot_store_is_an_error_before_the_post() -> None:
+    with pytest.raises(TaskStateUnavailable, match="could not be stored"):
+        kept_by_airflow(Unwritable({})).intend(SENDER)
+
+
+def test_a_record_that_airflow_cannot_remove_stays_open_and_the_refusal_is_reported(memory: Memory) -> None:
+    first = record(memory)
+    first.intend(SENDER)
+    again = kept_by_airflow(Unwritable({"crew_kickoff": memory.recall()}))
+    assert again.earlier is Earlier.UNKNOWN
+    assert again.withdraw_if_refused(CrewInvalidInput("no"))
+    assert kept_by_airflow(Unwritable({"crew_kickoff": memory.recall()})).earlier is Earlier.UNKNOWN

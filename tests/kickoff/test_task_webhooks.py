@@ -1,0 +1,162 @@
+"""Webhooks as a user gives them: a literal credential is refused, and the inbox is reached only where it is meant."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from faults.server import FaultServer
+from faults.variables import Variables
+from simulated_airflow import Connect, TaskRun
+
+from airflow_crew_provider.compat.task_state import Attempt, task_state_of
+from airflow_crew_provider.exceptions import CrewInvalidInput
+from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.inbox import rows
+from airflow_crew_provider.inbox.messages import Registration
+from airflow_crew_provider.inbox.rows import RegisteredTask
+from airflow_crew_provider.kickoff import request
+from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
+from airflow_crew_provider.models import HumanInputWebhook, Webhooks
+from airflow_crew_provider.stored_names import KICKOFF_STATE, POSTED_KEY
+
+URL = "https://x/h"
+INBOX = "https://airflow.example/crew-inbox"
+
+
+@pytest.mark.parametrize("name", ["token", "username", "password"])
+@pytest.mark.parametrize("as_dict", [True, False])
+def test_a_literal_credential_is_refused_by_its_name(name: str, as_dict: bool) -> None:
+    given: Any = {"human_input": {"url": URL, name: ""}}
+    if not as_dict:
+        given = Webhooks(human_input=HumanInputWebhook(URL, **{name: "x"}))
+    said = (
+        f"webhooks.human_input.{name} would be readable in the rendered fields; "
+        "put the credential into an Airflow connection and name it by conn_id"
+    )
+    for check in (request.refuse_literal_credentials, request.checked_webhooks):
+        with pytest.raises(CrewInvalidInput) as error:
+            check(given)
+        assert str(error.value) == said
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        (None, None),
+        ("inbox", "inbox"),
+        ({"task": URL}, Webhooks(task=URL)),
+        ({"human_input": URL}, Webhooks(human_input=HumanInputWebhook(URL))),
+        ({"human_input": {"url": URL, "conn_id": "c"}}, Webhooks(human_input=HumanInputWebhook(URL, conn_id="c"))),
+        (Webhooks(step=URL), Webhooks(step=URL)),
+    ],
+)
+def test_what_is_right_is_read(given: Any, read: Any) -> None:
+    assert request.checked_webhooks(given) == read
+
+
+@pytest.mark.parametrize("given", ["Inbox", 5, [], {"other": URL}, {"human_input": {"conn_id": "c"}}])
+def test_what_is_wrong_is_refused_before_anything_is_sent(given: Any) -> None:
+    with pytest.raises(CrewInvalidInput) as error:
+        request.checked_webhooks(given)
+    with pytest.raises((TypeError, ValueError)) as problem:
+        Webhooks.of(given)
+    assert str(error.value) == f"{problem.value}. Nothing was sent"
+    assert error.value.__context__ is None
+
+
+@pytest.fixture
+def hook(server: FaultServer, connect: Connect) -> CrewHook:
+    connect(server.url, inbox_url=INBOX)
+    return CrewHook()
+
+
+def new_record(context: Any) -> PostRecord:
+    return PostRecord(task_state_of(context, KICKOFF_STATE), Attempt.of(context, SimpleNamespace(retries=2)), "request")
+
+
+def test_credentials_are_looked_up_except_for_the_inbox(hook: CrewHook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_RECEIVER", '{"conn_type": "http", "login": "ann", "password": "word"}')
+    assert request.with_credentials("inbox", hook) == "inbox"
+    assert request.with_credentials(None, hook) is None
+    given = Webhooks(human_input=HumanInputWebhook(URL, conn_id="receiver"))
+    looked_up = request.with_credentials(given, hook)
+    assert isinstance(looked_up, Webhooks)
+    assert looked_up.human_input
+    assert (looked_up.human_input.username, looked_up.human_input.password) == ("ann", "word")
+
+
+def test_for_webhooks_of_the_users_own_the_inbox_is_not_needed(server: FaultServer, connect: Connect) -> None:
+    connect(server.url)
+    context, given = TaskRun().context(), Webhooks(step=URL)
+    record = new_record(context)
+    for webhooks in (given, None):
+        request.check_inbox(webhooks, CrewHook())
+        assert request.prepare_webhooks(webhooks, context, CrewHook(), record) is webhooks
+    assert record.newest.inbox is None
+    with pytest.raises(CrewInvalidInput, match="inbox"):
+        request.check_inbox("inbox", CrewHook())
+
+
+@pytest.mark.since_airflow("3.0")
+def test_for_the_inbox_a_registration_is_made_and_kept_in_the_record(
+    hook: CrewHook, inbox_variables: Variables
+) -> None:
+    context = TaskRun().context()
+    record = new_record(context)
+    record.intend(Sender.of(hook.connection, "inbox"))
+    request.check_inbox("inbox", hook)
+    webhooks = request.prepare_webhooks("inbox", context, hook, record, "e-1")
+    assert webhooks
+    assert webhooks.human_input
+    kept = Registration.of(record.newest.inbox or {})
+    assert kept
+    assert (webhooks.human_input.url, kept.execution_id) == (f"{INBOX}/human-input/{kept.id}", "e-1")
+    assert new_record(context).newest.inbox == kept.as_dict()
+    stored = RegisteredTask.of(json.loads(inbox_variables.get(rows.registration_key(kept.id))))
+    assert stored
+    assert (stored.registration, stored.task_id, stored.kickoff_id) == (kept, "kickoff", None)
+
+
+@pytest.mark.since_airflow("3.0")
+def test_a_request_that_was_sent_with_another_inbox_keeps_its_address(
+    hook: CrewHook, inbox_variables: Variables
+) -> None:
+    context = TaskRun().context()
+    record = new_record(context)
+    record.intend(Sender.of(hook.connection, "inbox"), added={"inbox_url": "https://before.example/crew-inbox"})
+    webhooks = request.prepare_webhooks("inbox", context, hook, record)
+    assert webhooks
+    assert str(webhooks.crew).startswith("https://before.example/crew-inbox/progress/")
+
+
+@pytest.mark.since_airflow("3.0")
+@pytest.mark.parametrize("again", [False, True])
+def test_the_inbox_gets_the_id_of_the_answer(hook: CrewHook, inbox_variables: Variables, again: bool) -> None:
+    task_run = TaskRun()
+    context = task_run.context()
+    record = new_record(context)
+    record.intend(Sender.of(hook.connection, "inbox"))
+    request.prepare_webhooks("inbox", context, hook, record)
+    request.tell_inbox(context, record, again=again)
+    assert POSTED_KEY not in task_run.xcom, "there is no answer yet"
+    record.record_id("k-1")
+    request.tell_inbox(context, record, again=again)
+    assert record.newest.inbox
+    posted, registration = task_run.xcom[POSTED_KEY], record.newest.inbox["id"]
+    assert (posted["registration"], posted["kickoff_id"]) == (registration, "k-1")
+    stored = RegisteredTask.of(json.loads(inbox_variables.get(rows.registration_key(registration))))
+    assert stored
+    assert stored.kickoff_id == "k-1"
+
+
+def test_without_a_registration_the_inbox_is_told_nothing(hook: CrewHook, a_memory: Variables) -> None:
+    task_run = TaskRun()
+    context = task_run.context()
+    record = new_record(context)
+    record.intend(Sender.of(hook.connection))
+    record.record_id("k-1")
+    request.tell_inbox(context, record)
+    assert task_run.xcom == {}

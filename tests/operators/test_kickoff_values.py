@@ -1,0 +1,146 @@
+"""What users and services give a kickoff and a wait: read as meant, or refused before anything is sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from faults.server import FaultServer
+from faults.wire import Reply
+from simulated_airflow import Connect, TaskRun, fire, run
+
+from airflow_crew_provider.exceptions import CrewInvalidInput
+from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.operators.crew import CrewKickoffOperator
+from airflow_crew_provider.sensors.crew import CrewStatusSensor
+from airflow_crew_provider.triggers.crew import CrewStatusTrigger
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, seconds
+from airflow_crew_provider.wait.watch import FAILED, LONGEST_MESSAGE, Outcome
+
+pytestmark = pytest.mark.usefixtures("simulated_airflow")
+POST = "POST /kickoff"
+POLL = "GET /status/k-1"
+LogText = Callable[[], str]
+
+
+def kickoff(**more: Any) -> CrewKickoffOperator:
+    return CrewKickoffOperator(**{"task_id": "kickoff", "inputs": {"topic": "AI"}, "deferrable": False, **more})
+
+
+@pytest.fixture(autouse=True)
+def a_crew(server: FaultServer) -> None:
+    server.on(POST, {"kickoff_id": "k-1"}).on("GET /inputs", {"inputs": ["topic"]})
+
+
+# --- types --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("A19")
+@pytest.mark.parametrize(
+    ("value", "read"), [("10", 10.0), (10, 10.0), (" 0.5 ", 0.5), (timedelta(minutes=1), 60.0), (None, None)]
+)
+def test_a19_a_time_is_read_as_it_is_meant(value: Any, read: float | None) -> None:
+    assert seconds(value) == read
+
+
+@pytest.mark.row("A19")
+@pytest.mark.parametrize("value", ["ten", "", "None", True, float("nan"), float("inf"), -1, [10], object()])
+@pytest.mark.parametrize("name", ["poll_interval", "timeout"])
+def test_a19_what_is_no_time_is_refused_by_its_name_when_the_dag_is_parsed(name: str, value: Any) -> None:
+    with pytest.raises(CrewInvalidInput, match=f"{name} must be a number of seconds"):
+        kickoff(**{name: value})
+
+
+@pytest.mark.row("A19")
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a19_times_as_text_reach_the_wait(server: FaultServer, deferrable: bool) -> None:
+    server.on(POLL, {"status": "running"}, {"status": "completed", "result": {"output": "x"}})
+    times = {"poll_interval": "0.05", "timeout": "30"}
+    assert run(kickoff(wait_for_completion=True, deferrable=deferrable, **times))["output"] == "x"
+
+
+@pytest.mark.row("A19")
+def test_a19_a_time_that_was_spoilt_after_parsing_is_refused_before_anything_is_sent(server: FaultServer) -> None:
+    operator = kickoff(wait_for_completion=True)
+    operator.poll_interval = "soon"
+    with pytest.raises(CrewTaskFailed, match="poll_interval"):
+        run(operator)
+    assert server.requests == []
+
+
+@pytest.mark.row("A19")
+@pytest.mark.parametrize("identifier", ["None", "", " ", None])
+def test_a19_a_missing_kickoff_id_is_refused_at_once(server: FaultServer, identifier: Any) -> None:
+    with pytest.raises(CrewTaskFailed, match="not an id of the crew service"):
+        run(CrewStatusSensor(task_id="wait", kickoff_id=identifier, deferrable=False))
+    assert server.requests == []
+
+
+@pytest.mark.row("A19")
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a19_an_error_of_eight_megabytes_stays_out_of_events_and_messages(
+    server: FaultServer, deferrable: bool
+) -> None:
+    server.on(POLL, {"status": "error", "error": "boom " + "x" * 8_000_000})
+    event = fire(CrewStatusTrigger("k-1", poll_interval=0.05))
+    assert event["kind"] == FAILED
+    assert event["message"].startswith("boom x")
+    assert len(json.dumps(event)) < LONGEST_MESSAGE + 500
+    with pytest.raises(CrewTaskFailed, match=r"boom x+… \(8000005 characters\)") as error:
+        run(CrewStatusSensor(task_id="wait", kickoff_id="k-1", deferrable=deferrable))
+    assert len(str(error.value)) < LONGEST_MESSAGE + 500
+
+
+@pytest.mark.row("A19")
+def test_a19_a_message_of_the_longest_length_is_kept_whole() -> None:
+    assert Outcome(FAILED, "k-1", "x" * LONGEST_MESSAGE).message == "x" * LONGEST_MESSAGE
+    assert len(Outcome(FAILED, "k-1", "x" * (LONGEST_MESSAGE + 1)).message) == LONGEST_MESSAGE
+
+
+# --- the names of inputs ------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("N26")
+@pytest.mark.parametrize("required", [None, ["marketing_brief"]])
+def test_n26_a_headers_value_in_the_name_of_an_input_is_masked_where_it_is_shown_only(
+    server: FaultServer, connect: Connect, log_text: LogText, required: Any
+) -> None:
+    connect(server.url, headers={"X-Team": "marketing"}, kind="crew")
+    server.on("GET /inputs", {"inputs": ["marketing_brief"], "required": required})
+    assert run(kickoff(inputs={"marketing_brief": "x"})) == "k-1"
+    assert server.sent(POST)[0].json["inputs"] == {"marketing_brief": "x"}
+    assert CrewHook().get_inputs() == ["marketing_brief"]
+    with pytest.raises(CrewTaskFailed, match=r"Missing inputs: \*\*\*_brief"):
+        run(kickoff(inputs={}), TaskRun())
+    assert "marketing" not in log_text()
+
+
+@pytest.mark.row("F1")
+def test_f1_an_input_that_may_be_optional_is_left_to_the_service(server: FaultServer, log_text: LogText) -> None:
+    server.on("GET /inputs", {"inputs": ["topic", "tone"]})
+    server.on(POST, Reply(status=422, body={"detail": "Missing inputs: tone"}))
+    message = r"Missing inputs: tone \(the crew asks for topic, tone; given: topic\)"
+    with pytest.raises(CrewTaskFailed, match=f"422.*{message}"):
+        run(kickoff())
+    assert "The crew asks for tone too" in log_text()
+
+
+@pytest.mark.row("F1")
+@pytest.mark.parametrize("kind", ["flow", None])
+def test_f1_a_flow_is_started_without_what_it_does_not_require(
+    server: FaultServer, connect: Connect, kind: str | None
+) -> None:
+    connect(server.url, kind=kind)
+    server.on("GET /inputs", {"inputs": ["topic", "tone"], "required": ["topic"] if kind is None else None})
+    assert run(kickoff()) == "k-1"
+
+
+@pytest.mark.parametrize("page", ["<!DOCTYPE html><title>Sign in</title>", "<html><body>Sign in</body></html>"])
+def test_a_web_page_in_place_of_the_inputs_ends_the_kickoff_before_it_is_sent(server: FaultServer, page: str) -> None:
+    server.on("GET /inputs", Reply(body=page))
+    with pytest.raises(CrewTaskFailed, match=r"this is not a crew deployment.*Sign in.*No execution was started"):
+        run(kickoff())
+    assert server.sent(POST) == []

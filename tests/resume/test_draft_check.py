@@ -1,0 +1,371 @@
+"""Whether an answer may be sent: each verdict on what the service shows, before a first POST and after a lost one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_crew_provider.api.answers import Draft, ReviewAnswer
+from airflow_crew_provider.compat.task_state import Attempt
+from airflow_crew_provider.exceptions import CrewBadRequest, CrewNotFound, CrewServerError
+from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
+from airflow_crew_provider.models import Execution, ExecutionState, output_sha256
+from airflow_crew_provider.resume import draft_check
+from airflow_crew_provider.resume.draft_check import DraftCheck
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
+
+SENDER = Sender("https://x", "principal", "credentials")
+PATIENCE, LAG = 0.25, 0.5
+FIRST, SECOND = output_sha256("the draft"), output_sha256("the second draft")
+REFUSED = CrewBadRequest(400, "POST", "/resume", "no")
+
+
+def execution(state: ExecutionState = ExecutionState.PENDING, **more: Any) -> Execution:
+    return Execution(kickoff_id="k-1", state=state, raw_state=f"raw {state}", **more)
+
+
+WAITS = execution(crew_task_id="draft_task", output="the draft")
+NEW_DRAFT = execution(crew_task_id="draft_task", output="the second draft")
+NEXT_TASK = execution(crew_task_id="other_task", output="the outline")
+RUNS, DONE = execution(ExecutionState.RUNNING), execution(ExecutionState.COMPLETED)
+HIDDEN = execution(ExecutionState.NOT_FOUND)
+LIVE = execution(crew_task_id="draft_task", output="the draft", raw={"state": "PENDING"})
+
+
+def answer(is_approve: bool = True, sha: str | None = FIRST) -> ReviewAnswer:
+    return ReviewAnswer("k-1", "draft_task", "a text", is_approve, sha)
+
+
+class Memory:
+    """Keeps a record as JSON, between tries."""
+
+    kept = "{}"
+
+    def recall(self) -> Any:
+        return json.loads(self.kept)
+
+    def keep(self, record: Any) -> None:
+        self.kept = json.dumps(record)
+
+
+class Service:
+    """Shows statuses one after the other, the last for ever; time passes by sleeping, and by ``costs`` a poll."""
+
+    def __init__(self) -> None:
+        self.hook = self
+        self.now, self.costs, self.shows = 100.0, 0.0, [WAITS]
+        self.polled: list[Any] = []
+        self.slept: list[float] = []
+        self.connection = SimpleNamespace(idempotency_keys=False, deployment=SimpleNamespace(kickoff_timeout=PATIENCE))
+
+    def poll(self, *asked: Any) -> Any:
+        self.polled.append(asked)
+        assert len(self.polled) < 100, "it polls for ever"
+        self.now += self.costs
+        return self.shows.pop(0) if len(self.shows) > 1 else self.shows[0]
+
+    def poll_patiently(self, kickoff_id: str) -> Execution:
+        seen = self.poll(kickoff_id)
+        if isinstance(seen, Exception):
+            raise seen
+        return seen
+
+    @staticmethod
+    def mask(text: str) -> str:
+        return text
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        assert len(self.slept) < 100, "it waits for ever"
+        self.now += seconds
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Service:
+    service = Service()
+    monkeypatch.setattr(draft_check, "time", SimpleNamespace(time=lambda: service.now, sleep=service.sleep))
+    monkeypatch.setattr(draft_check, "SHORTEST", 0.25)  # a sum without rounding
+    return service
+
+
+def first(service: Any, given: ReviewAnswer) -> DraftCheck:
+    """Return the check of a first try."""
+    return DraftCheck(service, given, PostRecord(Memory(), Attempt(), "this"), LAG)
+
+
+def again(service: Any, given: ReviewAnswer, name: str = "this", **noted: Any) -> DraftCheck:
+    """Return the check of a try after one whose answer was lost."""
+    memory: Any = Memory()
+    record = PostRecord(memory, Attempt(), name)
+    record.intend(SENDER, draft_sha256=FIRST)
+    if kickoff_id := noted.pop("kickoff_id", None):
+        record.record_id(kickoff_id)
+    record.keep(replace(record.newest, intended_at=noted.pop("intended_at", service.now)))
+    record.note(**noted)
+    return DraftCheck(service, given, PostRecord(memory, Attempt(try_number=2), "this"), LAG)
+
+
+def said(check: DraftCheck, kind: type[Exception] = CrewTaskFailed, sender: Sender = SENDER) -> str:
+    with pytest.raises(kind) as error:
+        check.check_before_sending(sender)
+    assert type(error.value) is kind
+    return str(error.value)
+
+
+ANOTHER_DRAFT = (
+    "Execution k-1 waits with a different draft from the one that was answered (task {} now, draft_task then). This "
+    "answer was not sent and changed nothing; review the new draft"
+)
+UNKNOWN = (
+    "An earlier try sent this answer to execution k-1, and its outcome is unknown. {} Sending it again could apply it "
+    "twice, so nothing was sent now. If the crew still waits, answer by hand"
+)
+NOT_SHOWN = (
+    "The service does not show the state of execution k-1 ({}), so its draft cannot be compared with the answered "
+    "one. Nothing was sent; a retry of this task compares again"
+)
+
+
+# --- a first POST -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sha", [FIRST, None], ids=["review", "four fields"])
+def test_the_draft_that_was_answered_waits_so_the_answer_is_sent(service: Service, sha: str | None) -> None:
+    check = first(service, answer(sha=sha))
+    assert check.check_before_sending(SENDER) is False
+    assert check.draft == Draft("k-1", "draft_task", FIRST)
+    assert (service.polled, service.slept) == ([("k-1",)], [])
+
+
+@pytest.mark.parametrize("seen", [NEW_DRAFT, NEXT_TASK])
+def test_another_draft_than_the_one_of_a_review_is_not_answered(service: Service, seen: Execution) -> None:
+    service.shows = [seen]
+    assert said(first(service, answer())) == ANOTHER_DRAFT.format(seen.crew_task_id)
+
+
+@pytest.mark.parametrize(("seen", "hash_"), [(NEW_DRAFT, SECOND), (NEXT_TASK, None), (RUNS, None), (DONE, None)])
+def test_of_four_fields_the_service_judges_which_draft_waits(
+    service: Service, seen: Execution, hash_: str | None
+) -> None:
+    service.shows = [seen]
+    check = first(service, answer(sha=None))
+    assert check.check_before_sending(SENDER) is False
+    assert check.draft == Draft("k-1", "draft_task", hash_)
+
+
+@pytest.mark.parametrize("seen", [RUNS, DONE])
+def test_a_review_of_an_execution_that_does_not_wait_is_not_sent(service: Service, seen: Execution) -> None:
+    service.shows = [seen]
+    assert said(first(service, answer())) == (
+        f"Execution k-1 does not wait for an answer; it is {seen.state}: somebody else has answered it, or it was "
+        "stopped. This answer was not sent"
+    )
+
+
+@pytest.mark.parametrize("check_of", [first, again])
+def test_a_crew_at_work_that_waits_again_was_a_status_that_lagged(service: Service, check_of: Any) -> None:
+    service.shows = [RUNS, WAITS]
+    assert check_of(service, answer()).check_before_sending(SENDER) is False
+    assert service.slept[0] == 0.25
+
+
+@pytest.mark.parametrize(("check_of", "naps"), [(first, 2), (again, 2)])
+def test_a_crew_at_work_proves_something_once_the_lag_is_over(service: Service, check_of: Any, naps: int) -> None:
+    service.shows = [RUNS]
+    check = check_of(service, answer())
+    if check_of is first:
+        assert "it is running: somebody else has answered it" in said(check)
+    else:
+        assert check.check_before_sending(SENDER) is True
+    assert service.slept == [0.25] * naps
+
+
+@pytest.mark.parametrize("check_of", [first, again])
+def test_an_execution_that_is_not_shown_gets_no_answer_in_this_try(service: Service, check_of: Any) -> None:
+    service.shows = [HIDDEN]
+    assert said(check_of(service, answer()), CrewTryFailed) == NOT_SHOWN.format("raw not_found")
+    missing: Any = CrewNotFound(404, "GET", "/status/k-1", "gone")
+    service.shows = [missing]
+    assert said(check_of(service, answer()), CrewTryFailed) == NOT_SHOWN.format(missing)
+
+
+def test_a_live_deployment_judges_a_first_answer_itself(service: Service) -> None:
+    service.shows = [LIVE]
+    assert first(service, answer()).check_before_sending(SENDER) is False
+
+
+# --- after a POST whose answer was lost ---------------------------------------------------------------------
+
+
+def test_a_draft_that_waits_proves_nothing_before_the_lost_post_has_had_its_time(service: Service) -> None:
+    check = again(service, answer())
+    assert check.check_before_sending(SENDER) is False
+    assert service.slept == [0.25] * 4  # the patience of the POST, as long again, and the lag
+    assert service.polled == [("k-1",)] * 5
+
+
+@pytest.mark.parametrize(("lost", "naps"), [(-0.5, 1), (0.0, 3), (-9.0, 0)])
+def test_the_time_counts_from_when_the_answer_was_lost(service: Service, lost: float, naps: int) -> None:
+    check = again(service, answer(), lost_at=service.now + lost)
+    assert check.check_before_sending(SENDER) is False
+    assert service.slept == [0.25] * naps
+
+
+def test_a_record_without_a_time_is_of_long_ago(service: Service) -> None:
+    service.now = 1.0
+    check = again(service, answer())
+    check._record.newest = replace(check._record.newest, intended_at=0.0)
+    assert check.check_before_sending(SENDER) is False
+    assert service.slept == []
+
+
+def test_pauses_grow_with_what_was_waited(service: Service) -> None:
+    service.connection.deployment.kickoff_timeout = 30.0
+    assert again(service, answer()).check_before_sending(SENDER) is False
+    growing = [each for each in service.slept if 0.25 < each < 5.0]
+    assert growing[0] == pytest.approx(1.5 / 5)
+    assert growing == sorted(growing)
+    assert service.slept[-1] == 5.0
+    assert [draft_check._pause(waited) for waited in (0, 1, 10, 25, 100)] == [0.25, 0.25, 2.0, 5.0, 5.0]
+
+
+def test_what_goes_on_while_the_time_runs_was_taken(service: Service) -> None:
+    service.shows = [WAITS, WAITS, RUNS]
+    assert again(service, answer()).check_before_sending(SENDER) is True
+    assert service.slept == [0.25] * 2
+
+
+@pytest.mark.parametrize(("is_approve", "seen"), [(True, NEXT_TASK), (False, NEW_DRAFT)])
+def test_a_draft_that_may_follow_from_the_answer_shows_that_it_was_taken(
+    service: Service, is_approve: bool, seen: Execution
+) -> None:
+    service.shows = [seen]
+    assert again(service, answer(is_approve)).check_before_sending(SENDER) is True
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("sha", [FIRST, None])
+@pytest.mark.parametrize(("is_approve", "seen"), [(True, NEW_DRAFT), (False, NEXT_TASK)])
+def test_a_draft_that_cannot_follow_from_it_is_another_also_to_four_fields(
+    service: Service, is_approve: bool, seen: Execution, sha: str | None, keyed: bool
+) -> None:
+    service.shows, service.connection.idempotency_keys = [seen], keyed
+    assert said(again(service, answer(is_approve, sha))) == ANOTHER_DRAFT.format(seen.crew_task_id)
+
+
+def test_four_fields_go_by_the_draft_that_waited_before_the_lost_post(service: Service) -> None:
+    assert again(service, answer(sha=None)).draft == Draft("k-1", "draft_task", FIRST)
+    assert again(service, answer(sha=None), "another request").draft == Draft("k-1", "draft_task", None)
+
+
+def test_an_open_post_of_another_request_is_waited_for_with_or_without_keys(service: Service) -> None:
+    service.connection.idempotency_keys = True
+    check = again(service, answer(), "another request")
+    assert check.check_before_sending(SENDER) is False
+    assert service.slept == [0.25] * 4
+
+
+def test_a_post_that_was_answered_is_not_waited_for(service: Service) -> None:
+    assert again(service, answer(), kickoff_id="k-1").check_before_sending(SENDER) is False
+    assert service.slept == []
+
+
+def test_a_live_deployment_does_not_report_what_came_of_a_lost_post(service: Service) -> None:
+    service.shows = [LIVE, RUNS_LIVE]
+    assert said(again(service, answer())) == UNKNOWN.format("The service does not report it.")
+
+
+RUNS_LIVE = execution(ExecutionState.RUNNING, raw={"state": "RUNNING"})
+
+
+# --- after a lost POST with a key ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seen", [WAITS, RUNS, DONE, LIVE, RUNS_LIVE])
+def test_with_a_key_the_same_post_is_sent_again_at_once(service: Service, seen: Execution) -> None:
+    service.shows, service.connection.idempotency_keys = [seen], True
+    assert again(service, answer()).check_before_sending(SENDER) is False
+    assert (service.polled, service.slept) == ([("k-1",)], [])
+
+
+@pytest.mark.parametrize(("is_approve", "seen"), [(True, NEXT_TASK), (False, NEW_DRAFT)])
+def test_with_a_key_too_a_draft_that_follows_shows_that_it_was_taken(
+    service: Service, is_approve: bool, seen: Execution
+) -> None:
+    service.shows, service.connection.idempotency_keys = [seen], True
+    assert again(service, answer(is_approve)).check_before_sending(SENDER) is True
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_what_changed_since_a_lost_post_is_named_and_nothing_is_sent(service: Service, keyed: bool) -> None:
+    service.connection.idempotency_keys = keyed
+    other = Sender("https://y", "another", "credentials")
+    why = "Since then the base URL and the token (or an extra header) changed."
+    assert said(again(service, answer()), sender=other) == UNKNOWN.format(why)
+
+
+# --- a refusal ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seen", "taken"), [(RUNS, True), (NEXT_TASK, True), (NEW_DRAFT, False), (HIDDEN, False)])
+def test_a_refusal_after_a_lost_post_may_say_that_it_has_arrived(
+    service: Service, seen: Execution, taken: bool
+) -> None:
+    service.shows = [seen]
+    assert again(service, answer()).was_taken_after_all(REFUSED) is taken
+    assert service.polled == [("k-1",)]
+
+
+def test_a_refusal_says_so_only_if_the_draft_no_longer_waits_within_the_lag(service: Service) -> None:
+    service.shows = [WAITS, WAITS, RUNS]
+    assert again(service, answer()).was_taken_after_all(REFUSED) is True
+    service.shows = [WAITS]
+    assert again(service, answer()).was_taken_after_all(REFUSED) is False
+
+
+def test_any_other_refusal_says_nothing_of_an_earlier_post(service: Service) -> None:
+    assert first(service, answer()).was_taken_after_all(REFUSED) is False
+    assert again(service, answer()).was_taken_after_all(CrewServerError(500, "POST", "/resume", "no")) is False
+    service.connection.idempotency_keys = True
+    assert again(service, answer()).was_taken_after_all(REFUSED) is False
+    assert service.polled == []
+
+
+# --- after a POST that was taken ----------------------------------------------------------------------------
+
+
+def test_a_resume_waits_until_the_draft_no_longer_waits(service: Service) -> None:
+    service.shows = [WAITS, CrewServerError(500, "GET", "/status/k-1", "no"), RUNS]
+    assert again(service, answer(), resumed_at=service.now + 0.5).goes_on() is True
+    assert service.polled == [("k-1", 2.0), ("k-1", 1.75), ("k-1", 1.5)]
+    assert service.slept == [0.25, 0.25]
+
+
+@pytest.mark.parametrize("seen", [WAITS, CrewServerError(500, "GET", "/status/k-1", "no")])
+def test_it_does_not_wait_longer_than_the_lag(service: Service, seen: Any) -> None:
+    service.shows = [seen]
+    assert again(service, answer(), resumed_at=service.now - 0.125).goes_on() is False
+    assert service.polled == [("k-1", 1.375), ("k-1", 1.125)]
+    assert service.slept == [0.25, 0.125]
+
+
+def test_a_poll_that_takes_all_of_the_lag_is_the_last(service: Service) -> None:
+    service.costs = 1.0
+    assert again(service, answer(), resumed_at=service.now).goes_on() is False
+    assert (service.polled, service.slept) == ([("k-1", 1.5)], [0.0])
+
+
+def test_without_a_recorded_time_the_lag_begins_now(service: Service) -> None:
+    check = first(service, answer())
+    assert (check.resumed_at, check.goes_on(), service.slept) == (100.0, False, [0.25, 0.25])
+
+
+def test_a_wait_for_the_lag_pauses_longer_and_longer(service: Service) -> None:
+    check = DraftCheck(service, answer(), PostRecord(Memory(), Attempt(), "this"), 60.0)  # type: ignore[arg-type]
+    assert check.goes_on() is False
+    assert max(service.slept) == 5.0
+    assert sum(service.slept) == pytest.approx(60.0)

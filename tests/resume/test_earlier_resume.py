@@ -1,0 +1,205 @@
+"""What a wait knows of the resume before it, from the XCom of the tasks upstream."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_crew_provider.api.answers import FIELDS, Draft
+from airflow_crew_provider.models import Execution, ExecutionState
+from airflow_crew_provider.resume.record import (
+    OLD_PAUSE_SHOWS,
+    ResumeRecord,
+    SentAnswer,
+    State,
+    answered_before,
+    lost_edit,
+    resume_before,
+)
+from airflow_crew_provider.stored_names import NOT_SENT, RESUME_KEY
+from airflow_crew_provider.wait.watch import AnsweredDraft
+
+TOLD = {
+    **{"kickoff_id": "k-1", "execution_id": "e-1", "crew_task_id": "draft_task"},
+    **{"draft_sha256": "a hash", "resumed_at": 100.0, "status": "resumed"},
+}
+
+
+class Wait:
+    """A task with two resumes, a kickoff and a task with some of a resume's fields upstream."""
+
+    def __init__(self, in_dag: bool = True) -> None:
+        self.has_dag = lambda: in_dag
+
+    def get_flat_relatives(self, *, upstream: bool) -> list[Any]:
+        fields = {"resume_2": ("review", *FIELDS), "kickoff": ("inputs",), "form": FIELDS[:-1], "resume_1": FIELDS}
+        named = [SimpleNamespace(task_id=name, template_fields=each) for name, each in fields.items()]
+        return named if upstream is True else []
+
+
+class Pulled:
+    """The XComs of a run, or the error that reading them ends in."""
+
+    def __init__(self, found: Any) -> None:
+        self.found, self.asked = found, []
+
+    def xcom_pull(self, **asked: Any) -> Any:
+        self.asked.append(asked)
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+
+def before(found: Any, kickoff_id: str = "k-1", task: Any = None) -> Any:
+    found = resume_before({"ti": Pulled(found)}, task or Wait(), kickoff_id)
+    return found.to_json() if found else None
+
+
+def test_only_resumes_upstream_are_asked() -> None:
+    pulled = Pulled([TOLD])
+    assert resume_before({"ti": pulled}, Wait(), "k-1") == ResumeRecord.from_json(TOLD)
+    assert pulled.asked == [{"task_ids": ["resume_1", "resume_2"], "key": RESUME_KEY}]
+
+
+def test_without_a_resume_upstream_nothing_is_pulled() -> None:
+    pulled = Pulled([TOLD])
+    assert resume_before({"ti": pulled}, Wait(in_dag=False), "k-1") is None
+    assert pulled.asked == []
+
+
+@pytest.mark.parametrize("found", [None, [], [None], ["k-1"], [{}], [{**TOLD, "kickoff_id": "k-2"}]])
+def test_reports_on_other_executions_are_left_out(found: Any) -> None:
+    assert before(found) is None
+    assert answered_before({"ti": Pulled(found)}, Wait(), "k-1") is None
+
+
+def test_the_last_resume_of_the_execution_counts() -> None:
+    nothing = {**dict.fromkeys(("draft_sha256", "resumed_at", "status")), "execution_id": "", "crew_task_id": ""}
+    untimed = {**nothing, "kickoff_id": "k-1"}
+    later, other = {**TOLD, "resumed_at": 200.0}, {**TOLD, "kickoff_id": "k-2", "resumed_at": 300.0}
+    assert before([untimed, TOLD, later, other, None]) == later
+    assert before([later, TOLD, untimed]) == later
+    assert before([untimed]) == untimed
+    assert before([{**untimed, "resumed_at": -0.5}, untimed]) == untimed
+    assert before([untimed, {**untimed, "resumed_at": 0.5}]) == {**untimed, "resumed_at": 0.5}
+
+
+def test_xcoms_that_cannot_be_read_end_no_wait_and_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert before(RuntimeError("away")) is None
+    assert [record.getMessage() for record in caplog.records] == [
+        "The result of the upstream resume cannot be read; an old pause may be taken for a new one"
+    ]
+    assert caplog.records[0].exc_info
+
+
+def test_the_answered_draft_may_be_shown_for_a_while_after_the_resume() -> None:
+    found = answered_before({"ti": Pulled([TOLD])}, Wait(), "k-1")
+    assert found == AnsweredDraft(Draft("e-1", "draft_task", "a hash"), 100.0 + OLD_PAUSE_SHOWS)
+    assert answered_before({"ti": Pulled([TOLD])}, Wait(), "k-2") is None
+
+
+@pytest.mark.parametrize("name", ["draft_sha256", "resumed_at"])
+def test_a_resume_without_a_draft_or_a_time_explains_no_pause(name: str) -> None:
+    told = {key: value for key, value in TOLD.items() if key != name}
+    assert answered_before({"ti": Pulled([told])}, Wait(), "k-1") is None
+
+
+LEFT = {**TOLD, "status": NOT_SENT}
+
+
+def seen(state: ExecutionState, task: str | None = None) -> Execution:
+    return Execution(kickoff_id="k-1", state=state, raw_state=str(state), crew_task_id=task)
+
+
+class Round(Wait):
+    """A wait with one resume before it, and one after it."""
+
+    def get_flat_relatives(self, *, upstream: bool) -> list[Any]:
+        return [SimpleNamespace(task_id="resume_1" if upstream else "resume_2", template_fields=FIELDS)]
+
+
+class Told:
+    """What the resumes of the run have said."""
+
+    def __init__(self, **by_task: Any) -> None:
+        self.by_task = by_task
+
+    def xcom_pull(self, *, task_ids: list[str], key: str) -> list[Any]:
+        return [self.by_task[each] for each in task_ids if each in self.by_task]
+
+
+@pytest.mark.parametrize(
+    ("now", "where"),
+    [
+        (seen(ExecutionState.COMPLETED), "execution e-1 now is completed"),
+        (seen(ExecutionState.PENDING, "publish_task"), "execution e-1 now waits at task publish_task"),
+    ],
+)
+def test_an_edit_that_was_left_to_a_round_that_does_not_come_is_told(now: Execution, where: str) -> None:
+    said = lost_edit({"ti": Told(resume_1=LEFT)}, Round(), now)
+    assert said is not None
+    assert said.startswith("The edited draft of task draft_task was not applied: somebody else approved")
+    assert where in said
+
+
+@pytest.mark.parametrize(
+    ("told", "now"),
+    [
+        ({}, seen(ExecutionState.COMPLETED)),
+        ({"resume_1": {**TOLD, "status": "resumed"}}, seen(ExecutionState.COMPLETED)),
+        ({"resume_1": LEFT}, seen(ExecutionState.PENDING, "draft_task")),
+        ({"resume_1": LEFT, "resume_2": {**TOLD, "status": "resumed"}}, seen(ExecutionState.COMPLETED)),
+    ],
+    ids=["no resume", "sent", "the next round", "a cleared wait after the next round"],
+)
+def test_no_edit_is_lost_where_it_was_sent_or_its_task_asked_again(told: Any, now: Execution) -> None:
+    assert lost_edit({"ti": Told(**told)}, Round(), now) is None
+
+
+def test_where_it_cannot_be_read_whether_an_edit_was_left_the_wait_is_tried_again() -> None:
+    with pytest.raises(RuntimeError):
+        lost_edit({"ti": Pulled(RuntimeError("the API server is away"))}, Round(), seen(ExecutionState.COMPLETED))
+
+
+def test_what_a_resume_says_is_read_back_with_the_answer_that_it_sent() -> None:
+    said = {**TOLD, "human_feedback": "Shorter.", "decided_at": None}
+    assert ResumeRecord.from_json(said).to_json() == said  # type: ignore[union-attr]
+
+
+def test_what_is_kept_of_an_answer_is_read_back_and_comes_to_one_end() -> None:
+    sending = SentAnswer("a hash", 7.0, sends_hash=True)
+    kept = {"fingerprint": "f", "intended_at": 100.0, **sending.to_json()}
+    assert kept == {
+        **{"fingerprint": "f", "intended_at": 100.0},
+        **{"draft_sha256": "a hash", "patience": 7.0, "sends_hash": True},
+    }
+    read = SentAnswer.from_json(kept)
+    assert (read.state, read.lost(150.0), read.taken(150.0)) == (
+        State.SENDING,
+        {"lost_at": 150.0},
+        {"resumed_at": 150.0},
+    )
+    for noted, state in (({"lost_at": 150.0}, State.LOST), ({"resumed_at": 150.0}, State.SENT)):
+        ended = SentAnswer.from_json({**kept, **noted})
+        assert ended.state is state
+        for move in (ended.lost, ended.taken):
+            with pytest.raises(RuntimeError, match=f"is {state} cannot change its state"):
+                move(200.0)
+
+
+@pytest.mark.parametrize(
+    ("kept", "until"),
+    [
+        ({"intended_at": 100.0, "patience": 7.0}, 100.0 + 7.0 + 7.0 + 1.0),
+        ({"intended_at": 100.0, "patience": 7.0, "lost_at": 103.0}, 103.0 + 7.0 + 1.0),
+        ({"intended_at": 100.0, "patience": 2.0, "lost_at": 103.0}, 103.0 + 5.0 + 1.0),
+        ({"intended_at": 100.0}, 100.0 + 5.0 + 5.0 + 1.0),
+    ],
+    ids=["no end was noted", "lost", "the connection is more patient now", "of release 0.1"],
+)
+def test_a_lost_answer_may_arrive_as_long_again_as_the_service_is_given(kept: Any, until: float) -> None:
+    assert SentAnswer.from_json(kept).arrives_until(5.0, 1.0) == until

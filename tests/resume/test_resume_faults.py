@@ -1,0 +1,349 @@
+"""What may go wrong round a resume: the service acts late, shows old states, or shows nothing at all."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import DAG, AirflowException
+from faults.dialects import PENDING_SPEC, SPEC, UNKNOWN_LIVE
+from faults.server import FaultServer
+from faults.wire import RESET, NoReply, Reply
+from simulated_airflow import Connect, TaskRun, run
+
+from airflow_crew_provider.models import output_sha256
+from airflow_crew_provider.operators.crew import CrewResumeOperator
+from airflow_crew_provider.resume import record as earlier_resume
+from airflow_crew_provider.resume import sending as module
+from airflow_crew_provider.sensors.crew import CrewStatusSensor
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+
+pytestmark = [pytest.mark.usefixtures("simulated_airflow"), pytest.mark.waits]
+SETTLING = module.SETTLING
+POST = "POST /resume"
+POLL = "GET /status/k-1"
+APPROVAL = {
+    "execution_id": "k-1",
+    "crew_task_id": "draft_task",
+    "is_approve": True,
+    "human_feedback": "",
+    "output_sha256": output_sha256("the draft"),
+}
+REVISION = {**APPROVAL, "is_approve": False, "human_feedback": "Shorter"}
+SECOND_DRAFT = {**PENDING_SPEC, "task_output": "the second draft"}
+NEXT_GATE = {**PENDING_SPEC, "task_id": "other_task", "task_output": "the outline"}
+WITH_KEYS = pytest.mark.parametrize("keyed", [False, True], ids=["no keys", "keys"])
+
+
+def resume(review: Any = APPROVAL, **more: Any) -> CrewResumeOperator:
+    return CrewResumeOperator(task_id="resume", review=review, **more)
+
+
+@pytest.fixture(autouse=True)
+def quick(server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(server.url, kickoff_timeout=0.5)
+    monkeypatch.setattr(module, "SETTLING", 0.3)
+
+
+def later(seconds: float, act: Callable[[], Any]) -> threading.Timer:
+    timer = threading.Timer(seconds, act)
+    timer.start()
+    return timer
+
+
+def lose_the_answer(server: FaultServer, task_run: TaskRun, review: Any = APPROVAL, **more: Any) -> TaskRun:
+    """Run a first try whose answer is lost; return the second one."""
+    server.on(POLL, PENDING_SPEC).on(POST, NoReply(RESET))
+    with pytest.raises(AirflowException):
+        run(resume(review, **more), task_run)
+    assert len(server.sent(POST)) == 1
+    return task_run.retry()
+
+
+# --- another draft waits by now -----------------------------------------------------------------------------
+
+
+@pytest.mark.row("N19")
+@WITH_KEYS
+def test_n19_an_approval_whose_answer_was_lost_is_not_sent_to_the_draft_of_a_later_revision(
+    server: FaultServer, connect: Connect, keyed: bool
+) -> None:
+    connect(server.url, kickoff_timeout=0.5, idempotency_keys=keyed)
+    task_run = lose_the_answer(server, TaskRun("resume"))
+    server.on(POLL, SECOND_DRAFT).on(POST, SPEC.resumed)
+    with pytest.raises(CrewTaskFailed, match="a different draft"):
+        run(resume(), task_run)
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("N19")
+@WITH_KEYS
+def test_n19_a_revision_is_not_sent_to_a_gate_that_somebody_elses_approval_has_reached(
+    server: FaultServer, connect: Connect, keyed: bool
+) -> None:
+    connect(server.url, kickoff_timeout=0.5, idempotency_keys=keyed)
+    task_run = lose_the_answer(server, TaskRun("resume"), REVISION)
+    server.on(POLL, NEXT_GATE).on(POST, SPEC.resumed)
+    with pytest.raises(CrewTaskFailed, match="a different draft"):
+        run(resume(REVISION), task_run)
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("N19")
+@WITH_KEYS
+@pytest.mark.parametrize(("review", "seen"), [(APPROVAL, NEXT_GATE), (REVISION, SECOND_DRAFT)], ids=["yes", "no"])
+def test_n19_what_this_answer_leads_to_is_taken_as_its_effect_and_nothing_is_sent_again(
+    server: FaultServer, connect: Connect, keyed: bool, review: Any, seen: Any
+) -> None:
+    connect(server.url, kickoff_timeout=0.5, idempotency_keys=keyed)
+    task_run = lose_the_answer(server, TaskRun("resume"), review)
+    server.on(POLL, seen)
+    assert run(resume(review), task_run) == "k-1"
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("N19")
+def test_n19_four_fields_are_bound_to_the_draft_that_waited_when_they_were_first_sent(server: FaultServer) -> None:
+    fields = {name: value for name, value in REVISION.items() if name != "output_sha256"}
+    task_run = lose_the_answer(server, TaskRun("resume"), None, **fields)
+    server.on(POLL, SECOND_DRAFT)
+    assert run(resume(None, **fields), task_run) == "k-1"
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("N19", "N22")
+@WITH_KEYS
+def test_n22_an_answer_of_unknown_outcome_is_not_sent_again_with_another_token(
+    server: FaultServer, connect: Connect, keyed: bool
+) -> None:
+    connect(server.url, kickoff_timeout=0.1, idempotency_keys=keyed)
+    task_run = lose_the_answer(server, TaskRun("resume"))
+    connect(server.url, token="another-token", kickoff_timeout=0.1, idempotency_keys=keyed)
+    with pytest.raises(CrewTaskFailed, match=r"outcome is unknown.*the token.*changed.*answer by hand"):
+        run(resume(), task_run)
+    assert len(server.sent(POST)) == 1
+
+
+# --- a gateway gives up, and the service acts later ---------------------------------------------------------
+
+
+@pytest.mark.row("N20")
+def test_n20_a_shorter_kickoff_timeout_does_not_shorten_what_the_service_was_given(
+    server: FaultServer, connect: Connect
+) -> None:
+    connect(server.url, kickoff_timeout=1.5)
+    task_run = TaskRun("resume")
+    server.on(POLL, PENDING_SPEC).on(POST, Reply(status=504), SPEC.resumed)
+    with pytest.raises(AirflowException):
+        run(resume(REVISION), task_run)
+    connect(server.url, kickoff_timeout=0.1)
+    later(1.0, lambda: server.on(POLL, SECOND_DRAFT))
+    assert run(resume(REVISION), task_run.retry()) == "k-1"
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("N20")
+def test_n20_after_a_504_the_service_may_act_as_late_as_it_may_answer(server: FaultServer, connect: Connect) -> None:
+    connect(server.url, kickoff_timeout=1.5)
+    server.on(POLL, PENDING_SPEC).on(POST, Reply(status=504), SPEC.resumed)
+    task_run = TaskRun("resume")
+    with pytest.raises(AirflowException):
+        run(resume(REVISION), task_run)
+    later(1.2, lambda: server.on(POLL, SECOND_DRAFT))
+    assert run(resume(REVISION), task_run.retry()) == "k-1"
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("N20")
+@pytest.mark.parametrize("seen", [[SPEC.running], [SPEC.completed], [NEXT_GATE], [PENDING_SPEC, SPEC.running]])
+def test_n20_a_400_to_the_second_sending_is_the_first_one_and_not_somebody_else(
+    server: FaultServer, seen: list[Any], log_text: Callable[[], str]
+) -> None:
+    task_run = lose_the_answer(server, TaskRun("resume"))
+
+    def late(request: Any) -> Any:
+        server.on(POLL, *seen)
+        return Reply(status=400, body={"detail": "Execution is not pending"})
+
+    server.on(POST, late)
+    assert run(resume(), task_run) == "k-1"
+    assert len(server.sent(POST)) == 2
+    assert "An earlier try sent this answer" in log_text()
+
+
+@pytest.mark.row("N20")
+def test_n20_a_400_while_another_draft_waits_is_somebody_else(server: FaultServer) -> None:
+    task_run = lose_the_answer(server, TaskRun("resume"))
+
+    def late(request: Any) -> Any:
+        server.on(POLL, SECOND_DRAFT)
+        return Reply(status=400, body={"detail": "Execution is not pending"})
+
+    server.on(POST, late)
+    with pytest.raises(CrewTaskFailed, match="not accepted"):
+        run(resume(), task_run)
+
+
+# --- the old pause still shows ------------------------------------------------------------------------------
+
+
+@pytest.mark.row("N21")
+def test_n21_the_resume_ends_only_when_the_old_pause_is_gone(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SETTLING", 60.0)
+    server.on(POLL, PENDING_SPEC).on(POST, SPEC.resumed)
+    later(1.5, lambda: server.on(POLL, SPEC.running))
+    began = time.monotonic()
+    assert run(resume()) == "k-1"
+    assert time.monotonic() - began > 1.4
+
+
+def test_n21_the_time_that_is_given_covers_twenty_seconds() -> None:
+    assert SETTLING > 20
+    assert earlier_resume.OLD_PAUSE_SHOWS > SETTLING
+
+
+def chain(**waiting: Any) -> tuple[CrewResumeOperator, CrewStatusSensor]:
+    with DAG("chain", schedule=None):
+        resumed = resume(REVISION)
+        options = {"poke_interval": 0.05, "timeout": 20, "kickoff_id": "k-1", **waiting}
+        wait = CrewStatusSensor(task_id="wait", **options)
+        resumed >> wait
+    return resumed, wait
+
+
+MODES = pytest.mark.parametrize("deferrable", [False, True], ids=["worker", "triggerer"])
+
+
+@pytest.mark.row("N21", "N8")
+@MODES
+def test_n21_the_wait_after_a_resume_does_not_take_the_old_pause_for_a_question(
+    server: FaultServer, deferrable: bool
+) -> None:
+    resumed, wait = chain(deferrable=deferrable)
+    first = TaskRun("resume")
+    server.on(POLL, PENDING_SPEC).on(POST, SPEC.resumed)
+    run(resumed, first)  # ends while the old pause still shows
+    server.on(POLL, PENDING_SPEC, SPEC.running, PENDING_SPEC, PENDING_SPEC, SPEC.running, SECOND_DRAFT)
+    record = run(wait, TaskRun("wait", upstream={"resume": first}))
+    assert (record["state"], record["output"]) == ("pending", "the second draft")
+
+
+@pytest.mark.row("N21")
+def test_n21_a_new_question_is_one_at_once_and_the_same_draft_again_in_time(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(earlier_resume, "OLD_PAUSE_SHOWS", 60.0)
+    resumed, wait = chain(deferrable=False)
+    first = TaskRun("resume")
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    began = time.time()
+    run(resumed, first)
+    server.on(POLL, NEXT_GATE)
+    assert run(wait, TaskRun("wait", upstream={"resume": first}))["crew_task_id"] == "other_task"
+    assert time.time() - began < 60.0
+    monkeypatch.setattr(earlier_resume, "OLD_PAUSE_SHOWS", 2.0)
+    server.on(POLL, PENDING_SPEC)
+    assert run(wait, TaskRun("wait", upstream={"resume": first}))["output"] == "the draft"
+    assert time.time() - began >= 2.0
+
+
+@pytest.mark.row("N20")
+def test_a_400_to_the_second_sending_is_told_if_the_draft_still_waits(server: FaultServer) -> None:
+    """It may be about anything in the request."""
+    task_run = lose_the_answer(server, TaskRun("resume"))
+    server.on(POST, Reply(status=400, body={"detail": "taskWebhookUrl is not allowed"}))
+    with pytest.raises(CrewTaskFailed, match="taskWebhookUrl is not allowed"):
+        run(resume(), task_run)
+
+
+# --- the execution is not shown -----------------------------------------------------------------------------
+
+
+@pytest.mark.row("N23")
+@pytest.mark.parametrize("hidden", [SPEC.unknown, {"status": "not found"}], ids=["404", "a word"])
+@pytest.mark.parametrize("before", [False, True], ids=["first try", "after a lost answer"])
+def test_n23_a_draft_that_cannot_be_compared_is_not_answered(server: FaultServer, hidden: Any, before: bool) -> None:
+    task_run = lose_the_answer(server, TaskRun("resume")) if before else TaskRun("resume")
+    sent = len(server.sent(POST))
+    server.on(POLL, hidden).on(POST, SPEC.resumed)
+    with pytest.raises(AirflowException, match="Nothing was sent; a retry of this task compares again") as error:
+        run(resume(), task_run)
+    assert not isinstance(error.value, CrewTaskFailed)
+    assert len(server.sent(POST)) == sent
+    server.on(POLL, PENDING_SPEC, SPEC.running)
+    assert run(resume(), task_run.retry()) == "k-1"
+
+
+@pytest.mark.row("N7", "N23")
+@pytest.mark.parametrize("before", [False, True], ids=["first try", "after a lost answer"])
+def test_n7_a_word_that_is_not_known_says_nothing_of_the_draft(server: FaultServer, before: bool) -> None:
+    task_run = lose_the_answer(server, TaskRun("resume")) if before else TaskRun("resume")
+    sent = len(server.sent(POST))
+    server.on(POLL, {"status": "warming_up"}, PENDING_SPEC, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    assert run(resume(), task_run) == "k-1"
+    assert len(server.sent(POST)) == sent + 1
+
+
+# --- the continuation fails ---------------------------------------------------------------------------------
+
+
+@MODES
+def test_a_failure_after_a_resume_says_that_the_answer_was_taken(server: FaultServer, deferrable: bool) -> None:
+    resumed, wait = chain(deferrable=deferrable)
+    first = TaskRun("resume")
+    server.on(POLL, PENDING_SPEC, SPEC.running, SPEC.failed).on(POST, SPEC.resumed)
+    run(resumed, first)
+    with pytest.raises(CrewTaskFailed, match=r"bad input.*resume of execution k-1 was accepted.*its continuation"):
+        run(wait, TaskRun("wait", upstream={"resume": first}))
+
+
+@MODES
+def test_a_continuation_with_an_id_of_its_own_that_fails_says_so(server: FaultServer, deferrable: bool) -> None:
+    _, wait = chain(deferrable=deferrable, kickoff_id="k-2", execution_id="k-1")
+    server.on("GET /status/k-2", {**UNKNOWN_LIVE, "state": "FAILED", "status": "ValueError: bad input"})
+    with pytest.raises(CrewTaskFailed, match=r"k-2.*bad input.*resume of execution k-1 was accepted"):
+        run(wait)
+
+
+# --- a Flow -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("N1", "N7")
+@pytest.mark.parametrize(
+    "first",
+    [Reply(status=502), {"state": "WARMING_UP"}, 404, {"state": "NOT FOUND"}, {"state": "RUNNING"}],
+    ids=["gateway", "a new word", "404", "not found", "running"],
+)
+def test_an_answer_to_a_flow_goes_by_its_id_although_one_poll_failed(
+    server: FaultServer, connect: Connect, first: Any
+) -> None:
+    connect(server.url, kickoff_timeout=0.5, kind="flow")
+    paused = {"state": "PAUSED", "status": "Waiting", "flow_id": "k-1", "kickoff_id": "k-1"}
+    server.on(POLL, first, paused).on("POST /resume_feedback", {"status": "accepted", "request": {}}).on(
+        POST, SPEC.resumed
+    )
+    answer = {**APPROVAL, "outcome": "publish", "human_feedback": "Good."}
+    assert run(resume(answer), TaskRun("resume")) == "k-1"
+    assert len(server.sent("POST /resume_feedback")) == 1
+    assert server.sent(POST) == []
+
+
+@pytest.mark.row("N21", "N23")
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [(404, "it does not know the execution"), ({"state": "SUCCESS", "result": "x"}, "the execution is completed")],
+    ids=["404", "over"],
+)
+def test_an_answer_to_a_flow_that_does_not_wait_is_not_sent_as_that_of_a_crew(
+    server: FaultServer, connect: Connect, seen: Any, said: str
+) -> None:
+    connect(server.url, kickoff_timeout=0.5, kind="flow")
+    server.on(POLL, seen).on(POST, SPEC.resumed)
+    with pytest.raises(AirflowException, match=f"{said}. Nothing was sent; a retry of this task checks again"):
+        run(resume({**APPROVAL, "outcome": "publish"}), TaskRun("resume"))
+    assert server.sent("POST /*") == []

@@ -1,0 +1,407 @@
+"""An answer of a person is taken once, and only by the draft it was given for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException
+from faults.dialects import LIVE, PENDING_SPEC, SPEC, UNKNOWN_LIVE, Dialect
+from faults.server import FaultServer
+from faults.wire import RESET, SILENCE, NoReply, Reply
+from simulated_airflow import Connect, TaskRun, run
+
+from airflow_crew_provider.api.status import EDITS_OFFER, HASH_FIELD, HASH_OFFER
+from airflow_crew_provider.models import HumanInputWebhook, Webhooks, output_sha256
+from airflow_crew_provider.operators.crew import CrewResumeOperator
+from airflow_crew_provider.resume import sending as module
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+
+pytestmark = pytest.mark.usefixtures("simulated_airflow")
+POST = "POST /resume"
+POLL = "GET /status/k-1"
+ANSWER = {"execution_id": "k-1", "crew_task_id": "draft_task", "is_approve": True}
+REVIEW = {**ANSWER, "human_feedback": "", "output_sha256": output_sha256("the draft")}
+BEFORE = {"spec": PENDING_SPEC, "live": UNKNOWN_LIVE}
+EDIT = "edited_output"
+POLLED = {"spec": "k-1", "live": "k-2"}
+
+
+def resume(**more: Any) -> CrewResumeOperator:
+    return CrewResumeOperator(**{"task_id": "resume", **(more or {"review": REVIEW})})
+
+
+@pytest.fixture(autouse=True)
+def quick(server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(server.url, kickoff_timeout=0.5)
+    monkeypatch.setattr(module, "SETTLING", 0.3)
+
+
+def test_an_approval_is_sent_and_the_id_to_poll_returned(server: FaultServer, dialect: Dialect) -> None:
+    server.on(POLL, BEFORE[dialect.name], dialect.running).on(POST, dialect.resumed)
+    assert run(resume()) == POLLED[dialect.name]
+    body = server.sent(POST)[0].json
+    assert (body["human_feedback"], body["humanFeedback"]) == ("Approved.", "Approved.")
+    assert (body["is_approve"], body["isApprove"], body["execution_id"]) == (True, True, "k-1")
+    assert not [name for name in body if "ebhook" in name]
+
+
+def test_the_webhooks_of_the_kickoff_are_given_again(server: FaultServer, connect: Connect) -> None:
+    connect("https://inbox.example", token="the-token-of-the-inbox", conn_id="inbox")
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    human = HumanInputWebhook("https://inbox.example/human", conn_id="inbox")
+    webhooks = Webhooks(task="https://x/t", step="https://x/s", crew="https://x/c", human_input=human)
+    run(resume(review=REVIEW, webhooks=webhooks))
+    body = server.sent(POST)[0].json
+    assert (body["taskWebhookUrl"], body["crewWebhookUrl"]) == ("https://x/t", "https://x/c")
+    assert body["humanInputWebhook"]["authentication"]["token"] == "the-token-of-the-inbox"
+
+
+# --- once ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("N13")
+@pytest.mark.parametrize("again", ["retry", "clear"])
+def test_n13_a_second_run_finds_what_the_first_did_and_returns_the_same_id(
+    server: FaultServer, dialect: Dialect, again: str
+) -> None:
+    server.on(POLL, BEFORE[dialect.name], dialect.running).on(POST, dialect.resumed)
+    task_run = TaskRun("resume")
+    assert run(resume(), task_run) == POLLED[dialect.name]
+    assert run(resume(), getattr(task_run, again)()) == POLLED[dialect.name]
+    assert len(server.sent(POST)) == 1
+
+
+LOST: dict[str, Any] = {
+    "reset": NoReply(RESET),
+    "silence": NoReply(SILENCE),
+    "502": Reply(status=502),
+    "500": Reply(status=500),
+    "unreadable": Reply(body="ok"),
+    "neither status nor id": Reply(body={}),
+}
+
+
+@pytest.mark.row("N13")
+@pytest.mark.parametrize("again", ["retry", "clear"])
+@pytest.mark.parametrize("fault", LOST)
+def test_n13_after_a_lost_answer_the_next_run_finds_out_that_it_was_taken(
+    server: FaultServer, fault: str, again: str, log_text: Callable[[], str]
+) -> None:
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, LOST[fault])
+    task_run = TaskRun("resume")
+    with pytest.raises(AirflowException) as error:
+        run(resume(), task_run)
+    assert not isinstance(error.value, CrewTaskFailed)
+    assert run(resume(), getattr(task_run, again)()) == "k-1"
+    assert len(server.sent(POST)) == 1
+    assert "An earlier try sent this answer" in log_text()
+
+
+@pytest.mark.row("N13")
+def test_n13_after_a_lost_answer_that_never_arrived_the_next_run_sends_it(
+    server: FaultServer, log_text: Callable[[], str]
+) -> None:
+    server.on(POLL, PENDING_SPEC).on(POST, NoReply(RESET), SPEC.resumed)
+    task_run = TaskRun("resume")
+    with pytest.raises(AirflowException):
+        run(resume(), task_run)
+    assert run(resume(), task_run.retry()) == "k-1"
+    assert len(server.sent(POST)) == 2
+    assert "the same draft still waits" in log_text()
+
+
+@pytest.mark.row("N13", "N8")
+def test_n13_the_old_pause_that_still_shows_for_a_moment_does_not_send_the_answer_twice(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SETTLING", 5.0)
+    server.on(POLL, PENDING_SPEC, PENDING_SPEC, PENDING_SPEC, SPEC.running).on(POST, NoReply(RESET))
+    task_run = TaskRun("resume")
+    with pytest.raises(AirflowException):
+        run(resume(), task_run)
+    assert run(resume(), task_run.retry()) == "k-1"
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("N13")
+@pytest.mark.parametrize("again", ["retry", "clear"])
+def test_n13_with_idempotency_keys_the_answer_is_sent_again_under_the_same_key(
+    server: FaultServer, connect: Connect, dialect: Dialect, again: str
+) -> None:
+    connect(server.url, idempotency_keys=True)
+    server.on(POLL, BEFORE[dialect.name], dialect.running).on(POST, NoReply(RESET), dialect.resumed)
+    task_run = TaskRun("resume")
+    with pytest.raises(AirflowException):
+        run(resume(), task_run)
+    assert run(resume(), getattr(task_run, again)()) == POLLED[dialect.name]
+    first, second = (request.headers["idempotency-key"] for request in server.sent(POST))
+    assert first == second
+
+
+@pytest.mark.row("N13")
+def test_n13_a_live_deployment_does_not_report_it_so_a_lost_answer_is_left_to_a_person(server: FaultServer) -> None:
+    server.on(POLL, UNKNOWN_LIVE).on(POST, NoReply(RESET))
+    task_run = TaskRun("resume")
+    with pytest.raises(AirflowException):
+        run(resume(), task_run)
+    with pytest.raises(CrewTaskFailed, match="Sending it again could apply it twice"):
+        run(resume(), task_run.retry())
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("N13", "N22")
+def test_n13_an_answer_whose_key_was_not_sent_is_looked_for_though_the_connection_has_keys_now(
+    server: FaultServer, connect: Connect
+) -> None:
+    server.on(POLL, PENDING_SPEC).on(POST, NoReply(RESET), SPEC.resumed)
+    task_run = TaskRun("resume")
+    with pytest.raises(AirflowException):
+        run(resume(), task_run)
+    server.on(POLL, SPEC.running)
+    connect(server.url, kickoff_timeout=0.01, idempotency_keys=True)
+    assert run(resume(), task_run.retry()) == "k-1"
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("N13", "N22")
+@pytest.mark.parametrize("then", [False, True])
+def test_n13_a_live_deployment_gets_no_second_answer_once_the_connection_says_otherwise_about_keys(
+    server: FaultServer, connect: Connect, then: bool
+) -> None:
+    connect(server.url, kickoff_timeout=0.01, idempotency_keys=then)
+    server.on(POLL, UNKNOWN_LIVE).on(POST, NoReply(RESET), LIVE.resumed)
+    task_run = TaskRun("resume")
+    with pytest.raises(AirflowException):
+        run(resume(), task_run)
+    connect(server.url, kickoff_timeout=0.01, idempotency_keys=not then)
+    with pytest.raises(CrewTaskFailed, match="Sending it again could apply it twice"):
+        run(resume(), task_run.retry())
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("N13", "A35")
+def test_n13_a_run_that_is_set_to_queued_sends_no_second_answer(server: FaultServer, variables: Any) -> None:
+    server.on(POLL, UNKNOWN_LIVE).on(POST, NoReply(RESET), LIVE.resumed)
+    task_run = TaskRun("resume")
+    with pytest.raises(AirflowException):
+        run(resume(), task_run)
+    task_run.run_started += timedelta(minutes=5)
+    with pytest.raises(CrewTaskFailed, match="Sending it again could apply it twice"):
+        run(resume(), task_run.retry())
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("N8")
+def test_n8_the_old_pause_is_gone_before_the_next_task_polls(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SETTLING", 30.0)
+    server.on(POLL, PENDING_SPEC, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    run(resume())
+    assert [request.method for request in server.requests] == ["GET", "POST", "GET", "GET"]
+
+
+# --- the hash of the draft goes along -----------------------------------------------------------------------
+
+
+@pytest.mark.row("N20", "A11")
+def test_a_service_that_checks_the_draft_gets_its_hash_and_no_other_does(server: FaultServer, dialect: Dialect) -> None:
+    server.on(POLL, BEFORE[dialect.name], dialect.running).on(POST, dialect.resumed)
+    run(resume())
+    assert "output_sha256" not in server.sent(POST)[0].json
+    if dialect.name == "spec":
+        server.on(POLL, Reply(body=PENDING_SPEC, headers={HASH_OFFER: HASH_FIELD}), SPEC.running)
+        run(resume(), TaskRun("another_resume"))
+        assert server.sent(POST)[1].json["output_sha256"] == REVIEW["output_sha256"]
+
+
+@pytest.mark.row("N20")
+def test_n20_a_resend_with_a_key_is_the_same_request_though_the_offer_is_gone(
+    server: FaultServer, connect: Connect
+) -> None:
+    connect(server.url, kickoff_timeout=0.5, idempotency_keys=True)
+    server.on(POLL, Reply(body=PENDING_SPEC, headers={HASH_OFFER: HASH_FIELD}), SPEC.running)
+    server.on(POST, NoReply(RESET), SPEC.resumed)
+    task_run = TaskRun("resume")
+    with pytest.raises(AirflowException):
+        run(resume(), task_run)
+    run(resume(), task_run.retry())
+    first, second = server.sent(POST)
+    assert first.json == second.json
+    assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
+
+
+# --- a crew that is completed -------------------------------------------------------------------------------
+
+COMPLETED = {"state": "completed", "kickoff_id": "k-2", "execution_id": "k-1", "crew_task_id": None, "output": "All."}
+
+
+@pytest.mark.row("A18")
+@pytest.mark.parametrize("bring", [dict, str], ids=["XCom", "template"])
+def test_a18_a_completed_record_is_passed_on_and_nothing_is_sent(server: FaultServer, bring: Any) -> None:
+    task_run = TaskRun("resume")
+    assert run(resume(review=bring(COMPLETED)), task_run) == "k-2"
+    assert server.requests == []
+    assert task_run.xcom["execution_id"] == "k-1"
+
+
+@pytest.mark.row("A18")
+def test_a18_a_completed_record_without_an_id_is_refused(server: FaultServer) -> None:
+    with pytest.raises(CrewTaskFailed, match="nothing was sent"):
+        run(resume(review={**COMPLETED, "kickoff_id": None}))
+
+
+# --- not by somebody else, not to another draft -------------------------------------------------------------
+
+
+@pytest.mark.row("N14")
+def test_n14_a_400_says_that_somebody_else_has_answered(server: FaultServer) -> None:
+    server.on(POLL, PENDING_SPEC).on(POST, Reply(status=400, body={"detail": "Execution is not pending"}))
+    with pytest.raises(CrewTaskFailed, match="somebody else answered it, or it has ended"):
+        run(resume())
+
+
+@pytest.mark.row("N14")
+def test_n14_a_400_to_an_edit_does_not_say_that_somebody_else_has_answered(server: FaultServer) -> None:
+    server.on(POLL, Reply(body=PENDING_SPEC, headers={EDITS_OFFER: EDIT}))
+    server.on(POST, Reply(status=400, body={"detail": "edited_output is not accepted because it is no object."}))
+    with pytest.raises(CrewTaskFailed, match="is no object") as failure:
+        run(resume(review={**REVIEW, EDIT: "A text."}))
+    assert "This answer was not accepted" in str(failure.value)
+    assert "somebody else" not in str(failure.value)
+
+
+@pytest.mark.row("N14")
+@pytest.mark.parametrize(
+    "now", [{**PENDING_SPEC, "task_output": "another draft"}, SPEC.running], ids=["new", "being made"]
+)
+def test_n14_an_edit_that_came_too_late_is_handed_on_where_a_round_follows(server: FaultServer, now: Any) -> None:
+    """Somebody else's revision arrived between the look and the POST."""
+    server.on(POLL, Reply(body=PENDING_SPEC, headers={EDITS_OFFER: EDIT}), now)
+    server.on(POST, Reply(status=400, body={"detail": "edited_output is of another draft."}))
+    assert run(resume(review={**REVIEW, EDIT: "A text."}, has_next_round=True)) == "k-1"
+
+
+@pytest.mark.row("N14")
+def test_n14_an_edit_of_a_draft_that_somebody_else_has_sent_back_is_handed_on(server: FaultServer) -> None:
+    server.on(POLL, SPEC.running)
+    assert run(resume(review={**REVIEW, EDIT: "A text."}, has_next_round=True)) == "k-1"
+    assert server.sent(POST) == []
+
+
+@pytest.mark.row("N14")
+@pytest.mark.parametrize("seen", [SPEC.running, SPEC.completed, SPEC.failed], ids=["running", "completed", "failed"])
+def test_n14_an_execution_that_does_not_wait_any_more_is_not_answered(server: FaultServer, seen: Any) -> None:
+    server.on(POLL, seen)
+    with pytest.raises(CrewTaskFailed, match="somebody else has answered it"):
+        run(resume())
+    assert server.sent(POST) == []
+
+
+@pytest.mark.row("N14")
+@pytest.mark.parametrize(
+    "changed", [{"task_output": "another draft"}, {"task_id": "other_task"}, {"task_output": "the draft "}]
+)
+def test_n14_an_answer_to_an_old_draft_is_not_sent_to_a_new_one(server: FaultServer, changed: Any) -> None:
+    server.on(POLL, {**PENDING_SPEC, **changed})
+    with pytest.raises(CrewTaskFailed, match="a different draft"):
+        run(resume())
+    assert server.sent(POST) == []
+
+
+@pytest.mark.parametrize("status", [401, 404, 422])
+def test_a_refused_answer_was_not_taken_and_may_be_sent_later(server: FaultServer, status: int) -> None:
+    server.on(POLL, PENDING_SPEC, PENDING_SPEC, SPEC.running).on(POST, Reply(status=status, body={}), SPEC.resumed)
+    task_run = TaskRun("resume")
+    with pytest.raises(CrewTaskFailed, match="was not accepted"):
+        run(resume(), task_run)
+    assert run(resume(), task_run.retry()) == "k-1"
+
+
+# --- the answer ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.row("N25")
+@pytest.mark.parametrize(
+    ("is_approve", "feedback", "sent"),
+    [
+        (True, "", "Approved."),
+        (True, "  ", "Approved."),
+        (True, "Publish it on Monday", "Publish it on Monday"),
+        (False, "Shorter", "Shorter"),
+        (False, "OK.", "Please revise: OK."),
+        (False, "Approved!", "Please revise: Approved!"),
+        (False, "LGTM", "Please revise: LGTM"),
+        (False, "looks good", "Please revise: looks good"),
+        (False, "OK?", "Please revise: OK?"),
+        (False, "yes :)", "Please revise: yes :)"),
+        (False, "\uff4c\uff47\uff54\uff4d 👍", "Please revise: \uff4c\uff47\uff54\uff4d 👍"),
+        (False, "{{ params.x }} <b>&amp;</b>", "{{ params.x }} <b>&amp;</b>"),
+    ],
+)
+@pytest.mark.parametrize("bring", [dict, str], ids=["review", "template"])
+def test_the_text_says_what_the_flag_says(
+    server: FaultServer, bring: Any, is_approve: bool, feedback: str, sent: str
+) -> None:
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    run(resume(review=bring({**REVIEW, "is_approve": is_approve, "human_feedback": feedback})))
+    body = server.sent(POST)[0].json
+    assert (body["human_feedback"], body["is_approve"]) == (sent, is_approve)
+
+
+def test_an_approval_with_a_text_warns_of_live_deployments(server: FaultServer, log_text: Callable[[], str]) -> None:
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    run(resume(review={**REVIEW, "human_feedback": "Publish it on Monday"}))
+    assert "may run the task again" in log_text()
+
+
+@pytest.mark.parametrize("word", ["True", " true ", "TRUE"])
+def test_the_word_true_is_an_approval(server: FaultServer, word: str) -> None:
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    run(resume(**{**ANSWER, "is_approve": word}))
+    assert server.sent(POST)[0].json["is_approve"] is True
+
+
+@pytest.mark.parametrize("word", ["False", " false "])
+def test_the_word_false_is_no_approval(server: FaultServer, word: str) -> None:
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    run(resume(**{**ANSWER, "is_approve": word, "human_feedback": "Shorter"}))
+    assert server.sent(POST)[0].json["is_approve"] is False
+
+
+REFUSED: list[dict[str, Any]] = [
+    *({**ANSWER, "is_approve": value} for value in (1, 0, "yes", "", "None", "approve", [], {}, 1.0)),
+    *({**ANSWER, "is_approve": False, "human_feedback": text} for text in (None, "", "   ", "\n")),
+    *({**ANSWER, name: None} for name in ANSWER),
+    *({**ANSWER, "execution_id": value} for value in ("", "..", "x" * 3000, 5)),
+    {**ANSWER, "human_feedback": ["a"]},
+    {"review": REVIEW, "is_approve": True},
+    {"review": "not a record"},
+    {"review": ["a"]},
+    {"review": {}},
+    {"review": None},
+]
+
+
+@pytest.mark.parametrize("given", REFUSED, ids=str)
+def test_what_is_not_an_answer_is_refused_before_anything_is_sent(server: FaultServer, given: dict[str, Any]) -> None:
+    with pytest.raises(CrewTaskFailed, match="nothing was sent"):
+        run(resume(**given))
+    assert server.requests == []
+
+
+def test_a_review_that_a_template_made_a_text_of_is_read(server: FaultServer) -> None:
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    assert run(resume(review=str(REVIEW))) == "k-1"
+
+
+def test_before_airflow_3_3_a_variable_remembers_that_the_answer_was_sent(server: FaultServer, variables: Any) -> None:
+    server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    task_run = TaskRun("resume")
+    run(resume(), task_run)
+    assert run(resume(), task_run.clear()) == "k-1"
+    assert len(server.sent(POST)) == 1
+    assert len(variables.kept) == 1

@@ -1,0 +1,274 @@
+"""The sensor in its three modes: the same ends, whichever way it waits."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    BaseSensorOperator,
+)
+from faults.dialects import PENDING_SPEC, SPEC, Dialect
+from faults.server import FaultServer
+from faults.wire import Reply
+from simulated_airflow import TaskRun, run
+
+from airflow_crew_provider.compat import deferral
+from airflow_crew_provider.sensors.crew import CrewStatusSensor
+from airflow_crew_provider.wait import outcomes
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from scripts.stack.waiting import PATIENCE
+
+try:
+    from airflow.sdk.exceptions import AirflowRescheduleException
+except ImportError:
+    from airflow.exceptions import AirflowRescheduleException
+
+pytestmark = [pytest.mark.usefixtures("simulated_airflow"), pytest.mark.waits]
+POLL = "GET /status/k-1"
+MODES = ("poke", "reschedule", "deferrable")
+modes = pytest.mark.parametrize("mode", MODES)
+
+
+def sensor(mode: str, **more: Any) -> CrewStatusSensor:
+    how = {"deferrable": True} if mode == "deferrable" else {"deferrable": False, "mode": mode}
+    return CrewStatusSensor(
+        **{"task_id": "wait", "kickoff_id": "k-1", "poke_interval": 0.05, "timeout": 20, **how, **more}
+    )
+
+
+def end_of(operator: CrewStatusSensor, task_run: TaskRun | None = None, most: int = 100) -> Any:
+    """Run to the end; each look of a rescheduled sensor is a process of its own."""
+    task_run = task_run or TaskRun("wait")
+    for _ in range(most):
+        try:
+            return run(operator, task_run)
+        except AirflowRescheduleException as again:
+            time.sleep(max(0.0, again.reschedule_date.timestamp() - time.time()))
+    raise AssertionError("the sensor did not end")
+
+
+@modes
+def test_the_record_of_a_completed_execution(server: FaultServer, dialect: Dialect, mode: str) -> None:
+    server.on(POLL, dialect.running, dialect.completed)
+    record = end_of(sensor(mode, execution_id="root"))
+    common = {
+        "state": "completed",
+        "kickoff_id": "k-1",
+        "execution_id": "root",
+        "crew_task_id": None,
+        "output": "the output",
+    }
+    assert {name: record[name] for name in common} == common
+    assert set(record) == {*common, "tasks", "execution_time", "usage"}
+    if dialect is SPEC:
+        task = {"task_id": "draft_task", "agent": "Writer", "output": "a draft", "execution_time": 1.5}
+        assert (record["tasks"], record["execution_time"]) == ([task], 3.25)
+
+
+@modes
+def test_the_record_of_an_execution_that_waits_for_a_person(server: FaultServer, mode: str) -> None:
+    server.on(POLL, SPEC.running, PENDING_SPEC)
+    assert end_of(sensor(mode)) == {
+        "state": "pending",
+        "kickoff_id": "k-1",
+        "execution_id": "k-1",
+        "crew_task_id": "draft_task",
+        "output": "the draft",
+        "tasks": [],
+        "execution_time": None,
+        "usage": None,
+        "output_sha256": hashlib.sha256(b"the draft").hexdigest(),
+    }
+
+
+@modes
+def test_past_pending_only_the_completed_record_ends_the_wait(server: FaultServer, mode: str) -> None:
+    server.on(POLL, PENDING_SPEC, PENDING_SPEC, SPEC.completed)
+    assert end_of(sensor(mode, wait_past_pending=True))["state"] == "completed"
+
+
+@modes
+def test_output_that_is_an_object_is_given_as_one(server: FaultServer, mode: str) -> None:
+    server.on(POLL, {"state": "SUCCESS", "result": '{"a": 1}', "result_json": {"a": 1}})
+    assert end_of(sensor(mode))["output"] == {"a": 1}
+
+
+@modes
+def test_a_failed_execution_fails_the_task_at_once_and_without_retries(
+    server: FaultServer, dialect: Dialect, mode: str
+) -> None:
+    server.on(POLL, dialect.running, dialect.failed)
+    with pytest.raises(AirflowFailException, match="ValueError: bad input"):
+        end_of(sensor(mode))
+
+
+def is_softened(mode: str, flag: str, fault: str) -> bool:
+    """Airflow softens any failure of a deferred sensor, where it knows the flag; of one that pokes, what is final."""
+    if mode == "deferrable":
+        return flag in inspect.getsource(BaseSensorOperator.resume_execution)
+    return flag == "never_fail" or fault != "gave up"
+
+
+@modes
+@pytest.mark.parametrize("when", ["at the first look", "later"])
+@pytest.mark.parametrize("flag", ["soft_fail", "never_fail"])
+@pytest.mark.parametrize("fault", ["failed", "gave up", "timeout"])
+def test_soft_fail_and_never_fail_skip_in_every_mode(
+    server: FaultServer, dialect: Dialect, mode: str, flag: str, fault: str, when: str
+) -> None:
+    answers = {"failed": dialect.failed, "gave up": Reply(status=401), "timeout": dialect.running}
+    first = [dialect.running] if when == "later" else []
+    server.on(POLL, *first, answers[fault])
+    try:
+        operator = sensor(mode, timeout=0.3 if fault == "timeout" else PATIENCE, **{flag: True})
+    except Exception as error:
+        pytest.skip(f"this Airflow has no {flag}: {error}")
+    softened = is_softened(mode, flag, fault)
+    with pytest.raises(AirflowSkipException if softened else AirflowException) as error:
+        end_of(operator)
+    assert isinstance(error.value, AirflowSkipException) == softened
+
+
+@pytest.mark.parametrize("mode", ["poke", "reschedule"])
+def test_silent_fail_goes_on_poking(server: FaultServer, dialect: Dialect, mode: str) -> None:
+    server.on(POLL, Reply(status=401), Reply(status=401), dialect.completed)
+    assert end_of(sensor(mode, silent_fail=True))["state"] == "completed"
+
+
+@pytest.mark.row("A6")
+@modes
+@pytest.mark.parametrize("cancel_on_timeout", [False, True])
+def test_a6_a_sensor_that_times_out_reports_the_fate_of_the_execution(
+    server: FaultServer, dialect: Dialect, mode: str, cancel_on_timeout: bool
+) -> None:
+    server.on(POLL, dialect.running).on("POST /stop/k-1", {"status": "stopped", "kickoffId": "k-1"})
+    with pytest.raises(AirflowSensorTimeout) as error:
+        end_of(sensor(mode, timeout=0.4, cancel_on_timeout=cancel_on_timeout))
+    said = str(error.value)
+    assert "The wait timed out" in said
+    assert "last seen running (1 of 2 tasks, now draft_task)" in said
+    assert ("Execution k-1 was stopped" if cancel_on_timeout else "Clear this task to wait again") in said
+    assert len(server.sent("POST /stop/k-1")) == int(cancel_on_timeout)
+
+
+@pytest.mark.row("A6")
+@modes
+@pytest.mark.parametrize("answer", [404, 405, Reply(status=400, body={"detail": "Cannot stop execution"}), 500])
+def test_a6_a_stop_that_the_service_cannot_do_is_said(
+    server: FaultServer, dialect: Dialect, mode: str, answer: Any
+) -> None:
+    server.on(POLL, dialect.running).on("POST /stop/k-1", answer)
+    with pytest.raises(AirflowSensorTimeout, match="could not be stopped"):
+        end_of(sensor(mode, timeout=0.2, cancel_on_timeout=True))
+
+
+@pytest.mark.row("A6")
+@pytest.mark.parametrize("mode", ["poke", "deferrable"])
+def test_a6_the_execution_timeout_of_the_task_ends_the_wait_too(
+    server: FaultServer, dialect: Dialect, mode: str
+) -> None:
+    server.on(POLL, dialect.running)
+    with pytest.raises(AirflowSensorTimeout, match="The wait timed out"):
+        end_of(sensor(mode, execution_timeout=timedelta(seconds=0.4)))
+
+
+@pytest.mark.row("A6")
+def test_a6_a_rescheduled_sensor_has_its_execution_timeout_for_each_poll_anew(
+    server: FaultServer, dialect: Dialect
+) -> None:
+    server.on(POLL, *[dialect.running] * 12, dialect.completed)
+    operator = sensor("reschedule", poke_interval=0.3, execution_timeout=timedelta(seconds=3))
+    started = time.monotonic()
+    assert end_of(operator)["state"] == "completed"
+    assert time.monotonic() - started > 3  # all polls together
+
+
+def test_a_rescheduled_sensor_remembers_between_its_pokes(server: FaultServer, dialect: Dialect) -> None:
+    server.on(POLL, dialect.running)
+    task_run = TaskRun("wait")
+    operator = sensor("reschedule", timeout=0.6)
+    with pytest.raises(AirflowSensorTimeout, match=r"after \d+ s"):
+        end_of(operator, task_run)
+    with pytest.raises(AirflowRescheduleException):
+        run(operator, task_run.retry())
+
+
+def test_a_rescheduled_sensor_pauses_until_the_scheduler_has_recorded_its_last_poke(
+    server: FaultServer, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deferral, "NOTICED_AFTER", 5.0)
+    server.on(POLL, dialect.running)
+    now = time.time()
+    with pytest.raises(AirflowRescheduleException) as away:
+        run(sensor("reschedule"), TaskRun("wait"))
+    assert away.value.reschedule_date.timestamp() >= now + 5.0
+
+
+def test_a_rescheduled_sensor_forgets_what_it_learned_when_it_ends(
+    server: FaultServer, dialect: Dialect, variables: Any
+) -> None:
+    server.on(POLL, dialect.running, dialect.running, dialect.completed)
+    assert end_of(sensor("reschedule"))["state"] == "completed"
+    assert variables.kept == {}
+
+
+@pytest.mark.row("N8")
+def test_n8_a_completed_execution_that_reads_running_again_is_polled_until_it_reads_completed(
+    server: FaultServer, dialect: Dialect
+) -> None:
+    server.on(POLL, dialect.running, dialect.completed, dialect.running, dialect.completed)
+    assert end_of(sensor("deferrable"))["state"] == "completed"
+
+
+@pytest.mark.row("N8")
+def test_n8_a_pending_execution_that_somebody_else_answered_meanwhile_is_waited_for_again(
+    server: FaultServer, log_text: Callable[[], str]
+) -> None:
+    server.on(POLL, SPEC.running, PENDING_SPEC, SPEC.running, SPEC.running, SPEC.completed)
+    assert end_of(sensor("deferrable"))["state"] == "completed"
+    assert "somebody else answered it" in log_text()
+
+
+@pytest.mark.row("N8")
+def test_n8_a_completed_execution_whose_result_is_gone_fails_with_a_message(
+    server: FaultServer, dialect: Dialect, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outcomes, "FORGIVEN", 0.5)
+    server.on(POLL, dialect.running, dialect.completed, dialect.failed)
+    with pytest.raises(AirflowException, match="was seen completed, but its result could not be fetched"):
+        end_of(sensor("deferrable"))
+
+
+@modes
+@pytest.mark.parametrize("kickoff_id", ["", "..", "x" * 3000, None])
+def test_what_is_no_id_is_refused_before_anything_is_sent(server: FaultServer, mode: str, kickoff_id: Any) -> None:
+    with pytest.raises(CrewTaskFailed, match="nothing was sent"):
+        end_of(sensor(mode, kickoff_id=kickoff_id))
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("event", [None, {}, "completed", {"kind": "completed"}, {"kind": "done", "kickoff_id": "k-1"}])
+def test_an_event_that_is_missing_or_malformed_fails_the_task(server: FaultServer, event: Any) -> None:
+    server.on(POLL, SPEC.completed)
+    with pytest.raises(AirflowException, match="cannot be read"):
+        sensor("deferrable").resume_execution("execute_complete", {"event": event}, TaskRun("wait").context())
+    assert server.requests == []
+
+
+def test_exponential_backoff_and_max_wait_replace_the_pace(server: FaultServer, dialect: Dialect) -> None:
+    server.on(POLL, *[dialect.running] * 4, dialect.completed)
+    end_of(sensor("poke", exponential_backoff=True, max_wait=0.2))
+    pauses = [b.at - a.at for a, b in zip(server.requests, server.requests[1:], strict=False)]
+    assert pauses[0] < 0.12
+    assert 0.12 < pauses[2] < 0.5
+    assert pauses[3] < 0.5

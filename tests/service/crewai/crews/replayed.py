@@ -1,0 +1,250 @@
+"""Tasks of many kinds, whose model and tools log each call that is made, and kill their process before a chosen one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from crewai import Agent, BaseLLM, Crew, Flow, Process, Task
+from crewai.flow import start
+from crewai.tools import BaseTool, tool
+from pydantic import BaseModel
+from scribe import write
+
+INPUTS: dict[str, Any] = {}
+TURN = threading.Lock()
+
+
+def log(**entry: Any) -> int:
+    """Log a call and return how many came before, unless the process is to die here."""
+    with TURN:
+        path = Path(INPUTS["log"])
+        made = len(path.read_text().splitlines()) if path.exists() else 0
+        wanted = path.with_suffix(".kill")
+        if wanted.exists() and int(wanted.read_text()) == made:
+            wanted.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        write(str(path), entry)
+        return made
+
+
+def action(name: str, **arguments: Any) -> str:
+    return f"Thought: next\nAction: {name}\nAction Input: {json.dumps(arguments)}"
+
+
+def final(text: str) -> str:
+    return f"Thought: I know\nFinal Answer: {text}"
+
+
+def calls(*asked: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {"id": f"call{place}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        for place, (name, arguments) in enumerate(asked)
+    ]
+
+
+class Player(BaseLLM):
+    """Answers by what its function makes of the chat and of the number of results in it."""
+
+    play: Callable[[str, int], Any]
+    native: bool = False
+
+    def supports_function_calling(self) -> bool:
+        return self.native
+
+    def call(self, messages: Any, *args: Any, from_task: Any = None, **kwargs: Any) -> Any:
+        turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        results = sum(turn["role"] == "tool" for turn in turns)
+        results += sum("Observation: " in (turn["content"] or "") for turn in turns if turn["role"] == "assistant")
+        log(model=from_task.name if from_task else "nobody", length=len(turns))
+        return self.play("\n".join(str(turn["content"]) for turn in turns), results)
+
+
+def agent(play: Callable[[str, int], Any], *tools: Any, native: bool = False, **options: Any) -> Agent:
+    llm = Player(model="player", play=play, native=native)
+    return Agent(role="Clerk", goal="g", backstory="b", llm=llm, tools=list(tools), **options)
+
+
+def task(of: Agent | None, name: str = "only", **options: Any) -> Task:
+    text = options.pop("text", f"Do {name}.")
+    return Task(name=name, description=text, expected_output="text", agent=of, **options)
+
+
+def crew(of: Agent, *tasks: Task, **options: Any) -> Crew:
+    return Crew(agents=[of], tasks=list(tasks) or [task(of)], before_kickoff_callbacks=[remember], **options)
+
+
+def remember(inputs: dict[str, Any]) -> dict[str, Any]:
+    INPUTS.update(inputs, fresh=str(uuid.uuid4()))
+    return dict(INPUTS)
+
+
+@tool
+def take(what: str) -> str:
+    """Take something."""
+    log(tool="take", what=what)
+    return f"took {what}"
+
+
+class Roll(BaseTool):
+    name: str = "Roll"
+    description: str = "Roll dice."
+    cache_function: Any = staticmethod(lambda *_: False)
+
+    def _run(self, what: str) -> str:
+        return f"rolled {log(tool='roll', what=what)}"
+
+
+class Point(BaseModel):
+    x: int
+
+
+def in_turn(*asked: Any) -> Callable[[str, int], Any]:
+    """Give one answer after the other, by the number of results."""
+    return lambda text, results: asked[min(results, len(asked) - 1)]
+
+
+def plain() -> Crew:
+    return crew(agent(in_turn(action("take", what="a"), action("take", what="b"), final("done")), take))
+
+
+def guarded() -> Crew:
+    def long(output):  # type: ignore[no-untyped-def]  # CrewAI refuses annotations that are strings
+        return (True, output.raw) if len(output.raw) > 5 else (False, "too short")
+
+    of = agent(lambda text, _: final("a long answer" if "too short" in text else "no"))
+    return crew(of, task(of, guardrail=long), task(of, "after"))
+
+
+def structured() -> Crew:
+    of = agent(lambda text, results: action("take", what="a") if not results else final('{"x": 3}'), take)
+    return crew(of, task(of, output_pydantic=Point), task(of, "after", output_json=Point))
+
+
+def parallel() -> Crew:
+    two = calls(("take", {"what": "a"}), ("roll", {"what": "b"}))
+    return crew(agent(in_turn(two, two, "done"), take, Roll(), native=True))
+
+
+def identical() -> Crew:
+    one = calls(("roll", {"what": "a"}))
+    return crew(agent(in_turn(one, one, one, "done"), Roll(), native=True))
+
+
+def beside() -> Crew:
+    play = in_turn(action("take", what="a"), final("done"))
+    left, right, last = agent(play, take), agent(play, take), agent(play, take)
+    tasks = [task(left, "left", async_execution=True), task(right, "right", async_execution=True), task(last, "last")]
+    return crew(left, *tasks)
+
+
+def reviewed() -> Crew:
+    of = agent(in_turn(action("take", what="a"), final("draft")), take)
+    return crew(of, task(of, "draft", human_input=True), task(of, "after"))
+
+
+class Refusing(Roll):
+    name: str = "refusing"
+
+    def _run(self, what: str) -> str:
+        number = log(tool="refusing", what=what)
+        if what == "bad":
+            raise LookupError(f"no such thing, asked as number {number}")
+        return "good"
+
+
+def refusing() -> Crew:
+    bad, good = calls(("refusing", {"what": "bad"})), calls(("refusing", {"what": "good"}))
+    return crew(agent(in_turn(bad, bad, good, "done"), Refusing(), native=True))
+
+
+def limited() -> Crew:
+    one = calls(("roll", {"what": "a"}))
+    return crew(agent(in_turn(one, one, one, "done"), Roll(max_usage_count=1), native=True))
+
+
+def cached() -> Crew:
+    one, other = calls(("take", {"what": "a"})), calls(("take", {"what": "b"}))
+    return crew(agent(in_turn(one, one, other, "done"), take, native=True))
+
+
+def retried() -> Crew:
+    failed = False
+
+    def play(text: str, results: int) -> str:
+        nonlocal failed
+        if results == 1 and not failed and not Path(INPUTS["log"]).with_suffix(".failed").exists():
+            failed = True
+            Path(INPUTS["log"]).with_suffix(".failed").touch()
+            raise RuntimeError("overloaded")
+        return in_turn(action("take", what="a"), action("take", what="b"), final("done"))(text, results)
+
+    return crew(agent(play, take))
+
+
+def delegating() -> Crew:
+    asked = {"task": "help", "context": "c", "coworker": "Helper"}
+    boss = agent(in_turn(action("delegate_work_to_coworker", **asked), final("done")), allow_delegation=True)
+    helper = agent(in_turn(action("take", what="a"), final("helped")), take)
+    helper.role = "Helper"
+    return Crew(agents=[boss, helper], tasks=[task(boss)], before_kickoff_callbacks=[remember])
+
+
+def hierarchical() -> Crew:
+    asked = {"task": "help", "context": "c", "coworker": "Clerk"}
+    play = in_turn(action("delegate_work_to_coworker", **asked), final("done"))
+    return crew(
+        agent(in_turn(action("take", what="a"), final("helped")), take),
+        task(None),
+        process=Process.hierarchical,
+        manager_llm=Player(model="manager", play=play),
+    )
+
+
+def planned() -> Crew:
+    plans = json.dumps({"list_of_plans_per_task": [{"task_number": 1, "task": "t", "plan": " as planned"}]})
+    of = agent(in_turn(action("take", what="a"), final("done")), take)
+    return crew(of, planning=True, planning_llm=Player(model="planner", play=lambda *_: plans))
+
+
+def fresh() -> Crew:
+    """Its prompt has something new in every process."""
+    of = agent(in_turn(action("take", what="a"), action("take", what="b"), final("done")), take)
+    return crew(of, task(of, text="Do it at {fresh}."))
+
+
+def rephrasing() -> Crew:
+    """In every process its model asks the tool for something else."""
+
+    def play(text: str, results: int) -> str:
+        return final("done") if results else action("take", what=INPUTS["fresh"])
+
+    of = agent(play, take)
+    return crew(of, task(of, text="Do it at {fresh}."))
+
+
+class Ask(BaseTool):
+    """Has a crew of its own."""
+
+    name: str = "ask"
+    description: str = "Ask others."
+
+    def _run(self, what: str) -> str:
+        return crew(agent(in_turn(action("take", what=what), final("helped")), take)).kickoff(INPUTS).raw
+
+
+class Nested(Flow):
+    """A method with two crews, whose agents use a tool that starts another one."""
+
+    @start()
+    def work(self) -> str:
+        remember({"log": self.state["log"]})
+        play = in_turn(action("ask", what="a"), action("take", what="b"), final("done"))
+        texts = [crew(agent(play, Ask(), take)).kickoff(INPUTS).raw for _ in range(2)]
+        return " ".join([*texts, take.run(what="c")])

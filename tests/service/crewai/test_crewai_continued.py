@@ -1,0 +1,213 @@
+"""A crew that has failed goes on from the task that failed: nothing that has finished is paid for again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crew_client import Client, Command, eventually
+from engine_stub import CREWS
+from openai_server import USAGE, OpenAI
+
+pytestmark = [pytest.mark.slow, pytest.mark.row("S45")]
+TOKEN = "a-token-of-20-letters"
+ASKED = re.compile(r"Do the (\w+) of (\S+) \.")
+TOOLS = ("look", "mail")
+
+
+def asked_for(body: dict[str, Any]) -> tuple[str, str]:
+    """The task and the case of a chat."""
+    found = ASKED.search(json.dumps(body["messages"]))
+    assert found
+    return found[1], found[2]
+
+
+def next_step(body: dict[str, Any]) -> dict[str, Any]:
+    """Use both tools in the third task, and answer then."""
+    name, case = asked_for(body)
+    done = sum(turn["role"] == "tool" for turn in body["messages"])
+    if name == "third" and done < len(TOOLS):
+        function = {"name": TOOLS[done], "arguments": json.dumps({"what": case})}
+        calls = [{"id": f"call{done}", "type": "function", "function": function}]
+        return {"role": "assistant", "content": None, "tool_calls": calls}
+    return {"role": "assistant", "content": f"{name} done"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OpenAI]:
+    server = OpenAI()
+    server.script = next_step
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def service(server: OpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    crews = [f"{name.lower()}={CREWS / 'failing.py'}:{name}" for name in ("four", "reviewed", "Steps", "Locked")]
+    given = [*(part for crew in crews for part in ("--crew", crew)), "--tool", "four/mail=once"]
+    folder = tmp_path_factory.mktemp("continued")
+    places = os.pathsep.join(filter(None, [str(CREWS), os.environ.get("PYTHONPATH")]))
+    environment = {**server.environment, "PYTHONPATH": places, "CREWAI_STORAGE_DIR": str(folder / "stored")}
+    service = Command(folder, "--token", TOKEN, *given, environment=environment)
+    yield service
+    service.kill()
+
+
+class Case:
+    """A chain of executions, whose crew fails in each of some ways once."""
+
+    def __init__(self, client: Client, server: OpenAI, folder: Path, name: str, *fails: str) -> None:
+        self.client, self.server, self.name = client, server, name
+        self.log, trouble = folder / f"{name}.log", folder / f"{name}.trouble"
+        trouble.write_text(" ".join(fails))
+        self.inputs = {"case": name, "log": str(self.log), "trouble": str(trouble)}
+        self.id = self.start()
+
+    def start(self, **more: Any) -> str:
+        answer = self.client.post("/kickoff", {"inputs": self.inputs, **more})
+        assert answer.status_code == 200, answer.text
+        self.id = answer.json()["kickoff_id"]
+        return self.id
+
+    def go_on(self) -> str:
+        return self.start(continueFrom=self.id)
+
+    def ended(self) -> dict[str, Any]:
+        def over() -> dict[str, Any] | None:
+            found = self.client.status(self.id)
+            return found if found["status"] in ("completed", "error") else None
+
+        return eventually(over, self.name)
+
+    @property
+    def models(self) -> Counter[str]:
+        return Counter(name for name, case in map(asked_for, list(self.server.asked)) if case == self.name)
+
+    @property
+    def tools(self) -> list[str]:
+        return [json.loads(line)["tool"].split()[0] for line in self.log.read_text().splitlines()]
+
+
+ONCE_EACH = Counter(first=1, second=1, third=3, fourth=1)
+# How the third task fails; how often its model was asked in all, and what its tools did in all.
+FROM_OUTSIDE = [
+    ("exit", "SystemExit: no licence", 3, ["look", "look", "mail"]),
+    ("callback", "OSError: no one listens", 3, ["look", "mail"]),
+    ("kill kill kill kill", "was killed by signal 9", 3, ["look", "mail"]),
+]
+
+
+@pytest.mark.parametrize(("fails", "error", "third", "tools"), FROM_OUTSIDE, ids=lambda value: str(value)[:4])
+def test_a_task_that_something_outside_has_ended_goes_on_with_its_journal(
+    service: Command, server: OpenAI, tmp_path: Path, fails: str, error: str, third: int, tools: list[str]
+) -> None:
+    case = Case(service.client(TOKEN, "four"), server, tmp_path, f"outside-{fails[:4]}", *fails.split())
+    first = case.id
+    assert error in case.ended()["error"]
+    assert case.models["first"] == case.models["second"] == 1
+    paid = case.models["third"]
+    case.go_on()
+    ended = case.ended()
+    assert ended["status"] == "completed", ended
+    assert [task["output"] for task in ended["result"]["tasks"]] == [f"{name} done" for name in ONCE_EACH]
+    assert case.models == ONCE_EACH | {"third": third}
+    assert case.tools == tools
+    told = case.client.get(f"/executions/{case.id}").json()
+    assert told["continued_from"] == first
+    assert told["chain_usage"]["total_tokens"] == (3 + third) * USAGE["total_tokens"]
+    kinds = Counter((step["kind"], step["from_journal"]) for step in told["tasks"][2]["steps"])
+    assert kinds["model", True] == paid, "what was paid for before is seen, and where it comes from"
+    assert kinds["model", False] == third - paid
+    before = case.client.get(f"/executions/{first}").json()["usage"]["total_tokens"]
+    assert before + told["usage"]["total_tokens"] == told["chain_usage"]["total_tokens"]
+
+
+def test_an_error_of_a_model_is_asked_again_and_nothing_before_it(
+    service: Command, server: OpenAI, tmp_path: Path
+) -> None:
+    def refuses(body: dict[str, Any]) -> bool:
+        name, case = asked_for(body)
+        return (name, case) == ("third", "model") and body["messages"][-1]["role"] == "tool"
+
+    server.refuses = refuses
+    case = Case(service.client(TOKEN, "four"), server, tmp_path, "model")
+    assert "overloaded" in case.ended()["error"]
+    server.refuses = lambda body: False
+    paid = case.models
+    case.go_on()
+    assert case.ended()["status"] == "completed"
+    assert case.models - paid == Counter(third=2, fourth=1), "the first answer of the third task is known"
+    assert case.tools == ["look", "mail"]
+
+
+def test_a_tool_by_whose_failure_crewai_ends_the_task_runs_again(
+    service: Command, server: OpenAI, tmp_path: Path
+) -> None:
+    from crewai import Agent
+
+    if "tool_failure_policy" not in Agent.model_fields:
+        pytest.skip("this CrewAI hands all failures of tools to the model")
+    case = Case(service.client(TOKEN, "four"), server, tmp_path, "raise", "raise")
+    assert "no connection" in case.ended()["error"]
+    case.go_on()
+    assert case.ended()["status"] == "completed"
+    assert (case.models, case.tools) == (ONCE_EACH, ["look", "look", "mail"])
+
+
+def test_a_task_whose_own_answer_was_refused_begins_anew_but_for_tools_that_may_run_once(
+    service: Command, server: OpenAI, tmp_path: Path
+) -> None:
+    case = Case(service.client(TOKEN, "four"), server, tmp_path, "refused", "refuse", "refuse")
+    for _ in range(2):
+        assert "too plain" in case.ended()["error"]
+        case.go_on()
+    assert case.ended()["status"] == "completed"
+    assert case.models == ONCE_EACH | {"third": 9}
+    assert case.tools == ["look", "mail", "look", "look"]
+
+
+def test_what_people_said_to_a_draft_stays_when_its_task_begins_anew(
+    service: Command, server: OpenAI, tmp_path: Path
+) -> None:
+    case = Case(service.client(TOKEN, "reviewed"), server, tmp_path, "rounds")
+    case.client.until(case.id, "pending")
+    Path(case.inputs["trouble"]).write_text("refuse")
+    case.client.resume(case.id, approve=False, feedback="Shorter.", task_id="third")
+    assert "too plain" in case.ended()["error"]
+    case.go_on()
+    case.client.until(case.id, "pending")
+    assert "Shorter." in json.dumps(server.asked[-1]["messages"])
+    assert case.models["first"] == 1
+    case.client.resume(case.id, task_id="third")
+    assert case.ended()["status"] == "completed"
+
+
+@pytest.mark.parametrize(("fails", "third"), [("method", 3), ("exit", 3), ("refuse", 6)])
+def test_a_flow_goes_on_from_its_last_finished_method(
+    service: Command, server: OpenAI, tmp_path: Path, fails: str, third: int
+) -> None:
+    case = Case(service.client(TOKEN, "steps"), server, tmp_path, f"flow-{fails}", fails)
+    assert case.ended()["status"] == "error"
+    case.go_on()
+    ended = case.ended()
+    assert ended["status"] == "completed", ended
+    assert ended["result"]["output"] == f"{case.id} first second third fourth done", "the state is its own"
+    assert case.models == ONCE_EACH | {"third": third}
+
+
+def test_a_flow_that_cannot_go_on_after_a_finished_method_is_not_continued(service: Command) -> None:
+    client = service.client(TOKEN, "locked")
+    first = client.post("/kickoff", {"inputs": {}}).json()["kickoff_id"]
+    assert client.until(first, "error")["error"] == "OSError: no disk"
+    refused = client.post("/kickoff", {"inputs": {}, "continueFrom": first})
+    reason = "what its finished method 'first' returned (lock) cannot be stored"
+    assert (refused.status_code, refused.json()["detail"]) == (
+        422,
+        f"Execution {first} cannot be continued: {reason}.",
+    )

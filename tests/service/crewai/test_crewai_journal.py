@@ -1,0 +1,456 @@
+"""A task whose process is killed goes on where it was: no model is asked and no tool is run a second time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crew_client import Client, Command, Receiver, eventually
+from engine_stub import CREWS
+from openai_server import USAGE, OpenAI
+from sqlalchemy import create_engine, text
+
+from crew_service.engine.crew import LONGEST_TOLD, JournalEntry, Step
+from crew_service.engine.tool_rules import ToolRule
+
+pytestmark = pytest.mark.slow
+TOKEN = "a-token-of-20-letters"
+CREW = CREWS / "durable.py"
+KINDS = ("native", "words", "beside", "Async")
+CASE = re.compile(r"Case: (\S+)")
+CLASS_OF_ANSWERS = b"openai.types"  # of calls of tools: nothing else in the database has its name
+TOOLS = ("take_note", "take_note", "sign")
+
+
+def case_of(body: dict[str, Any]) -> str:
+    found = CASE.search(json.dumps(body["messages"]))
+    assert found
+    return found[1]
+
+
+def next_step(body: dict[str, Any]) -> dict[str, Any]:
+    """Ask for the three tools in turn, in the way that the chat allows, by what the chat holds."""
+    turns = body["messages"]
+    if body.get("tools"):
+        done = sum(turn["role"] == "tool" for turn in turns)
+        arguments = json.dumps({"text": f"{done} of {case_of(body)}"})
+        function = {"name": TOOLS[done], "arguments": arguments}
+        return {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": f"call{done}", "type": "function", "function": function}],
+        }
+    done = sum(str(turn["content"]).count("\nObservation: noted") for turn in turns)
+    arguments = json.dumps({"text": f"{done} of {case_of(body)}"})
+    return {
+        "role": "assistant",
+        "content": f"Thought: I go on\nAction: {TOOLS[done]}\nAction Input: {arguments}",
+    }
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OpenAI]:
+    server = OpenAI()
+    server.script = next_step
+    yield server
+    server.close()
+
+
+def environment(server: OpenAI) -> dict[str, str]:
+    places = os.pathsep.join(filter(None, [str(CREWS), os.environ.get("PYTHONPATH")]))
+    return {**server.environment, "PYTHONPATH": places}
+
+
+def options(*crews: str) -> list[str]:
+    return ["--token", TOKEN, *(part for name in crews for part in ("--crew", f"{name.lower()}={CREW}:{name}"))]
+
+
+@pytest.fixture(scope="module")
+def service(server: OpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    """One service for all that nobody kills: to import CrewAI takes seconds."""
+    service = Command(tmp_path_factory.mktemp("journal"), *options(*KINDS), environment=environment(server))
+    yield service
+    service.kill()
+
+
+@pytest.fixture(scope="module")
+def strict(server: OpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    """The same, with a tool that may run only once."""
+    rules = ("--tool", "native/TakeNote=once", "--tool", "take_*=once")
+    folder = tmp_path_factory.mktemp("strict")
+    service = Command(folder, *options(*KINDS), *rules, environment=environment(server))
+    yield service
+    service.kill()
+
+
+class Case:
+    """An execution whose process dies after a number of calls."""
+
+    def __init__(
+        self, client: Client, folder: Path, name: str, *, dies_after: float = 99, fails: str = "none", **more: Any
+    ) -> None:
+        self.name, self.dies_after = name, dies_after
+        self.log = folder / f"{name}.log"
+        kill = folder / f"{name}.kill"
+        kill.write_text(str(dies_after))
+        self.client = client
+        body = {"inputs": {"case": name, "log": str(self.log), "kill": str(kill), "fails": fails}, **more}
+        self.id = client.post("/kickoff", body).json()["kickoff_id"]
+
+    def models(self, server: OpenAI) -> int:
+        return [case_of(body) for body in server.asked].count(self.name)
+
+    def logged(self, what: str) -> list[str]:
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [entry[what] for line in lines if what in (entry := json.loads(line))]
+
+    def ended(self) -> dict[str, Any]:
+        return eventually(
+            lambda: (found := self.client.status(self.id))["status"] in ("completed", "error") and found, self.name
+        )
+
+
+def killed_after(*some: int, each: range) -> pytest.MarkDecorator:
+    """Cases of every kind whose process dies after some calls, and, in `make long`, after each."""
+    return pytest.mark.parametrize(
+        ("kind", "kills"),
+        [
+            *(pytest.param(kind, some, id=kind) for kind in KINDS),
+            *(pytest.param(kind, (*each,), id=f"{kind}-after-each", marks=pytest.mark.long) for kind in KINDS),
+        ],
+    )
+
+
+@killed_after(2, 5, each=range(1, 7))
+def test_s1_a_task_whose_process_is_killed_after_any_of_six_calls_makes_each_once(
+    service: Command, server: OpenAI, tmp_path: Path, kind: str, kills: tuple[int, ...]
+) -> None:
+    client = service.client(TOKEN, kind.lower())
+    name = f"{kind}-of-{len(kills)}"
+    cases = [Case(client, tmp_path, f"{name}-{calls}", dies_after=calls) for calls in (*kills, 99)]
+    for case in cases:
+        assert case.ended()["status"] == "completed", case.ended()
+        expected = [f"{number} of {case.name}" for number in range(3)]
+        assert (case.models(server), case.logged("tool")) == (3, expected), case.name
+        found = client.get(f"/executions/{case.id}").json()
+        assert found["usage"]["total_tokens"] == 3 * USAGE["total_tokens"], case.name
+        check_steps(found["tasks"][0], case, 0 if case is cases[-1] else int(case.dies_after))
+    log = service.log.read_text()
+    counts = {case.name: re.findall(rf"steps taken from the journal: (\d+).*{case.id}", log) for case in cases}
+    assert counts == {f"{name}-{calls}": [str(calls)] for calls in kills} | {f"{name}-99": []}
+
+
+def check_steps(task: dict[str, Any], case: Case, replayed: int) -> None:
+    """Six calls are six steps, of which those before the kill are taken from the journal."""
+    steps = task["steps"]
+    assert [step["kind"] for step in steps] == ["model", "tool"] * 3, case.name
+    assert [step["name"] for step in steps if step["kind"] == "tool"] == list(TOOLS), case.name
+    assert [step["number"] for step in steps] == sorted({step["number"] for step in steps}), case.name
+    for place, step in enumerate(steps):
+        assert step["state"] == "done", (case.name, step)
+        assert step["from_journal"] is (place < replayed), (case.name, step)
+        assert step["agent"] == "Clerk", (case.name, step)
+        assert (step["usage"] or {}).get("total_tokens") == (11 if step["kind"] == "model" else None), (case.name, step)
+    assert steps[1]["arguments"] == json.dumps({"text": f"0 of {case.name}"})
+    assert steps[1]["result"] == f'"noted 0 of {case.name}"'
+    assert f"0 of {case.name}" in steps[0]["result"]
+
+
+def stored(database: str, execution_id: str) -> list[tuple[str, bytes | None]]:
+    engine = create_engine(database)
+    query = text("SELECT kind, answer FROM journal WHERE execution_id = :id ORDER BY number")
+    with engine.connect() as connection:
+        found = [(row.kind, row.answer) for row in connection.execute(query, {"id": execution_id})]
+    engine.dispose()
+    return found
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/crew-service.db"
+    return request.getfixturevalue("postgresql")
+
+
+@pytest.mark.row("S1", "S19")
+def test_s1_s19_a_killed_service_repeats_at_most_the_call_that_was_under_way(
+    command: Callable[..., Command], server: OpenAI, tmp_path: Path, database: str
+) -> None:
+    """On PostgreSQL another service goes on."""
+    reached, go_on = threading.Event(), threading.Event()
+
+    def hold(body: dict[str, Any]) -> dict[str, Any]:
+        """Hold the third call of the model until the service is gone."""
+        step = next_step(body)
+        if "sign" in json.dumps(step):
+            reached.set()
+            go_on.wait()
+        return step
+
+    given = (*options("native"), "--db", database)
+    server.script = hold
+    running = command(*given, environment=environment(server))
+    name = f"killed-service-{database[:6]}"
+    case = Case(running.client(TOKEN, "native"), tmp_path, name)
+    reached.wait()
+    eventually(lambda: [kind for kind, answer in stored(database, case.id) if answer] == ["model", "tool"] * 2, "steps")
+    assert CLASS_OF_ANSWERS in b"".join(bytes(answer or b"") for _, answer in stored(database, case.id))
+    running.kill()
+    go_on.set()
+    case.client = command(*given, environment=environment(server)).client(TOKEN, "native")
+    assert case.ended()["status"] == "completed"
+    server.script = next_step
+    assert case.models(server) == 4, "the third, which had not answered yet, was asked again"
+    assert case.logged("tool") == [f"{number} of {name}" for number in range(3)]
+    assert stored(database, case.id) == []
+
+
+def test_recorded_answers_are_erased_from_the_file_with_the_end_of_their_task(
+    command: Callable[..., Command], server: OpenAI, tmp_path: Path
+) -> None:
+    client = command(*options("native"), environment=environment(server)).client(TOKEN, "native")
+    assert Case(client, tmp_path, "erased").ended()["status"] == "completed"
+    files = [tmp_path / "crew-service.db", tmp_path / "crew-service.db-wal"]
+    eventually(lambda: not any(CLASS_OF_ANSWERS in path.read_bytes() for path in files), "the erasure")
+
+
+def test_steps_are_told_once(service: Command, tmp_path: Path, receiver: Receiver) -> None:
+    client = service.client(TOKEN, "words")
+    told = {}
+    for name, calls in (("whole", 99), ("killed", 5)):
+        case = Case(client, tmp_path, name, dies_after=calls, stepWebhookUrl=f"{receiver.url}/{name}")
+        assert case.ended()["status"] == "completed"
+        eventually(lambda place=f"/{name}": len(receiver.bodies(place)) >= 3, "the webhooks")
+        told[name] = [body["tool"] for body in receiver.bodies(f"/{name}")], len(case.logged("step"))
+    assert told["killed"] == told["whole"]
+    assert told["whole"][0] == ["take_note", "take_note", ""]
+
+
+def test_a_tool_that_was_interrupted_runs_again_unless_it_may_run_only_once(
+    service: Command, strict: Command, server: OpenAI, tmp_path: Path
+) -> None:
+    case = Case(service.client(TOKEN, "native"), tmp_path, "again", dies_after=3.5)
+    assert case.ended()["status"] == "completed"
+    assert case.logged("tool") == ["0 of again", "1 of again", "1 of again", "2 of again"]
+    for kind in ("native", "words", "beside"):
+        case = Case(strict.client(TOKEN, kind), tmp_path, f"once-{kind}", dies_after=3.5)
+        arguments = json.dumps({"text": f"1 of {case.name}"})
+        assert case.ended()["error"] == (
+            f"The tool take_note may run only once, but it is unknown whether it did its work with {arguments}: "
+            "it had begun and has no recorded end. It was not run again; check what it did before you start the "
+            "crew again."
+        )
+        assert case.logged("tool") == [f"0 of {case.name}", f"1 of {case.name}"]
+        assert case.models(server) == 2
+        steps = case.client.get(f"/executions/{case.id}").json()["tasks"][0]["steps"]
+        assert [step["state"] for step in steps] == ["done", "done", "done", "unknown"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tool_that_may_run_once_and_fails_ends_the_execution(strict: Command, tmp_path: Path, kind: str) -> None:
+    case = Case(strict.client(TOKEN, kind.lower()), tmp_path, kind, fails="1")
+    assert ": it raised ValueError: no answer. It was not run again" in case.ended()["error"]
+    assert case.logged("tool") == [f"0 of {kind}", f"1 of {kind}"]
+    last = case.client.get(f"/executions/{case.id}/steps").json()["steps"][-1]
+    assert (last["name"], last["state"], last["result"]) == ("take_note", "unknown", '"ValueError: no answer"')
+
+
+@killed_after(3, each=range(2, 5))
+def test_a_finished_call_of_a_tool_that_may_run_once_is_taken_from_the_journal(
+    strict: Command, server: OpenAI, tmp_path: Path, kind: str, kills: tuple[int, ...]
+) -> None:
+    client, name = strict.client(TOKEN, kind.lower()), f"{kind}-kept-of-{len(kills)}"
+    cases = [Case(client, tmp_path, f"{name}-{calls}", dies_after=calls) for calls in kills]
+    for case in cases:
+        assert case.ended()["status"] == "completed"
+        assert (case.models(server), case.logged("tool")) == (3, [f"{number} of {case.name}" for number in range(3)])
+
+
+@pytest.mark.parametrize(("rule", "state"), [("take_note=once", "completed"), ("take_notes=once", "error")])
+def test_a_rule_for_a_tool_that_nobody_has_fails_the_task_that_brings_tools(
+    command: Callable[..., Command], server: OpenAI, tmp_path: Path, rule: str, state: str
+) -> None:
+    running = command(*options("connected"), "--tool", rule, environment=environment(server))
+    case = Case(running.client(TOKEN, "connected"), tmp_path, state)
+    ended = case.ended()
+    assert ended["status"] == state, ended
+    if state == "error":
+        assert ended["error"] == (
+            "The rule take_notes=once matches none of the crew's tools, of which some are known only now (sign, "
+            "take_note). No tool of this task was run: correct the name of the rule."
+        )
+        assert (case.models(server), case.logged("tool")) == (0, [])
+
+
+PROJECT = """
+[tool.airflow-crew-service.tools]
+{}
+"""
+REFUSED = [
+    (["--tool", "send_mail=once"], "", "its rule send_mail=once matches none of its tools (take_note, sign)."),
+    (["--tool", "take_note=approve"], "", "'approve' is not a known rule"),
+    (["--tool", "=once"], "", "it names no tool"),
+    (["--tool", "take_note"], "", "expected NAME=RULE"),
+    (["--no-journal", "--tool", "TakeNote=once"], "", "its rule TakeNote=once needs the journal"),
+    ([], 'send_mail = "once"', "its rule send_mail=once matches none of its tools"),
+    ([], "sign = true", "'True' is not a known rule"),
+]
+
+
+@pytest.mark.parametrize(("given", "project", "reason"), REFUSED)
+def test_rules_that_cannot_be_kept_end_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], project: str, reason: str
+) -> None:
+    for name in ("durable.py", "scribe.py"):
+        (tmp_path / name).write_text((CREWS / name).read_text())
+    if project:
+        (tmp_path / "pyproject.toml").write_text(PROJECT.format(project))
+    monkeypatch.setenv("OPENAI_API_KEY", "for-tests-only")
+    ended = Command.refused(tmp_path, "--token", TOKEN, "--crew", "durable.py:native", *given)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert reason in ended.stderr
+
+
+def test_without_a_journal_a_killed_process_ends_its_execution(
+    command: Callable[..., Command], server: OpenAI, tmp_path: Path
+) -> None:
+    client = command(*options("native"), "--no-journal", environment=environment(server)).client(TOKEN, "native")
+    case = Case(client, tmp_path, "without", dies_after=3)
+    assert case.ended()["error"] == "The crew's process was killed by signal 9 before the crew was done."
+    assert stored(f"sqlite:///{tmp_path}/crew-service.db", case.id) == []
+
+
+class Told:
+    """Takes what a journal reports."""
+
+    is_mine = True
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+
+    def report(self, progress: Any) -> None:
+        self.steps.append(progress)
+
+
+def test_an_answer_beyond_8_mib_is_seen_and_not_recorded() -> None:
+    from crewai.tools import tool
+
+    from crew_service.crewai import journal
+
+    @tool("read")
+    def read(text: str) -> str:
+        """Read a text."""
+        return text
+
+    told = Told()
+    kept = journal.Journal([], 0, [ToolRule("pay", "once")], told)
+    kept.enter(journal.Scope("task"))
+    for answer in ("x" * 9 * 1024 * 1024, "short"):
+        call = kept.of_tool(read, "_run", (), {"text": answer[:5]})
+        assert call
+        call.begin()
+        call.end(answer)
+    large, short = told.steps[1], told.steps[3]
+    assert (large.state, large.is_kept, large.answer) == ("done", False, None)
+    assert len(large.result or "") == LONGEST_TOLD + 1
+    assert (short.state, short.is_kept, short.answer) == ("done", True, '"short"')
+
+
+def test_with_a_full_journal_a_tool_that_may_run_once_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    from crewai.tools import tool
+
+    from crew_service.crewai import journal
+
+    @tool("read")
+    def read() -> str:
+        """Read."""
+        return ""
+
+    @tool("pay")
+    def pay() -> str:
+        """Pay."""
+        return ""
+
+    monkeypatch.setattr(journal, "MOST", 5_000)
+    told = Told()
+    kept = journal.Journal([], 0, [ToolRule("pay", "once")], told)
+    kept.enter(journal.Scope("task"))
+    for _ in range(3):
+        call = kept.of_tool(read, "_run", (), {})
+        assert call
+        call.begin()
+        call.end("x" * 2_000)
+    assert [step.is_kept for step in told.steps] == [True, True, True, False, True, False]
+    assert [step.state for step in told.steps] == ["running", "done"] * 3, "people see them all the same"
+    monkeypatch.setattr(journal, "MOST", 4_500)
+    paying = kept.of_tool(pay, "_run", (), {})
+    assert paying
+    with pytest.raises(journal.NotRun, match=r"it was not run with .*: the journal of this execution is full"):
+        paying.begin()
+    assert not any(step.is_kept for step in told.steps[6:])
+
+
+def recorded(steps: list[Step]) -> list[JournalEntry]:
+    """Return what the service passes to the next attempt after these steps."""
+    kept: dict[int, Step] = {}
+    for step in steps:
+        if step.state == "running":
+            kept[step.number] = step
+        elif step.answer is not None:
+            kept[step.number] = replace(kept[step.number], answer=step.answer)
+    names = [each.name for each in fields(JournalEntry)]
+    return [JournalEntry(**{name: getattr(step, name) for name in names}) for step in kept.values()]
+
+
+WAYS = {"kill": None, "raise": TimeoutError("no answer"), "cancel": asyncio.CancelledError()}
+
+
+@pytest.mark.parametrize("raised", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("rules", [[ToolRule("mail", "once")], []], ids=["", "rule taken away"])
+def test_a_tool_that_may_run_once_is_not_run_again_whatever_it_has_called_before(
+    raised: BaseException | None, rules: list[ToolRule]
+) -> None:
+    from crewai.tools import tool
+
+    from crew_service.crewai import journal
+
+    @tool("look")
+    def look() -> str:
+        """Look."""
+        return ""
+
+    @tool("mail")
+    def mail() -> str:
+        """Mail."""
+        return ""
+
+    def begin(kept: journal.Journal) -> None:
+        mailing = kept.of_tool(mail, "_run", (), {})
+        assert mailing
+        mailing.begin()
+        with mailing.inside():
+            looking = kept.of_tool(look, "_run", (), {})
+            assert looking
+            looking.begin()
+            looking.end("seen")
+            if raised:
+                raise raised
+
+    first = Told()
+    kept = journal.Journal([], 0, [ToolRule("mail", "once")], first)
+    kept.enter(journal.Scope("task"))
+    with suppress(BaseException):
+        begin(kept)
+    again = journal.Journal(recorded(first.steps), 2, rules, Told())
+    again.enter(journal.Scope("task"))
+    with pytest.raises(journal.Unknown, match="it had begun and has no recorded end"):
+        begin(again)

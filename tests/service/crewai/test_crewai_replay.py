@@ -1,0 +1,121 @@
+"""Whatever of CrewAI a task uses, a process that begins it again makes no call a second time."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from engine_stub import CREWS, EngineStub
+
+from crew_service.crewai import load
+from crew_service.engine.crew import Completed, CrewFailed, CrewKilled
+from crew_service.engine.tool_rules import ONCE, JournalOptions, ToolRule
+
+pytestmark = pytest.mark.slow
+Player = Callable[..., EngineStub]
+EXACT = ("plain", "guarded", "structured", "identical", "refusing", "limited", "cached", "delegating")
+MORE = ("hierarchical", "planned", "reviewed", "Nested")
+SIDE_BY_SIDE = ("parallel", "beside")
+
+
+def run(crew: EngineStub) -> tuple[str, int]:
+    """Run a crew to its end, with one revision where it asks; return its output and how often it was killed."""
+    answers = [lambda: crew.revise("again"), crew.approve]
+    kills, goes_on = 0, crew.segment
+    while True:
+        try:
+            outcome = goes_on()
+        except CrewKilled:
+            kills, goes_on = kills + 1, crew.segment  # with the decision that is stored
+            continue
+        if isinstance(outcome, Completed):
+            return outcome.output, kills
+        goes_on = answers.pop(0)
+
+
+def once(kind: str, folder: Path, *, dies_before: int) -> EngineStub:
+    """Return a crew all of whose tools may run only once, and whose process dies before the call of that number."""
+    options = JournalOptions((ToolRule("*", ONCE),))
+    crew = EngineStub(load(f"{CREWS / 'replayed.py'}:{kind}", options), folder / "log")
+    crew.log.with_suffix(".kill").write_text(str(dies_before))
+    return crew
+
+
+def made(crew: EngineStub) -> Counter[str]:
+    return Counter(json.dumps(entry) for entry in crew.entries())
+
+
+def killed(play: Player, kind: str, calls: int) -> tuple[str, Counter[str]]:
+    """Run a crew whose process dies before the call of that number."""
+    crew = play(kind, "replayed.py")
+    crew.log.unlink(missing_ok=True)
+    for suffix in (".failed", ".kill"):
+        crew.log.with_suffix(suffix).unlink(missing_ok=True)
+    if calls:
+        crew.log.with_suffix(".kill").write_text(str(calls))
+    output, kills = run(crew)
+    assert kills == bool(calls)
+    return output, made(crew)
+
+
+@pytest.mark.parametrize("kind", [*EXACT, *MORE])
+def test_each_call_is_made_once_after_a_kill(play: Player, kind: str) -> None:
+    whole = killed(play, kind, 0)
+    calls = whole[1].total()
+    assert calls >= 2
+    assert killed(play, kind, calls // 2) == whole
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [*EXACT, *MORE])
+def test_each_call_is_made_once_after_every_kill(play: Player, kind: str) -> None:
+    whole = killed(play, kind, 0)
+    for before in range(1, whole[1].total()):
+        assert killed(play, kind, before) == whole, before
+
+
+@pytest.mark.parametrize("kind", SIDE_BY_SIDE)
+def test_of_calls_side_by_side_only_one_that_was_under_way_is_made_again(play: Player, kind: str) -> None:
+    output, whole = killed(play, kind, 0)
+    for before in (2, whole.total() - 1):
+        again, calls = killed(play, kind, before)
+        assert again == output
+        assert calls.keys() >= whole.keys()
+        assert (calls - whole).total() <= 1
+
+
+def test_after_a_prompt_that_is_new_tools_are_still_known_by_their_arguments(play: Player) -> None:
+    _, whole = killed(play, "fresh", 0)
+    _, calls = killed(play, "fresh", 4)
+    tools = {call: count for call, count in calls.items() if "tool" in json.loads(call)}
+    assert set(tools.values()) == {1}
+    assert (calls - whole).total() == 2, "the model was asked anew"
+
+
+def test_an_error_of_a_model_is_not_repeated_and_what_came_before_it_is_kept(play: Player) -> None:
+    """CrewAI begins the task anew after the error; a process that comes later meets none."""
+    output, whole = killed(play, "retried", 0)
+    for before in (2, 4, whole.total() - 1):
+        again, calls = killed(play, "retried", before)
+        assert again == output
+        assert calls <= whole
+
+
+def test_a_tool_that_may_run_once_is_not_run_with_other_arguments_in_the_place_of_a_recorded_call(
+    tmp_path: Path,
+) -> None:
+    crew = once("rephrasing", tmp_path, dies_before=2)
+    with pytest.raises(CrewFailed, match=": the crew has not asked for an earlier call of it again"):
+        run(crew)
+    assert len(crew.calls(of="tool")) == 1
+
+
+def test_tools_that_may_run_once_are_not_repeated_side_by_side_either(tmp_path: Path) -> None:
+    crew = once("parallel", tmp_path, dies_before=2)
+    with suppress(CrewFailed):  # where the other one was under way
+        run(crew)
+    assert max(Counter(crew.calls(of="tool")).values()) == 1

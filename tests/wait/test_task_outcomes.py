@@ -1,0 +1,227 @@
+"""How a wait ends in a worker: which errors are final, what they say, and until when a wait lasts."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+
+from airflow_crew_provider.api.answers import Draft
+from airflow_crew_provider.exceptions import (
+    CrewBadRequest,
+    CrewConnectionError,
+    CrewError,
+    CrewExecutionFailed,
+    CrewInvalidInput,
+    CrewNotFound,
+    CrewOutcomeUnknown,
+    CrewProtocolError,
+    CrewRateLimited,
+    CrewServerError,
+    CrewWebPage,
+)
+from airflow_crew_provider.models import Execution, ExecutionState, TaskResult
+from airflow_crew_provider.wait import outcomes
+from airflow_crew_provider.wait.outcomes import NET, CrewTaskFailed, fail_task, is_final, seconds
+from airflow_crew_provider.wait.watch import (
+    COMPLETED,
+    FORGIVEN,
+    GAVE_UP,
+    PENDING,
+    SEEN,
+    AnsweredDraft,
+    Outcome,
+    Watch,
+    fate_of_stop,
+)
+
+WHERE = ("POST", "/kickoff", "no")
+FINAL = [
+    CrewConnectionError("no", permanent=True),
+    CrewBadRequest(400, *WHERE),
+    CrewNotFound(404, *WHERE),
+    CrewInvalidInput("no"),
+    CrewExecutionFailed("k-1", "no"),
+    CrewWebPage("no"),
+]
+PASSING = [
+    CrewConnectionError("no"),
+    CrewServerError(500, *WHERE),
+    CrewRateLimited(429, *WHERE),
+    CrewOutcomeUnknown("no"),
+    CrewProtocolError("no"),
+]
+
+
+@pytest.mark.parametrize("error", FINAL, ids=lambda error: type(error).__name__)
+def test_an_error_that_comes_again_ends_the_task_for_good(error: CrewError) -> None:
+    assert is_final(error) is True
+    with pytest.raises(CrewTaskFailed) as raised:
+        fail_task(error, "Now this")
+    assert isinstance(raised.value, AirflowFailException)
+    assert str(raised.value) == f"{error}. Now this"
+    assert raised.value.__cause__ is error
+
+
+@pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
+def test_an_error_that_may_pass_is_left_to_the_retries(error: CrewError) -> None:
+    assert is_final(error) is False
+    with pytest.raises(AirflowException) as raised:
+        fail_task(error)
+    assert not isinstance(raised.value, AirflowFailException)
+    assert str(raised.value) == str(error)
+    assert raised.value.__cause__ is error
+
+
+def test_what_now_leaves_no_full_stop_behind() -> None:
+    with pytest.raises(AirflowException, match=r"^no\. XX$"):
+        fail_task(CrewOutcomeUnknown("no"), "XX. ")
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [(None, None), (0, 0.0), (5, 5.0), ("2.5", 2.5), (timedelta(minutes=1), 60.0), (1e9, 1e9)],
+)
+def test_a_time_is_read(given: Any, read: float | None) -> None:
+    assert seconds(given) == read
+
+
+@pytest.mark.parametrize("given", [-1, "soon", "", True, [], float("nan"), float("inf"), timedelta(-1)])
+def test_what_is_no_time_is_refused_by_its_name(given: Any) -> None:
+    with pytest.raises(CrewInvalidInput) as error:
+        seconds(given, "timeout")
+    said = f"timeout must be a number of seconds or a timedelta, not {given!r}. Nothing was sent"
+    assert str(error.value) == said
+    with pytest.raises(CrewInvalidInput, match=r"^a time must be"):
+        seconds(given)
+
+
+@pytest.fixture
+def noon(monkeypatch: pytest.MonkeyPatch) -> float:
+    monkeypatch.setattr(outcomes.time, "time", lambda: 1000.0)
+    return 1000.0
+
+
+def context(start: Any = None) -> dict[str, Any]:
+    return {"ti": SimpleNamespace(start_date=start)}
+
+
+STARTED = datetime.fromtimestamp(900, UTC)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "execution_timeout", "start", "deadline"),
+    [
+        (None, None, None, None),
+        (60, None, None, 1060.0),
+        (None, timedelta(seconds=50), None, 1050.0),
+        (None, timedelta(seconds=50), STARTED, 950.0),
+        (60, timedelta(seconds=50), None, 1050.0),
+        (40, timedelta(seconds=50), None, 1040.0),
+        (0, None, None, 1000.0),
+    ],
+)
+def test_a_wait_ends_at_the_earlier_of_two_timeouts(
+    noon: float, timeout: Any, execution_timeout: Any, start: Any, deadline: float | None
+) -> None:
+    assert outcomes.deadline_of(context(start), timeout, execution_timeout) == deadline
+
+
+def test_a_task_instance_without_a_start_counts_from_now_and_a_bad_timeout_is_named(noon: float) -> None:
+    assert outcomes.deadline_of({"ti": object()}, None, timedelta(seconds=5)) == 1005.0
+    with pytest.raises(CrewInvalidInput, match=r"^timeout must be"):
+        outcomes.deadline_of(context(), "soon", None)
+
+
+def test_airflows_own_timeout_comes_well_after_the_deadline(noon: float) -> None:
+    assert outcomes.fallback_timeout(None) is None
+    assert outcomes.fallback_timeout(1010.0) == timedelta(seconds=NET + 10)
+    assert outcomes.fallback_timeout(990.0) == timedelta(seconds=NET)
+
+
+@pytest.mark.parametrize(
+    ("stopped", "fate"),
+    [
+        (None, "Execution k-1 is not stopped and may continue at the service"),
+        (True, "Execution k-1 was stopped"),
+        (False, "Execution k-1 could not be stopped: the service does not support it, or it has already ended"),
+        (CrewProtocolError("odd"), "Execution k-1 could not be stopped (odd) and may continue at the service"),
+    ],
+)
+def test_the_fate_of_an_execution_is_reported(stopped: Any, fate: str) -> None:
+    assert fate_of_stop("k-1", stopped) == fate
+
+
+class Hook:
+    """Waits as it is told, and remembers the watch that it was given."""
+
+    def __init__(self, kind: str, message: str = "") -> None:
+        self._kind, self._message = kind, message
+
+    def wait(self, watch: Watch) -> Outcome:
+        self.watch = watch
+        watch.last = execution(ExecutionState.COMPLETED)
+        return Outcome(self._kind, watch.kickoff_id, self._message)
+
+
+def execution(state: ExecutionState) -> Execution:
+    return Execution(kickoff_id="k-1", state=state, raw_state=str(state))
+
+
+def watch(**more: Any) -> Watch:
+    return Watch(**{"kickoff_id": "k-1", "started": time.time(), **more})
+
+
+@pytest.mark.parametrize("kind", [COMPLETED, PENDING])
+def test_what_the_worker_saw_itself_is_not_fetched_again(kind: str) -> None:
+    seen = execution(ExecutionState(kind))
+    hook: Any = Hook(GAVE_UP)
+    assert outcomes.ended(hook, watch(last=seen), Outcome(kind, "k-1")) is seen
+
+
+@pytest.mark.parametrize("kind", [COMPLETED, PENDING])
+@pytest.mark.parametrize("interval", [0.5, 60.0])
+def test_what_a_trigger_saw_is_fetched(noon: float, kind: str, interval: float) -> None:
+    hook: Any = Hook(COMPLETED)
+    answered = AnsweredDraft(Draft("k-1", "t"), noon + 60)
+    first = watch(poll_interval=interval, last=execution(ExecutionState.RUNNING), answered=answered)
+    assert outcomes.ended(hook, first, Outcome(kind, "k-1")) is hook.watch.last
+    again = hook.watch
+    assert (again.kickoff_id, again.started, again.deadline) == ("k-1", noon, noon + FORGIVEN)
+    assert again.poll_interval == min(interval, 5.0)
+    assert (again.wait_past_pending, again.report_seen) == (kind == COMPLETED, kind == PENDING)
+    assert again.answered is answered
+
+
+def test_an_execution_that_went_on_meanwhile_is_none() -> None:
+    hook: Any = Hook(SEEN)
+    assert outcomes.ended(hook, watch(), Outcome(PENDING, "k-1")) is None
+
+
+def test_a_result_that_cannot_be_fetched_is_an_error_that_says_so() -> None:
+    hook: Any = Hook(GAVE_UP, "too late")
+    with pytest.raises(CrewProtocolError) as error:
+        outcomes.ended(hook, watch(), Outcome(COMPLETED, "k-1"))
+    said = "Execution k-1 was seen completed, but its result could not be fetched: too late"
+    assert str(error.value) == said
+
+
+def test_a_line_on_a_completed_execution_has_what_the_service_reports() -> None:
+    tasks = [
+        TaskResult(task_id=f"t{number}", agent=agent, output="x", execution_time=1.0)
+        for number, agent in enumerate(("Ann", "Bob\nforged", "Ann"))
+    ]
+    known = {"tasks": tuple(tasks), "execution_time": 38.25, "usage": {"total_tokens": 1250, "cost_usd": 0.5}}
+    execution = Execution(
+        kickoff_id="k-1", state=ExecutionState.COMPLETED, raw_state="completed", output="A text.", **known
+    )
+    assert outcomes.in_short(execution, "https://crew.example.com/k-1") == (
+        "Execution k-1 is completed: 38.2 s of work, 3 tasks by Ann, Bob forged, 1,250 tokens, 0.5 USD, "
+        "an output of 7 characters. https://crew.example.com/k-1"
+    )
+    bare = Execution(kickoff_id="k-1", state=ExecutionState.COMPLETED, raw_state="completed")
+    assert outcomes.in_short(bare, "") == "Execution k-1 is completed: an output of 0 characters"

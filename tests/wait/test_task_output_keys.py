@@ -1,0 +1,81 @@
+"""Which keys of an output become XComs, and what fails where one cannot."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.output import push_keys
+
+FATE = (
+    "The execution is completed and its output stays at the service; a retry would fail too. To run the crew "
+    "again, clear its kickoff; if you only changed the rule, clear the task that waits for it"
+)
+
+RESERVED = "is an XCom key of Airflow or this provider"
+UNFIT = "?, #, /, %, a backslash or a control character"
+
+
+def pushed(output: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    ti = SimpleNamespace(xcom_push=lambda key, value: found.update({key: value}))
+    push_keys({"ti": ti}, "k-1", output)
+    return found
+
+
+def refusal_of(output: Any) -> str:
+    with pytest.raises(CrewTaskFailed) as failure:
+        pushed(output)
+    return str(failure.value)
+
+
+@pytest.mark.parametrize("output", [{}, {"total": 3, "k" * 512: None, "by day, week": [1], "ü:v1.2": 1, " ": {}}])
+def test_each_key_is_pushed_with_its_value(output: Any) -> None:
+    assert pushed(output) == output
+
+
+def test_an_output_that_is_no_object_is_refused_with_its_type() -> None:
+    assert refusal_of([1]) == f"multiple_outputs: the output of execution k-1 is list, not an object. {FATE}"
+
+
+def test_every_key_that_cannot_be_an_xcom_is_named() -> None:
+    output = {"total": 3, "": 1, "k" * 513: 1, "a?": 1, "a#b": 1, "kickoff_id": 1}
+    assert refusal_of(output) == (
+        "multiple_outputs: the output of execution k-1 has keys that are not valid for XCom: "
+        f"'' does not have 1 to 512 characters; '{'k' * 60}' does not have 1 to 512 characters; 'a?' contains {UNFIT}; "
+        f"'a#b' contains {UNFIT}; 'kickoff_id' {RESERVED}. {FATE}"
+    )
+
+
+OF_AIRFLOW = ["skipmixin_key", "_link_CrewExecutionLink"]
+PUSHED = [
+    "return_value",
+    "execution_id",
+    "crew_refused_answer",
+    "crew_execution_url",
+    "crew_execution",
+    "crew_inbox",
+    "crew_inbox_box",
+]
+FOUND_IN_ANY_TASK = ["crew_inbox:" + "x" * 24, "crew_inbox_more", "crew_decision", "crew_resume"]
+
+
+@pytest.mark.parametrize("key", OF_AIRFLOW + PUSHED + FOUND_IN_ANY_TASK)
+def test_what_the_provider_reads_itself_is_never_written(key: str) -> None:
+    assert f"{key!r} {RESERVED}" in refusal_of({key: 1})
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["../review/return_value", "./kickoff_id", "/abs", "a/item/0", "a\\b", "kickoff%5Fid", "100%", "a\nb", "a\x7fb"],
+)
+def test_a_key_never_reaches_another_xcom_by_the_url_that_it_becomes_part_of(key: str) -> None:
+    assert f"{key!r} contains {UNFIT}. " in refusal_of({key: 1})
+
+
+@pytest.mark.parametrize("key", [".", ".."])
+def test_a_key_that_a_url_takes_for_a_folder_is_refused(key: str) -> None:
+    assert f"{key!r} is part of a path. " in refusal_of({key: 1})
