@@ -1,3 +1,3 @@
 """Run crews of AI agents from Apache Airflow."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"

@@ -92,7 +92,7 @@ class Attempt:
     def follows(self, kept: Json) -> bool:
         """Whether a record may be from an earlier try; if not, the DAG run was deleted and recreated under its id.
 
-        :param kept: the record; release 0.1 did not store the number of the try, 0.2.0 not the start of the run
+        :param kept: the record; release 0.1 stored neither the number of the try nor the start of the run
         """
         return bool(kept.get("try_number", 0) < self.try_number) and not self.is_of_another_run(kept)
 

@@ -310,7 +310,7 @@ class PostRecord:
 
     @property
     def added(self) -> Json:
-        """What an operator has added to the POST by itself; empty in a record of release 0.2.0 or before."""
+        """What an operator has added to the POST by itself; empty in a record of release 0.1."""
         return self.newest.added or {}
 
     def was_keyed(self, *, keyed: bool) -> bool:

@@ -114,7 +114,7 @@ class KickoffStart:
         return {"airflow": airflow, **added_address(request.webhooks, self._hook), **continued}
 
     def _with_added(self, request: Kickoff) -> Kickoff:
-        """Return the request with what its record says was added; release 0.2.0 kept none, and added the identity."""
+        """Return the request with what its record says was added; release 0.1 kept nothing, and added the identity."""
         airflow = self.record.added.get("airflow") or task_identity(self._context)
         webhooks = prepare_webhooks(request.webhooks, self._context, self._hook, self.record)
         meta = {**(request.meta or {}), "airflow": airflow}

@@ -104,7 +104,7 @@ class StoredQuestion:
     def from_json(cls, kept: Json) -> StoredQuestion:
         """Read a record of this release or an earlier one; unknown fields are left out."""
         known = {name: kept[name] for name in _FIELDS if kept.get(name)}
-        if known.get("rejected") is True:  # until 0.2: the draft that was shown
+        if known.get("rejected") is True:  # in development versions of 0.2.0: the draft that was shown
             known["rejected"] = [_without_task(kept["draft"])]
         return cls(attempt={name: kept[name] for name in _OF_ATTEMPT if name in kept}, **known)
 

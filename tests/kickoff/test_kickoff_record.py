@@ -211,7 +211,7 @@ def test_a35_a_run_that_goes_on_after_a_neighbour_was_cleared_is_the_same_run(
         ({"try_number": 1, "clears": 0, "run_started": 4.0, "run_after": 2.0}, False),
         ({"try_number": 1, "clears": 1, "run_started": 4.0}, False),
         ({"try_number": 2, "clears": 0, "run_started": 5.0}, False),
-        ({"try_number": 1, "clears": 0}, True),  # as release 0.2.0 wrote it
+        ({"try_number": 1, "clears": 0}, True),  # as development versions of 0.2.0 wrote it
         ({"try_number": 1, "run_started": 4.0}, True),
         ({}, True),
     ],

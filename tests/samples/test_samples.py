@@ -1,6 +1,7 @@
 """What earlier releases stored still loads: serialized triggers, events, records, and what tasks remember.
 
-A release adds a folder: ``python tests/samples/test_samples.py`` writes the samples of the version that is installed.
+Each release has a folder with what its own code wrote (`stored_samples.py`); 0.1 kept neither states of a POST nor of a
+question.
 """
 
 from __future__ import annotations
@@ -9,13 +10,11 @@ import importlib
 import inspect
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
+from stored_samples import HERE, MAKERS, REGISTRATION, Kept, execution_of
 
-from airflow_crew_provider import __version__
 from airflow_crew_provider.api.values import record_of
 from airflow_crew_provider.compat.task_state import Attempt
 from airflow_crew_provider.inbox import rows
@@ -23,29 +22,16 @@ from airflow_crew_provider.inbox.messages import InboxMessages
 from airflow_crew_provider.inbox.rows import FlowQuestions, FlowRun, RegisteredTask
 from airflow_crew_provider.kickoff import post_record
 from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, StoredPost
-from airflow_crew_provider.models import Execution, ExecutionState, TaskResult
+from airflow_crew_provider.models import ExecutionState
 from airflow_crew_provider.review.record import State, StoredQuestion
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
-from airflow_crew_provider.wait.watch import KINDS, Outcome, Watch
-
-HERE = Path(__file__).parent
-INBOX = {"registration": "r", "kickoff_id": "k-1", "at": 1.0}
+from airflow_crew_provider.wait.watch import Outcome, Watch
 
 
 def samples(name: str) -> list[Any]:
     return [
         pytest.param(json.loads(path.read_text()), id=path.parent.name) for path in sorted(HERE.glob(f"*/{name}.json"))
     ]
-
-
-class Kept:
-    """A memory that holds one record."""
-
-    def __init__(self, record: dict[str, Any]) -> None:
-        self.record = record
-
-    def recall(self) -> dict[str, Any]:
-        return self.record
 
 
 @pytest.mark.row("A8")
@@ -75,7 +61,7 @@ def test_a8_an_event_that_an_earlier_release_fired_is_still_read(sample: list[An
 @pytest.mark.parametrize("sample", samples("records"))
 def test_a8_a_record_of_an_earlier_release_has_every_key_that_tasks_rely_on(sample: list[Any]) -> None:
     for record in sample:
-        assert set(record) <= set(_execution(ExecutionState(record["state"])).record())
+        assert set(record) <= set(execution_of(ExecutionState(record["state"])).record())
         assert record_of(str(record), "pending") == record
 
 
@@ -85,7 +71,7 @@ def test_a8_what_a_task_of_an_earlier_release_remembers_is_still_understood(samp
     done, unknown = sample["crew_kickoff"]
     for record, earlier in ((done, Earlier.DONE), (unknown, Earlier.UNKNOWN)):
         retry = Attempt(2, record["max_tries"], retries=2)
-        assert PostRecord(Kept(record), retry, record["fingerprint"]).earlier is earlier  # type: ignore[arg-type]
+        assert PostRecord(Kept(record), retry, record["fingerprint"]).earlier is earlier
     watch = Watch(kickoff_id="k-1", started=0.0)
     watch.recall(sample["crew_watch"])
     assert watch.learned() == {
@@ -112,23 +98,26 @@ def test_a8_what_an_earlier_release_recorded_of_a_post_is_still_read(sample: dic
 @pytest.mark.row("A8")
 @pytest.mark.parametrize("sample", samples("reviews"))
 def test_a8_what_a_review_of_an_earlier_release_remembers_is_still_read(sample: dict[str, Any]) -> None:
-    earlier = StoredQuestion.from_json(sample.pop("rejected until 0.2"))
-    assert (earlier.state, earlier.rejected) == (State.OPEN, [["e-1", "hash"]])
     for state, record in sample.items():
         question = StoredQuestion.from_json(record)
         assert question.state == state
         assert question.to_json() == {name: value for name, value in record.items() if value is not None}
 
 
+@pytest.mark.row("A8")
+def test_a8_a_rejection_that_a_development_version_of_0_2_0_recorded_names_the_draft_that_was_shown() -> None:
+    question = StoredQuestion.from_json({"draft": ["e-1", "t-1", "hash"], "rejected": True, "try_number": 1})
+    assert (question.state, question.rejected) == (State.OPEN, [["e-1", "hash"]])
+
+
 @pytest.mark.row("A8", "A24")
 @pytest.mark.parametrize("sample", samples("inbox"))
 def test_a8_what_came_in_before_an_upgrade_is_found_under_its_name_and_read(sample: dict[str, Any]) -> None:
-    id_ = "registration-of-0.2.0"
-    task = RegisteredTask.of(sample.pop(rows.registration_key(id_)))
+    task = RegisteredTask.of(sample.pop(rows.registration_key(REGISTRATION)))
     assert task
     assert (task.task_id, task.root, task.kickoff_id) == ("resume", "root-1", "k-2")
     assert sample.pop(task.newest_key("root-1"))["at"] == task.registration.at
-    asked = InboxMessages.of(sample.pop(task.messages_key), id_).newest
+    asked = InboxMessages.of(sample.pop(task.messages_key), REGISTRATION).newest
     assert asked
     assert asked.as_execution("k-2").crew_task_id == "draft_task"
 
@@ -143,10 +132,10 @@ def test_a8_what_came_in_before_an_upgrade_is_found_under_its_name_and_read(samp
 
 
 @pytest.mark.row("A8")
-@pytest.mark.parametrize("name", ["triggers", "events", "records"])
+@pytest.mark.parametrize("name", sorted(MAKERS))
 def test_a8_whatever_is_stored_now_has_a_sample(name: str) -> None:
     sampled = {key for parameter in samples(name) for key in _keys(parameter.values[0])}
-    now = set(_keys(json.loads(json.dumps(_now()[name]))))
+    now = set(_keys(json.loads(json.dumps(MAKERS[name]()))))
     assert now <= sampled, f"add the samples of this release: {sorted(now - sampled)} is in none"
 
 
@@ -164,43 +153,3 @@ def _keys(value: Any, path: str = "") -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from _keys(item, path)
-
-
-def _execution(state: ExecutionState) -> Execution:
-    task = TaskResult(task_id="draft_task", agent="Writer", output="a draft", execution_time=1.5)
-    if state is ExecutionState.PENDING:
-        return Execution(
-            kickoff_id="k-1", state=state, raw_state="pending", output="a draft", crew_task_id="draft_task"
-        )
-    return Execution(
-        kickoff_id="k-1", state=state, raw_state="completed", output="the end", tasks=(task,), usage={"total_tokens": 5}
-    )
-
-
-def _now() -> dict[str, Any]:
-    full = CrewStatusTrigger("k-1", "crew_default", 5.0, 1.0, 9.0, True, True, True, 60.0, True, inbox=INBOX)
-    full.max_total_tokens, full.max_cost = 500, 0.5
-    bare = CrewStatusTrigger("k-1", started=1.0)
-    intended = {"fingerprint": "f", "max_tries": 2, "idempotency_key": "i", "intended_at": 1.0}
-    watch = {"started": 1.0, "deadline": 9.0, "known": True, "failing_since": None, "failures": 0, "polls": 3}
-    return {
-        "triggers": [full.serialize(), bare.serialize()],
-        "events": [asdict(Outcome(kind, "k-1", "because", "draft_task", {"total_tokens": 5})) for kind in KINDS],
-        "records": [_execution(ExecutionState.COMPLETED).record(), _execution(ExecutionState.PENDING).record("root")],
-        "memories": {
-            "crew_kickoff": [{**intended, "kickoff_id": "k-1"}, intended],
-            "crew_watch": {**watch, "kickoff_id": "k-1", "try_number": 1},
-        },
-    }
-
-
-def write() -> None:
-    """Write the samples of this version."""
-    folder = HERE / __version__
-    folder.mkdir(exist_ok=True)
-    for name, value in _now().items():
-        (folder / f"{name}.json").write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
-
-
-if __name__ == "__main__":
-    write()
