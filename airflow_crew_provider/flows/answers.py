@@ -52,10 +52,12 @@ def _read_answered(execution_id: str, answer: HttpResponse, mask: Mask) -> Resum
         return Resumed(execution_id, "accepted")
     request = body.get("request")
     fields = {**body, **request} if isinstance(request, dict) else body
-    who = _name(fields.get("responded_by")) or "somebody else"
-    when = fields.get("responded_at")
+    who, when = _name(fields.get("responded_by")), fields.get("responded_at")
+    by = f" by {who}" if who else ""
     at = f" at {when}" if isinstance(when, str) and when else ""
-    return Resumed(execution_id, ALREADY, mask(f"the question was already answered by {who}{at}"))
+    # The console answers by itself too, so an unnamed answer need not be a person's.
+    unknown = "" if who else "; the service does not report by whom"
+    return Resumed(execution_id, ALREADY, mask(f"the question was already answered{by}{at}{unknown}"))
 
 
 def _name(value: Any) -> str:

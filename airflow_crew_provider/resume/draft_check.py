@@ -209,8 +209,8 @@ class DraftCheck:
 
     def _not_waiting(self, seen: Execution) -> str:
         return (
-            f"Execution {self._answer.execution_id} does not wait for an answer; it is {seen.state}: somebody else has "
-            "answered it, or it was stopped. This answer was not sent"
+            f"Execution {self._answer.execution_id} does not wait for an answer; it is {seen.state}: it was answered "
+            "elsewhere, or it was stopped. This answer was not sent"
         )
 
     def _takes_no_edit(self) -> str:

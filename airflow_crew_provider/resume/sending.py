@@ -176,7 +176,7 @@ class Resuming:
         if self._record.withdraw_if_refused(error):
             # A draft whose edit was refused may still wait for an answer; the service says what is wrong.
             is_over = isinstance(error, CrewBadRequest) and not self._answer.edit
-            who = ": somebody else answered it, or it has ended" if is_over else ""
+            who = ": the draft was answered elsewhere, or the execution has ended" if is_over else ""
             fail_task(error, f"This answer was not accepted{who}")
         self._record.note(**self._sent.lost(time.time()))
         self._task.report_unknown("resume")
@@ -185,9 +185,14 @@ class Resuming:
         raise CrewTryFailed(str(error)) from error
 
     def _tell(self, resumed: Resumed) -> None:
+        answer = self._answer.outcome or ("approved" if self._answer.is_approve else "revise")
+        if resumed.status == answers.ALREADY:
+            said = "The answer (%s) was not used: %s. Execution %s continues with the earlier answer"
+            self._log.warning(said, answer, resumed.message, self._answer.execution_id)
+            return
         self._log.info(
             "Sent the answer (%s) to task %s of execution %s: %s; poll %s from now on",
-            self._answer.outcome or ("approved" if self._answer.is_approve else "revise"),
+            answer,
             self._answer.crew_task_id,
             self._answer.execution_id,
             resumed.message or resumed.status or "taken",

@@ -314,7 +314,7 @@ class WaitingTask(CrewTask):
             outcomes.fail_task(error)
         if execution is None:
             self.log.info(
-                "Execution %s has continued: somebody else answered it, or the pause was old; the wait continues",
+                "Execution %s has continued: it was answered elsewhere, or the pause was old; the wait continues",
                 watch.kickoff_id,
             )
             watch.known = True

@@ -65,24 +65,25 @@ def test_an_answer_that_is_taken_goes_on_under_the_same_id(ask: Ask, body: Any) 
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ({}, "somebody else"),
-        ({"responded_by": None, "responded_at": ""}, "somebody else"),
-        ({"responded_by": "Ada", "responded_at": "2026-11-20"}, "Ada at 2026-11-20"),
-        ({"responded_by": "Ada", "responded_at": 5}, "Ada"),
-        ({"request": {"responded_by": "Ada", "responded_at": "noon"}}, "Ada at noon"),
-        ({"responded_by": "Top", "responded_at": "noon", "request": {"responded_by": "Ada"}}, "Ada at noon"),
-        ({"responded_by": {"name": "Ada", "email": "a@x.example", "id": 7}}, "Ada"),
-        ({"responded_by": {"email": "a@x.example", "id": 7}}, "a@x.example"),
-        ({"responded_by": {"id": 7}}, "7"),
-        ({"responded_by": {}}, "somebody else"),
-        ({"responded_by": "x" * 300}, "x" * 200),
-        ({"responded_by": "a secret", "responded_at": "secret"}, "a *** at ***"),
-        ({"request": []}, "somebody else"),
+        ({}, "; the service does not report by whom"),
+        ({"responded_by": None, "responded_at": ""}, "; the service does not report by whom"),
+        ({"responded_at": "noon"}, " at noon; the service does not report by whom"),
+        ({"responded_by": "Ada", "responded_at": "2026-11-20"}, " by Ada at 2026-11-20"),
+        ({"responded_by": "Ada", "responded_at": 5}, " by Ada"),
+        ({"request": {"responded_by": "Ada", "responded_at": "noon"}}, " by Ada at noon"),
+        ({"responded_by": "Top", "responded_at": "noon", "request": {"responded_by": "Ada"}}, " by Ada at noon"),
+        ({"responded_by": {"name": "Ada", "email": "a@x.example", "id": 7}}, " by Ada"),
+        ({"responded_by": {"email": "a@x.example", "id": 7}}, " by a@x.example"),
+        ({"responded_by": {"id": 7}}, " by 7"),
+        ({"responded_by": {}}, "; the service does not report by whom"),
+        ({"responded_by": "x" * 300}, " by " + "x" * 200),
+        ({"responded_by": "a secret", "responded_at": "secret"}, " by a *** at ***"),
+        ({"request": []}, "; the service does not report by whom"),
     ],
 )
 def test_an_answer_that_comes_second_learns_who_was_first(ask: Ask, body: Any, told: str) -> None:
     resumed = endpoints.read(ask(), reply(body, 409), HIDE)
-    assert resumed == Resumed("e-1", "already_responded", f"the question was already answered by {told}")
+    assert resumed == Resumed("e-1", "already_responded", f"the question was already answered{told}")
 
 
 @pytest.mark.parametrize("ask", CALLS, ids=["callback", "flow"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -89,9 +88,12 @@ def address(seen: Execution) -> Any:
 @pytest.mark.row("F4")
 @pytest.mark.row("F5")
 def test_f4_f5_a_flow_is_answered_by_the_address_that_came_with_its_question(
-    dag_run: RegisteredRun, connect: Callable[..., None], flow: LocalService, caplog: pytest.LogCaptureFixture
+    dag_run: RegisteredRun,
+    connect: Callable[..., None],
+    flow: LocalService,
+    caplog: pytest.LogCaptureFixture,
+    log_text: Callable[[], str],
 ) -> None:
-    caplog.set_level(logging.INFO)
     kickoff_id = CrewHook(CONN).kickoff({"topic": "ducks"})
     first = asked(kickoff_id)
     assert (first.question, first.outcomes) == ("May this go out?", ["publish", "rework", "drop"])
@@ -114,12 +116,15 @@ def test_f4_f5_a_flow_is_answered_by_the_address_that_came_with_its_question(
         Task(dag_run, f"resume-{uuid4().hex[:6]}").run(resume(first, outcome="drop"))
 
     _answered_elsewhere(dag_run, again)
+    logged = log_text()
+    assert "The answer (drop) was not used: the question was already answered by rita at 20" in logged
+    assert "Sent the answer (drop)" not in logged
     place = asked(kickoff_id)
     assert (place.question, place.outcomes) == ("Where to?", [])
     assert Task(dag_run, "resume-place").run(resume(place, is_approve=False, human_feedback="the board")) == kickoff_id
     done = wait_until(lambda: _completed(poller().poll(kickoff_id)), "the end")
     assert done.output == "Draft 2 on ducks, after: shorter, sent to the board"
-    assert token not in caplog.text + json.dumps(task.pushed)
+    assert token not in log_text() + caplog.text + json.dumps(task.pushed)
 
 
 def _completed(seen: Any) -> Execution | None:

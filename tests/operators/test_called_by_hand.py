@@ -102,7 +102,7 @@ def test_four_fields_are_left_to_the_service_to_judge(scripted_crew, context, mo
     resume = CrewResumeOperator(
         task_id="resume", execution_id=kickoff_id, crew_task_id="one", human_feedback="", is_approve=True
     )
-    with pytest.raises(Exception, match=r"400.*somebody else answered it"):
+    with pytest.raises(Exception, match=r"400.*answered elsewhere"):
         resume.execute(context)
 
 

@@ -161,7 +161,7 @@ def test_of_four_fields_the_service_judges_which_draft_waits(
 def test_a_review_of_an_execution_that_does_not_wait_is_not_sent(service: Service, seen: Execution) -> None:
     service.shows = [seen]
     assert said(first(service, answer())) == (
-        f"Execution k-1 does not wait for an answer; it is {seen.state}: somebody else has answered it, or it was "
+        f"Execution k-1 does not wait for an answer; it is {seen.state}: it was answered elsewhere, or it was "
         "stopped. This answer was not sent"
     )
 
@@ -178,7 +178,7 @@ def test_a_crew_at_work_proves_something_once_the_lag_is_over(service: Service, 
     service.shows = [RUNS]
     check = check_of(service, answer())
     if check_of is first:
-        assert "it is running: somebody else has answered it" in said(check)
+        assert "it is running: it was answered elsewhere" in said(check)
     else:
         assert check.check_before_sending(SENDER) is True
     assert service.slept == [0.25] * naps

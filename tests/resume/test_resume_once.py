@@ -260,7 +260,7 @@ def test_a18_a_completed_record_without_an_id_is_refused(server: FaultServer) ->
 @pytest.mark.row("N14")
 def test_n14_a_400_says_that_somebody_else_has_answered(server: FaultServer) -> None:
     server.on(POLL, PENDING_SPEC).on(POST, Reply(status=400, body={"detail": "Execution is not pending"}))
-    with pytest.raises(CrewTaskFailed, match="somebody else answered it, or it has ended"):
+    with pytest.raises(CrewTaskFailed, match="the draft was answered elsewhere, or the execution has ended"):
         run(resume())
 
 
@@ -271,7 +271,7 @@ def test_n14_a_400_to_an_edit_does_not_say_that_somebody_else_has_answered(serve
     with pytest.raises(CrewTaskFailed, match="is no object") as failure:
         run(resume(review={**REVIEW, EDIT: "A text."}))
     assert "This answer was not accepted" in str(failure.value)
-    assert "somebody else" not in str(failure.value)
+    assert "elsewhere" not in str(failure.value)
 
 
 @pytest.mark.row("N14")
@@ -296,7 +296,7 @@ def test_n14_an_edit_of_a_draft_that_somebody_else_has_sent_back_is_handed_on(se
 @pytest.mark.parametrize("seen", [SPEC.running, SPEC.completed, SPEC.failed], ids=["running", "completed", "failed"])
 def test_n14_an_execution_that_does_not_wait_any_more_is_not_answered(server: FaultServer, seen: Any) -> None:
     server.on(POLL, seen)
-    with pytest.raises(CrewTaskFailed, match="somebody else has answered it"):
+    with pytest.raises(CrewTaskFailed, match="it was answered elsewhere"):
         run(resume())
     assert server.sent(POST) == []
 

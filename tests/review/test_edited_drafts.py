@@ -342,7 +342,7 @@ def test_an_edit_is_not_dropped_where_somebody_else_has_approved_the_draft_as_it
         review = review_of(execution.pending()).execute_complete(context, said(EDITED))
         execution.hook.resume(execution.id, "draft_task", "Approved.", True)
         wait_until(lambda: execution.hook.get_status(execution.id).current_task == "publish_task", "the next task")
-        with pytest.raises(CrewTaskFailed, match="somebody else has answered it"):
+        with pytest.raises(CrewTaskFailed, match="it was answered elsewhere"):
             resume(context, review, has_next_round=True)
         execution.hook.stop(execution.id)
 

@@ -236,7 +236,7 @@ def test_n8_a_pending_execution_that_somebody_else_answered_meanwhile_is_waited_
 ) -> None:
     server.on(POLL, SPEC.running, PENDING_SPEC, SPEC.running, SPEC.running, SPEC.completed)
     assert end_of(sensor("deferrable"))["state"] == "completed"
-    assert "somebody else answered it" in log_text()
+    assert "it was answered elsewhere" in log_text()
 
 
 @pytest.mark.row("N8")
