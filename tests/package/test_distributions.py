@@ -69,14 +69,17 @@ def metadata(wheel: Path) -> Message:
         return message_from_string(archive.read(name).decode())
 
 
-def test_all_files_give_the_address_of_the_project_that_pyproject_gives() -> None:
+def test_the_address_of_the_project_stands_in_the_two_pyproject_files_alone() -> None:
     address = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Homepage"]
     said = subprocess.run(
-        ["git", "grep", "-hoE", rf"github(usercontent)?\.com/[^/ ]+/{address.rpartition('/')[2]}"],
+        ["git", "grep", "-oE", rf"github(usercontent)?\.com/[^/ ]+/{address.rpartition('/')[2]}"],
         cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=True,
     ).stdout  # fmt: skip
     owner_and_name = "/".join(address.split("/")[-2:])
-    assert {line.partition(".com/")[2] for line in said.splitlines()} == {owner_and_name}
+    assert {(line.partition(":")[0], line.partition(".com/")[2]) for line in said.splitlines()} == {
+        ("pyproject.toml", owner_and_name),
+        ("service/pyproject.toml", owner_and_name),
+    }
 
 
 @pytest.mark.long
@@ -89,9 +92,7 @@ def test_the_long_description_reads_on_an_index_as_in_the_repository(name: str, 
     assert {"Homepage", "Documentation", "Changelog", "Issues"} <= set(urls)
     text = str(about.get_payload())
     assert "mermaid" not in text
-    links = LINK.findall(text)
-    assert links
-    for link in links:
+    for link in LINK.findall(text):
         assert link.startswith("https://"), link
         if link.startswith(urls["Homepage"]):  # leads to a file of the repository
             path = link.removeprefix(urls["Homepage"]).split("/", 3)[-1].partition("#")[0]
