@@ -51,7 +51,9 @@ collect_ignore = [room for room, release in {"inbox": "3.0", "review": "3.1"}.it
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Let each worker begin to collect elsewhere, and find what others have compiled by the time it comes there.
 
     In a fresh clone, to rewrite the assertions takes more than all else of a collection.
