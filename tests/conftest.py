@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Generator
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
@@ -21,6 +22,8 @@ pytest_plugins = ["failures", *(["airflow_crew_provider.testing", "task_fixtures
 
 NO_SKIP = os.environ.get("CREW_TESTS_NO_SKIP") == "1"
 AIRFLOW = Version(Version(version("apache-airflow") if HAS_PROVIDER else "0").base_version)
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 AIRFLOW_HOME = tempfile.mkdtemp(prefix="crew-tests-")
 
 # The limit of a whole test, which is 600 s (`pyproject.toml`), is prolonged like all others.
@@ -47,6 +50,21 @@ os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 collect_ignore = [room for room, release in {"inbox": "3.0", "review": "3.1"}.items() if Version(release) > AIRFLOW]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let each worker begin to collect elsewhere, and find what others have compiled by the time it comes there.
+
+    In a fresh clone, to rewrite the assertions takes more than all else of a collection.
+    """
+    report = yield
+    if isinstance(collector, pytest.Directory) and (entries := report.result):
+        first = len(entries) * WORKER // WORKERS
+        report.result = [*entries[first:], *entries[:first]]
+    return report
+
+
 @pytest.fixture(scope="session")
 def database() -> None:
     """Airflow's own tables, in the home that all tests share."""
@@ -69,7 +87,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=newer)
         items[:] = [item for item in items if item not in newer]
     rooms = ("system", "crewai")
-    items.sort(key=lambda item: (*(room not in item.path.parts for room in rooms), "crashes" in item.path.parts))
+    items.sort(
+        key=lambda item: (
+            *(room not in item.path.parts for room in rooms),
+            "crashes" in item.path.parts,
+            item.path.parts,  # the same in each worker, wherever it began
+        )
+    )
     for item in items:
         code = getattr(getattr(item, "function", None), "__code__", None)
         fixtures = {"command", "render"} & set(getattr(item, "fixturenames", ()))

@@ -12,6 +12,7 @@ Found = TypeVar("Found")
 FACTOR = float(os.environ.get("TEST_PATIENCE", "1"))
 # Seconds that only end a test that hangs: what happens at all happens earlier.
 PATIENCE = 240 * FACTOR
+LONGEST = 0.1  # seconds to which a shorter pause grows: what did not come at once need not be seen at once
 
 
 class StackTimeout(AssertionError):
@@ -27,4 +28,5 @@ def wait_until(
         if time.monotonic() > deadline:
             raise StackTimeout(f"waited {patience:.0f} s in vain for {what}")
         time.sleep(pause)
+        pause = max(pause, min(1.2 * pause, LONGEST))
     return found

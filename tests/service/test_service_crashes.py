@@ -16,7 +16,7 @@ SCENARIO = {
     "inputs": ["topic"],
     "tasks": [
         {"id": "first", "agent": "A", "seconds": 0.3, "output": "First on {topic}"},
-        {"id": "second", "agent": "B", "seconds": 0.8, "output": "Second on {topic}"},
+        {"id": "second", "agent": "B", "seconds": 4.0, "output": "Second on {topic}"},
         {
             "id": "draft_task",
             "agent": "C",

@@ -21,14 +21,14 @@ from crew_client import Client, Command, Receiver, eventually
 
 from crew_service.cli import main
 from scripts.stack.database import ThrowAwayDatabase
-from scripts.stack.waiting import FACTOR
+from scripts.stack.waiting import FACTOR, PATIENCE
 
 pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-20-letters"
 SCENARIO = {
     "inputs": ["topic"],
     "tasks": [
-        {"id": "first", "agent": "A", "seconds": 0.5, "output": "First on {topic}"},
+        {"id": "first", "agent": "A", "seconds": 3.0, "output": "First on {topic}"},
         {"id": "draft_task", "agent": "B", "seconds": 0.5, "human_input": "review", "output": "Draft on {topic}"},
         {"id": "last", "agent": "C", "seconds": 0.5, "output": "All on {topic}"},
     ],
@@ -165,7 +165,7 @@ def test_s12_executions_wait_while_another_process_locks_sqlite(start: Callable[
     service = start("x.db")
     client = service.client(TOKEN)
     kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(6)]
-    other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+    other = sqlite3.connect(tmp_path / "x.db", PATIENCE, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     until = time.monotonic() + 35  # more than a busy timeout, which is what failed them
     assert eventually(lambda: refusal(client) == "The database is locked by another process.", "the reason")
@@ -188,7 +188,7 @@ def test_s29_each_of_many_kickoffs_is_refused_within_ten_seconds_while_sqlite_is
         assert refusal(client.holding(TOKEN)) == "The database is locked by another process."
         return time.monotonic() - began
 
-    other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+    other = sqlite3.connect(tmp_path / "x.db", PATIENCE, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     with ThreadPoolExecutor(60) as pool:
         took = list(pool.map(seconds, range(60)))

@@ -29,7 +29,6 @@ from scripts.stack.waiting import PATIENCE
 pytestmark = pytest.mark.slow
 SIZE = int(os.environ.get("CREW_MACHINES_SIZE", "24"))
 PAUSE = float(os.environ.get("CREW_MACHINES_PAUSE", "15"))  # seconds between two kills
-FIRST = 4.0  # seconds to the first of them, in the middle of the load
 HEADERS = {"Authorization": f"Bearer {machine.TOKEN}"}
 ANSWERED = 300.0  # seconds within which some machine must answer
 
@@ -63,6 +62,8 @@ class Machines:
 
     def __init__(self, folder: Path, database: str, number: int = 3) -> None:
         self.folder = folder
+        self.may_end = threading.Event()  # while it is not set, nothing is approved at the last gate
+        self.may_end.set()
         self.machines = [Machine(folder, database) for _ in range(number)]
         for one in self.machines:
             eventually(one.is_up, "the start")
@@ -91,6 +92,8 @@ class Machines:
         kickoff_id = self.ask("POST", "/kickoff", f"kickoff-{number}", body).json()["kickoff_id"]
         for gate in machine.GATES:
             eventually(lambda gate=gate: self.status(kickoff_id).get("task_id") == gate, gate)
+            if gate == machine.GATES[-1]:
+                assert self.may_end.wait(PATIENCE)
             decision = {"execution_id": kickoff_id, "task_id": gate, "human_feedback": "", "is_approve": True}
             answer = self.ask("POST", "/resume", f"resume-{number}-{gate}", decision)
             assert answer.status_code == 200, answer.text
@@ -102,7 +105,8 @@ class Machines:
         return record if record["status"] in ("completed", "error") else None
 
     def journal(self) -> list[tuple[str, str, str]]:
-        lines = (self.folder / "journal").read_text().splitlines()
+        journal = self.folder / "journal"
+        lines = journal.read_text().splitlines() if journal.exists() else []
         return [(word, execution, task) for word, execution, task in map(str.split, lines)]
 
 
@@ -116,17 +120,24 @@ def machines(tmp_path: Path, postgresql: str) -> Iterator[Machines]:
 
 @pytest.fixture
 def killing(machines: Machines) -> Iterator[list[float]]:
-    """Kill one machine after the other, and start it again; the list of the moments."""
+    """Kill one machine after the other, and start it again; the list of the moments.
+
+    The first is killed as soon as a task has ended, and no execution ends before.
+    """
+    machines.may_end.clear()
     kills: list[float] = []
     enough = threading.Event()
 
     def kill() -> None:
-        while not enough.wait(PAUSE if kills else FIRST):
+        while not enough.wait(PAUSE if kills else 0.1):
+            if not any(word == "done" for word, *_ in machines.journal()):
+                continue
             while not all(one.is_up() for one in machines.machines) and not enough.wait(0.5):
                 pass  # one at a time: the others carry on
             one = machines.machines[len(kills) % len(machines.machines)]
             one.kill()
             kills.append(time.monotonic())
+            machines.may_end.set()
             one.start()
 
     thread = threading.Thread(target=kill)

@@ -70,7 +70,7 @@ def test_s15_a_waiting_execution_that_cannot_be_read_ends_as_an_error(
 def test_s15_a_queued_execution_that_cannot_be_read_holds_nobody_up(
     serve: Serve, tmp_path: Path, column: str, value: str, dialect: str
 ) -> None:
-    scenario = {"inputs": ["topic"], "tasks": [{"id": "t", "seconds": 0.5, "output": "All on {topic}"}]}
+    scenario = {"inputs": ["topic"], "tasks": [{"id": "t", "seconds": 3.0, "output": "All on {topic}"}]}
     client = serve(scenario, workers=1, dialect=dialect)
     first, bad, last = (client.kickoff(topic) for topic in ("first", "bad", "last"))
     spoil(tmp_path / "service.db", bad, column, value)
@@ -84,7 +84,7 @@ def test_s15_a_queued_execution_that_cannot_be_read_holds_nobody_up(
 def test_s15_a_value_of_an_unforeseen_form_delays_none_of_those_claimed_with_it(
     serve: Serve, tmp_path: Path, column: str, value: str
 ) -> None:
-    scenario = {"inputs": ["topic"], "tasks": [{"id": "t", "seconds": 0.5, "output": "All on {topic}"}]}
+    scenario = {"inputs": ["topic"], "tasks": [{"id": "t", "seconds": 3.0, "output": "All on {topic}"}]}
     client = serve(scenario, workers=3)
     before = [client.kickoff() for _ in range(3)]
     bad, *good = (client.kickoff(topic) for topic in ("bad", "good", "better"))
