@@ -37,7 +37,7 @@ CALLS = ("model 1", "note", "model 2", "pay", "model 3")  # of each task, in the
 AFTER_UNSTORED = ("model 1", "model 2")  # asked while the answer of the call before is still on its way
 UNKNOWN = f"The tool {ONCE} may run only once, but it is unknown whether it did its work"
 PAUSE_BETWEEN_KILLS = (1.0, 6.0)
-SECONDS = (0.05, 0.8)  # that a model, or a tool, takes
+SECONDS = (0.2, 2.0)  # that a model, or a tool, takes
 
 
 class Call(NamedTuple):
