@@ -66,8 +66,8 @@ bench-full: $(VENV)/.has-dev,bench ## the same with 10,000 waits, more turns and
 cluster-test: $(VENV)/.has-dev,crewai ## CeleryExecutor and three crew services while everything dies, up to 25 minutes (SIZE=300, SEED=number)
 	@CREW_CLUSTER_SIZE=$(or $(SIZE),300) CREW_CLUSTER_SEED=$(SEED) $(PY) -m pytest -s tests/cluster $(PYTEST_ARGS)
 
-chaos: $(VENV)/.has-dev,crewai ## up to 10 minutes in which all that can fail fails (SIZE=100, SEED=number)
-	@CREW_CHAOS_SIZE=$(or $(SIZE),100) CREW_CHAOS_SEED=$(SEED) $(PY) -m pytest -s tests/system/crashes/test_chaos.py $(PYTEST_ARGS)
+chaos: $(VENV)/.has-dev,crewai ## up to 15 minutes in which all that can fail fails (SIZE=100, SEED=number)
+	@CREW_CHAOS_SIZE=$(or $(SIZE),100) CREW_CHAOS_SEED=$(SEED) $(PY) -m pytest -s tests/system/crashes/test_chaos.py tests/system/crashes/test_chaos_of_steps.py $(PYTEST_ARGS)
 
 crewai-matrix: $(VENV)/.has-dev,crewai ## the crew service with CrewAI from the oldest version that works to the newest
 	@$(PY) -m scripts.crewai_matrix

@@ -212,7 +212,7 @@ def test_a_crew_whose_finished_tasks_have_changed_starts_from_the_beginning(
         assert refused.json()["detail"].endswith("its finished task 'notes' is not one that the crew has now.")
 
 
-def test_what_the_tools_of_the_failed_task_have_answered_is_a_step_from_the_journal(
+def test_what_tools_have_done_in_the_execution_that_failed_are_steps_of_the_one_that_continues_it(
     repaired: Callable[..., Any],
 ) -> None:
     def crew(**last: Any) -> dict[str, Any]:
@@ -223,17 +223,19 @@ def test_what_the_tools_of_the_failed_task_have_answered_is_a_step_from_the_jour
     with repaired(crew(error="no ink")) as service:
         client = Client(service.url, service.token)
         first = failed(client)
-        before = client.get(f"/executions/{first}").json()["tasks"][1]["steps"]
+        before = [task["steps"] for task in client.get(f"/executions/{first}").json()["tasks"]]
     with repaired(crew(output="Report")) as service:
         client = Client(service.url, service.token)
         second = go_on(client, first).json()["kickoff_id"]
         client.until(second, "completed")
         tasks = client.get(f"/executions/{second}").json()["tasks"]
-        assert [step["number"] for step in before] == [2, 3]
-        again = [{**step, "number": number, "from_journal": True} for number, step in enumerate(before, 1)]
-        assert [task["steps"] for task in tasks] == [[], again]
-        assert client.get(f"/executions/{second}/steps").json()["next"] is None
-        assert client.get(f"/executions/{first}").json()["tasks"][1]["steps"] == before
+        assert [[step["number"] for step in steps] for steps in before] == [[1], [2, 3]]
+        again = [[{**step, "from_journal": True} for step in steps] for steps in before]
+        assert [task["steps"] for task in tasks] == again, "of the finished task too"
+        assert len(client.get(f"/executions/{second}/steps").json()["steps"]) == 3
+        pages = [client.get(f"/view?id={each}", headers={"Accept": "text/html"}).text for each in (first, second)]
+        assert [page.count("look_up") for page in pages] == [2, 2]
+        assert [task["steps"] for task in client.get(f"/executions/{first}").json()["tasks"]] == before
 
 
 @pytest.mark.slow
@@ -259,7 +261,7 @@ def test_of_a_task_that_begins_anew_only_tools_that_may_run_once_are_in_the_jour
             shown = {"agent": "", "state": "done", "seconds": 1.0, "usage": {"total_tokens": 1}, "arguments": "[]"}
             step = {**about, **shown, "result": answer, "is_cut": False, "segment": 3, "began_at": 1.0}
             steps.begin(connection, "a", step, again=False)
-        count = chains.take_journal(connection, "a", into="b", refused=refused, unanswered=[13])
+        count = chains.take_journal(connection, "a", into="b", refused=refused, unanswered=[13], after=0)
         assert count == len(answers)
         taken = journal.entries(connection, "b")
         assert [(each["number"], each["name"], each["answer"]) for each in taken] == [

@@ -29,11 +29,14 @@ from crewai.flow.runtime import _iter_condition_events
 from crewai.flow.types import FlowMethodName
 from crewai.hooks import HookAborted, LLMCallHookContext, ToolCallHookContext
 from crewai.llms.base_llm import BaseLLM
+from crewai.memory import unified_memory
 from crewai.tools.base_tool import BaseTool, Tool
 from crewai.utilities.internal_instructor import InternalInstructor
+from crewai.utilities.rpm_controller import RPMController
 from crewai.utilities.string_utils import sanitize_tool_name
 from pydantic import BaseModel
 
+from crew_service.crewai import tool_events
 from crew_service.crewai.errors import Interrupted
 
 AsyncCall = Callable[..., Awaitable[Any]]
@@ -71,12 +74,16 @@ class Call(Protocol):
     used: dict[str, int]  # tokens, as far as they are counted
 
 
-class Recorder(Protocol):
+class Recorder(tool_events.Answers, Protocol):
     """What answers calls from a journal, and records the others. None: a call is neither."""
 
     def of_model(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None: ...
     def of_conversion(self, model: Any, content: str, expected: Any) -> RecordedCall | None: ...
     def of_tool(self, tool: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None: ...
+    def of_recall(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None: ...
+
+    def has_model_answer(self) -> bool:
+        """Whether the journal has an answer of any model, for the task that runs."""
 
 
 class RecordedCall(Protocol):
@@ -121,6 +128,11 @@ def record_calls(recorder: Recorder) -> None:
     for name in ("run", "arun"):  # they call the function itself; without them a tool does as its base class does
         if name in vars(Tool):
             delattr(Tool, name)
+    emit = tool_events.filtered(crewai_event_bus.emit, lambda: _recorders[0])
+    crewai_event_bus.emit = emit  # type: ignore[method-assign, assignment]
+    wait, recall = RPMController.check_or_wait, unified_memory.Memory.recall
+    RPMController.check_or_wait = wraps(wait)(_unless_answered(wait))  # type: ignore[method-assign, assignment]
+    unified_memory.Memory.recall = wraps(recall)(_recalled(recall))  # type: ignore[method-assign]
 
 
 def _wrap_class(kind: Any, methods: Mapping[str, Callable[[Any], Any]], base: Any) -> None:
@@ -221,6 +233,28 @@ async def _ended(recorded: RecordedCall, answering: Awaitable[Any]) -> Any:
     return await asyncio.to_thread(recorded.end, answer)
 
 
+def _unless_answered(wait: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Do not count what no model is asked for to the requests of a minute."""
+    return lambda limit: _recorders[0].has_model_answer() or wait(limit)
+
+
+def _recalled(recall: Callable[..., Any]) -> Callable[..., Any]:
+    """What a memory knows may change before the task begins again, and its prompt with it."""
+
+    def recalled(memory: unified_memory.Memory, *args: Any, **kwargs: Any) -> Any:
+        recorded = _recorders[0].of_recall(args, kwargs)
+        if recorded is None:
+            return recall(memory, *args, **kwargs)
+        if recorded.is_answered:
+            return recorded.answer()
+        recorded.begin()
+        with recorded.inside():
+            found = recall(memory, *args, **kwargs)
+        return recorded.end(found)
+
+    return recalled
+
+
 def _recorded_run(
     run: Any, name: str, tool: BaseTool, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> RecordedCall | None:
@@ -244,6 +278,18 @@ class _Count:
 
     def of_tool(self, *call: Any) -> None:
         self.calls += 1
+
+    def of_recall(self, *call: Any) -> None:
+        return None
+
+    def has_model_answer(self) -> bool:
+        return False
+
+    def has_answer(self, tool: str) -> bool:
+        return False
+
+    def is_replaying(self) -> bool:
+        return False
 
 
 def can_record() -> bool:

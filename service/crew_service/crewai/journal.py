@@ -5,6 +5,7 @@ get the answers of that time, and the first call that the journal does not know 
 the round of its review, the tool that makes it, what is asked, and how often that was asked before.
 
 A tool's beginning is stored before the tool runs; every answer is on its way to the service before the crew goes on.
+What an agent's memory finds is recorded as well: the prompts that follow have it.
 Calls outside any task, such as those of a crew's planner, count as one more task, without a name. What cannot be
 assigned to a task is neither answered nor recorded: a thread of somebody's own while several tasks run.
 
@@ -26,7 +27,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
-from crew_service.crewai import answers, internals
+from crew_service.crewai import answers, internals, tool_events
 from crew_service.crewai.errors import Fatal
 from crew_service.engine import tool_rules
 from crew_service.engine.crew import JournalEntry, Progress, Report, Step, StepsReplayed, TaskDone, TaskStarted
@@ -38,6 +39,7 @@ CAME_BY = 10.0  # seconds that a call waits for others that were made side by si
 OF_ENTRY = 512  # bytes that an entry counts besides its answer
 REMEMBERED = 50  # of the newest exceptions, of which one may end the crew
 FROM_OUTSIDE = (TimeoutError, ConnectionError, MemoryError)  # by none of these is an answer of the crew refused
+RECALL = "recall"  # the name of the step that people see
 OF_CALL = ("messages", "tools", "callbacks", "available_functions", "from_task", "from_agent", "response_model")
 
 
@@ -197,6 +199,19 @@ class Journal:
         scope = self._scope()
         return scope is not None and self._replaying.get(scope.task, False)
 
+    def has_answer(self, tool: str) -> bool:
+        return any(entry.kind == "tool" and entry.name == tool for entry in self._answers())
+
+    def has_model_answer(self) -> bool:
+        """Whether there is one of any model, for the task that runs."""
+        return any(entry.kind == "model" for entry in self._answers())
+
+    def _answers(self) -> list[JournalEntry]:
+        scope = self._scope()
+        with self._lock:
+            known = self._earlier.get(scope.task, {}) if scope else {}
+            return [entry for entry in known.values() if entry.answer is not None]
+
     def tell(self) -> None:
         with self._lock:
             numbers, self._replayed = self._replayed, []
@@ -250,9 +265,20 @@ class Journal:
             call.asked = kwargs or args
             call.inner = Place(call.entry.key, tool, method)
             call.text_of = getattr(tool, "format_output_for_agent", str)  # a method that not every version has
+            (tool_events.is_answered if call.is_answered else tool_events.runs)(name)
         return call
 
-    def _call(self, kind: Any, name: str, asked: str, expected: type[BaseModel] | None = None) -> Call | None:
+    def of_recall(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        """Return the question of an agent's memory: a call of a tool that does nothing but read."""
+        call = self._call("tool", RECALL, answers.as_text((args, kwargs)), is_read=True)
+        if call:
+            call.asked = kwargs or args
+            call.inner = Place(call.entry.key)
+        return call
+
+    def _call(
+        self, kind: Any, name: str, asked: str, expected: type[BaseModel] | None = None, *, is_read: bool = False
+    ) -> Call | None:
         if not self._service.is_mine or (scope := self._scope()) is None:
             return None
         within = _place().within
@@ -261,11 +287,12 @@ class Journal:
             key = f"{digest}:{self._count(scope.task, digest)}"
             earlier = self._take(scope.task, key)
             found = _read(earlier, expected)
-            if found is None and kind == "model":
+            has_effect = kind == "tool" and not is_read
+            if found is None and not has_effect:
                 earlier = None
             self._newest += earlier is None
             number = earlier.number if earlier else self._newest
-            if kind == "tool":
+            if has_effect:
                 self._used_tools[name] = number
             self._replaying[scope.task] = found is not None
             if found is not None:
@@ -275,7 +302,8 @@ class Journal:
         once = earlier.once if earlier else None
         entry = JournalEntry(number, scope.task, scope.part, kind, key, name, within, once=once)
         agent = self._agent(scope.task, within)
-        return Call(self, entry, found, expected, has_begun=earlier is not None, agent=agent)
+        has_begun = earlier is not None
+        return Call(self, entry, found, expected, has_begun=has_begun, has_effect=has_effect, agent=agent)
 
     def _agent(self, task: str, within: str | None, role: str = "") -> str:
         """Note who works there, where that is said; return who does."""
@@ -401,6 +429,7 @@ class Call:
     found: list[Any] | None  # the answer of the last attempt
     expected: type[BaseModel] | None
     has_begun: bool  # in the last attempt
+    has_effect: bool  # else it is asked again where it has failed or not ended
     agent: str = ""
     asked: Any = None  # what people see of it
     inner: Place = OUTSIDE
@@ -426,7 +455,7 @@ class Call:
         self.began = time.monotonic()
         if self.once:
             self.journal.check_once(self)
-        is_new = self.entry.kind == "tool" and not self.has_begun
+        is_new = self.has_effect and not self.has_begun
         kept = self.journal.write(self._step(arguments=answers.told(self.asked), is_kept=is_new, is_awaited=is_new))
         self.is_recorded = kept or not is_new
         if self.once and not self.is_recorded:
@@ -455,10 +484,10 @@ class Call:
             PLACE.reset(before)
 
     def _failed(self, error: Exception) -> None:
-        is_answer = self.entry.kind == "tool" and not self.once
+        is_answer = self.has_effect and not self.once
         said = answers.told(f"{type(error).__name__}: {error}")
         self._over("unknown" if self.once else "failed", answers.failure(error) if is_answer else None, said)
-        if self.entry.kind == "model":
+        if not self.has_effect:
             self.journal.ask_again(self.entry)
 
     def end(self, answer: Any, used: dict[str, int] | None = None) -> Any:
@@ -469,7 +498,7 @@ class Call:
     def _stored(self, answer: Any) -> str | None:
         """Return the answer as it is stored, or of a tool at least what its agent reads of it."""
         try:
-            return answers.encoded(answer, self.expected)
+            return answers.encoded(answer, self.expected, is_whole=self.has_effect or self.entry.kind == "model")
         except answers.NotStorable:
             if self.text_of:
                 with suppress(Exception):  # of somebody's own method

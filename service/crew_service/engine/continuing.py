@@ -128,9 +128,9 @@ def take_over(
         raise CannotContinue(row.id, f"what its finished method {name!r} returned ({kind}) cannot be stored")
     if not chains.keep_out_earlier(connection):
         raise CannotContinue(row.id, "a service of an earlier release works on the same database and might take it")
-    chains.take_results(connection, row.id, into=into)
+    steps = chains.take_results(connection, row.id, [task["task_id"] for task, _ in finished], into=into)
     refused, unanswered = row.failure["refused"], row.failure["unanswered"]
-    steps = chains.take_journal(connection, row.id, into=into, refused=refused, unanswered=unanswered)
+    steps += chains.take_journal(connection, row.id, into=into, refused=refused, unanswered=unanswered, after=steps)
     chains.close(connection, row.id, continued_by=into)
     return {
         "continued_from": row.id,

@@ -21,8 +21,11 @@ FINISHED = (
 )
 TAKEN = [column for column in results.c if column is not results.c.execution_id]
 ENTRY = [column for column in journal.c if column not in (journal.c.execution_id, journal.c.number)]
-# What is new of a step whose answer comes from the journal of an earlier execution: its usage was counted there.
+# What is new of a step that an earlier execution has made: its usage was counted there.
 OF_STEP = {"segment": literal(0), "usage": null(), "from_journal": true()}
+OTHERS = [column for column in steps.c if column.name not in ("execution_id", "number")]
+STEP = [steps.c.execution_id, steps.c.number, *OTHERS]
+SHOWN = [OF_STEP.get(column.name, column) for column in OTHERS]
 
 
 def last(connection: Connection, some_id: str) -> tuple[str, Row[Any]] | None:
@@ -39,19 +42,33 @@ def finished(connection: Connection, execution_id: str) -> list[Row[Any]]:
     return list(connection.execute(FINISHED, {"id": execution_id}))
 
 
-def take_results(connection: Connection, execution_id: str, *, into: str) -> None:
-    """Copy the finished tasks, since either execution may be deleted before the other."""
+def take_results(connection: Connection, execution_id: str, finished: Collection[str], *, into: str) -> int:
+    """Copy the finished tasks, since either execution may be deleted before the other; return how many steps they have.
+
+    :param finished: the ids of these tasks
+    """
     copied = select(literal(into), *TAKEN).where(results.c.execution_id == execution_id)
     connection.execute(insert(results).from_select([results.c.execution_id, *TAKEN], copied))
+    of_tasks = cast(steps.c.task_id, Text).in_([json.dumps(task) for task in finished])
+    number = func.row_number().over(order_by=steps.c.number)
+    shown = select(literal(into), number, *SHOWN).where(steps.c.execution_id == execution_id, of_tasks)
+    return connection.execute(insert(steps).from_select(STEP, shown)).rowcount
 
 
 def take_journal(
-    connection: Connection, execution_id: str, *, into: str, refused: str | None, unanswered: Collection[int]
+    connection: Connection,
+    execution_id: str,
+    *,
+    into: str,
+    refused: str | None,
+    unanswered: Collection[int],
+    after: int,
 ) -> int:
-    """Move the journal, numbered from 1, with the steps that people see of its answers; return how many entries it has.
+    """Move the journal, with the steps that people see of its answers; return how many entries it has.
 
     :param refused: the task that begins anew: of its calls, those of tools that may run only once are kept
     :param unanswered: the numbers of calls that are to be made again
+    :param after: the number of the step before
     """
     mine = journal.c.execution_id == execution_id
     if refused is not None:
@@ -60,15 +77,14 @@ def take_journal(
     if unanswered:
         again = update(journal).where(mine, journal.c.number.in_(list(unanswered)), journal.c.once.is_not(True))
         connection.execute(again.values(ended_at=None, answer=None))
-    number = func.row_number().over(order_by=journal.c.number).label("place")
+    number = (func.row_number().over(order_by=journal.c.number) + after).label("place")
     moved = select(literal(into), number, *ENTRY).where(mine)
     connection.execute(insert(journal).from_select([journal.c.execution_id, journal.c.number, *ENTRY], moved))
     numbered = select(journal.c.number, number, journal.c.answer).where(mine).subquery()
     answered = (steps.c.number == numbered.c.number) & numbered.c.answer.is_not(None)
-    others = [column for column in steps.c if column.name not in ("execution_id", "number")]
-    shown = select(literal(into), numbered.c.place, *(OF_STEP.get(column.name, column) for column in others))
+    shown = select(literal(into), numbered.c.place, *SHOWN)
     shown = shown.join_from(steps, numbered, answered).where(steps.c.execution_id == execution_id)
-    connection.execute(insert(steps).from_select([steps.c.execution_id, steps.c.number, *others], shown))
+    connection.execute(insert(steps).from_select(STEP, shown))
     return connection.execute(delete(journal).where(mine)).rowcount
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,30 +12,11 @@ from typing import Any
 import pytest
 from crew_client import Client, Command, eventually
 from engine_stub import CREWS
+from four_tasks import asked_for, next_step
 from openai_server import USAGE, OpenAI
 
 pytestmark = [pytest.mark.slow, pytest.mark.row("S45")]
 TOKEN = "a-token-of-20-letters"
-ASKED = re.compile(r"Do the (\w+) of (\S+) \.")
-TOOLS = ("look", "mail")
-
-
-def asked_for(body: dict[str, Any]) -> tuple[str, str]:
-    """The task and the case of a chat."""
-    found = ASKED.search(json.dumps(body["messages"]))
-    assert found
-    return found[1], found[2]
-
-
-def next_step(body: dict[str, Any]) -> dict[str, Any]:
-    """Use both tools in the third task, and answer then."""
-    name, case = asked_for(body)
-    done = sum(turn["role"] == "tool" for turn in body["messages"])
-    if name == "third" and done < len(TOOLS):
-        function = {"name": TOOLS[done], "arguments": json.dumps({"what": case})}
-        calls = [{"id": f"call{done}", "type": "function", "function": function}]
-        return {"role": "assistant", "content": None, "tool_calls": calls}
-    return {"role": "assistant", "content": f"{name} done"}
 
 
 @pytest.fixture(scope="module")

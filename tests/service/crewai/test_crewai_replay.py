@@ -20,6 +20,7 @@ Player = Callable[..., EngineStub]
 EXACT = ("plain", "guarded", "structured", "identical", "refusing", "limited", "cached", "delegating")
 MORE = ("hierarchical", "planned", "reviewed", "Nested")
 SIDE_BY_SIDE = ("parallel", "beside")
+RARE = ("awaited", "dated", "reasoning", "overflowing", "remembering")
 
 
 def run(crew: EngineStub) -> tuple[str, int]:
@@ -71,7 +72,7 @@ def test_each_call_is_made_once_after_a_kill(play: Player, kind: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", [*EXACT, *MORE])
+@pytest.mark.parametrize("kind", [*EXACT, *MORE, *RARE])
 def test_each_call_is_made_once_after_every_kill(play: Player, kind: str) -> None:
     whole = killed(play, kind, 0)
     for before in range(1, whole[1].total()):
@@ -94,6 +95,45 @@ def test_after_a_prompt_that_is_new_tools_are_still_known_by_their_arguments(pla
     tools = {call: count for call, count in calls.items() if "tool" in json.loads(call)}
     assert set(tools.values()) == {1}
     assert (calls - whole).total() == 2, "the model was asked anew"
+
+
+@pytest.mark.long
+def test_after_a_change_of_a_tool_it_is_still_known_by_its_arguments(play: Player) -> None:
+    whole = killed(play, "described", 0)[1]
+    _, calls = killed(play, "described", 2)
+    assert [json.loads(call).get("model") for call in (calls - whole).elements()] == ["only"], "the model is asked anew"
+
+
+def test_what_a_memory_has_answered_is_known(play: Player) -> None:
+    """Else the prompt would be another one, and the model be asked anew."""
+    assert killed(play, "remembering", 3) == killed(play, "remembering", 0)
+
+
+def test_nobody_waits_for_a_limit_of_requests_that_are_not_made(play: Player) -> None:
+    _, calls = killed(play, "paced", 3)
+    assert {call for call in calls if "waits" in call} == set()
+    _, calls = killed(play, "paced", 0)
+    assert {call for call in calls if "waits" in call}, "else this proves nothing"
+
+
+@pytest.mark.parametrize("kind", ["plain", "parallel", "awaited", "cached", "limited", "delegating"])
+def test_nobody_hears_of_a_tool_a_second_time(play: Player, kind: str) -> None:
+    """What a process has not told before it was killed may be lost."""
+
+    def told(dies_before: int) -> tuple[int, Counter[str]]:
+        heard = play(kind, "replayed.py").log.with_suffix(".events")
+        heard.unlink(missing_ok=True)
+        made = killed(play, kind, dies_before)[1].total()
+        return made, Counter(heard.read_text().splitlines())
+
+    calls, whole = told(0)
+    assert whole
+    for before in range(2, calls):
+        _, found = told(before)
+        assert (whole - found).total() <= 3, before
+        again = found - whole
+        assert all("started" in event for event in again), "of tools that were under way, and run again"
+        assert again.total() <= 2, before
 
 
 def test_an_error_of_a_model_is_not_repeated_and_what_came_before_it_is_kept(play: Player) -> None:

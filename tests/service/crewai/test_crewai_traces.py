@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from crew_client import Client, Command, eventually
 from engine_stub import CREWS
+from four_tasks import next_step
 from openai_server import OpenAI
 
 from scripts.stack.collector import Collector
@@ -118,6 +121,26 @@ def test_s41_the_text_of_an_exception_is_sent_without_secrets_where_content_is_a
     eventually(lambda: any(b"***: All that there is" in body for body in collector.raw), "the text of the exception")
     eventually(lambda: collector.named("execute crew"), "the spans of the crew")
     assert not any(b"not this" in body for body in collector.raw)
+
+
+def test_a_tool_that_is_not_run_again_has_no_second_span(
+    begin: Callable[..., tuple[Command, Client]], model: OpenAI, collector: Collector, tmp_path: Path
+) -> None:
+    model.script = next_step
+    trouble = tmp_path / "trouble"
+    trouble.write_text("callback")  # after the third of four tasks
+    _, client = begin("failing:four")
+    inputs = {"case": "traced", "log": str(tmp_path / "calls"), "trouble": str(trouble)}
+    first = client.post("/kickoff", {"inputs": inputs}).json()["kickoff_id"]
+    assert "no one listens" in client.until(first, "error")["error"]
+    second = client.post("/kickoff", {"inputs": inputs, "continueFrom": first}).json()["kickoff_id"]
+    client.until(second, "completed")
+    eventually(lambda: len(collector.named("execute crew")) == 2, "the spans of both crews")
+    tasks = [span.attributes["crewai.task.name"] for span in collector.named("execute task")]
+    assert Counter(tasks) == {"first": 1, "second": 1, "third": 2, "fourth": 1}
+    tools = [span.attributes["gen_ai.tool.name"] for span in collector.spans if "gen_ai.tool.name" in span.attributes]
+    assert Counter(tools) == {"look": 1, "mail": 1}
+    assert len(collector.named("call llm")) == 6
 
 
 @pytest.mark.long

@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from crewai import Agent, BaseLLM, Crew, Flow, Process, Task
+from crewai.events import ToolUsageFinishedEvent, ToolUsageStartedEvent, crewai_event_bus
 from crewai.flow import start
+from crewai.memory.types import MemoryRecord
+from crewai.memory.unified_memory import Memory
 from crewai.tools import BaseTool, tool
+from crewai.utilities.rpm_controller import RPMController
 from pydantic import BaseModel
 from scribe import write
 
@@ -32,6 +36,22 @@ def log(**entry: Any) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
         write(str(path), entry)
         return made
+
+
+@crewai_event_bus.on(ToolUsageStartedEvent)
+def started(source: Any, event: ToolUsageStartedEvent) -> None:
+    heard("started", event)
+
+
+@crewai_event_bus.on(ToolUsageFinishedEvent)
+def finished(source: Any, event: ToolUsageFinishedEvent) -> None:
+    heard("finished", event)
+
+
+def heard(what: str, event: Any) -> None:
+    """Log an event in a file of its own: its handler runs beside the crew, and no call is counted."""
+    with TURN:
+        write(str(Path(INPUTS["log"]).with_suffix(".events")), {what: event.tool_name, "with": event.tool_args})
 
 
 def action(name: str, **arguments: Any) -> str:
@@ -248,3 +268,78 @@ class Nested(Flow):
         play = in_turn(action("ask", what="a"), action("take", what="b"), final("done"))
         texts = [crew(agent(play, Ask(), take)).kickoff(INPUTS).raw for _ in range(2)]
         return " ".join([*texts, take.run(what="c")])
+
+
+@tool
+async def fetch(what: str) -> str:
+    """Fetch something."""
+    log(tool="fetch", what=what)
+    return f"fetched {what}"
+
+
+def awaited() -> Crew:
+    return crew(agent(in_turn(action("fetch", what="a"), action("fetch", what="b"), final("done")), fetch))
+
+
+def dated() -> Crew:
+    return crew(agent(in_turn(action("take", what="a"), final("done")), take, inject_date=True))
+
+
+def reasoning() -> Crew:
+    """Its agent makes a plan of its own first."""
+
+    def play(text: str, results: int) -> str:
+        if "READY" in text:
+            return "I take it.\nREADY: I am ready to execute the task."
+        return in_turn(action("take", what="a"), final("done"))(text, results)
+
+    return crew(agent(play, take, reasoning=True, max_reasoning_attempts=1))
+
+
+def overflowing() -> Crew:
+    """Its model refuses a chat that is too long for it, once, and CrewAI makes a summary of it."""
+
+    def play(text: str, results: int) -> str:
+        if results == 1 and "summar" not in text.lower():
+            raise RuntimeError("This model's maximum context length is 8 tokens (context_length_exceeded)")
+        if "summar" in text.lower() and "Action:" not in text.rpartition("Observation")[2]:
+            return final("done") if "took" in text else "<summary>it took a</summary>"
+        return action("take", what="a")
+
+    return crew(agent(play, take, respect_context_window=True))
+
+
+def described() -> Crew:
+    """Its tool is described in other words in every process."""
+    wide, one = Roll(description=f"Roll dice of {uuid.uuid4()}."), calls(("roll", {"what": "a"}))
+    return crew(agent(in_turn(one, "done"), wide, native=True))
+
+
+class Store:
+    """A memory's store, which holds something else in every process."""
+
+    def search(self, *args: Any, **kwargs: Any) -> list[tuple[MemoryRecord, float]]:
+        return [(MemoryRecord(content=INPUTS["fresh"], embedding=[1.0]), 0.99)]
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: []
+
+
+def remembering() -> Crew:
+    play = in_turn(action("take", what="a"), action("take", what="b"), final("done"))
+    made = crew(agent(play, take))
+    memory = Memory(
+        llm=Player(model="memory", play=lambda *_: "{}"),
+        storage=Store(),
+        embedder=lambda texts: [[1.0] for _ in texts],
+        read_only=True,
+    )
+    made.agents[0].memory = memory
+    return made
+
+
+def paced() -> Crew:
+    """Its agent may ask twice in a minute; it logs that it would wait."""
+    RPMController._wait_for_next_minute = lambda _: log(waits=True)  # type: ignore[method-assign, assignment]
+    play = in_turn(action("take", what="a"), action("take", what="b"), final("done"))
+    return crew(agent(play, take, max_rpm=2))
