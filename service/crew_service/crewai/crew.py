@@ -65,12 +65,18 @@ class CrewAICrew:
     def has_once(self) -> bool:
         return any(rule.rule == ONCE for rule in self._rules)
 
+    @property
+    def asks(self) -> str | None:
+        return tool_rules.asking(self._rules)
+
     def has_tool(self, rule: ToolRule) -> bool:
         """Whether a tool may have that name; some are known only when a task runs."""
         return not self._knows_all_tools or any(map(rule.matches, self._tools))
 
     def _problem(self, options: JournalOptions) -> str | None:
         """Return why its rules cannot be kept, as the end of a sentence."""
+        if asking := self.asks:
+            return f"{asking} needs a scripted crew; this release cannot ask before a CrewAI tool runs."
         once = next((rule for rule in self._rules if rule.rule == ONCE), None)
         if once and options.is_kept and not self._keeps_journal:
             return f"its rule {once} cannot be kept with CrewAI {version('crewai')}, which calls tools in another way."
