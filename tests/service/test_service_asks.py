@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import requests
 from crew_client import Client, Command, Receiver, Serve, eventually
+from sqlalchemy import create_engine, text
 from test_service_steps import details, finished, steps
 
-from crew_service.engine.crew import BadTarget, Outcome
+from crew_service.engine.crew import AskKind, BadTarget, Job, JournalEntry, Outcome, PendingQuestion, Report
 from crew_service.engine.drafts import draft_sha256
 from crew_service.engine.tool_rules import JournalOptions, ToolRule
 from crew_service.scripted_crew import ScriptedCrew
@@ -315,11 +316,11 @@ def test_a_question_leaves_the_rounds_of_a_draft_as_they_are(serve: Serve) -> No
     client = serve(scenario(MAIL, **draft))
     kickoff_id = client.kickoff("ann")
     number = 1
-    for text in ("Draft 1", "Draft 2: again", "Draft 3: again"):
+    for draft_text in ("Draft 1", "Draft 2: again", "Draft 3: again"):
         asked(client, kickoff_id, number)
         assert answer(client, kickoff_id, number, outcome="approve").ok
         shown = eventually(lambda: (found := client.status(kickoff_id)).get("task_id") == "send" and found, "the draft")
-        assert (shown["task_output"], "ask" in shown) == (text, False)
+        assert (shown["task_output"], "ask" in shown) == (draft_text, False)
         client.post(
             "/resume",
             {"execution_id": kickoff_id, "task_id": "send", "human_feedback": "again", "is_approve": number == 5},
@@ -460,6 +461,40 @@ def test_s1_in_the_live_dialect_an_unknown_outcome_fails(command: Callable[..., 
     running.kill()
     failed = command(*options).client(TOKEN).until(kickoff_id, "FAILED")
     assert failed["status"].startswith("The tool send_mail may run only once")
+
+
+class Asking(ScriptedCrew):
+    """Asks what no rule of its has announced, as the crew of a Flow may."""
+
+    def __init__(self, kind: AskKind) -> None:
+        super().__init__(scenario({"tool": "send_mail"}))
+        self._kind = kind
+
+    def run(self, job: Job, report: Report) -> Outcome:
+        entry = JournalEntry(1, "send", "", "tool", "a-key", "send_mail", once=True)
+        return PendingQuestion(self._kind, entry, "Secretary", {}, "it had begun", "{}")
+
+
+@pytest.mark.row("S31")
+def test_s31_beside_an_earlier_release_an_unknown_outcome_fails(serve: Serve, postgresql: str) -> None:
+    """It would take the question for a draft, and its text for the output of the task."""
+    client = serve(crew=Asking("unknown_outcome"), db=postgresql)
+    engine = create_engine(postgresql)
+    with engine.begin() as connection:
+        old = "INSERT INTO processes (id, beat, host, release, started_at) VALUES ('old', 0, 'elsewhere', '0014', 0)"
+        connection.execute(text(old))
+    assert "may run only once" in client.until(client.kickoff("ann"), "error")["error"]
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM processes WHERE id = 'old'"))
+    engine.dispose()
+    asked(client, client.kickoff("ann"))
+
+
+@pytest.mark.parametrize(("kind", "what"), [("tool", "approve a call"), ("question", "answer a question")])
+def test_a_question_that_nobody_can_be_asked_ends_the_execution(serve: Serve, kind: AskKind, what: str) -> None:
+    client = serve(crew=Asking(kind), dialect="live")
+    failed = client.until(client.kickoff("ann"), "FAILED")["status"]
+    assert (what in failed, "It was not run." in failed) == (True, True)
 
 
 @pytest.mark.parametrize(

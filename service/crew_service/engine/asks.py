@@ -62,7 +62,10 @@ def result_of(entry: JournalEntry) -> str:
 
 
 def failure_of(question: PendingQuestion) -> str:
-    """Return the error of an execution whose call has an unknown outcome, where nobody can be asked, or says so."""
+    """Return the error of an execution whose question nobody can be asked, or whose unknown outcome is given up."""
+    if question.kind != UNKNOWN:
+        what = "answer a question of an agent" if question.kind == QUESTION else "approve a call of a tool"
+        return f"A person must {what} ({question.entry.name}), and nobody can be asked here. It was not run."
     return tool_rules.not_known(question.entry.name, question.shown, question.text)
 
 
