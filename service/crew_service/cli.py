@@ -10,14 +10,13 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from crew_service import __version__, image, logs, offline_model, options, terminal
 from crew_service.engine import paths
 from crew_service.engine.container import Process
-from crew_service.engine.crew import BadTarget, Crew
+from crew_service.engine.crew import BadTarget
 from crew_service.engine.principals import BadToken
 from crew_service.engine.sending import STANDARD, standard_key
 from crew_service.http.dialects import DIALECTS
@@ -83,7 +82,7 @@ def _add_serve(commands: Any, database: argparse.ArgumentParser) -> None:
 def _serve(arguments: argparse.Namespace) -> int:
     crews = options.crews_of(arguments)
     given = options.token_of(arguments)
-    settings = options.settings_of(arguments, given or secrets.token_urlsafe(32), has_once=_has_once(crews))
+    settings = options.settings_of(arguments, given or secrets.token_urlsafe(32))
     if settings.flow_webhook and not settings.flow_webhook_secret:
         return _refuse("--flow-webhook needs --flow-webhook-secret: its receiver must be able to verify the sender.")
     for secret in (settings.webhook_secret, settings.flow_webhook_secret):
@@ -111,7 +110,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _work(arguments: argparse.Namespace) -> int:
     """Run crews until a signal arrives. Nobody can call this process, so its token is random."""
     crews = options.crews_of(arguments)
-    settings = options.settings_of(arguments, secrets.token_urlsafe(32), delivers=False, has_once=_has_once(crews))
+    settings = options.settings_of(arguments, secrets.token_urlsafe(32), delivers=False)
     process = Process(settings, crews, DIALECTS[arguments.dialect]())
     if process.database.is_sqlite:
         process.database.close()
@@ -127,10 +126,6 @@ def _work(arguments: argparse.Namespace) -> int:
     leave.wait()
     process.stop()
     return 0
-
-
-def _has_once(crews: Mapping[str, Crew]) -> bool:
-    return any(crew.has_once for crew in crews.values())
 
 
 def _init(arguments: argparse.Namespace) -> int:

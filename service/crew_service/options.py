@@ -60,7 +60,8 @@ def add_crews(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[CREW/]NAME=RULE",
-        help="`once`: never rerun this tool (or pattern) while its outcome is unknown; `repeat`: rerun it",
+        help="`approve`: a person approves each call of this tool (or pattern); `once`: a person is asked before it "
+        "runs again after an unknown outcome; `repeat`: it runs again",
     )
     option("--no-journal", dest="journal", action="store_false", help="repeat the calls of an interrupted task")
     option("--keep-days", type=positive(float), default=30.0, metavar="DAYS", help="(%(default)g)")

@@ -6,19 +6,23 @@ import hashlib
 import json
 import re
 import time
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from crew_service import tracing
-from crew_service.engine import tool_rules
+from crew_service.engine import asks, tool_rules
 from crew_service.engine.crew import (
+    AskKind,
     BadTarget,
     Cancellation,
     Completed,
     CrewFailed,
     Job,
     JournalEntry,
+    Outcome,
+    PendingQuestion,
     PendingReview,
     Report,
     ReviewDecision,
@@ -32,7 +36,7 @@ from crew_service.engine.crew import (
     TokensUsed,
     digest_of,
 )
-from crew_service.engine.tool_rules import ONCE, JournalOptions, ToolRule
+from crew_service.engine.tool_rules import APPROVE, NEEDS_JOURNAL, RUN_ONCE, JournalOptions, ToolRule
 
 DEMO: dict[str, Any] = {
     "inputs": ["topic"],
@@ -67,20 +71,24 @@ PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 class ScriptedStep(BaseModel):
-    """A call to a tool that does nothing."""
+    """A call to a tool that does nothing, maybe one that a person approves; or a question to a person."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    tool: str = Field(min_length=1)
+    tool: str = Field("", description="Required, except for a question.")
     arguments: dict[str, Any] = {}
     result: str = ""
+    ask: Literal["tool", "question"] | None = None
+    question: str = ""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _asks_nobody(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "ask" in given:
-            raise ValueError("this release cannot ask a person in the middle of a task; omit 'ask'")
-        return given
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> ScriptedStep:
+        asks_a_question = self.ask == asks.QUESTION
+        if asks_a_question and (not self.question.strip() or self.model_fields_set - {"ask", "question"}):
+            raise ValueError("a step with 'ask': 'question' needs 'question', and nothing else")
+        if not asks_a_question and (not self.tool or self.question):
+            raise ValueError("a step needs 'tool', or 'ask': 'question' and 'question'")
+        return self
 
 
 class ScriptedTask(BaseModel):
@@ -135,14 +143,27 @@ class ScriptedCrew:
             for task in self._scenario.tasks
         ]
         self._options = options or JournalOptions()
-        self._tools = list(dict.fromkeys(step.tool for task in self._scenario.tasks for step in task.steps))
+        steps = [step for task in self._scenario.tasks for step in task.steps]
+        self._tools = list(dict.fromkeys(step.tool for step in steps if step.tool))
         names = [[tool] for tool in self._tools]
         if problem := tool_rules.problem(self._options.rules, names, is_kept=self._options.is_kept):
             raise BadTarget(problem)
 
+        if self._asking and not self._options.is_kept:
+            raise BadTarget(f"{self._asking} {NEEDS_JOURNAL}")
+
     @property
     def has_once(self) -> bool:
-        return any(rule.rule == ONCE for rule in self._options.rules)
+        return any(rule.rule in RUN_ONCE for rule in self._options.rules)
+
+    @property
+    def asks(self) -> str | None:
+        return self._asking or tool_rules.asking(self._options.rules)
+
+    @property
+    def _asking(self) -> str | None:
+        asking = (task.id for task in self._scenario.tasks if any(step.ask for step in task.steps))
+        return next((f"'ask' in its task {task_id}" for task_id in asking), None)
 
     def has_tool(self, rule: ToolRule) -> bool:
         return rule.matches(self._tools)
@@ -150,7 +171,13 @@ class ScriptedCrew:
     def edit_problem(self, task_id: str, state: dict[str, Any], text: str, stopping: Cancellation) -> str | None:
         return None
 
-    def run(self, job: Job, report: Report) -> Completed | PendingReview:
+    def run(self, job: Job, report: Report) -> Outcome:
+        try:
+            return self._run(job, report)
+        except _Asked as asked:
+            return asked.question
+
+    def _run(self, job: Job, report: Report) -> Outcome:
         outputs = [task["output"] for task in job.done]
         meter, tools = _Tokens(report), _Tools(job, report, self._options)
         for task in self._scenario.tasks[len(job.done) :]:
@@ -186,8 +213,40 @@ def _declared(task: ScriptedTask) -> dict[str, Any]:
     return task.model_dump(exclude_defaults=True)
 
 
+class _Asked(Exception):
+    """A call needs a person, so the segment ends."""
+
+    def __init__(self, question: PendingQuestion) -> None:
+        super().__init__()
+        self.question = question
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of a tool, and what it needs from people."""
+
+    entry: JournalEntry
+    agent: str
+    arguments: dict[str, Any]
+    result: str  # JSON
+    ask: AskKind | None
+
+    def asks(self, kind: AskKind, text: str = "") -> _Asked:
+        is_question = kind == asks.QUESTION
+        return _Asked(
+            PendingQuestion(
+                kind,
+                self.entry,
+                self.agent,
+                None if is_question else self.arguments,
+                self.arguments["question"] if is_question else text,
+                _json(self.arguments),
+            )
+        )
+
+
 class _Tools:
-    """The tools of one segment. They only wait; earlier results come from the journal."""
+    """The tools of one segment. They only wait; earlier results, and what people decided, come from the journal."""
 
     def __init__(self, job: Job, report: Report, options: JournalOptions) -> None:
         self._job = job
@@ -201,31 +260,57 @@ class _Tools:
     def use_all(self, task: ScriptedTask, part: str, values: dict[str, Any]) -> None:
         seconds = task.seconds / len(task.steps) if task.steps else 0.0
         for place, step in enumerate(task.steps, 1):
-            arguments = json.dumps(_filled(step.arguments, values), ensure_ascii=False)
-            result = json.dumps(_fill(step.result, values), ensure_ascii=False)
-            asked = f"{place}\0{step.tool}\0{arguments}".encode("utf-8", "replace")
-            key = hashlib.sha256(asked).hexdigest()[:32]
-            once = tool_rules.rule_of(self._options.rules, [step.tool]) == ONCE or None
-            entry = JournalEntry(0, task.id, part, "tool", key, step.tool, once=once)
-            self._use(entry, task.agent, arguments, result, seconds)
+            self._use(self._call(task, part, place, step, values), seconds)
         self._tell()
 
-    def _use(self, entry: JournalEntry, agent: str, arguments: str, result: str, seconds: float) -> None:
+    def _call(self, task: ScriptedTask, part: str, place: int, step: ScriptedStep, values: dict[str, Any]) -> _Call:
+        rule = tool_rules.rule_of(self._options.rules, [step.tool])
+        ask = step.ask or (asks.TOOL if rule == APPROVE else None)
+        tool, arguments = step.tool, _filled(step.arguments, values)
+        if ask == asks.QUESTION:
+            tool, arguments = asks.ASK_PERSON, {"question": _fill(step.question, values)}
+        asked = f"{place}\0{tool}\0{_json(arguments)}".encode("utf-8", "replace")
+        key = hashlib.sha256(asked).hexdigest()[:32]
+        earlier = self._recorded.get((task.id, part, key))
+        number = earlier.number if earlier else self._newest + 1
+        # Its rule may have been taken away since it began.
+        once = bool(ask or rule in RUN_ONCE or (earlier and earlier.once)) or None
+        entry = JournalEntry(number, task.id, part, "tool", key, tool, once=once)
+        changed = asks.arguments_of(earlier)
+        arguments = arguments if changed is None else changed
+        return _Call(entry, task.agent, arguments, _json(_fill(step.result, values)), ask)
+
+    def _use(self, call: _Call, seconds: float) -> None:
+        entry = call.entry
         earlier = self._recorded.get((entry.task_id, entry.part, entry.key))
         if earlier and earlier.answer is not None:
             self._replayed.append(earlier.number)
             return
         self._tell()
-        if earlier and (earlier.once or entry.once):  # its rule may have been taken away since
-            raise CrewFailed(tool_rules.not_known(entry.name, arguments, "it had begun and has no recorded end"))
-        self._newest += earlier is None
-        about = {**vars(entry), "number": earlier.number if earlier else self._newest, "agent": agent}
+        is_allowed = asks.is_allowed(earlier)
+        if earlier and not is_allowed and asks.outcome_of(earlier):
+            self._write(self._begun(call, is_kept=False))
+            self._write(self._ended(call, _json(asks.result_of(earlier))))
+            return
+        if call.ask and not earlier:
+            raise call.asks(call.ask)
+        if earlier and entry.once and not is_allowed:
+            raise call.asks(asks.UNKNOWN, "it had begun and has no recorded end")
+        self._newest = max(self._newest, entry.number)
         began = time.monotonic()
-        self._write(Step(**about, arguments=arguments, is_kept=earlier is None))
+        self._write(self._begun(call, is_kept=is_allowed or not earlier, is_approved=is_allowed))
         self._job.cancelled.wait(seconds)
         self._job.cancelled.raise_if_set()
-        took = round(time.monotonic() - began, 3)
-        self._write(Step(**{**about, "answer": result, "state": "done", "seconds": took, "result": result}))
+        self._write(self._ended(call, call.result, seconds=round(time.monotonic() - began, 3)))
+
+    def _begun(self, call: _Call, *, is_kept: bool, is_approved: bool = False) -> Step:
+        decision = {"arguments": call.arguments} if is_approved else None
+        about = {**vars(call.entry), "decision": decision, "agent": call.agent}
+        return Step(**about, arguments=_json(call.arguments), is_kept=is_kept, is_approved=is_approved)
+
+    def _ended(self, call: _Call, result: str, *, seconds: float = 0.0) -> Step:
+        about = {**vars(call.entry), "agent": call.agent, "answer": result}
+        return Step(**about, state="done", seconds=seconds, result=result)
 
     def _write(self, step: Step) -> None:
         if self._options.is_kept:
@@ -279,6 +364,10 @@ def _fill(template: str, values: dict[str, Any]) -> str:
         return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
 
     return PLACEHOLDER.sub(value, template)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _filled(value: Any, values: dict[str, Any]) -> Any:

@@ -23,7 +23,6 @@ class Settings:
     header_seconds: float = 10.0  # for a request's headers to arrive
     max_connections: int | None = None  # open at once; by default as many as the limit on open files allows
     body_seconds: float = 30.0  # for a request's body to arrive
-    has_once: bool = False  # whether a tool may run only once, which earlier releases would ignore
     delivers: bool = True  # whether this process sends webhooks, or only runs crews
     webhook_timeout: float = 10.0
     flow_webhook: str | None = None  # where the questions of Flows are announced

@@ -43,8 +43,8 @@ def add_to(commands: argparse._SubParsersAction[Any], database: argparse.Argumen
     decision = resume.add_mutually_exclusive_group(required=True)
     decision.add_argument("--approve", action="store_true", help="continue with the text unchanged")
     decision.add_argument("--revise", metavar="FEEDBACK", help="run the task again with this feedback")
-    decision.add_argument("--outcome", help="choose one of a Flow's outcomes")
-    decision.add_argument("--answer", metavar="TEXT", help="answer a Flow in words")
+    decision.add_argument("--outcome", help="choose one of a question's outcomes")
+    decision.add_argument("--answer", metavar="TEXT", help="answer a question in words")
     resume.set_defaults(run=_resume)
     stop = commands.add_parser("stop", parents=[database, output], help="stop an execution")
     stop.add_argument("id")
@@ -127,10 +127,16 @@ def _status(arguments: argparse.Namespace) -> int:
         say(f"\n{task['task_id']} ({task['agent']}, {task['execution_time']:.1f} s)\n{task['output']}")
     if row.state == State.WAITING:
         say(f"\n{row.current_task} waits for a person\n{row.gate['output']}")
-        say(f"\nDecide: airflow-crew-service resume {row.id} --approve | --revise FEEDBACK")
+        say(f"\nDecide: airflow-crew-service resume {row.id} {_ways(row.gate)}")
     if row.error:
         say(f"\nerror\n{row.error}")
     return 0
+
+
+def _ways(gate: dict[str, Any]) -> str:
+    if "ask" not in gate:
+        return "--approve | --revise FEEDBACK"
+    return "--answer TEXT" if gate["ask"]["kind"] == "question" else f"--outcome {'|'.join(gate['outcomes'])}"
 
 
 def _kickoff(arguments: argparse.Namespace) -> int:
@@ -164,11 +170,11 @@ def _resume(arguments: argparse.Namespace) -> int:
         is_approve=None if arguments.outcome or arguments.answer else arguments.approve,
         feedback=arguments.answer or arguments.revise or ("" if arguments.outcome else "Approved."),
         round=len(gate["rounds"]) + 1,
-        outcome=arguments.outcome,
+        outcome=arguments.outcome or ("answer" if arguments.answer and "ask" in gate else None),
         question_id=gate.get("question_id"),
     )
     try:
-        answer = executions.resume(EVERYBODY, decision, None, lambda kickoff_id: {"kickoff_id": kickoff_id})
+        answer = executions.resume(EVERYBODY, decision, None, lambda kickoff_id, _: {"kickoff_id": kickoff_id})
     except BadAnswer as refusal:
         return fail(f"{refusal} Nothing was changed.")
     except NotWaiting:

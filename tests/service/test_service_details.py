@@ -33,7 +33,7 @@ FIELDS = [
 ]
 ROUND_FIELDS = [
     *("number", "task_id", "asked_at", "question", "outcomes", "draft", "output_sha256", "decided_at"),
-    *("is_approve", "outcome", "human_feedback", "edited", "by"),
+    *("is_approve", "outcome", "human_feedback", "edited", "ask", "by"),
 ]
 TASK_FIELDS = ["task_id", "name", "agent", "state", "started_at", "seconds", "output", "usage", "steps"]
 USER = ("ann", "anns-token-of-20-letters")

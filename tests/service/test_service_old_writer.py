@@ -94,12 +94,12 @@ def test_s31_a_rule_that_an_earlier_release_would_not_keep_keeps_it_out(postgres
         with engine.begin() as connection:
             connection.execute(text(register))
         with pytest.raises(DatabaseUnusable, match="A service of an earlier release works on this database"):
-            Database(postgresql).keep_out_earlier_releases()
+            Database(postgresql).keep_out_earlier_releases(schema.WITH_RULES)
         with engine.begin() as connection:
             assert connection.execute(text("SELECT oldest FROM releases")).scalar() == schema.OLDEST
             connection.execute(text("DELETE FROM processes"))
             claims.register(connection, "new", host="here", alone=False, now=0.0)
-        database.keep_out_earlier_releases()
+        database.keep_out_earlier_releases(schema.WITH_RULES)
         with engine.begin() as connection:
             assert connection.execute(text("SELECT oldest FROM releases")).scalar() == schema.WITH_RULES
         engine.dispose()

@@ -16,6 +16,8 @@ from crew_service.engine.crew import (
     Completed,
     Job,
     JournalEntry,
+    Outcome,
+    PendingQuestion,
     PendingReview,
     Progress,
     ReviewDecision,
@@ -36,7 +38,8 @@ Message = dict[str, Any]
 
 PROGRESS = {kind.__name__: kind for kind in (TaskStarted, StepDone, TaskDone, TokensUsed, Step, StepsReplayed)}
 OF_JOB = ("execution_id", "inputs", "done", "restore_from", "steps")  # as they are
-OUTCOMES = {kind.__name__: kind for kind in (Completed, PendingReview)}
+OUTCOMES = {kind.__name__: kind for kind in (Completed, PendingReview, PendingQuestion)}
+PAUSES = (PendingReview.__name__, PendingQuestion.__name__)  # types of messages
 
 
 class MessageTooLarge(Exception):
@@ -101,14 +104,18 @@ def _parsed(line: bytes) -> Message | None:
 # --- records ---
 
 
-def packed(record: Progress | JournalEntry | Completed | PendingReview) -> Message:
-    return {"type": type(record).__name__, **vars(record)}
+def packed(record: Progress | JournalEntry | Outcome) -> Message:
+    nested = {"entry": vars(record.entry)} if isinstance(record, PendingQuestion) else {}
+    return {"type": type(record).__name__, **vars(record), **nested}
 
 
 def unpacked(message: Message) -> Any:
     """Read a progress, an outcome or an entry of a journal; None for messages of another type."""
     kind = {**PROGRESS, **OUTCOMES, JournalEntry.__name__: JournalEntry}.get(message["type"])
-    return kind(**{name: value for name, value in message.items() if name != "type"}) if kind else None
+    fields = {name: value for name, value in message.items() if name != "type"}
+    if kind is PendingQuestion:
+        fields["entry"] = JournalEntry(**fields["entry"])
+    return kind(**fields) if kind else None
 
 
 def is_awaited(progress: Progress) -> bool:

@@ -35,13 +35,14 @@ from crew_service.crewai import (
 from crew_service.crewai.channel import LINK_CLOSED, UNBORN, Channel, Message
 from crew_service.crewai.crew_run import CrewRun
 from crew_service.crewai.description import named_tasks
-from crew_service.crewai.errors import Fatal, UnsupportedCrew
+from crew_service.crewai.errors import Fatal, Interrupted, UnsupportedCrew
 from crew_service.crewai.flow_run import FlowRun
 from crew_service.crewai.flow_source import FlowSource
 from crew_service.crewai.loading import JsonCrew
-from crew_service.engine.crew import CrewFailed, Job, PendingReview, Progress, Report
+from crew_service.engine.crew import CrewFailed, Job, Progress, Report
 from crew_service.engine.printed import masked, secrets_of
 from crew_service.engine.tool_rules import ToolRule
+from crew_service.tools import AskPerson
 
 CHECKED = 1.0  # seconds between two checks of the link
 LAST_WORDS = 5.0  # seconds that a process has after its outcome, for what it registered to be done at exit
@@ -136,12 +137,14 @@ def work(link: socket.socket) -> None:
         if "job" in request:
             # As at the end of any Python program, threads that are no daemons are waited for.
             threading._shutdown()  # type: ignore[attr-defined]
+        if question := journal.question():
+            answer = channel.packed(question)
         if Fatal.noted:
             answer = _failed(Fatal.noted[0])
         _flush()
         service.answer(answer)  # before the spans are sent: no collector delays an outcome
         if spans:
-            spans.is_paused = answer["type"] == PendingReview.__name__
+            spans.is_paused = answer["type"] in channel.PAUSES
     _leave()
 
 
@@ -159,7 +162,7 @@ def _answer(service: ServiceConnection, request: Message) -> Message:
         return _done(service, request)
     except BaseException as error:  # a crew that calls sys.exit is to say why, too
         failure = error
-        if not isinstance(error, CrewFailed | Fatal):
+        if not isinstance(error, CrewFailed | Interrupted):
             with contextlib.suppress(BaseException):  # the streams may be anything by now
                 sys.stderr.write(_told(traceback.format_exc()))
         return _failed(error)
@@ -207,6 +210,8 @@ def _done(service: ServiceConnection, request: Message) -> Message:
         entries = map(channel.unpacked, kept["entries"])
         rules = [ToolRule(*rule) for rule in kept["rules"]]
         report = journal.start(entries, request["job"]["steps"], rules, service)
+        if kept["ask_person"]:
+            internals.give_tool(AskPerson())
     try:
         served = loading.build(request["target"])
         described = description.describe(served)
@@ -237,6 +242,8 @@ def _done(service: ServiceConnection, request: Message) -> Message:
 
 def _edit_problem(served: loading.Served, task_id: str, state: dict[str, Any], text: str) -> str | None:
     crew = served.crew if isinstance(served, JsonCrew) else served
+    if "tool" in state:
+        return description.arguments_problem(crew, state["tool"], text)
     task = None if isinstance(crew, FlowSource) else named_tasks(crew).get(task_id)
     if task is None or "task" not in state:
         return "the crew has changed, and has no such task any more"

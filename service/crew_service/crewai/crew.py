@@ -14,20 +14,20 @@ from crew_service.crewai.channel import LINK_CLOSED, UNBORN, Message
 from crew_service.crewai.errors import UnsupportedCrew
 from crew_service.crewai.process_pool import CrewProcess, ProcessPool, ProcessPoolClosed
 from crew_service.engine import tool_rules
+from crew_service.engine.asks import ASK_PERSON
 from crew_service.engine.crew import (
     BadTarget,
     Cancellation,
     Cancelled,
-    Completed,
     CrewFailed,
     CrewKilled,
     Job,
-    PendingReview,
+    Outcome,
     Report,
     TaskInfo,
 )
 from crew_service.engine.printed import masked
-from crew_service.engine.tool_rules import ONCE, BadRule, JournalOptions, ToolRule
+from crew_service.engine.tool_rules import NEEDS_JOURNAL, RUN_ONCE, BadRule, JournalOptions, ToolRule
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +44,10 @@ class CrewAICrew:
 
     def __init__(self, target: str, options: JournalOptions) -> None:
         self._target = target
-        self._rules = _rules(target, options)
+        self._rules, self._gives_ask_person = _rules(target, options)
         description, self._secrets = _description(target)
+        asks_people = self._gives_ask_person or description["asks"]
+        self._asking = f"its tool {ASK_PERSON}" if asks_people else None
         self._tools: list[list[str]] = description["tools"]  # the names of each
         self._knows_all_tools: bool = description["knows_all_tools"]
         self._keeps_journal = options.is_kept and description["can_record"]
@@ -63,7 +65,11 @@ class CrewAICrew:
 
     @property
     def has_once(self) -> bool:
-        return any(rule.rule == ONCE for rule in self._rules)
+        return any(rule.rule in RUN_ONCE for rule in self._rules)
+
+    @property
+    def asks(self) -> str | None:
+        return self._asking or tool_rules.asking(self._rules)
 
     def has_tool(self, rule: ToolRule) -> bool:
         """Whether a tool may have that name; some are known only when a task runs."""
@@ -71,13 +77,15 @@ class CrewAICrew:
 
     def _problem(self, options: JournalOptions) -> str | None:
         """Return why its rules cannot be kept, as the end of a sentence."""
-        once = next((rule for rule in self._rules if rule.rule == ONCE), None)
+        once = next((f"its rule {rule}" for rule in self._rules if rule.rule in RUN_ONCE), self._asking)
         if once and options.is_kept and not self._keeps_journal:
-            return f"its rule {once} cannot be kept with CrewAI {version('crewai')}, which calls tools in another way."
+            return f"{once} cannot be kept with CrewAI {version('crewai')}, which calls tools in another way."
+        if self._asking and not options.is_kept:
+            return f"{self._asking} {NEEDS_JOURNAL}"
         known = self._tools if self._knows_all_tools else None
         return tool_rules.problem(self._rules, known, is_kept=options.is_kept)
 
-    def run(self, job: Job, report: Report) -> Completed | PendingReview:
+    def run(self, job: Job, report: Report) -> Outcome:
         job.printed.hide(self._secrets)
         with PROCESSES.worker(job.printed.add) as worker:
             self._begin(worker, job)
@@ -85,7 +93,7 @@ class CrewAICrew:
                 if message["type"] == "refused":
                     raise _not_loaded(job, message)
                 record = channel.unpacked(message)
-                if isinstance(record, Completed | PendingReview):
+                if isinstance(record, Outcome):
                     worker.dismiss()
                     return record
                 if record is not None:
@@ -102,6 +110,7 @@ class CrewAICrew:
             request["journal"] = {
                 "entries": len(recorded),
                 "rules": [[each.pattern, each.rule, each.is_common] for each in self._rules],
+                "ask_person": self._gives_ask_person,
             }
         worker.send(request)
         for entry in recorded:
@@ -139,10 +148,10 @@ def _not_loaded(job: Job, message: Message) -> CrewFailed:
     return CrewFailed(message["reason"])
 
 
-def _rules(target: str, options: JournalOptions) -> tuple[ToolRule, ...]:
-    """Return the rules of its tools; those of the start win over those of its project."""
+def _rules(target: str, options: JournalOptions) -> tuple[tuple[ToolRule, ...], bool]:
+    """Return the rules of its tools, those of the start before those of its project, and whether its agents may ask."""
     try:
-        return (*options.rules, *project.tool_rules(target))
+        return (*options.rules, *project.tool_rules(target)), project.has_ask_person(target)
     except BadRule as problem:
         where = "[tool.airflow-crew-service.tools] of its pyproject.toml"
         raise BadTarget(f"The crew {target!r} cannot be served: in {where}, {problem}.") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,6 +17,7 @@ from crew_service.crewai.errors import UnsupportedCrew
 from crew_service.crewai.flow_source import FlowSource
 from crew_service.crewai.loading import JsonCrew
 from crew_service.engine.crew import digest_of
+from crew_service.tools import AskPerson
 
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_\-]*)}")  # what CrewAI fills; other braces are text
 
@@ -23,7 +25,7 @@ PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_\-]*)}")  # what CrewAI fills;
 def describe(served: Crew | JsonCrew | FlowSource) -> dict[str, Any]:
     """Give the inputs and the tasks as plain JSON; `UnsupportedCrew` when the service could not keep its promises."""
     if isinstance(served, FlowSource):
-        return {"kind": "flow", **served.describe(), "tools": [], "knows_all_tools": False}
+        return {"kind": "flow", **served.describe(), "tools": [], "knows_all_tools": False, "asks": False}
     if isinstance(served, JsonCrew):
         described = _crew(served.crew)
         asked = [name for name in described["inputs"] if name not in served.defaults]
@@ -50,11 +52,28 @@ def _crew(crew: Crew) -> dict[str, Any]:
 
 def _tools(crew: Crew) -> dict[str, Any]:
     """List the tools that are known before a task runs, each by its own name and the one that a model knows."""
-    agents = open_tools.agents_of(crew)
-    tools = [tool for one in (*agents, *crew.tasks) for tool in getattr(one, "tools", None) or ()]
+    tools = _known_tools(crew)
     named = {tool.name: [tool.name, internals.tool_name(tool)] for tool in tools}
-    is_open = any(map(open_tools.are_brought_by, agents))
-    return {"tools": list(named.values()), "knows_all_tools": not is_open}
+    is_open = any(map(open_tools.are_brought_by, open_tools.agents_of(crew)))
+    asks = any(isinstance(tool, AskPerson) for tool in tools)
+    return {"tools": list(named.values()), "knows_all_tools": not is_open, "asks": asks}
+
+
+def _known_tools(crew: Crew) -> list[Any]:
+    return [tool for one in (*open_tools.agents_of(crew), *crew.tasks) for tool in getattr(one, "tools", None) or ()]
+
+
+def arguments_problem(served: Crew | FlowSource, name: str, text: str) -> str | None:
+    """Return why a tool cannot be called with these arguments, as the end of a sentence; None if it can."""
+    tools = [] if isinstance(served, FlowSource) else _known_tools(served)
+    tool = next((each for each in tools if internals.tool_name(each) == name), None)
+    if tool is None:
+        return f"the arguments of {name}, a tool that is known only when its task runs, cannot be checked before"
+    try:
+        internals.validated(tool, json.loads(text))
+    except ValueError as problem:
+        return f"{name} does not take these arguments: {problem}"
+    return None
 
 
 def _digest(crew: Crew, task: Task) -> str:

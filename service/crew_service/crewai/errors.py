@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from crew_service.engine.crew import PendingQuestion
+
 
 class UnsupportedCrew(Exception):
     """The target cannot be served; the text says what was found and what would do, as the end of a sentence."""
@@ -11,6 +13,14 @@ class UnsupportedCrew(Exception):
 
 class Interrupted(BaseException):
     """Ends a crew's work at a question. No `except Exception` catches it, and who raises it notes it elsewhere too."""
+
+
+class Asked(Interrupted):
+    """A call needs a person, and the crew stops here, whatever its own code makes of this exception."""
+
+    def __init__(self, question: PendingQuestion) -> None:
+        super().__init__("a person decides on this call")
+        self.question = question
 
 
 class Fatal(Interrupted):

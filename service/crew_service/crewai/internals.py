@@ -17,7 +17,7 @@ from functools import wraps
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from crewai import Crew, Task, TaskOutput
+from crewai import Agent, Crew, Task, TaskOutput
 from crewai.agents.agent_builder.base_agent import BaseAgent
 from crewai.core.providers.human_input import SyncHumanInputProvider
 from crewai.events import crewai_event_bus
@@ -90,6 +90,7 @@ class RecordedCall(Protocol):
     @property
     def is_answered(self) -> bool: ...
     def answer(self) -> Any: ...
+    def given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
     def begin(self) -> None: ...
     def inside(self) -> AbstractContextManager[None]: ...
     def end(self, answer: Any, used: dict[str, int] | None = None) -> Any: ...
@@ -205,6 +206,7 @@ def _run_recorded(method: Any, name: str = "_run") -> Callable[..., Any]:
             return performed(*args, **kwargs)
         if recorded.is_answered:
             return recorded.answer()
+        args, kwargs = recorded.given(args, kwargs)
         recorded.begin()
         with recorded.inside():
             answer = performed(*args, **kwargs)
@@ -221,6 +223,7 @@ def _arun_recorded(method: Any, name: str = "_arun") -> AsyncCall:
             return await performed(*args, **kwargs)
         if recorded.is_answered:
             return recorded.answer()
+        args, kwargs = recorded.given(args, kwargs)
         await asyncio.to_thread(recorded.begin)  # it waits, and other coroutines need not
         return await _ended(recorded, performed(*args, **kwargs))
 
@@ -324,6 +327,42 @@ def failed_tool(error: BaseException) -> str | None:
 def tool_name(tool: BaseTool) -> str:
     """Return the name by which a model knows the tool."""
     return sanitize_tool_name(tool.name)
+
+
+def validated(tool: BaseTool, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments as the tool gets them.
+
+    :raises ValueError: its schema refuses them
+    """
+    return dict(tool.args_schema.model_validate(arguments).model_dump())
+
+
+def never_cache(tool: BaseTool) -> None:
+    """Let CrewAI give no call the result of an earlier one with the same arguments."""
+    tool.cache_function = _no_cache
+
+
+def _no_cache(*_: Any) -> bool:
+    return False
+
+
+def give_tool(tool: BaseTool) -> None:
+    """Give each agent a tool for each of its tasks."""
+    execute, aexecute = Agent.execute_task, Agent.aexecute_task
+
+    def with_tool(agent: Agent, tools: list[BaseTool] | None) -> list[BaseTool]:
+        known = list(tools or agent.tools or [])
+        return known if any(isinstance(each, type(tool)) for each in known) else [*known, tool]
+
+    def executed(agent: Agent, task: Task, context: str | None = None, tools: list[BaseTool] | None = None) -> Any:
+        return execute(agent, task, context, with_tool(agent, tools))
+
+    async def aexecuted(
+        agent: Agent, task: Task, context: str | None = None, tools: list[BaseTool] | None = None
+    ) -> Any:
+        return await aexecute(agent, task, context, with_tool(agent, tools))
+
+    Agent.execute_task, Agent.aexecute_task = executed, aexecuted  # type: ignore[method-assign, assignment]
 
 
 def name_artifacts(named: Callable[[int], str]) -> None:

@@ -16,11 +16,12 @@ time it was is the service's to know.
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -28,10 +29,21 @@ from typing import Any, Protocol
 from pydantic import BaseModel
 
 from crew_service.crewai import answers, internals, tool_events
-from crew_service.crewai.errors import Fatal
-from crew_service.engine import tool_rules
-from crew_service.engine.crew import JournalEntry, Progress, Report, Step, StepsReplayed, TaskDone, TaskStarted
-from crew_service.engine.tool_rules import ONCE, ToolRule, rule_of
+from crew_service.crewai.errors import Asked, Fatal
+from crew_service.engine import asks, tool_rules
+from crew_service.engine.crew import (
+    AskKind,
+    JournalEntry,
+    PendingQuestion,
+    Progress,
+    Report,
+    Step,
+    StepsReplayed,
+    TaskDone,
+    TaskStarted,
+)
+from crew_service.engine.tool_rules import APPROVE, REPEAT, ToolRule, rule_of
+from crew_service.tools import AskPerson
 
 LONGEST_ANSWER = 8 * 1024 * 1024  # bytes
 MOST = 64 * 1024 * 1024  # bytes of a whole journal; what comes then is not recorded
@@ -59,6 +71,7 @@ class Place:
     tool: Any = None
     method: str = ""
     in_model: bool = False
+    in_once: bool = False  # within a tool that may run only once, whose work a question elsewhere must not break off
 
 
 SCOPE: ContextVar[Scope | None] = ContextVar("the task that runs, for its journal", default=None)
@@ -72,13 +85,6 @@ class NotRun(Fatal):
 
     def __init__(self, name: str, arguments: str, reason: str) -> None:
         super().__init__(tool_rules.not_run(name, arguments, reason))
-
-
-class Unknown(Fatal):
-    """Nobody knows whether a tool that may run once has done its work."""
-
-    def __init__(self, name: str, arguments: str, reason: str) -> None:
-        super().__init__(tool_rules.not_known(name, arguments, reason))
 
 
 class Service(Protocol):
@@ -126,6 +132,11 @@ def is_replaying() -> bool:
     return any(journal.is_replaying() for journal in _journals)
 
 
+def question() -> PendingQuestion | None:
+    """Return what a person is asked, once the tools beside it have ended, since this process ends with it."""
+    return next((journal.question() for journal in _journals), None)
+
+
 def tell() -> None:
     """Report how many calls the journal has answered, unless that is done."""
     for journal in _journals:
@@ -167,6 +178,8 @@ class Journal:
         self._counts: dict[str, Counter[str]] = {}  # of tasks: how often each question was asked
         self._failed: dict[str, dict[str, list[int]]] = {}  # of tasks: which of these times a model has failed
         self._running: dict[str, Scope] = {}
+        self._at_work = 0  # tools
+        self._asked: Asked | None = None
         self._outside = Scope()
         self._over: set[str] = set()
         self._replaying: dict[str, bool] = {}
@@ -180,6 +193,8 @@ class Journal:
             self._sizes[entry.task_id] += OF_ENTRY + len(entry.answer or "")
 
     def __call__(self, progress: Progress) -> None:
+        if isinstance(progress, TaskDone) and self._asked:  # by an answer that its own code made of the question
+            raise self._asked
         self._service.report(progress)
         if isinstance(progress, TaskStarted):
             self._agent(progress.task_id, None, progress.agent)
@@ -240,6 +255,7 @@ class Journal:
         place = _place()
         if place.in_model:
             return None
+        self._stop_if_asked()
         name = model if isinstance(model, str) else str(getattr(model, "model", None) or "")
         call = self._call("model", name, answers.prompt_as_text((name, *asked)), expected)
         if call:
@@ -251,11 +267,13 @@ class Journal:
         place = _place()
         if place.tool is tool and place.method != method:
             return None
+        self._stop_if_asked()
         name = internals.tool_name(tool)
         asked = answers.as_text((name, args, kwargs))
         call = self._call("tool", name, asked)
         was_once = call is not None and call.entry.once  # by a rule that may have been taken away since
-        if was_once or rule_of(self._rules, (tool.name, name)) == ONCE:
+        rule = APPROVE if isinstance(tool, AskPerson) else rule_of(self._rules, (tool.name, name))
+        if was_once or rule != REPEAT:
             shown = answers.as_text(kwargs or args)
             if call is None:
                 raise NotRun(name, shown, "it was called in a thread or process where its task is not known")
@@ -263,9 +281,14 @@ class Journal:
             call.entry = replace(call.entry, once=True)
         if call:
             call.asked = kwargs or args
-            call.inner = Place(call.entry.key, tool, method)
+            call.tool = tool
+            call.inner = Place(call.entry.key, tool, method, in_once=place.in_once or bool(call.once))
+            if rule == APPROVE:
+                call.ask = asks.QUESTION if isinstance(tool, AskPerson) else asks.TOOL
+                internals.never_cache(tool)
             call.text_of = getattr(tool, "format_output_for_agent", str)  # a method that not every version has
-            (tool_events.is_answered if call.is_answered else tool_events.runs)(name)
+            is_replayed = call.is_answered and not call.is_decided
+            (tool_events.is_answered if is_replayed else tool_events.runs)(name)
         return call
 
     def of_recall(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
@@ -286,7 +309,8 @@ class Journal:
         with self._lock:
             key = f"{digest}:{self._count(scope.task, digest)}"
             earlier = self._take(scope.task, key)
-            found = _read(earlier, expected)
+            is_decided = _is_decided(earlier)
+            found = [asks.result_of(earlier)] if earlier and is_decided else _read(earlier, expected)
             has_effect = kind == "tool" and not is_read
             if found is None and not has_effect:
                 earlier = None
@@ -294,16 +318,15 @@ class Journal:
             number = earlier.number if earlier else self._newest
             if has_effect:
                 self._used_tools[name] = number
-            self._replaying[scope.task] = found is not None
-            if found is not None:
+            self._replaying[scope.task] = found is not None and not is_decided
+            if self._replaying[scope.task]:
                 self._replayed.append(number)
-        if found is None:
+        if found is None or is_decided:
             self.tell()
         once = earlier.once if earlier else None
         entry = JournalEntry(number, scope.task, scope.part, kind, key, name, within, once=once)
         agent = self._agent(scope.task, within)
-        has_begun = earlier is not None
-        return Call(self, entry, found, expected, has_begun=has_begun, has_effect=has_effect, agent=agent)
+        return Call(self, entry, found, expected, earlier, has_effect=has_effect, agent=agent, is_decided=is_decided)
 
     def _agent(self, task: str, within: str | None, role: str = "") -> str:
         """Note who works there, where that is said; return who does."""
@@ -328,18 +351,48 @@ class Journal:
             self._failed.setdefault(entry.task_id, {}).setdefault(digest, []).append(int(count))
 
     def check_once(self, call: Call) -> None:
-        """Refuse a call of a tool that may run once while the outcome of an earlier one is not known."""
+        """Ask about a call of a tool that may run once while the outcome of an earlier one is not known."""
         entry = call.entry
         scope = Scope(entry.task_id, entry.part)
         with self._taken:
             known = self._earlier.get(entry.task_id, {})
-            if call.has_begun:
-                raise Unknown(entry.name, call.once, "it had begun and has no recorded end")
+            if call.earlier:
+                raise call.asks(asks.UNKNOWN, "it had begun and has no recorded end")
             # Of calls that run side by side, the others may come by a moment later.
             if not self._taken.wait_for(lambda: not _has(known, entry), CAME_BY):
-                raise Unknown(entry.name, call.once, "the crew has not asked for an earlier call of it again")
+                raise call.asks(asks.UNKNOWN, "the crew has not asked for an earlier call of it again")
             if (scope, entry.name) in self._cancelled:
-                raise Unknown(entry.name, call.once, "an earlier call of it was cancelled")
+                raise call.asks(asks.UNKNOWN, "an earlier call of it was cancelled")
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Enclose the work of a tool."""
+        with self._lock:
+            self._at_work += 1
+        try:
+            yield
+        finally:
+            with self._taken:
+                self._at_work -= 1
+                self._taken.notify_all()
+
+    def ask(self, question: PendingQuestion) -> Asked:
+        """Return what to raise; of several calls that ask at once, the first one does."""
+        with self._lock:
+            self._asked = self._asked or Asked(question)
+        return self._asked
+
+    def question(self) -> PendingQuestion | None:
+        if self._asked is None:
+            return None
+        with self._taken:
+            self._taken.wait_for(lambda: not self._at_work)
+        return self._asked.question
+
+    def _stop_if_asked(self) -> None:
+        """Let nothing new begin once a person is asked, but what a tool that may run only once needs for its work."""
+        if self._asked and not _place().in_once:
+            raise self._asked
 
     def note_failed(self, error: BaseException, entry: JournalEntry | None = None) -> None:
         self._failed_calls.append((error, entry))
@@ -371,7 +424,7 @@ class Journal:
         known = self._earlier.get(task, {})
         entry = known.pop(key, None)
         self._taken.notify_all()
-        if entry and entry.answer is not None:
+        if entry and (entry.answer is not None or _is_decided(entry)):
             for inner in [each.key for each in known.values() if each.within == key]:
                 self._drop(known, inner)
         return entry
@@ -428,9 +481,12 @@ class Call:
     entry: JournalEntry
     found: list[Any] | None  # the answer of the last attempt
     expected: type[BaseModel] | None
-    has_begun: bool  # in the last attempt
+    earlier: JournalEntry | None  # of the last attempt
     has_effect: bool  # else it is asked again where it has failed or not ended
     agent: str = ""
+    is_decided: bool = False  # by a person: it does not run, and its answer is new
+    ask: AskKind | None = None  # what a person must be asked before it runs
+    tool: Any = None
     asked: Any = None  # what people see of it
     inner: Place = OUTSIDE
     text_of: Callable[[Any], str] | None = None  # of a tool: what its agent reads of an object
@@ -445,6 +501,10 @@ class Call:
     def answer(self) -> Any:
         """Return what the last attempt was answered, or raise what was raised."""
         assert self.found
+        if self.is_decided:
+            told = {"arguments": answers.told(self._arguments()), "is_kept": False}
+            self.journal.write(self._step(**told))
+            self.end(self.found[0])
         if isinstance(self.found[0], answers.Raised):
             self.journal.note_failed(self.found[0], self.entry)
             raise self.found[0]
@@ -453,13 +513,57 @@ class Call:
     def begin(self) -> None:
         """Tell the beginning; that of a tool's call is stored before it goes on, unless the last attempt has."""
         self.began = time.monotonic()
-        if self.once:
+        is_allowed = asks.is_allowed(self.earlier)
+        if self.once and not is_allowed:
+            if self.ask == asks.QUESTION:
+                raise self.asks(self.ask, self._arguments()["question"])
             self.journal.check_once(self)
-        is_new = self.has_effect and not self.has_begun
-        kept = self.journal.write(self._step(arguments=answers.told(self.asked), is_kept=is_new, is_awaited=is_new))
+            if self.ask:
+                raise self.asks(self.ask)
+        is_new = self.has_effect and (is_allowed or not self.earlier)
+        changed = asks.arguments_of(self.earlier)
+        kept = self.journal.write(
+            self._step(
+                arguments=answers.told(self.asked if changed is None else changed),
+                decision={"arguments": changed} if is_allowed and changed is not None else None,
+                is_kept=is_new,
+                is_awaited=is_new,
+                is_approved=is_allowed,
+            )
+        )
         self.is_recorded = kept or not is_new
         if self.once and not self.is_recorded:
             raise NotRun(self.entry.name, self.once, "the journal of this execution is full")
+
+    def given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments that the tool gets: those that a person has put in their place, if any."""
+        changed = asks.arguments_of(self.earlier) if asks.is_allowed(self.earlier) else None
+        if changed is None:
+            return args, kwargs
+        try:
+            return (), internals.validated(self.tool, changed)
+        except ValueError as problem:
+            raise NotRun(self.entry.name, self.once, f"it does not take the changed arguments: {problem}") from None
+
+    def asks(self, kind: AskKind, text: str = "") -> Asked:
+        """Return what to raise, so that the crew stops until a person has decided."""
+        arguments = None if kind == asks.QUESTION else self._arguments()
+        state = {"tool": self.entry.name}
+        return self.journal.ask(PendingQuestion(kind, self.entry, self.agent, arguments, text, self.once, state))
+
+    def _arguments(self) -> dict[str, Any]:
+        """Return the arguments by their names, as JSON."""
+        changed = asks.arguments_of(self.earlier)
+        if changed is not None:
+            return changed
+        asked = self.asked
+        if not isinstance(asked, dict):
+            asked = dict(zip(self.tool.args_schema.model_fields, asked, strict=False))
+        try:
+            arguments: dict[str, Any] = json.loads(answers.as_text(asked))
+        except ValueError:
+            return {"arguments": self.once}
+        return arguments
 
     @contextmanager
     def inside(self) -> Iterator[None]:
@@ -468,12 +572,13 @@ class Call:
             self.begin()
         before = PLACE.set(self.inner)
         try:
-            yield
+            with self.journal.working() if self.entry.kind == "tool" else nullcontext():
+                yield
         except Exception as error:
             self._failed(error)
             self.journal.note_failed(error, self.entry)
             if self.once:
-                raise Unknown(self.entry.name, self.once, f"it raised {type(error).__name__}: {error}") from error
+                raise self.asks(asks.UNKNOWN, f"it raised {type(error).__name__}: {error}") from error
             raise
         except BaseException as error:
             self.journal.note_failed(error)
@@ -513,6 +618,11 @@ class Call:
 
     def _step(self, **told: Any) -> Step:
         return Step(**{**vars(self.entry), "agent": self.agent, **told})
+
+
+def _is_decided(entry: JournalEntry | None) -> bool:
+    """Whether a person has decided that the call does not run."""
+    return asks.outcome_of(entry) is not None and not asks.is_allowed(entry)
 
 
 def _has(known: dict[str, JournalEntry], entry: JournalEntry) -> bool:

@@ -105,12 +105,25 @@ def around(path: Path) -> Project | None:
 
 def tool_rules(target: str) -> list[ToolRule]:
     """Read `[tool.airflow-crew-service.tools]` of the nearest pyproject.toml."""
+    return tool_rules_of(_declared(target).get("tools", {}))
+
+
+def has_ask_person(target: str) -> bool:
+    """Whether `[tool.airflow-crew-service]` there gives each agent the tool by which it asks a person."""
+    given = _declared(target).get("ask_person", False)
+    if not isinstance(given, bool):
+        raise UnsupportedCrew("[tool.airflow-crew-service] ask_person must be true or false.")
+    return given
+
+
+def _declared(target: str) -> dict[str, Any]:
     place = Path(target.rpartition(":")[0])
     path = Path(target) if Path(target).exists() else place if place.suffix == ".py" else Path()
     folders = (path.resolve(), *path.resolve().parents)
     nearest = next((folder for folder in folders if (folder / "pyproject.toml").is_file()), None)
-    declared = _settings(nearest / "pyproject.toml").get("tool", {}).get("airflow-crew-service", {}) if nearest else {}
-    return tool_rules_of(declared.get("tools", {}))
+    settings = _settings(nearest / "pyproject.toml") if nearest else {}
+    declared: dict[str, Any] = settings.get("tool", {}).get("airflow-crew-service", {})
+    return declared
 
 
 def _settings(file: Path) -> dict[str, Any]:

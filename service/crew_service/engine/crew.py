@@ -1,8 +1,8 @@
 """What the engine requires of a crew: a description, and running one segment of an execution.
 
-A segment ends when the crew is finished (`Completed`), when it asks a person (`PendingReview`) or with an exception:
-`Cancelled` once the job's cancellation is set, anything else fails the execution as `Type: message`
-(`CrewFailed` as its message alone).
+A segment ends when the crew is finished (`Completed`), when it asks a person about a task's answer (`PendingReview`) or
+in the middle of a task (`PendingQuestion`), or with an exception: `Cancelled` once the job's cancellation is set,
+anything else fails the execution as `Type: message` (`CrewFailed` as its message alone).
 Everything passed here is plain JSON, because it is stored and read by another process.
 """
 
@@ -149,6 +149,7 @@ class JournalEntry:
     within: str | None = None  # the key of the tool that made this call
     answer: str | None = None  # JSON
     once: bool | None = None  # whether it is of a tool that may run only once
+    decision: dict[str, Any] | None = None  # a person's, on this call; without an `outcome`, one that was carried out
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,7 @@ class Step(JournalEntry):
     result: str | None = None  # the same, reported at the end
     is_kept: bool = True  # by the journal
     is_awaited: bool = False  # whether the crew waits until it is stored
+    is_approved: bool = False  # by a decision in the journal, which its start carries out
 
 
 LONGEST_TOLD = 16 * 1024  # characters: more than people see, because secrets are masked before it is cut
@@ -255,6 +257,25 @@ class PendingReview:
     details: dict[str, Any] = field(default_factory=dict)  # for a Flow: further fields of a flow webhook
 
 
+AskKind = Literal["tool", "question", "unknown_outcome"]
+
+
+@dataclass(frozen=True)
+class PendingQuestion:
+    """A call in the middle of a task that needs a person: the task goes on with the decision in the call's entry."""
+
+    kind: AskKind
+    entry: JournalEntry
+    agent: str = ""
+    arguments: dict[str, Any] | None = None  # of the call; None for a question of an agent
+    text: str = ""  # an agent's question, or why an outcome is unknown
+    shown: str = ""  # the call's arguments in an error
+    state: dict[str, Any] = field(default_factory=dict)  # the crew's data to check changed arguments
+
+
+Outcome = Completed | PendingReview | PendingQuestion
+
+
 class Crew(Protocol):
     """One crew or Flow, used by many threads at once; it stores no execution state."""
 
@@ -282,15 +303,22 @@ class Crew(Protocol):
         """Whether it has a tool that may run once."""
         ...
 
+    @property
+    def asks(self) -> str | None:
+        """What makes it ask people in the middle of a task, as the beginning of a sentence; None if nothing does."""
+        ...
+
     def has_tool(self, rule: ToolRule) -> bool:
         """Whether it may have a tool that matches the rule."""
         ...
 
-    def run(self, job: Job, report: Report) -> Completed | PendingReview: ...
+    def run(self, job: Job, report: Report) -> Outcome: ...
 
     def edit_problem(self, task_id: str, state: dict[str, Any], text: str, stopping: Cancellation) -> str | None:
         """Return why a text cannot be the output of a waiting task, as the end of a sentence; None if it can.
 
-        :param state: the crew's data from `PendingReview`
+        The same of a JSON object that changes the arguments of a waiting call.
+
+        :param state: the crew's data from `PendingReview` or `PendingQuestion`
         """
         ...

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from crew_service.engine import asks
 from crew_service.engine.approval import outcome_meant
 from crew_service.engine.drafts import EditedOutput, edit_problem, hashes_of, json_object_in
 from crew_service.storage.states import State
@@ -33,7 +36,7 @@ class AlreadyOver(Refused):
 
 
 class BadAnswer(Refused):
-    """The answer does not fit a Flow's question; the text says what would."""
+    """The answer does not fit the question; the text says what would."""
 
 
 class AnotherDraft(BadAnswer):
@@ -59,9 +62,9 @@ class Decision:
     feedback: str
     webhooks: dict[str, Any] | None = None  # None: unchanged
     round: int | None = None  # the number of the answer that was shown, from 1; None: the latest
-    outcome: str | None = None  # the chosen one of a Flow's outcomes
+    outcome: str | None = None  # the chosen one of the question's outcomes
     question_id: str | None = None  # the question that it answers
-    edit: EditedOutput | None = None  # for a crew's task
+    edit: EditedOutput | None = None  # for a crew's task, or of a call's arguments
     draft_sha256: str | None = None  # hash of the answered draft; None: any waiting draft
 
 
@@ -69,6 +72,8 @@ def settled(gate: dict[str, Any], decision: Decision) -> Decision:
     """Return the decision with its outcome; a crew's task has none, so the flag decides."""
     if decision.draft_sha256 is not None and decision.draft_sha256 not in _hashes(gate):
         raise AnotherDraft("output_sha256 belongs to a different draft from the waiting one; nothing was changed.")
+    if "ask" in gate:
+        return _in_the_middle(gate, decision)
     outcomes = gate.get("outcomes")
     if outcomes is None:
         if decision.is_approve is None:
@@ -76,12 +81,13 @@ def settled(gate: dict[str, Any], decision: Decision) -> Decision:
         if decision.edit:
             _check(decision.edit, gate, is_approve=decision.is_approve)
         return replace(decision, outcome=None)
+    decision = replace(decision, edit=None)
     if not outcomes:
         return _text_alone(decision)
     return replace(decision, is_approve=True, outcome=_chosen(outcomes, decision))
 
 
-def _hashes(gate: dict[str, Any]) -> set[str | None]:
+def _hashes(gate: Mapping[str, Any]) -> set[str | None]:
     """Return the hashes by which an answer may name the draft."""
     # Stored with the gate, because hashing a large draft takes seconds; gates of earlier releases have none, or one.
     named = gate if "object_sha256" in gate else hashes_of(gate["output"])
@@ -98,6 +104,38 @@ def _check(edit: EditedOutput, gate: dict[str, Any], *, is_approve: bool) -> Non
     # A draft with text around its object counts as text, but still has a model.
     if "output_json" in gate["state"].get("task", {}) and json_object_in(edit.text) is None:
         raise BadAnswer("edited_output must be a JSON object: the task has an output model. Nothing was changed.")
+
+
+def _in_the_middle(gate: Mapping[str, Any], decision: Decision) -> Decision:
+    """Return the decision on a call with its outcome, its flag, and changed arguments without masks."""
+    kind, outcomes = gate["ask"]["kind"], gate["outcomes"]
+    offered = ", ".join(outcomes)
+    outcome = decision.outcome
+    if outcome is None:
+        meant = [each for each in outcomes if (each in asks.APPROVING) is decision.is_approve]
+        if len(meant) != 1:
+            raise BadAnswer(f"is_approve does not determine which outcome is meant; send outcome, one of: {offered}.")
+        outcome = meant[0]
+    elif outcome not in outcomes:
+        raise BadAnswer(f"There is no outcome {outcome[:80]!r}; choose one of: {offered}.")
+    approves = outcome in asks.APPROVING
+    if decision.is_approve not in (None, approves):
+        raise BadAnswer(f"is_approve contradicts the outcome {outcome}. Nothing was changed.")
+    if kind == asks.QUESTION and not decision.feedback.strip():
+        raise BadAnswer("The answer is empty; this question asks for text.")
+    edit = _changed(gate, decision.edit, outcome) if decision.edit else None
+    return replace(decision, is_approve=approves, outcome=outcome, edit=edit)
+
+
+def _changed(gate: Mapping[str, Any], edit: EditedOutput, outcome: str) -> EditedOutput:
+    if outcome != asks.APPROVE:
+        raise BadAnswer("edited_output changes the arguments of a call, so it needs the outcome approve.")
+    if edit.output_sha256 not in _hashes(gate):
+        raise AnotherDraft("edited_output was made for a different question from the waiting one; nothing was changed.")
+    try:
+        return replace(edit, text=json.dumps(asks.changed_arguments(edit.text, gate)))
+    except asks.BadArguments as problem:
+        raise BadAnswer(f"edited_output is not accepted because {problem}. Nothing was changed.") from None
 
 
 def _text_alone(decision: Decision) -> Decision:
@@ -129,13 +167,19 @@ def _chosen(outcomes: list[str], decision: Decision) -> str | None:
 def kept(gate: dict[str, Any], said: Decision, settled: Decision) -> dict[str, Any]:
     """Return what a round keeps of a decision; for a Flow, the flag is what was sent, not what it means."""
     return {
-        "is_approve": said.is_approve,
+        "is_approve": settled.is_approve if "ask" in gate else said.is_approve,
         "outcome": settled.outcome,
         "human_feedback": said.feedback,
-        "edited": said.edit is not None,
+        "edited": settled.edit is not None,
         # Gates of release 0.1 have no hash.
         "output_sha256": gate.get("output_sha256") or hashes_of(gate["output"])["output_sha256"],
     }
+
+
+def of_call(decision: Decision) -> dict[str, Any]:
+    """Return what the journal keeps of a decision on a call."""
+    changed = {"arguments": json.loads(decision.edit.text)} if decision.edit else {}
+    return {"outcome": decision.outcome, "text": decision.feedback, **changed}
 
 
 def decided(gate: dict[str, Any], decision: Decision) -> dict[str, Any]:

@@ -81,6 +81,7 @@ class Draft:
     question: str  # for a Flow
     outcomes: list[str] | None  # for a Flow: the choices; empty for text
     question_id: str  # for a Flow
+    is_ask: bool  # in the middle of a task
     sha256: str  # hash of the whole text
     origin: Origin | None
 
@@ -355,6 +356,7 @@ def draft_of(
         str(gate.get("question") or ""),
         gate.get("outcomes"),
         gate.get("question_id") or "",
+        "ask" in gate,
         gate.get("output_sha256") or "",
         origin(meta),
     )
@@ -392,6 +394,7 @@ def _round(row: Row[Any], most: int) -> Record:
         "outcome": row.outcome,
         "human_feedback": texts["human_feedback"][0],
         "edited": row.edited,
+        "ask": row.ask,
         "by": row.by,
         **({"cut": True} if is_cut else {}),
     }
@@ -399,7 +402,7 @@ def _round(row: Row[Any], most: int) -> Record:
 
 def _asked_before(gate: Record, cut: str | None, row: Row[Any], number: int) -> Record:
     """Questions from an earlier release are stored only in the execution."""
-    names = ("question", "outcomes", "output_sha256")
+    names = ("question", "outcomes", "output_sha256", "ask")
     undecided = dict.fromkeys(("decided_at", "is_approve", "outcome", "human_feedback", "edited", "by"))
     asked = {"number": number, "task_id": str(gate.get("task_id", row.current_task)), "asked_at": _iso(row.updated_at)}
     record = {**asked, **{name: gate.get(name) for name in names}, "draft": gate.get("output"), **undecided}

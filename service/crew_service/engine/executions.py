@@ -11,7 +11,7 @@ from uuid import uuid4
 from sqlalchemy.engine import Connection, Row
 
 from crew_service import tracing
-from crew_service.engine import continuing, events, usage
+from crew_service.engine import asks, continuing, events, usage
 from crew_service.engine.crew import TaskOutput
 from crew_service.engine.decisions import AlreadyOver as AlreadyOver
 from crew_service.engine.decisions import BadAnswer as BadAnswer
@@ -20,13 +20,14 @@ from crew_service.engine.decisions import NotWaiting as NotWaiting
 from crew_service.engine.decisions import Refused as Refused
 from crew_service.engine.decisions import UnknownExecution as UnknownExecution
 from crew_service.engine.decisions import UnknownTask as UnknownTask
-from crew_service.engine.decisions import decided, kept, settled
+from crew_service.engine.decisions import decided, kept, of_call, settled
 from crew_service.engine.idempotency import IdempotencyKey
 from crew_service.engine.origin import origin
 from crew_service.engine.principals import Principal
 from crew_service.engine.printed import MOST
-from crew_service.storage import integrity, printed, queries, questions, states, views, webhooks
+from crew_service.storage import integrity, journal, printed, queries, questions, states, views, webhooks
 from crew_service.storage.database import Database
+from crew_service.storage.json_values import tidy
 from crew_service.storage.states import State
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class Start:
     continue_from: str | None = None  # any id of an execution that failed, or of one that continues it
 
 
-Respond = Callable[[str], dict[str, Any]]
+Respond = Callable[[str, Decision], dict[str, Any]]
 
 
 class Executions:
@@ -182,7 +183,7 @@ class Executions:
         *,
         answered_by: str | None = None,
     ) -> dict[str, Any]:
-        """Apply the decision; `answer` creates the response from the id to poll from now on."""
+        """Apply the decision; `answer` creates the response from the id to poll from now on, and what was meant."""
         self._mend(decision.execution_id)
         now = self._database.now()
         with self._database.writing() as connection:
@@ -194,30 +195,40 @@ class Executions:
             by = answered_by or caller.key
             questions.close(connection, row.gate, by=by, now=now)
             questions.close_round(connection, row, {**kept(row.gate, said, decision), "by": by}, now=now)
-            kickoff_id = row.kickoff_id if row.gate["key"] == row.gate["task_id"] else str(uuid4())
-            queries.move(
-                connection,
-                row.id,
-                states.RESUME,
-                now=now,
-                kickoff_id=kickoff_id,
-                due_at=now + self._queue_delay,
-                webhooks=row.webhooks if decision.webhooks is None else decision.webhooks or None,
-                gate=decided(row.gate, decision),
-                trace=tracing.resumed(row.trace),
-                current_task=None,
-                current_agent=None,
-            )
+            is_same = "ask" in row.gate or row.gate["key"] == row.gate["task_id"]
+            kickoff_id = row.kickoff_id if is_same else str(uuid4())
+            if decision.outcome == asks.FAIL and "ask" in row.gate:
+                self._give_up(connection, row, now)
+            else:
+                queries.move(
+                    connection,
+                    row.id,
+                    states.RESUME,
+                    now=now,
+                    kickoff_id=kickoff_id,
+                    due_at=now + self._queue_delay,
+                    webhooks=row.webhooks if decision.webhooks is None else decision.webhooks or None,
+                    gate=_after(connection, row, decision),
+                    trace=tracing.resumed(row.trace),
+                    current_task=None,
+                    current_agent=None,
+                )
             webhooks.withdraw_question(connection, row.id)
-            answered = answer(kickoff_id)
+            answered = answer(kickoff_id, decision)
             if once:
                 once.keep(connection, answered, execution_id=row.id, now=now)
-        if row.webhooks:
+        if row.webhooks or "ask" in row.gate:
             self._database.erased.set()
         verdict = decision.outcome or ("approved" if decision.is_approve else "sent back")
         log.info("%s by %s", verdict, caller.key, extra={"execution_id": row.id})
         self._wake()
         return answered
+
+    def _give_up(self, connection: Connection, row: Row[Any], now: float) -> None:
+        """End it as the unknown outcome of a call would have ended it with nobody to ask."""
+        error, failure = row.gate["failure"], continuing.failure_of(None, row.gate["before"])
+        queries.move(connection, row.id, states.GIVE_UP, now=now, error=error, failure=failure, **queries.ended(now))
+        self._tell_of_end(connection, row, error, now)
 
     def said(self, once: IdempotencyKey) -> dict[str, Any] | None:
         """Return the earlier response to this request."""
@@ -249,7 +260,7 @@ class Executions:
             if not stopped:
                 raise AlreadyOver(State(row.state))
             webhooks.withdraw_question(connection, row.id)
-            self._tell_of_stop(connection, row, now)
+            self._tell_of_end(connection, row, STOPPED, now)
         if row.webhooks or row.steps:
             self._database.erased.set()
         log.info("stopped by %s", caller.key, extra={"execution_id": row.id})
@@ -293,10 +304,10 @@ class Executions:
             integrity.end_unreadable(connection, execution_id, now=self._database.now())
         log.error("the stored execution cannot be read, so it was ended", extra={"execution_id": execution_id})
 
-    def _tell_of_stop(self, connection: Connection, row: Row[Any], now: float) -> None:
+    def _tell_of_end(self, connection: Connection, row: Row[Any], error: str, now: float) -> None:
         hook = (row.webhooks or {}).get("events")
         if hook and (not hook.get("events") or "crew_kickoff_failed" in hook["events"]):
-            body = events.body(row.id, [events.failed(STOPPED, now=now)])
+            body = events.body(row.id, [events.failed(error, now=now)])
             webhooks.post(connection, row.id, "events", hook, body, now=now)
 
     def check_edit(self, caller: Principal, decision: Decision) -> None:
@@ -331,3 +342,11 @@ class Executions:
         if decision.question_id not in (None, row.gate.get("question_id")):
             raise NotWaiting("the Flow now asks a different question")
         return row
+
+
+def _after(connection: Connection, row: Row[Any], decision: Decision) -> Any:
+    """Return what the next segment goes on from; a decision on a call belongs to its entry in the journal."""
+    if "ask" not in row.gate:
+        return decided(row.gate, decision)
+    journal.decide(connection, row.id, row.gate["entry"], tidy(of_call(decision)))
+    return row.gate["before"]

@@ -64,7 +64,7 @@ class FlowAnswers:
             raise self._too_late(question.id)
         decision = Decision(row.id, gate["key"], None, answer.feedback, outcome=answer.outcome, question_id=question.id)
 
-        def accepted(kickoff_id: str) -> dict[str, Any]:
+        def accepted(kickoff_id: str, decision: Decision) -> dict[str, Any]:
             receipt = {"flow_id": row.id, "method_name": gate["task_id"], "responded_by": by, "responded_at": _iso(now)}
             return {"status": "accepted", "request": {"id": question.id, "status": "responded", **receipt}}
 

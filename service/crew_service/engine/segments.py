@@ -18,16 +18,17 @@ from uuid import uuid4
 from sqlalchemy.engine import Connection, Row
 
 from crew_service import tracing
-from crew_service.engine import events, machine, retrying, steps, usage
+from crew_service.engine import asks, events, machine, retrying, steps, usage
 from crew_service.engine.continuing import OVER_TOKENS, failure_of
 from crew_service.engine.crew import (
     Cancelled,
-    Completed,
     Crew,
     CrewFailed,
     CrewKilled,
     Job,
     JournalEntry,
+    Outcome,
+    PendingQuestion,
     PendingReview,
     Progress,
     ReviewDecision,
@@ -42,7 +43,7 @@ from crew_service.engine.crew import (
 from crew_service.engine.drafts import hashes_of
 from crew_service.engine.limits import Limits
 from crew_service.engine.printed_writer import PrintedWriter
-from crew_service.storage import journal, queries, questions, states, webhooks
+from crew_service.storage import journal, queries, questions, schema, states, webhooks
 from crew_service.storage import steps as stored_steps
 from crew_service.storage.database import Database
 from crew_service.storage.json_values import tidy
@@ -132,7 +133,7 @@ class Segment:
             else:
                 self._end(outcome)
 
-    def _outcome(self, crew: Crew) -> Completed | PendingReview:
+    def _outcome(self, crew: Crew) -> Outcome:
         """Run the crew; what it printed is stored before its outcome is."""
         try:
             self.enforce_limits()  # those that it continues may have used more than it may
@@ -259,9 +260,12 @@ class Segment:
         failure = tidy(failure_of(failed, self._row.gate))
         self._move(states.FAIL, error=self.job.printed.masked(tidy(error)), failure=failure)
 
-    def _end(self, outcome: Completed | PendingReview) -> None:
+    def _end(self, outcome: Outcome) -> None:
         if isinstance(outcome, PendingReview):
             self._wait(outcome)
+            return
+        if isinstance(outcome, PendingQuestion):
+            self._ask(outcome)
             return
         output, output_json = tidy([outcome.output, outcome.output_json])
         # What the crew counts itself lacks the segments that a crash has ended.
@@ -295,14 +299,29 @@ class Segment:
         body: dict[str, Any] = {"execution_id": self.execution_id, "task_id": key, "task_output": question.output}
         if is_flow:
             body |= {"question": question.question, "outcomes": question.outcomes}
-        self._move(
-            states.WAIT,
-            ("human_input", tidy(body)),
-            gate=gate,
-            asked=[*self._row.asked, key],
-            current_task=question.task_id,
-            current_agent=question.agent,
+        self._pause(gate, tidy(body), current_task=question.task_id, current_agent=question.agent)
+
+    def _ask(self, question: PendingQuestion) -> None:
+        """Wait for a person's decision on a call, where it can be given and every service would keep it."""
+        if self._fresh_ids or not self._database.keeps_out_earlier(schema.WITH_ASKS):
+            self.fail(asks.failure_of(question))
+            return
+        gate = asks.gate_of(question, len(self._row.asked) + 1, self.job.printed, self._row.gate)
+        gate |= hashes_of(gate["output"])
+        body = {"execution_id": self.execution_id, "task_id": gate["key"], "task_output": gate["output"]}
+        body |= {name: gate[name] for name in ("question", "outcomes", "ask")}
+        self._steps = max(self._steps, question.entry.number)
+        self._pause(
+            gate,
+            body,
+            store=lambda connection, now: journal.ask(connection, self.execution_id, _kept(question.entry), now=now),
+            steps=self._steps,
+            kills=0,
         )
+
+    def _pause(self, gate: dict[str, Any], body: dict[str, Any], **values: Any) -> None:
+        asked = [*self._row.asked, gate["key"]]
+        self._move(states.WAIT, ("human_input", body), gate=gate, asked=asked, **values)
 
     def _move(self, step: states.Move, news: News | None = None, **values: Any) -> None:
         with self._writing:
@@ -444,8 +463,14 @@ class OpenTasks:
 def _record(connection: Connection, execution_id: str, step: Step, *, now: float) -> None:
     """A call of a model comes once, with its answer; one of a tool when it begins, and again when it ends."""
     write = journal.end if step.kind == "tool" and step.answer is not None else journal.add
-    entry = {each.name: getattr(step, each.name) for each in fields(JournalEntry)}
-    write(connection, execution_id, {**entry, **tidy({"task_id": step.task_id, "name": step.name})}, now=now)
+    if step.is_approved and step.answer is None:
+        write = journal.carry_out
+    write(connection, execution_id, _kept(step), now=now)
+
+
+def _kept(entry: JournalEntry) -> dict[str, Any]:
+    kept = {each.name: getattr(entry, each.name) for each in fields(JournalEntry)}
+    return {**kept, **tidy({"task_id": entry.task_id, "name": entry.name, "decision": entry.decision})}
 
 
 def _used_before(row: Row[Any]) -> usage.Usage:

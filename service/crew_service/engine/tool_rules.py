@@ -1,7 +1,8 @@
-"""Tool rules: whether a call may be repeated if its outcome is unknown.
+"""Tool rules: whether a call may be repeated if its outcome is unknown, and whether a person must approve it.
 
 `repeat` is the default rule. A tool with `once` is never called again automatically after a call whose outcome is
-unknown: the execution fails instead.
+unknown: a person is asked, or where none can be, the execution fails. `approve` is `once` for a tool of which a person
+approves each call before it runs.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-REPEAT, ONCE = "repeat", "once"
-KNOWN = (REPEAT, ONCE)
+REPEAT, ONCE, APPROVE = "repeat", "once", "approve"
+KNOWN = (REPEAT, ONCE, APPROVE)
+RUN_ONCE = (ONCE, APPROVE)  # whose tools may run only once
+NEEDS_JOURNAL = "needs the journal, which --no-journal disables."
 LONGEST_SHOWN = 500  # characters of arguments in an error
 
 
@@ -30,7 +33,7 @@ class ToolRule:
         if not self.pattern:
             raise BadRule("it names no tool")
         if self.rule not in KNOWN:
-            raise BadRule(f"{self.rule!r} is not a known rule; this release supports {' and '.join(KNOWN)}")
+            raise BadRule(f"{self.rule!r} is not a known rule; this release supports {', '.join(KNOWN)}")
 
     def __str__(self) -> str:
         return f"{self.pattern}={self.rule}"
@@ -75,14 +78,19 @@ def problem(rules: Collection[ToolRule], tools: Collection[Collection[str]] | No
     :param tools: the names of each of its tools, the model's name last; None if not all are known yet
     :param is_kept: whether there is a journal
     """
-    once = next((rule for rule in rules if rule.rule == ONCE), None)
+    once = next((rule for rule in rules if rule.rule in RUN_ONCE), None)
     if once and not is_kept:
-        return f"its rule {once} needs the journal, which --no-journal disables."
+        return f"its rule {once} {NEEDS_JOURNAL}"
     if tools is None:
         return None
     lost = next((rule for rule in rules if not (rule.is_common or any(map(rule.matches, tools)))), None)
     known = ", ".join(list(names)[-1] for names in tools) or "it has none"
     return f"its rule {lost} matches none of its tools ({known})." if lost else None
+
+
+def asking(rules: Iterable[ToolRule]) -> str | None:
+    """Return the rule by which people are asked, as the beginning of a sentence."""
+    return next((f"its rule {rule}" for rule in rules if rule.rule == APPROVE), None)
 
 
 def not_run(name: str, arguments: str, reason: str) -> str:

@@ -202,8 +202,8 @@ class Api:
         except Repeated as repeated:
             return JSONResponse(repeated.answer)
 
-        def answer(kickoff_id: str) -> dict[str, Any]:
-            return self._dialect.resumed(decision, kickoff_id)
+        def answer(kickoff_id: str, settled: Decision = decision) -> dict[str, Any]:
+            return self._dialect.resumed(settled, kickoff_id)
 
         if decision.edit:
             owner = self._service.owner(_caller(request))

@@ -23,14 +23,14 @@ COOKIE = "crew_session"
 FORM_LIMIT = 256 * 1024  # bytes of a form
 TYPED = ("execution_id", "mark", "feedback")  # of a decision, kept across a login
 NOTICES = {
-    "answered": "Answered; the Flow continues.",
+    "answered": "Answered; the crew continues.",
     "approved": "Approved; the crew continues.",
     "revised": "Sent back; the task runs again with the feedback.",
     "stopped": "The execution is stopped.",
     "resent": "The webhook will be sent again.",
 }
 PROBLEMS = {
-    "unfit": "The Flow does not accept this answer. Nothing was changed.",
+    "unfit": "The question does not accept this answer. Nothing was changed.",
     "empty": "A revision needs feedback. Nothing was changed.",
     "late": "This draft no longer waits for a decision. Nothing was changed.",
     "over": "The execution has already ended. Nothing was changed.",
@@ -213,5 +213,5 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
-def _nothing(kickoff_id: str) -> dict[str, Any]:
+def _nothing(kickoff_id: str, decision: Decision) -> dict[str, Any]:
     return {}

@@ -93,17 +93,25 @@ class Database:
                 yield connection
         self.availability.works()
 
-    def keep_out_earlier_releases(self) -> None:
-        """Let no earlier release claim executions here; on SQLite none can."""
+    def keep_out_earlier_releases(self, oldest: str) -> None:
+        """Let no release whose last migration is before `oldest` claim executions here; on SQLite none can."""
         if self.is_sqlite:
             return
         with self.writing() as connection:
-            if schema.keep_out_earlier(connection, schema.WITH_RULES):
+            if schema.keep_out_earlier(connection, oldest):
                 return
             raise DatabaseUnusable(
-                "A service of an earlier release works on this database, and does not know that a tool may run only "
-                "once. Stop it first, or start without the rule `once`."
+                "A service of an earlier release works on this database, and does not know the tool rules of these "
+                "crews. Stop it first, or start without these rules."
             )
+
+    def keeps_out_earlier(self, oldest: str) -> bool:
+        """The same; False where such a release is at work, and nothing changes."""
+        try:
+            self.keep_out_earlier_releases(oldest)
+        except DatabaseUnusable:
+            return False
+        return True
 
     def now(self) -> float:
         """Return the moment by the database's clock, in seconds since 1970."""

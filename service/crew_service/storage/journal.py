@@ -19,12 +19,12 @@ ENTRIES = (
     .where(journal.c.execution_id == bindparam("id"))
     .order_by(journal.c.number)
 )
+THIS = (journal.c.execution_id == bindparam("id"), journal.c.number == bindparam("place"))
 ADD = insert(journal)
-END = (
-    update(journal)
-    .where(journal.c.execution_id == bindparam("id"), journal.c.number == bindparam("place"))
-    .values({name: bindparam(name) for name in ("ended_at", "answer")})
-)
+ONE = select(journal.c.decision).where(*THIS)
+END = update(journal).where(*THIS).values({name: bindparam(name) for name in ("ended_at", "answer")})
+DECIDE = update(journal).where(*THIS).values(decision=bindparam("decision", type_=journal.c.decision.type))
+BEGIN_ALLOWED = DECIDE.values(began_at=bindparam("began_at"))
 
 
 def add(connection: Connection, execution_id: str, entry: dict[str, Any], *, now: float) -> None:
@@ -39,6 +39,31 @@ def end(connection: Connection, execution_id: str, entry: dict[str, Any], *, now
     """Store the answer of a call whose beginning was stored."""
     values = {"id": execution_id, "place": entry["number"], "ended_at": now, "answer": _encoded(entry)}
     connection.execute(END, values)
+
+
+def ask(connection: Connection, execution_id: str, entry: dict[str, Any], *, now: float) -> None:
+    """Add a call that a person is asked about, unless it began earlier."""
+    if connection.execute(ONE, {"id": execution_id, "place": entry["number"]}).first() is None:
+        add(connection, execution_id, entry, now=now)
+
+
+def decide(connection: Connection, execution_id: str, number: int, decision: dict[str, Any]) -> None:
+    """Store what a person decided on a call; arguments that were changed earlier stay so."""
+    earlier = connection.execute(ONE, {"id": execution_id, "place": number}).one().decision or {}
+    values = {"id": execution_id, "place": number, "decision": {**earlier, **decision}}
+    connection.execute(DECIDE, values)
+
+
+def carry_out(connection: Connection, execution_id: str, entry: dict[str, Any], *, now: float) -> None:
+    """Begin a call that a person has allowed, which allows it no second time.
+
+    :raises LookupError: nobody has
+    """
+    found = connection.execute(ONE, {"id": execution_id, "place": entry["number"]}).one_or_none()
+    if found is None or "outcome" not in (found.decision or {}):
+        raise LookupError("nobody has allowed this call")
+    values = {"id": execution_id, "place": entry["number"], "began_at": now, "decision": entry["decision"]}
+    connection.execute(BEGIN_ALLOWED, values)
 
 
 def entries(connection: Connection, execution_id: str) -> list[dict[str, Any]]:

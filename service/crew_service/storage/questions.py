@@ -5,6 +5,7 @@ The questions of Flows have ids besides: each is announced once and answered onc
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from crew_service.storage import integrity
 from crew_service.storage.states import State
 from crew_service.storage.tables import executions, questions, rounds
 
+LONGEST_ARGUMENTS = 4_000  # characters of a call's arguments that a round keeps besides its text
 LONGEST_DRAFT = 256 * 1024  # characters of a draft, or of an answer, that a round keeps
 
 
@@ -44,7 +46,13 @@ def _asked(execution_id: str, number: int, gate: Mapping[str, Any]) -> dict[str,
         "draft": draft[:LONGEST_DRAFT],
         "draft_is_cut": len(draft) > LONGEST_DRAFT,
         "output_sha256": gate.get("output_sha256"),
+        "ask": _short(gate["ask"]) if "ask" in gate else None,
     }
+
+
+def _short(ask: Mapping[str, Any]) -> dict[str, Any]:
+    is_long = len(json.dumps(ask["arguments"])) > LONGEST_ARGUMENTS
+    return {**ask, "arguments": None, "cut": True} if is_long else {**ask}
 
 
 def ask(connection: Connection, question_id: str, execution_id: str, *, now: float) -> None:

@@ -16,6 +16,7 @@ BEFORE_MIGRATIONS = "0001"  # what release 0.1 made, which kept no account of it
 OLDEST = "0011"  # the last migration of the oldest release that may work beside this one
 WITH_RULES = "0012"  # the last migration of the oldest release that knows rules of tools
 WITH_CHAINS = "0014"  # the same of executions that continue others
+WITH_ASKS = "0015"  # the same of questions in the middle of a task
 SQLITE_VERSION = 2  # release 0.1 refuses any but its own, which is 1
 LOCK = 0x63726577  # of PostgreSQL, for the transaction that changes the schema
 

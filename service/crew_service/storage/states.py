@@ -31,4 +31,5 @@ WAIT = Move(frozenset({State.RUNNING}), State.WAITING)
 RESUME = Move(frozenset({State.WAITING}), State.QUEUED)
 COMPLETE = Move(frozenset({State.RUNNING}), State.COMPLETED)
 FAIL = Move(frozenset({State.RUNNING}), State.FAILED)
+GIVE_UP = Move(frozenset({State.WAITING}), State.FAILED)  # by a person's decision
 STOP = Move(frozenset({State.QUEUED, State.RUNNING, State.WAITING}), State.STOPPED)

@@ -64,9 +64,9 @@ executions = Table(
     Column("current_agent", JSON(none_as_null=True)),
     Column("last_task", JSON(none_as_null=True)),
     Column("last_step", JSON(none_as_null=True)),
-    Column(
-        "gate", JSON(none_as_null=True)
-    ),  # task_id, key, output, agent, state, rounds, is_approve; of a Flow also question, outcomes, outcome
+    # task_id, key, output, agent, state, rounds, is_approve; of a Flow also question, outcomes, outcome; of a question
+    # in the middle of a task also question, outcomes, ask, arguments, entry, failure, before
+    Column("gate", JSON(none_as_null=True)),
     Column("asked", JSON, nullable=False),  # every task_id that a person was ever asked with
     Column("tasks", JSON(none_as_null=True)),  # of a completed one, so that a poll is one read
     Column("output", JSON(none_as_null=True)),
@@ -131,6 +131,7 @@ journal = Table(
     Column("ended_at", Float),
     Column("answer", LargeBinary),  # JSON
     Column("once", Boolean),  # whether it is of a tool that may run only once
+    Column("decision", JSON(none_as_null=True)),  # of a person: outcome, until it is carried out, text and arguments
 )
 
 steps = Table(
@@ -170,6 +171,7 @@ rounds = Table(
     Column("outcome", JSON(none_as_null=True)),
     Column("human_feedback", JSON(none_as_null=True)),
     Column("edited", Boolean),
+    Column("ask", JSON(none_as_null=True)),  # of a question in the middle of a task; without long arguments
     Column("by", String),
 )
 

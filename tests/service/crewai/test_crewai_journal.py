@@ -235,6 +235,15 @@ def test_steps_are_told_once(service: Command, tmp_path: Path, receiver: Receive
     assert told["whole"][0] == ["take_note", "take_note", ""]
 
 
+def given_up(case: Case) -> str:
+    """Give up a call whose outcome is unknown, and return the error of its execution."""
+    asked = eventually(lambda: (found := case.client.status(case.id))["status"] == "pending" and found, "the question")
+    assert asked["ask"]["kind"] == "unknown_outcome"
+    answer = {"execution_id": case.id, "task_id": asked["task_id"], "outcome": "fail"}
+    assert case.client.post("/resume", answer).ok
+    return str(case.ended()["error"])
+
+
 def test_a_tool_that_was_interrupted_runs_again_unless_it_may_run_only_once(
     service: Command, strict: Command, server: OpenAI, tmp_path: Path
 ) -> None:
@@ -244,7 +253,7 @@ def test_a_tool_that_was_interrupted_runs_again_unless_it_may_run_only_once(
     for kind in ("native", "words", "beside"):
         case = Case(strict.client(TOKEN, kind), tmp_path, f"once-{kind}", dies_after=3.5)
         arguments = json.dumps({"text": f"1 of {case.name}"})
-        assert case.ended()["error"] == (
+        assert given_up(case) == (
             f"The tool take_note may run only once, but it is unknown whether it did its work with {arguments}: "
             "it had begun and has no recorded end. It was not run again; check what it did before you start the "
             "crew again."
@@ -258,7 +267,7 @@ def test_a_tool_that_was_interrupted_runs_again_unless_it_may_run_only_once(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_tool_that_may_run_once_and_fails_ends_the_execution(strict: Command, tmp_path: Path, kind: str) -> None:
     case = Case(strict.client(TOKEN, kind.lower()), tmp_path, kind, fails="1")
-    assert ": it raised ValueError: no answer. It was not run again" in case.ended()["error"]
+    assert ": it raised ValueError: no answer. It was not run again" in given_up(case)
     assert case.logged("tool") == [f"0 of {kind}", f"1 of {kind}"]
     last = case.client.get(f"/executions/{case.id}/steps").json()["steps"][-1]
     assert (last["name"], last["state"], last["result"]) == ("take_note", "unknown", '"ValueError: no answer"')
@@ -297,7 +306,7 @@ PROJECT = """
 """
 REFUSED = [
     (["--tool", "send_mail=once"], "", "its rule send_mail=once matches none of its tools (take_note, sign)."),
-    (["--tool", "take_note=approve"], "", "'approve' is not a known rule"),
+    (["--tool", "take_note=ask"], "", "'ask' is not a known rule"),
     (["--tool", "=once"], "", "it names no tool"),
     (["--tool", "take_note"], "", "expected NAME=RULE"),
     (["--no-journal", "--tool", "TakeNote=once"], "", "its rule TakeNote=once needs the journal"),
@@ -422,6 +431,7 @@ def test_a_tool_that_may_run_once_is_not_run_again_whatever_it_has_called_before
     from crewai.tools import tool
 
     from crew_service.crewai import journal
+    from crew_service.crewai.errors import Asked
 
     @tool("look")
     def look() -> str:
@@ -452,5 +462,9 @@ def test_a_tool_that_may_run_once_is_not_run_again_whatever_it_has_called_before
         begin(kept)
     again = journal.Journal(recorded(first.steps), 2, rules, Told())
     again.enter(journal.Scope("task"))
-    with pytest.raises(journal.Unknown, match="it had begun and has no recorded end"):
+    with pytest.raises(Asked) as asked:
         begin(again)
+    assert (asked.value.question.kind, asked.value.question.text) == (
+        "unknown_outcome",
+        "it had begun and has no recorded end",
+    )

@@ -12,7 +12,8 @@ import pytest
 from engine_stub import CREWS, EngineStub
 
 from crew_service.crewai import load
-from crew_service.engine.crew import Completed, CrewFailed, CrewKilled
+from crew_service.engine import asks
+from crew_service.engine.crew import Completed, CrewFailed, CrewKilled, PendingQuestion
 from crew_service.engine.tool_rules import ONCE, JournalOptions, ToolRule
 
 pytestmark = pytest.mark.slow
@@ -35,6 +36,8 @@ def run(crew: EngineStub) -> tuple[str, int]:
             continue
         if isinstance(outcome, Completed):
             return outcome.output, kills
+        if isinstance(outcome, PendingQuestion):  # in the live dialect nobody is asked
+            raise CrewFailed(asks.failure_of(outcome))
         goes_on = answers.pop(0)
 
 

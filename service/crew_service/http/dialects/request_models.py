@@ -202,11 +202,20 @@ class EditedOutputBody(Record):
     )
 
 
+EDITED_OUTPUT = Field(
+    None,
+    description="Beyond the specification: becomes the task's output, only with an approval of that draft; or, as a "
+    "JSON object, the arguments of the tool that waits for the outcome `approve`.",
+)
+OUTCOME = "In the middle of a task: one of the `outcomes` of the status. `is_approve` alone approves or denies."
+
+
 class ResumeBody(WebhookUrls):
     """A person's decision on the waiting task."""
 
     model_config = ConfigDict(
         json_schema_extra={
+            "anyOf": [{"required": ["human_feedback", "is_approve"]}, {"required": ["outcome"]}],
             "examples": [
                 {
                     "execution_id": ID,
@@ -214,16 +223,17 @@ class ResumeBody(WebhookUrls):
                     "human_feedback": "Shorter, and name the sources.",
                     "is_approve": False,
                 }
-            ]
+            ],
         }
     )
     execution_id: Text = Field(description="The id that the kickoff returned.")
     task_id: Text = Field(description="The task that awaits feedback.")
-    human_feedback: Text
-    is_approve: bool = Field(strict=True, description="true continues; false runs the task again.")
-    edited_output: EditedOutputBody | None = Field(
-        None, description="Beyond the specification: becomes the task's output; only with an approval of that draft."
+    human_feedback: Text = Field("", description="Required without `outcome`.")
+    is_approve: bool | None = Field(
+        None, strict=True, description="true continues; false runs the task again. Required without `outcome`."
     )
+    outcome: Text | None = Field(None, description=f"Beyond the specification. {OUTCOME}")
+    edited_output: EditedOutputBody | None = EDITED_OUTPUT
     output_sha256: Sha256 | None = Field(
         None, description="Beyond the specification: the hash of the answered draft; a different draft is not answered."
     )
@@ -243,6 +253,9 @@ class FlowResumeBody(WebhookUrls):
     )
     is_approve: bool | None = Field(
         None, strict=True, description="Chooses the outcome if only one can be meant; `outcome` wins."
+    )
+    edited_output: EditedOutputBody | None = Field(
+        None, description="In the middle of a task: as a JSON object, the arguments of the tool to approve."
     )
     output_sha256: Sha256 | None = Field(
         None, description="Beyond the specification: the hash of the answered draft; a different draft is not answered."

@@ -128,6 +128,17 @@ class Running(BaseModel):
     progress: ProgressModel
 
 
+class Ask(BaseModel):
+    """What a person is asked in the middle of a task. Only `approve` and `run_again` run the tool."""
+
+    kind: Literal["tool", "question", "unknown_outcome"]
+    agent: str
+    tool: str | None = Field(description="null for a question of an agent.")
+    arguments: dict[str, Any] | None = Field(description="Secrets are `***`. null for a question of an agent.")
+    number: int = Field(description="Counts the questions and drafts of the execution, from 1.")
+    cut: bool = Field(False, description="In details: the arguments are too long, and only in the round's `draft`.")
+
+
 class Pending(BaseModel):
     """A person must decide: `POST /resume` with this task id."""
 
@@ -145,8 +156,9 @@ class Pending(BaseModel):
     task_id: str
     task_output: str = Field(description="The text to review.")
     progress: ProgressModel
-    question: str | None = Field(None, description="For a Flow: its author's question.")
-    outcomes: list[str] | None = Field(None, description="For a Flow: the choices; empty if it asks for text.")
+    question: str | None = Field(None, description="The question of a Flow's author, or in the middle of a task.")
+    outcomes: list[str] | None = Field(None, description="The choices; empty if a Flow asks for text.")
+    ask: Ask | None = Field(None, description="Of a question in the middle of a task.")
 
 
 class CompletedStatus(BaseModel):
@@ -290,8 +302,8 @@ class RoundDetails(BaseModel):
     number: int = Field(description="Counts from 1 in each execution.")
     task_id: str
     asked_at: str
-    question: str | None = Field(description="Of a Flow.")
-    outcomes: list[str] | None = Field(description="For a Flow: the choices.")
+    question: str | None = Field(description="Of a Flow, or in the middle of a task.")
+    outcomes: list[str] | None = Field(description="Of a Flow, or in the middle of a task: the choices.")
     draft: str | None
     output_sha256: str | None = Field(description="Hash of the whole draft.")
     decided_at: str | None
@@ -299,6 +311,7 @@ class RoundDetails(BaseModel):
     outcome: str | None
     human_feedback: str | None
     edited: bool | None = Field(description="Whether the approval replaced the text, which is now the task's output.")
+    ask: Ask | None = Field(description="Of a question in the middle of a task.")
     by: str | None = Field(description="`organization`, `user:<name>`, or the `source` of an answer to a Flow.")
     cut: bool = Field(False, description="A text of this object is longer.")
 
@@ -352,6 +365,7 @@ class Details(BaseModel):
                     "outcome": None,
                     "human_feedback": None,
                     "edited": None,
+                    "ask": None,
                     "by": None,
                 }
             ],

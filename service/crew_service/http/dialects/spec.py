@@ -26,6 +26,7 @@ from crew_service.http.dialects.base import ONCE, USED, Dialect, problems, task_
 from crew_service.http.dialects.request_models import FlowResumeBody, ResumeBody
 from crew_service.storage.states import State
 
+WITHOUT_OUTCOME = {"human_feedback", "is_approve"}  # required fields of an answer about a draft
 WORDS = {
     State.QUEUED: "running",
     State.RUNNING: "running",
@@ -71,8 +72,10 @@ class SpecDialect(Dialect):
     def decision(self, body: dict[str, Any], crew: Crew) -> Decision:
         model = FlowResumeBody if crew.kind == "flow" else ResumeBody
         said: Any = self.read(model, body)
-        webhooks, outcome = said.addresses(), getattr(said, "outcome", None)
-        edited = getattr(said, "edited_output", None)
+        if model is ResumeBody and said.outcome is None:
+            for name in WITHOUT_OUTCOME - said.model_fields_set:
+                raise HTTPException(self.bad_request, f"{name}: Field required")
+        webhooks, outcome, edited = said.addresses(), said.outcome, said.edited_output
         edit = EditedOutput(edited.text, edited.output_sha256) if edited else None
         ids, answer = (said.execution_id, said.task_id), (said.is_approve, said.human_feedback)
         return Decision(*ids, *answer, webhooks, outcome=outcome, edit=edit, draft_sha256=said.output_sha256)
@@ -111,7 +114,7 @@ class SpecDialect(Dialect):
 
 
 def _asked(gate: dict[str, Any]) -> dict[str, Any]:
-    """Return a Flow's question; a crew's task has none."""
+    """Return a question besides the text, if any; a crew's task has none."""
     if gate.get("outcomes") is None:
         return {}
-    return {"question": gate["question"], "outcomes": gate["outcomes"]}
+    return {name: gate[name] for name in ("question", "outcomes", "ask") if name in gate}

@@ -1,0 +1,183 @@
+"""Questions in the middle of a task: how people see them, which answers they take, and what a call gets from an answer.
+
+Each is about one call, and its answer belongs to that call's entry in the journal. Only `approve` and `run_again` run a
+tool.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from crew_service.engine import tool_rules
+from crew_service.engine.crew import AskKind, JournalEntry, PendingQuestion
+from crew_service.engine.printed import HIDDEN, Printed
+from crew_service.storage.json_values import tidy
+
+ASK_PERSON = "ask_person"  # the tool by which an agent asks
+TOOL: AskKind = "tool"
+QUESTION: AskKind = "question"
+UNKNOWN: AskKind = "unknown_outcome"
+APPROVE, DENY, ANSWER, DONE, RUN_AGAIN, FAIL = "approve", "deny", "answer", "done", "run_again", "fail"
+OUTCOMES: dict[str, tuple[str, ...]] = {
+    TOOL: (APPROVE, DENY),
+    QUESTION: (ANSWER,),
+    UNKNOWN: (DONE, RUN_AGAIN, FAIL),
+}
+APPROVING = frozenset((APPROVE, ANSWER, DONE, RUN_AGAIN))
+RUNNING = frozenset((APPROVE, RUN_AGAIN))  # those that run the tool
+# They would turn around what stands beside them, or do something to a terminal.
+UNSEEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+class BadArguments(ValueError):
+    """The text is the end of a sentence about `edited_output`."""
+
+
+def is_allowed(entry: JournalEntry | None) -> bool:
+    """Whether a person has allowed the call to run, and it has not begun since."""
+    return outcome_of(entry) in RUNNING
+
+
+def outcome_of(entry: JournalEntry | None) -> str | None:
+    """Return a person's decision on a call that was not carried out yet."""
+    return (entry.decision or {}).get("outcome") if entry and entry.answer is None else None
+
+
+def arguments_of(entry: JournalEntry | None) -> dict[str, Any] | None:
+    """Return the arguments that a person has put in the place of the call's own, if any."""
+    return (entry.decision or {}).get("arguments") if entry else None
+
+
+def result_of(entry: JournalEntry) -> str:
+    """Return what the agent gets of a call that does not run, by a person's decision."""
+    decision = entry.decision or {}
+    text: str = decision["text"]
+    if decision["outcome"] != DENY:
+        return text
+    denied = f"A person has denied this call of the tool {entry.name}, so it was not run."
+    return f"{denied} Reason: {text}" if text.strip() else denied
+
+
+def failure_of(question: PendingQuestion) -> str:
+    """Return the error of an execution whose question nobody can be asked, or whose unknown outcome is given up."""
+    if question.kind != UNKNOWN:
+        what = "answer a question of an agent" if question.kind == QUESTION else "approve a call of a tool"
+        return f"A person must {what} ({question.entry.name}), and nobody can be asked here. It was not run."
+    return tool_rules.not_known(question.entry.name, question.shown, question.text)
+
+
+def gate_of(question: PendingQuestion, number: int, printed: Printed, before: Any) -> dict[str, Any]:
+    """Return what an execution waits for; `before` is what it has waited for last, which counts again afterwards."""
+    entry = question.entry
+    arguments = None if question.kind == QUESTION else tidy(question.arguments or {})
+    ask = {
+        "kind": question.kind,
+        "agent": question.agent,
+        "tool": None if question.kind == QUESTION else entry.name,
+        "arguments": None if arguments is None else _masked(arguments, printed),
+        "number": number,
+    }
+    sentence = _sentence(question, printed)
+    gate = {
+        "task_id": entry.task_id,
+        "key": f"{entry.task_id}#{number}",
+        "output": _shown(ask, sentence),
+        "agent": question.agent,
+        "state": question.state,
+        "question": sentence,
+        "outcomes": list(OUTCOMES[question.kind]),
+        "question_id": None,
+        "rounds": [],
+        "ask": ask,
+        "arguments": arguments,
+        "entry": entry.number,
+        "failure": printed.masked(failure_of(question)) if question.kind == UNKNOWN else None,
+        "before": before,
+    }
+    return {name: tidy(value) for name, value in gate.items()}
+
+
+def _sentence(question: PendingQuestion, printed: Printed) -> str:
+    tool = question.entry.name
+    if question.kind == QUESTION:
+        return printed.masked(question.text)
+    if question.kind == UNKNOWN:
+        return f"It is unknown whether the tool {tool} did its work: {question.text}. What became of it?"
+    return f"{question.agent or 'The crew'} wants to call the tool {tool}. May it run?"
+
+
+def _shown(ask: Mapping[str, Any], sentence: str) -> str:
+    """Return the text that people see, by whose hash an answer names it."""
+    text = f"Question {ask['number']}: {sentence}"
+    if ask["kind"] == QUESTION:
+        return text
+    arguments = json.dumps(ask["arguments"], sort_keys=True, indent=2, ensure_ascii=False)
+    arguments = UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", arguments)
+    return f"{text}\n\nTool: {ask['tool']}\nArguments:\n{arguments}"
+
+
+def changed_arguments(text: str, gate: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the arguments that a person has changed; what was masked and is left so keeps its value.
+
+    :raises BadArguments: they are not a JSON object, or would send a mask in place of a value
+    """
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict):
+        raise BadArguments("the arguments of a tool must be a JSON object")
+    found: dict[str, Any] = _unmasked(tidy(given), gate["ask"]["arguments"], gate["arguments"])
+    return found
+
+
+def _masked(value: Any, printed: Printed) -> Any:
+    """Return a JSON value in which secrets are masked, each in its own place."""
+    text = _json(value)
+    shown = printed.masked(text)
+    if shown == text:
+        return value
+    if isinstance(value, dict):
+        masked: dict[str, Any] = {}
+        for name, each in value.items():
+            shown_name = _masked(name, printed)
+            while shown_name in masked:
+                shown_name += "*"
+            masked[shown_name] = _masked(each, printed)
+        return masked
+    if isinstance(value, list):
+        return [_masked(each, printed) for each in value]
+    try:
+        return json.loads(shown) if isinstance(value, str) else HIDDEN
+    except ValueError:
+        return HIDDEN
+
+
+def _unmasked(given: Any, shown: Any, original: Any) -> Any:
+    if isinstance(given, dict):
+        known = dict(zip(shown, original.items(), strict=True)) if isinstance(shown, dict) else {}
+        found = {}
+        for name, each in given.items():
+            real, value = known.get(name, (_without_mask(name), None))
+            found[real] = _unmasked(each, shown[name] if name in known else None, value)
+        return found
+    if isinstance(given, list):
+        pairs = list(zip(shown, original, strict=True)) if isinstance(shown, list) else []
+        rest = [(None, None)] * max(0, len(given) - len(pairs))
+        return [_unmasked(each, *pair) for each, pair in zip(given, [*pairs, *rest], strict=False)]
+    if isinstance(given, str):
+        return original if given == shown else _without_mask(given)
+    return given
+
+
+def _without_mask(text: str) -> str:
+    if HIDDEN in text:
+        raise BadArguments(f"{HIDDEN} stands for a secret only where the question has it")
+    return text
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value).replace("\x7f", "\\u007f")
