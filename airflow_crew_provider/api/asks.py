@@ -17,7 +17,7 @@ from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Json
 
 TOOL, QUESTION, UNKNOWN_OUTCOME = "tool", "question", "unknown_outcome"
-UNREADABLE = "unreadable"  # the kind of an ``ask`` of a kind that this release does not know
+UNREADABLE = "unreadable"  # instead of a kind that this release does not know
 APPROVE, DENY, ANSWER, DONE, RUN_AGAIN, FAIL = "approve", "deny", "answer", "done", "run_again", "fail"
 # The words that answer each kind, and the ``is_approve`` that fits them.
 WORDS: dict[str, dict[str, bool]] = {
@@ -75,9 +75,17 @@ def task_of(crew_task_id: str) -> str:
     return _NUMBER.sub("", crew_task_id)
 
 
-def words_of(ask: Json) -> list[str]:
-    """Return the words that answer a question."""
-    return list(WORDS.get(ask["kind"], ()))
+def is_unknown_outcome(ask: Json | None) -> bool:
+    """Whether it is asked what became of a tool call whose outcome is not known."""
+    return ask is not None and ask["kind"] == UNKNOWN_OUTCOME
+
+
+def words_of(ask: Json, *, is_whole: bool = True) -> list[str]:
+    """Return the words that answer a question.
+
+    :param is_whole: whether it is shown as a whole; if not, no word that runs a tool answers it
+    """
+    return [word for word in WORDS.get(ask["kind"], ()) if is_whole or word not in RUNS_A_TOOL]
 
 
 def answered(ask: Json, word: str) -> Json:
