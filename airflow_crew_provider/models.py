@@ -52,7 +52,7 @@ class Execution:
     ``output`` is the text: the result of a completed execution, the draft of a pending one. ``output_json`` is the
     object if that text is one. ``execution_time`` is the service's value. ``raw`` is the response itself. For a pending
     Flow, ``question`` is its author's question and ``outcomes`` are the answers that it routes on, empty if it accepts
-    any text. With ``ask``, it waits for an answer in the middle of a task, and ``outcomes`` are the words that give one.
+    any text. With ``ask``, it waits in the middle of a task, and ``outcomes`` are the words that answer.
     ``takes_edited_output`` says whether an approval may send a text instead of the draft, ``checks_draft``
     whether the service accepts an answer with the hash of its draft for that draft only. ``shown_task`` is the
     beginning of ``crew_task_id`` for messages, with secrets masked before it was cut. ``view`` is the path of the

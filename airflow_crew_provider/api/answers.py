@@ -154,7 +154,9 @@ class ReviewAnswer:
         ids = source["execution_id"], source["crew_task_id"]
         for each in ids:
             path_segment(each)
-        return cls(*ids, text, is_approve, source.get("output_sha256"), outcome, _edited(source, is_approve), in_the_middle)
+        return cls(
+            *ids, text, is_approve, source.get("output_sha256"), outcome, _edited(source, is_approve), in_the_middle
+        )
 
     @property
     def request(self) -> Json:

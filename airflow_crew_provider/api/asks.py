@@ -66,8 +66,9 @@ def is_answer(source: Json) -> bool:
     """Whether a review answers a question in the middle of a task; of the four fields, the id and the outcome tell."""
     if source.get("ask") is not None:
         return True
-    crew_task_id, words = source.get("crew_task_id"), (word for each in WORDS.values() for word in each)
-    return isinstance(crew_task_id, str) and bool(_NUMBER.search(crew_task_id)) and source.get("outcome") in words
+    crew_task_id, outcome = source.get("crew_task_id"), source.get("outcome")
+    is_word = isinstance(outcome, str) and any(outcome in words for words in WORDS.values())
+    return is_word and isinstance(crew_task_id, str) and _NUMBER.search(crew_task_id) is not None
 
 
 def task_of(crew_task_id: str) -> str:
@@ -96,6 +97,15 @@ def answered(ask: Json, word: str) -> Json:
 def needs_text(ask: Json) -> str | None:
     """Return the word that needs a text with it; None if none does."""
     return ANSWER if ask["kind"] == QUESTION else None
+
+
+def feedback_hint(ask: Json) -> str:
+    """Return the form's hint below the feedback field."""
+    return {
+        TOOL: "The reason; the agent reads it if you deny",
+        QUESTION: "Your answer; required",
+        UNKNOWN_OUTCOME: "With done: the result of the tool",
+    }[ask["kind"]]
 
 
 def in_words(ask: Json) -> str:
@@ -148,7 +158,9 @@ def _misplaced(shown: Any, changed: Any, place: str) -> str | None:
         found = [f"a name in {place}"] if hidden else []
     elif isinstance(changed, list):
         before_ = shown if isinstance(shown, list) else []
-        parts = [(before_[at] if at < len(before_) else None, each, f"{place}[{at}]") for at, each in enumerate(changed)]
+        parts = [
+            (before_[at] if at < len(before_) else None, each, f"{place}[{at}]") for at, each in enumerate(changed)
+        ]
         found = []
     else:
         return None

@@ -201,7 +201,8 @@ class CrewKickoffOperator(WaitingTask):
         assert execution.ask
         assert question
         self.log.warning(
-            "Execution %s asks what became of a call: %s. This task asks nobody, so it answers that the execution fails",
+            "Execution %s asks what became of a call: %s. This task asks nobody, so it answers that the execution "
+            "fails",
             kickoff_id,
             self.hook.mask_for_log(asks.in_words(execution.ask)),
         )

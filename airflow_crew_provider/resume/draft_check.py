@@ -142,6 +142,14 @@ class DraftCheck:
         seen: Any = self._poller.poll(self.draft.execution_id)
         return isinstance(seen, Execution) and self._is_revised(seen) and not self.draft.waits_in(seen)
 
+    def is_still_open(self, error: CrewError) -> bool:
+        """Whether a refusal means changed arguments that the tool does not take, so that its question is open still."""
+        given = self._answer.in_the_middle and self._answer.edit and not self._sent_before
+        if not given or not isinstance(error, CrewBadRequest):
+            return False
+        seen: Any = self._poller.poll(self.draft.execution_id)
+        return isinstance(seen, Execution) and self.draft.waits_in(seen)
+
     def _is_revised(self, seen: Execution) -> bool:
         """Whether an edit is too late because somebody else requested a revision.
 

@@ -205,7 +205,12 @@ class CrewStatusTrigger(BaseTrigger):
                 await hook.release()
 
 
-NOT_STORED: Json = {"max_total_tokens": None, "max_cost": None, "ended": 0, "ends_at_unknown": False}  # if they have these values
+NOT_STORED: Json = {
+    "max_total_tokens": None,
+    "max_cost": None,
+    "ended": 0,
+    "ends_at_unknown": False,
+}  # if they have these values
 ARGUMENTS = tuple(signature(CrewStatusTrigger).parameters)
 WATCHED = tuple(
     name for name in ARGUMENTS if name in signature(Watch).parameters
