@@ -124,6 +124,13 @@ class ReviewRules:
             return [asks.APPROVE] if ask["kind"] == asks.TOOL else None
         return flow.approving(shown, self.words)
 
+    def options(self, shown: Json) -> list[str]:
+        """Return the choices."""
+        ask = asks.ask_in(shown)
+        if ask:
+            return asks.words_of(ask, is_whole=drafts.is_whole(shown))
+        return flow.outcomes_of(shown) or self.words
+
     def chosen(self, shown: Json, option: str) -> Json:
         """Return what a choice means."""
         ask = asks.ask_in(shown)
@@ -141,12 +148,11 @@ class ReviewRules:
     def offer(self, task: airflow_form.HITLOperator, shown: Json) -> None:
         """Let the person choose from the words of a question or the Flow's outcomes, or approve and revise."""
         ask, edited = asks.ask_in(shown), drafts.editable_text(shown) if self.edits(shown) else None
+        task.options = self.options(shown)
         if ask:
             task.body = None  # the DAG's own page need not show the call
-            task.options = asks.words_of(ask, is_whole=drafts.is_whole(shown))
             task.params = airflow_form.form_params(task, asks.feedback_hint(ask), edited, "Arguments")
         else:
-            task.options = flow.outcomes_of(shown) or self.words
             task.params = airflow_form.form_params(task, flow.feedback_hint(shown), edited)
         try:
             chosen = self.at_deadline(shown)
@@ -176,7 +182,7 @@ class ReviewRules:
             max_rounds=self.max_rounds,
             on_timeout=self.policy(shown),
             allow_edit=self.edits(shown),
-            approvals=self.approvals,
+            approvals=max(self.needed(shown, self.chosen(shown, each)) for each in self.options(shown)),
             whole=self.whole,
         )
 

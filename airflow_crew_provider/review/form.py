@@ -167,8 +167,10 @@ class ReviewForm:
         if self.until:
             lines.append(f"* No answer by {self.until:%Y-%m-%d %H:%M} UTC: {self._at_deadline()}")
         if self.approvals > 1:
+            word = asks.RUN_AGAIN if asks.is_unknown_outcome(self.ask) else self.approve
             other = "any other answer" if self.ask else "a revision"
-            lines.append(f"* **{self.approvals} different people** must approve; {other} by any of them counts.")
+            said = "must approve" if word == self.approve else f"must choose **{word}**"
+            lines.append(f"* **{self.approvals} different people** {said}; {other} by any of them counts.")
         lines += [f"* {each}" for each in self.later]
         what = "question" if self.ask else "draft"
         lines.append(f"\nExecution {_code(self.pending.get('execution_id'))}, {what} {_code(self.mark)}.")

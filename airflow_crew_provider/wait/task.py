@@ -232,8 +232,9 @@ class WaitingTask(CrewTask):
         raise NotImplementedError
 
     def asked(self, context: Any, watch: Watch, execution: Execution) -> Any:
-        """Handle a question that ends a wait which passes others, and continue."""
-        raise NotImplementedError
+        """Handle a question that ends a wait although it passes others, and continue."""
+        watch.known = True
+        self.go_on(watch)
 
     def failed(self, watch: Watch, error: str) -> NoReturn:
         """Raise for an execution that failed."""

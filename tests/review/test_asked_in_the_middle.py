@@ -234,6 +234,22 @@ def test_what_runs_no_tool_needs_one_person(context: Json, ask: Json, word: str)
     assert review_of(ask, approvals=2).execute_complete(context, said(word, "text"))["outcome"] == word
 
 
+@pytest.mark.parametrize(
+    ("ask", "line"),
+    [
+        (ASK, "* **2 different people** must approve; any other answer by any of them counts."),
+        (UNKNOWN, "* **2 different people** must choose **run_again**; any other answer by any of them counts."),
+        (QUESTION, None),
+    ],
+    ids=lambda given: given["kind"] if isinstance(given, dict) else "",
+)
+def test_the_form_says_how_many_people_must_let_a_tool_run(
+    context: Json, supervisor: Supervisor, ask: Json, line: str | None
+) -> None:
+    body = asked(review_of(ask, approvals=2), context, supervisor).body
+    assert line in body if line else "different people" not in body
+
+
 # --- the deadline -------------------------------------------------------------------------------------------
 
 
