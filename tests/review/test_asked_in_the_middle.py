@@ -391,11 +391,13 @@ def test_a_rule_approves_a_draft_at_once_and_says_why(context: Json, supervisor:
 
     def rule(record: Json) -> str:
         given.append(dict(record))
+        record["tasks"].append("changed")
         record.clear()
         return "short enough"
 
-    review = review_of(record=DRAFT, auto_approve=rule, approvals=2).execute(context)
-    assert given == [DRAFT]
+    operator = review_of(record={**DRAFT, "tasks": []}, auto_approve=rule, approvals=2)
+    review = operator.execute(context)
+    assert ([list(each) for each in given], operator.pending) == ([list(DRAFT)], DRAFT)
     found = (review["is_approve"], review["auto_approved"], review["reviewer"], review["human_feedback"])
     assert found == (True, "short enough", None, "")
     assert supervisor.asked == []
