@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.api import asks
+from airflow_crew_provider.api import asks, endpoints
 from airflow_crew_provider.api.answers import ReviewAnswer
+from airflow_crew_provider.api.responses import HttpResponse
 from airflow_crew_provider.api.status import execution
 from airflow_crew_provider.flows import questions as flow
 from airflow_crew_provider.models import ExecutionState
@@ -36,6 +37,12 @@ def test_a_pending_execution_and_its_record_carry_the_ask() -> None:
     )
     assert seen.record()["ask"] == ASK
     assert (seen.record()["question"], seen.record()["outcomes"]) == ("May send_mail run?", ["approve", "deny"])
+
+
+def test_many_polls_in_one_request_carry_it_too() -> None:
+    answer = HttpResponse(200, {}, json.dumps({"statuses": {"k-1": {"code": 200, "body": STATUS}}}).encode())
+    one = endpoints.read(endpoints.statuses(["k-1"]), answer)["k-1"]
+    assert endpoints.read(endpoints.status("k-1"), one).ask == ASK
 
 
 @pytest.mark.parametrize("given", [None, ...])
