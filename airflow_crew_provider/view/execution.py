@@ -250,7 +250,7 @@ def _decision(given: Json, mask: Mask) -> Json:
         **found,
         **_ask(given, mask),
         "by_rule": bool(given.get(AUTO_APPROVED)),
-        "not_shown": given.get(NOT_SHOWN) is True,
+        "unseen": given.get(NOT_SHOWN) is True,
         **_text(None if draft is None else text_of(draft), mask, _compared(computed, same, arrived_cut=True)),
         "is_approve": _flag(given, "is_approve"),
         "edited": bool(given.get("edited_output")),
@@ -274,7 +274,7 @@ def _decided(asked: Json, decision: Json) -> Json:
         if decision[SCHEMA_REVISION]
         else "at the deadline"
     )
-    by = "because nobody can be shown all of it" if decision["not_shown"] else by
+    by = "because nobody can be shown all of it" if decision["unseen"] else by
     taken = ("output_sha256", "is_approve", "human_feedback", "who", "approvals")
     return {
         **asked,
