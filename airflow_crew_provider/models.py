@@ -52,7 +52,8 @@ class Execution:
     ``output`` is the text: the result of a completed execution, the draft of a pending one. ``output_json`` is the
     object if that text is one. ``execution_time`` is the service's value. ``raw`` is the response itself. For a pending
     Flow, ``question`` is its author's question and ``outcomes`` are the answers that it routes on, empty if it accepts
-    any text. ``takes_edited_output`` says whether an approval may send a text instead of the draft, ``checks_draft``
+    any text. With ``ask``, it waits in the middle of a task, and ``outcomes`` are the words that answer.
+    ``takes_edited_output`` says whether an approval may send a text instead of the draft, ``checks_draft``
     whether the service accepts an answer with the hash of its draft for that draft only. ``shown_task`` is the
     beginning of ``crew_task_id`` for messages, with secrets masked before it was cut. ``view`` is the path of the
     execution's page below the crew's base URL, if the service names one. ``has_details`` says whether ``GET
@@ -79,6 +80,7 @@ class Execution:
     question: str | None = None
     outcomes: list[str] = field(default_factory=list)
     flow_id: str | None = None
+    ask: Json | None = None
     view: str | None = None
     has_details: bool = field(default=False, compare=False)
     takes_edited_output: bool = False
@@ -137,11 +139,12 @@ class Execution:
 
     @property
     def _asked(self) -> Json:
-        """The question of a Flow; a crew asks for approval or a revision, and its record has no question."""
+        """The question of a Flow or in the middle of a task; the record of a draft has none."""
+        ask = {"ask": self.ask} if self.ask else {}
         if self.question is None and not self.outcomes:
-            return {}
+            return ask
         flow_id = {"flow_id": self.flow_id} if self.flow_id else {}
-        return {"question": self.question, "outcomes": self.outcomes, **flow_id}
+        return {"question": self.question, "outcomes": self.outcomes, **flow_id, **ask}
 
     @property
     def _progress(self) -> Json:

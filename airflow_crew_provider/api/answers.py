@@ -11,6 +11,7 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_crew_provider.api.asks import is_answer
 from airflow_crew_provider.api.endpoints import path_segment
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import EditedOutput, Execution, ExecutionState, Json, output_sha256
@@ -122,7 +123,10 @@ def is_hash_of(named: str, seen: Execution) -> bool:
 
 @dataclass(frozen=True)
 class ReviewAnswer:
-    """A person's answer as it is sent. If it has an ``outcome`` (of a Flow), ``is_approve`` may be None."""
+    """A person's answer as it is sent. If it has an ``outcome``, ``is_approve`` may be None.
+
+    The outcome is one of a Flow or, with ``in_the_middle``, a word that answers a question in the middle of a task.
+    """
 
     execution_id: str
     crew_task_id: str
@@ -131,6 +135,7 @@ class ReviewAnswer:
     output_sha256: str | None = None
     outcome: str | None = None
     edited_output: str | None = None
+    in_the_middle: bool = False
 
     @classmethod
     def of(cls, source: Json) -> ReviewAnswer:
@@ -142,17 +147,23 @@ class ReviewAnswer:
             raise CrewInvalidInput(f"The answer lacks {', '.join(missing)}; nothing was sent")
         given = source.get("is_approve")
         is_approve = None if given is None else strict_bool(given)
-        text = _text_to_send(is_approve, outcome, _text(source.get("human_feedback")))
+        text = _text(source.get("human_feedback"))
+        in_the_middle = is_answer(source)
+        if not in_the_middle:
+            text = _text_to_send(is_approve, outcome, text)
         ids = source["execution_id"], source["crew_task_id"]
         for each in ids:
             path_segment(each)
-        return cls(*ids, text, is_approve, source.get("output_sha256"), outcome, _edited(source, is_approve))
+        return cls(
+            *ids, text, is_approve, source.get("output_sha256"), outcome, _edited(source, is_approve), in_the_middle
+        )
 
     @property
     def request(self) -> Json:
         """Return what identifies this answer; for a crew, as release 0.1 did."""
         later = ("outcome", "edited_output")
-        return {name: value for name, value in vars(self).items() if name not in later or value is not None}
+        known = {name: value for name, value in vars(self).items() if name != "in_the_middle"}
+        return {name: value for name, value in known.items() if name not in later or value is not None}
 
     @property
     def edit(self) -> EditedOutput | None:

@@ -12,6 +12,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from airflow_crew_provider.api import asks
 from airflow_crew_provider.api.addresses import view_path
 from airflow_crew_provider.api.budget import figures
 from airflow_crew_provider.api.responses import HttpResponse, Mask, finite, json_of, storable, unmasked
@@ -215,17 +216,18 @@ def _pending(body: Json, live: bool, mask: Mask) -> Json:
         draft = text_or_none(body["last_executed_task"].get("output"))
     task_id = _id(body, "task_id") or (None if live else _id(body, "current_task"))
     task = {"crew_task_id": task_id, "shown_task": short_name(task_id, mask) or None}
-    return {**task, "output": draft, **object_fields(json_object_in(draft)), **_asked_by_flow(body)}
+    return {**task, "output": draft, **object_fields(json_object_in(draft)), **asked_fields(body, mask)}
 
 
-def _asked_by_flow(body: Json) -> Json:
-    """Read a Flow's question (observed Flows, the pause)."""
+def asked_fields(body: Json, mask: Mask = unmasked) -> Json:
+    """Read the question of a Flow (observed Flows, the pause), or in the middle of a task."""
     given = body.get("outcomes")
     outcomes = [each for each in given if isinstance(each, str)] if isinstance(given, list) else []
     return {
         "question": text_or_none(body.get("question")),
         "outcomes": outcomes,
         "flow_id": _id(body, "flow_id"),
+        "ask": asks.read(body.get("ask"), mask),
     }
 
 

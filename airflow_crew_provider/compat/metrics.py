@@ -47,11 +47,11 @@ def polled(conn_id: str, *, in_triggerer: bool) -> None:
     _count("execution.polls", in_triggerer=in_triggerer, conn_id=conn_id)
 
 
-def reviewed(conn_id: str, asked: datetime | None, decided: datetime) -> None:
-    """Record how long a review waited for a person."""
+def reviewed(conn_id: str, kind: str, asked: datetime | None, decided: datetime) -> None:
+    """Record how long a review waited for a person; ``kind`` is ``draft``, or what an agent asked for."""
     if asked is not None:
         # The two times come from machines whose clocks may differ.
-        _time("review.duration", max(0.0, (decided - asked).total_seconds()), conn_id=conn_id)
+        _time("review.duration", max(0.0, (decided - asked).total_seconds()), conn_id=conn_id, kind=kind)
 
 
 def _used(conn_id: str, usage: Json | None) -> None:

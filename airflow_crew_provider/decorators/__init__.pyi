@@ -49,7 +49,8 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
         :param restore_from: of a Flow with ``@persist``: the id of the state that it starts from (templated)
         :param crew_conn_id: the connection of type ``crew`` (templated)
         :param check_inputs: ask ``GET /inputs`` first, and fail if one that is known to be required is missing
-        :param wait_for_completion: wait until the execution is completed; a wait for a person counts as in progress
+        :param wait_for_completion: wait until the execution is completed; a wait for a person counts as in progress,
+            but a tool call whose outcome is unknown fails the execution, since nobody is asked about it
         :param deferrable: wait in the triggerer, without a worker slot
         :param poll_interval: the shortest pause between two polls, in seconds or as a timedelta
         :param timeout: how long to wait, in seconds or as a timedelta; None for no end

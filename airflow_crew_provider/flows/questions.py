@@ -8,20 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_crew_provider.api.answers import approval_meant, outcome_meant
+from airflow_crew_provider.api.asks import ask_in
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Json
 
-ASKED_FIELDS = ("question", "outcomes", "flow_id")
+ASKED_FIELDS = ("question", "outcomes", "flow_id", "ask")
 
 
 def asked_in(pending: Json) -> Json:
-    """Return a Flow's question from a pending record; empty for a crew."""
+    """Return the question of a Flow, or in the middle of a task, from a pending record; empty for a draft."""
     return {name: pending[name] for name in ASKED_FIELDS if pending.get(name) is not None}
 
 
 def is_of_flow(shown: Json) -> bool:
-    """Whether a Flow asks, not a crew."""
-    return shown.get("question") is not None or bool(outcomes_of(shown))
+    """Whether a Flow asks, not a crew; a question in the middle of a task has outcomes too."""
+    return ask_in(shown) is None and (shown.get("question") is not None or bool(outcomes_of(shown)))
 
 
 def feedback_hint(shown: Json) -> str:
@@ -33,7 +34,7 @@ def feedback_hint(shown: Json) -> str:
 
 def outcomes_of(shown: Json) -> list[str]:
     """Return the outcomes that a Flow offers; none for a crew, or for a Flow that accepts any text."""
-    return list(shown.get("outcomes") or [])
+    return list(shown.get("outcomes") or []) if ask_in(shown) is None else []
 
 
 def at_deadline(shown: Json, options: Sequence[str], policy: str | Json) -> list[str] | None:
@@ -80,5 +81,5 @@ def chosen(shown: Json, option: str, options: Sequence[str]) -> Json:
     outcomes = outcomes_of(shown)
     if outcomes:
         return {"is_approve": approval_meant(option, outcomes), "outcome": option}
-    of_flow = {"outcome": None} if shown.get("question") is not None else {}
+    of_flow = {"outcome": None} if is_of_flow(shown) else {}
     return {"is_approve": option == options[0], **of_flow}

@@ -122,8 +122,10 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
         """Answer an execution that waits for a person (specification, section 4.4). Sent once and never repeated.
 
         :param execution_id: the id of the first kickoff, never that of a continuation
-        :param outcome: for a Flow: one of its outcomes; ``is_approve`` may then be None
-        :param edited_output: the text to approve instead of the draft, if the pending execution ``takes_edited_output``
+        :param outcome: for a Flow: one of its outcomes; for a question in the middle of a task: one of its words;
+            ``is_approve`` may then be None
+        :param edited_output: the text to approve instead of the draft, if the pending execution
+            ``takes_edited_output``; for a tool its changed arguments as a JSON object
         :param output_sha256: the hash of the answered draft, if the pending execution ``checks_draft``: the service
             then refuses an answer to another draft
         :raises CrewOutcomeUnknown: the service may still have accepted the answer

@@ -17,7 +17,7 @@ from secrets import token_urlsafe
 from typing import Any
 from urllib.parse import quote
 
-from airflow_crew_provider.api.status import LONGEST_ID, json_object_in, object_fields, short_name
+from airflow_crew_provider.api.status import LONGEST_ID, asked_fields, json_object_in, object_fields, short_name
 from airflow_crew_provider.exceptions import CrewProtocolError
 from airflow_crew_provider.models import (
     Execution,
@@ -125,6 +125,7 @@ class HumanInputRequest:
     output: str
     kickoff_id: str | None
     execution_id: str | None
+    asked: Json | None = None  # of a question in the middle of the task; release 0.2 neither stored nor reads it
 
     @classmethod
     def read(cls, body: Any) -> HumanInputRequest:
@@ -132,7 +133,9 @@ class HumanInputRequest:
         task_id, kickoff_id, execution_id = (_id(body, name) for name in ("task_id", "kickoff_id", "execution_id"))
         if not task_id or not (kickoff_id or execution_id):
             raise CrewProtocolError("The webhook lacks task_id, or both kickoff_id and execution_id")
-        return cls(task_id, draft_text(body.get("task_output")), kickoff_id, execution_id)
+        named = {name: body.get(name) for name in ("question", "outcomes", "ask")}
+        asked = named if named["ask"] is not None else None
+        return cls(task_id, draft_text(body.get("task_output")), kickoff_id, execution_id, asked)
 
     @property
     def ids(self) -> set[str]:
@@ -141,7 +144,11 @@ class HumanInputRequest:
 
     def as_execution(self, kickoff_id: str) -> Execution:
         """Return what a poll would have returned if the status showed the question."""
-        return pending_execution(kickoff_id, self.task_id, self.output)
+        return pending_execution(kickoff_id, self.task_id, self.output, **asked_fields(self.asked or {}))
+
+    def as_dict(self) -> Json:
+        """Return plain JSON; for a draft, as release 0.2 did."""
+        return {name: value for name, value in asdict(self).items() if name != "asked" or value is not None}
 
 
 @dataclass(frozen=True)
@@ -179,7 +186,7 @@ class InboxMessages:
 
     def asking(self, question: HumanInputRequest) -> InboxMessages:
         """Return the messages with a question added."""
-        return replace(self, question=asdict(question), asked=[*self.asked, question.task_id])
+        return replace(self, question=question.as_dict(), asked=[*self.asked, question.task_id])
 
     def with_progress(self, kind: str, body: Any) -> InboxMessages:
         """Return the messages with progress added."""

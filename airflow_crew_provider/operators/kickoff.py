@@ -9,22 +9,34 @@ from typing import Any, ClassVar, NoReturn, Unpack
 
 from airflow.providers.common.compat.sdk import XComArg, conf
 
+from airflow_crew_provider.api import asks
+from airflow_crew_provider.api.answers import Draft, hash_of
 from airflow_crew_provider.compat.arguments import WaitArguments
 from airflow_crew_provider.compat.task_state import Attempt, task_state_of
-from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed, CrewNotFound, CrewTimeout, CrewUnauthorized
+from airflow_crew_provider.exceptions import (
+    CrewBadRequest,
+    CrewError,
+    CrewExecutionFailed,
+    CrewNotFound,
+    CrewOutcomeUnknown,
+    CrewTimeout,
+    CrewUnauthorized,
+)
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.inbox.registering import note_run
 from airflow_crew_provider.kickoff.post_record import PostRecord
 from airflow_crew_provider.kickoff.request import refuse_literal_credentials, request_of
 from airflow_crew_provider.kickoff.start import FROM_FAILED_TASK, RETRY_FROM, WHAT_TO_CHECK, KickoffStart
 from airflow_crew_provider.links.crew import CrewExecutionLink
-from airflow_crew_provider.models import Execution, ExecutionState, Json, Webhooks
+from airflow_crew_provider.models import Execution, ExecutionState, Json, Resume, Webhooks
 from airflow_crew_provider.stored_names import KICKOFF_ID_KEY, KICKOFF_STATE
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.output import OutputRules
 from airflow_crew_provider.wait.task import WaitingTask, push_execution
-from airflow_crew_provider.wait.watch import Watch
+from airflow_crew_provider.wait.watch import AnsweredDraft, Watch
+
+OLD_QUESTION_SHOWS = 60.0  # seconds for which a status may still show an answered question
 
 
 class CrewKickoffOperator(WaitingTask):
@@ -39,7 +51,8 @@ class CrewKickoffOperator(WaitingTask):
     :param restore_from: of a Flow with ``@persist``: the id of the state that it starts from (templated)
     :param crew_conn_id: the connection of type ``crew`` (templated)
     :param check_inputs: ask ``GET /inputs`` first, and fail if one that is known to be required is missing
-    :param wait_for_completion: wait until the execution is completed; a wait for a person counts as in progress
+    :param wait_for_completion: wait until the execution is completed; a wait for a person counts as in progress, but
+        a tool call whose outcome is unknown fails the execution, since nobody is asked about it
     :param deferrable: wait in the triggerer, without a worker slot
     :param poll_interval: the shortest pause between two polls, in seconds or as a timedelta
     :param timeout: how long to wait, in seconds or as a timedelta; None for no end
@@ -157,6 +170,7 @@ class CrewKickoffOperator(WaitingTask):
             deadline=outcomes.deadline_of(context, self.timeout, self.execution_timeout),
             poll_interval=outcomes.seconds(self.poll_interval, "poll_interval") or 10.0,
             wait_past_pending=True,
+            ends_at_unknown=True,
             budget=self.watched_budget,
         )
 
@@ -171,6 +185,43 @@ class CrewKickoffOperator(WaitingTask):
     def watch_again(self, context: Any) -> Watch:
         """Return the watch of a task that comes back from the triggerer."""
         return self._watch(context, self._kickoff_id or "")
+
+    def asked(self, context: Any, watch: Watch, execution: Execution) -> Any:
+        """Answer ``fail`` if it is asked what became of a tool call; then wait for the end."""
+        watch.known = True
+        if asks.is_unknown_outcome(execution.ask):
+            watch.answered = self._fail_unknown_outcome(execution)
+        if self.deferrable:
+            self.go_on(watch)
+        return self.end(context, watch, self.poller.wait(watch))
+
+    def _fail_unknown_outcome(self, execution: Execution) -> AnsweredDraft:
+        """Send the answer, which may be repeated: the service accepts it for this question only, and once."""
+        kickoff_id, question = execution.kickoff_id, execution.crew_task_id
+        assert execution.ask
+        assert question
+        self.log.warning(
+            "Execution %s asks what became of a call: %s. This task asks nobody, so it answers that the execution "
+            "fails",
+            kickoff_id,
+            self.hook.mask_for_log(asks.in_words(execution.ask)),
+        )
+        shown = Draft(kickoff_id, question, hash_of(execution))
+        answer = Resume(
+            execution_id=kickoff_id,
+            crew_task_id=question,
+            human_feedback="",
+            is_approve=False,
+            outcome=asks.FAIL,
+            output_sha256=shown.output_sha256 if execution.checks_draft else None,
+        )
+        try:
+            self.hook.send_resume(answer)
+        except (CrewBadRequest, CrewNotFound, CrewOutcomeUnknown) as error:
+            self.log.info("The next poll shows what became of the answer: %s", error)
+        except CrewError as error:
+            outcomes.fail_task(error, f"Execution {kickoff_id} waits for an answer; a retry of this task answers again")
+        return AnsweredDraft(shown, time.time() + OLD_QUESTION_SHOWS)
 
     def completed(self, context: Any, execution: Execution) -> Json:
         """Return the record of the completed execution."""

@@ -34,7 +34,8 @@ class CrewResumeOperator(CrewTask):
     :param crew_task_id: the service's id of the waiting task (templated)
     :param human_feedback: the person's feedback; required for a rejection (templated)
     :param is_approve: a bool, or the words true or false; anything else is refused (templated)
-    :param outcome: for a Flow: the chosen outcome; you can then omit ``is_approve`` (templated)
+    :param outcome: for a Flow: the chosen outcome; for a question in the middle of a task: the word that answers it;
+        you can then omit ``is_approve`` (templated)
     :param webhooks: the kickoff's webhooks again, or the word ``inbox``; with None notifications stop (templated)
     :param has_next_round: whether a wait and a review of a new draft follow; if so, an edit of a draft that somebody
         else sent back is not sent but the task succeeds; otherwise it fails

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, XComArg
 
+from airflow_crew_provider.api.asks import DENY
 from airflow_crew_provider.compat.arguments import QuestionArguments
 from airflow_crew_provider.flows.questions import feedback_hint
 from airflow_crew_provider.hooks.crew import CrewHook
@@ -26,7 +27,7 @@ APPROVE, REVISE = "approve", "revise"
 
 
 class CrewReviewOperator(AskingTask):
-    """Show a draft to a person in Airflow and return the review; no worker slot is held while it waits.
+    """Show a draft or an agent's question to a person and return the review; no worker slot is held while it waits.
 
     A completed record needs no review: the task returns it, and `CrewResumeOperator` passes it on.
 
@@ -42,10 +43,13 @@ class CrewReviewOperator(AskingTask):
     :param response_timeout: how long to wait for the person, in seconds or as a timedelta; None for no deadline
     :param assigned_users: who may answer: user ids, or dicts with ``id`` and ``name``; None for everybody
     :param on_timeout: at the deadline: ``fail``, ``{"revise": "text"}``, or ``approve``
+    :param on_tool_timeout: the same for a tool call that waits for an approval: ``deny``, ``fail``, or ``approve``
     :param options: labels of the two buttons, the approving one first; a Flow's outcomes replace them
     :param escalate: pairs of a time (seconds or a timedelta) and users or notifiers, one or several: if nobody has
         answered by then, the notifiers are called, and the users may also answer
     :param approvals: how many different people must approve; a revision by any of them counts at once
+    :param auto_approve: a function of the pending record of a draft; a non-empty string approves the draft at once, for
+        that reason; anything else asks the person
     :param allow_edit: let the person edit the draft in the form; an approval then sends the edited text
     :param skip_completed: with a completed record, skip this task and those downstream instead of passing it on
     :param output_schema: schema of the output; the form shows a draft's violations
@@ -70,9 +74,11 @@ class CrewReviewOperator(AskingTask):
         response_timeout: float | timedelta | None = None,
         assigned_users: str | Json | Sequence[str | Json] | None = None,
         on_timeout: str | Json = "fail",
+        on_tool_timeout: str = DENY,
         options: Sequence[str] = (APPROVE, REVISE),
         escalate: Sequence[tuple[float | timedelta, Any]] = (),
         approvals: int = 1,
+        auto_approve: Callable[[Json], Any] | None = None,
         allow_edit: bool = False,
         skip_completed: bool = False,
         output_schema: Json | str | type | None = None,
@@ -85,6 +91,9 @@ class CrewReviewOperator(AskingTask):
             on_timeout = given.pop("defaults") and APPROVE
         response_timeout = people.response_time(response_timeout)
         policy = people.deadline_policy(on_timeout, response_timeout)
+        people.tool_policy(on_tool_timeout, response_timeout)
+        if auto_approve is not None and not callable(auto_approve):
+            raise ValueError(f"auto_approve must be a function of the pending record, not {auto_approve!r}")
         escalation = people.Escalation.of(escalate, people.reviewers(assigned_users), response_timeout)
         people.refuse_foreign(options, given)
         answer.refuse_bad_policy(output_schema, on_schema_mismatch)
@@ -111,6 +120,8 @@ class CrewReviewOperator(AskingTask):
         self.round_number = people.counted(round_number, "round_number")
         self.max_rounds = people.counted(max_rounds, "max_rounds")
         self.on_timeout = policy
+        self.on_tool_timeout = on_tool_timeout
+        self.auto_approve = auto_approve
         self.escalation = escalation
         self.approvals = people.needed_approvals(approvals, escalation.users, allow_edit=allow_edit)
         self.allow_edit = allow_edit
@@ -132,6 +143,8 @@ class CrewReviewOperator(AskingTask):
             max_rounds=self.max_rounds,
             words=self.words,
             on_timeout=self.on_timeout,
+            on_tool_timeout=self.on_tool_timeout,
+            auto_approve=self.auto_approve,
             allow_edit=self.allow_edit,
             approvals=self.approvals,
             escalation=self.escalation,
@@ -151,7 +164,7 @@ class CrewReviewOperator(AskingTask):
             return self._pass_on(pending)
         push_execution_of(context, self.crew_conn_id, pending, self.log)
         question, shown = Question(context, self, rules, begins=True), rules.shown(pending)
-        return Decision(question, shown).by_schema() or question.go_on(shown)
+        return Decision(question, shown).without_person() or question.go_on(shown)
 
     def execute_complete(
         self, context: Any, event: Json, until: str | None = None, shown: Json | None = None, step: bool = False

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_crew_provider.api.answers import Draft, ReviewAnswer, hash_of
+from airflow_crew_provider.api.asks import task_of
 from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewNotFound, CrewProtocolError
 from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, Sender
 from airflow_crew_provider.models import Execution, ExecutionState, Json
@@ -51,10 +52,20 @@ def judge(answer: ReviewAnswer, draft: Draft, seen: Execution, *, sent_before: b
 
 
 def _may_follow(answer: ReviewAnswer, seen: Execution) -> bool:
-    """Whether this answer can have led to the waiting draft: an approval moves on, a revision stays at its task."""
+    """Whether this answer can have led to what waits: an approval moves on, a revision stays at its task.
+
+    After the answer to a question in the middle of a task, anything but that question may follow.
+    """
+    if answer.in_the_middle:
+        return seen.crew_task_id != answer.crew_task_id
     if answer.is_approve is None:
         return True  # a Flow goes wherever its outcome leads
-    return answer.is_approve is not (seen.crew_task_id == answer.crew_task_id)
+    return answer.is_approve is not (_task_of(seen) == answer.crew_task_id)
+
+
+def _task_of(seen: Execution) -> str | None:
+    """Return the task that waits, be it with its draft or with a question in its middle."""
+    return task_of(seen.crew_task_id) if seen.ask and seen.crew_task_id else seen.crew_task_id
 
 
 SHORTEST, LONGEST = 0.2, 5.0
@@ -101,7 +112,8 @@ class DraftCheck:
         self._sends_hash = self._sends_hash or (seen.checks_draft and not self._sent_before)
         if verdict is Verdict.HIDDEN:
             raise CrewTryFailed(self._not_shown(in_few_words(self._poller.hook.mask(seen.raw_state))))
-        if self._answer.edit and verdict is Verdict.SEND and not seen.takes_edited_output:
+        takes_edit = seen.takes_edited_output or self._answer.in_the_middle  # the arguments of a tool
+        if self._answer.edit and verdict is Verdict.SEND and not takes_edit:
             raise CrewTaskFailed(self._takes_no_edit())
         # With the four fields, the service decides whether another draft is waiting.
         if verdict is Verdict.ANOTHER_DRAFT and (self._sent_before or self._answer.output_sha256):
@@ -130,6 +142,14 @@ class DraftCheck:
         seen: Any = self._poller.poll(self.draft.execution_id)
         return isinstance(seen, Execution) and self._is_revised(seen) and not self.draft.waits_in(seen)
 
+    def is_still_open(self, error: CrewError) -> bool:
+        """Whether a refusal means changed arguments that the tool does not take, so that its question is open still."""
+        given = self._answer.in_the_middle and self._answer.edit and not self._sent_before
+        if not given or not isinstance(error, CrewBadRequest):
+            return False
+        seen: Any = self._poller.poll(self.draft.execution_id)
+        return isinstance(seen, Execution) and self.draft.waits_in(seen)
+
     def _is_revised(self, seen: Execution) -> bool:
         """Whether an edit is too late because somebody else requested a revision.
 
@@ -138,7 +158,7 @@ class DraftCheck:
         """
         # From the raw answer: `current_task` is for people, with secrets masked.
         now = seen.raw.get("current_task")
-        at = {ExecutionState.PENDING: seen.crew_task_id, ExecutionState.RUNNING: now}.get(seen.state)
+        at = {ExecutionState.PENDING: _task_of(seen), ExecutionState.RUNNING: now}.get(seen.state)
         return self._answer.edit is not None and at == self._answer.crew_task_id
 
     def goes_on(self) -> bool:
@@ -201,6 +221,11 @@ class DraftCheck:
 
     def _another_draft(self, seen: Execution) -> str:
         now = seen.shown_task or seen.crew_task_id
+        if self._answer.in_the_middle:
+            return (
+                f"The question {self._answer.crew_task_id} of execution {self._answer.execution_id} is not open any "
+                f"more; {now} waits now. This answer was not sent and changed nothing; review what waits now"
+            )
         return (
             f"Execution {self._answer.execution_id} waits with a different draft from the one that was answered (task "
             f"{now} now, {self._answer.crew_task_id} then). This answer was not sent and changed nothing; review the "

@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_crew_provider.api.answers import FIELDS, Draft
+from airflow_crew_provider.api.asks import is_answer
 from airflow_crew_provider.compat.task_state import RelatedTask
 from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.stored_names import NOT_SENT, RESUME_KEY
@@ -142,7 +143,9 @@ class ResumeRecord:
 
     @property
     def answered(self) -> AnsweredDraft | None:
-        """The answered draft, if the execution keeps its id."""
+        """The answered draft, if the execution keeps its id; a question whose answer was refused is asked again."""
+        if self.state is State.LEFT and is_answer(self.said):
+            return None
         if not self.draft_sha256 or not self.resumed_at:
             return None
         draft = Draft(self.execution_id, self.crew_task_id, self.draft_sha256)

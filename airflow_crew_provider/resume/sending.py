@@ -129,7 +129,7 @@ class Resuming:
         except CrewError as error:
             if self._check.was_taken_after_all(error):
                 return self._go_on("An earlier try sent this answer; the draft no longer waits")
-            if self._task.has_next_round and self._check.came_too_late(error):
+            if self._task.has_next_round and (self._check.came_too_late(error) or self._check.is_still_open(error)):
                 self._record.withdraw_if_refused(error)
                 return self._hand_on(error)
             self._not_resumed(error)
@@ -157,8 +157,9 @@ class Resuming:
         return resumed.kickoff_id
 
     def _hand_on(self, refused: Exception) -> str:
-        """Let the next wait bring the new draft to the reviewer, whose edit of the old one is not applied."""
-        self._log.warning("The edited draft is not applied. %s. The next wait passes on the new draft", refused)
+        """Let the next wait bring what waits now to the reviewer, whose edit is not applied."""
+        what = "The changed arguments are" if self._answer.in_the_middle else "The edited draft is"
+        self._log.warning("%s not applied. %s. The next wait passes on what waits now", what, refused)
         self._resumed = Resumed(self._answer.execution_id, NOT_SENT, "The draft has changed since it was edited")
         return self._answer.execution_id
 

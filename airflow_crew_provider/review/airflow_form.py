@@ -66,17 +66,18 @@ __all__ = [
 LOOKING, LOOKING_AT_EARLIER = 30.0, 120.0
 
 
-def form_params(operator: HITLOperator, hint: str, draft: str | None = None) -> ParamsDict:
+def form_params(operator: HITLOperator, hint: str, draft: str | None = None, title: str = "Draft") -> ParamsDict:
     """Return the params of the task's form: its own and the feedback, without those of its DAG.
 
     Airflow merges the DAG's params into the task's.
 
     :param hint: the hint below the feedback field
     :param draft: the text that the person may edit; None for no field
+    :param title: the title of that field
     """
     fields = {FEEDBACK_FIELD: _text_field("", "Feedback", hint)}
     if draft is not None:
-        fields[EDIT_FIELD] = _text_field(draft, "Draft", "Edit the draft if you like")
+        fields[EDIT_FIELD] = _text_field(draft, title, f"Edit the {title.lower()} if you like")
     return ParamsDict({**_own_params(operator), **fields})
 
 

@@ -15,17 +15,27 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from airflow_crew_provider.api import asks
 from airflow_crew_provider.api.answers import reads_like_approval
 from airflow_crew_provider.api.values import record_of, record_or_none
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.flows.questions import asked_in, is_of_flow
 from airflow_crew_provider.models import Json, output_sha256
 from airflow_crew_provider.review.drafts import SHOWN_CHARACTERS, code, text_of
-from airflow_crew_provider.stored_names import BY_SCHEMA, EDIT_FIELD, FEEDBACK_FIELD, SCHEMA_REVISION, VALIDATION
+from airflow_crew_provider.stored_names import (
+    AUTO_APPROVED,
+    BY_SCHEMA,
+    EDIT_FIELD,
+    FEEDBACK_FIELD,
+    NOT_SHOWN,
+    SCHEMA_REVISION,
+    VALIDATION,
+)
 from airflow_crew_provider.wait.schema import matching, refuse_bad_schema, validator_of
 from airflow_crew_provider.wait.watch import COMPLETED, PENDING
 
 QUESTION = "**The question:**"  # how a form introduces a Flow's question
+IN_THE_MIDDLE = "**In the middle of a task"  # how it introduces a question there
 TEXTS = (FEEDBACK_FIELD, EDIT_FIELD)
 
 
@@ -33,7 +43,7 @@ def problem_with(event: Json, options: Sequence[str], fields: Collection[str], r
     """Return why an event of Airflow is not an answer, as the end of a sentence; None if it is one.
 
     :param options: the choices
-    :param revise: the choice that needs feedback, if any
+    :param revise: the choice that needs feedback, if any; it requests a revision unless it is the only one
     :param fields: the names of the form's fields
     """
     if event.get("error_type") == VALIDATION:
@@ -48,7 +58,7 @@ def problem_with(event: Json, options: Sequence[str], fields: Collection[str], r
         return f"its field {code(no_text)} must be a string"
     feedback = given.get(FEEDBACK_FIELD)
     if chosen[0] == revise and not (feedback or "").strip():
-        return "it requests a revision without saying what to change"
+        return "it requests a revision without saying what to change" if options[1:] else "the answer is empty"
     return None
 
 
@@ -77,6 +87,12 @@ def pending_record(given: Any) -> Json:
     missing = [name for name in ("execution_id", "crew_task_id", "output") if pending.get(name) is None]
     if missing and pending["state"] != COMPLETED:
         raise CrewInvalidInput(f"The pending record lacks {', '.join(missing)}; nobody was asked")
+    ask = asks.ask_in(pending) if pending["state"] != COMPLETED else None
+    if ask is not None and ask["kind"] == asks.UNREADABLE:
+        raise CrewInvalidInput(
+            "This release cannot read what the crew asks in the middle of a task. Nobody was asked, and execution "
+            f"{pending['execution_id']} stays paused at the service. Upgrade this provider, or answer at the service"
+        )
     if not has_its_draft(pending):
         raise CrewInvalidInput(
             f"{_changed(pending)}. Nobody was asked, and execution {pending['execution_id']} stays paused at the "
@@ -157,18 +173,24 @@ def review_of(shown: Json, answer: Json, *, choice: Json, feedback: str, reviewe
         "execution_id": shown["execution_id"],
         "crew_task_id": shown["crew_task_id"],
         **choice,
+        **({"ask": shown["ask"]} if shown.get("ask") else {}),
         "human_feedback": feedback,
         "reviewer": {"id": reviewer["id"], "name": reviewer["name"]} if reviewer else None,
         "decided_at": answer["responded_at"].isoformat(),
         "output_sha256": shown["output_sha256"],
+        AUTO_APPROVED: None,
         **({"view": shown["view"]} if shown.get("view") else {}),
     }
 
 
 def decided_by(review: Json) -> str | None:
-    """Name the person who decided, or the schema; None for the deadline."""
+    """Name the person or the rule that decided; None for the deadline."""
     if review.get(SCHEMA_REVISION) == BY_SCHEMA:
         return "the schema"
+    if review.get(AUTO_APPROVED):
+        return "auto_approve"
+    if review.get(NOT_SHOWN):
+        return "the size of what is asked"
     return (review.get("reviewer") or {}).get("id")
 
 
@@ -176,8 +198,10 @@ def in_one_line(decision: Json) -> str:
     """Return a decision as one line of the log."""
     said = decision["human_feedback"]
     cut = said if len(said) <= 500 else f"{said[:500]} … ({len(said)} characters)"
+    ask = asks.ask_in(decision)
+    why = f" ({asks.in_words(ask)})" if ask else ""
     return (
-        f"Review: {decision.get('outcome') or ('approved' if decision['is_approve'] else 'revision')} by "
+        f"Review: {decision.get('outcome') or ('approved' if decision['is_approve'] else 'revision')}{why} by "
         f"{decided_by(decision) or 'the deadline'} at {decision['decided_at']}, "
         f"execution {decision['execution_id']}, task {decision['crew_task_id']}, round {decision['round'] or '-'}, "
         f"draft sha256 {decision['output_sha256']}, feedback {json.dumps(cut, ensure_ascii=False)}"
@@ -233,7 +257,7 @@ def violations_of(schema: Any, pending: Json) -> list[str]:
 
     If the service does not report progress, every draft of a crew counts as the output.
     """
-    if schema is None or is_of_flow(pending) or _tasks_follow(pending):
+    if schema is None or is_of_flow(pending) or asks.ask_in(pending) or _tasks_follow(pending):
         return []
     return matching(validator_of(schema), pending["output"])[1]
 
@@ -247,6 +271,27 @@ def revision_by_schema(shown: Json) -> Json:
     now = {"responded_at": datetime.now(UTC)}
     review = review_of(shown, now, choice={"is_approve": False}, feedback=feedback, reviewer=None)
     return {**review, SCHEMA_REVISION: BY_SCHEMA}
+
+
+# --- what is decided without a person ---
+
+
+def denial_unseen(shown: Json, ask: Json) -> Json:
+    """Return the review that denies a tool call because nobody can be shown all of it."""
+    feedback = (
+        "Denied, because the call could not be shown to a person as a whole: its arguments are unreadable, or longer "
+        f"than {SHOWN_CHARACTERS:,} characters. Use a shorter call"
+    )
+    now = {"responded_at": datetime.now(UTC)}
+    review = review_of(shown, now, choice=asks.answered(ask, asks.DENY), feedback=feedback, reviewer=None)
+    return {**review, NOT_SHOWN: True}
+
+
+def approval_by_rule(shown: Json, reason: str) -> Json:
+    """Return the review with which a rule of the DAG approves a draft."""
+    now = {"responded_at": datetime.now(UTC)}
+    review = review_of(shown, now, choice={"is_approve": True}, feedback="", reviewer=None)
+    return {**review, AUTO_APPROVED: reason}
 
 
 def _tasks_follow(pending: Json) -> bool:

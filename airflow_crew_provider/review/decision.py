@@ -3,7 +3,7 @@
 An approval is deliberate and belongs to what was shown:
 
 * There is no default approval. The DAG's author decides what the deadline does, and it never approves a draft that
-  somebody has rejected in the meantime.
+  somebody has rejected in the meantime. A tool call that cannot be shown as a whole is denied.
 * An answer is judged by the form that the person saw, even if the DAG file was edited since.
 * An invalid answer is not accepted, and the person is asked again with the reason.
 * An answer from somebody who may not answer yet, or has already approved, does not count.
@@ -12,10 +12,14 @@ An approval is deliberate and belongs to what was shown:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
+from airflow_crew_provider.api import asks
+from airflow_crew_provider.api.status import json_object_in
 from airflow_crew_provider.api.values import record_or_none
 from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.compat.answer_trigger import unreadable
@@ -33,7 +37,8 @@ from airflow_crew_provider.stored_names import FEEDBACK_FIELD, REFUSED_KEY, REVI
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, fail_task
 from airflow_crew_provider.wait.schema import listed
 
-TERMS = ("words", "on_timeout", "allow_edit", "approvals", "may_answer")
+TERMS = ("words", "on_timeout", "on_tool_timeout", "allow_edit", "approvals", "may_answer")
+NOBODY_APPROVED = "Denied, because nobody approved the call in time."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +55,10 @@ class ReviewRules:
     max_rounds: int | None
     words: list[str]
     on_timeout: str | Json
+    on_tool_timeout: str
     allow_edit: bool
     approvals: int
+    auto_approve: Callable[[Json], Any] | None
     escalation: Escalation
     may_answer: Json | None
     output_schema: Any
@@ -94,20 +101,66 @@ class ReviewRules:
 
     def at_deadline(self, shown: Json) -> list[str] | None:
         """Return the choice if nobody answers in time; None if the task then fails."""
+        if asks.ask_in(shown):
+            return None if self.policy(shown) == "fail" else [self.on_tool_timeout]
         return flow.at_deadline(shown, self.words, self.on_timeout)
 
+    def policy(self, shown: Json) -> str | Json:
+        """Return what happens if nobody answers in time; nothing answers a question of an agent for a person."""
+        ask = asks.ask_in(shown)
+        if ask is None:
+            return self.on_timeout
+        return self.on_tool_timeout if ask["kind"] == asks.TOOL else "fail"
+
+    def needs_text(self, shown: Json) -> str | None:
+        """Return the choice that needs feedback; None if none does."""
+        if ask := asks.ask_in(shown):
+            return asks.needs_text(ask)
+        return None if flow.outcomes_of(shown) else self.words[1]
+
+    def approving(self, shown: Json) -> list[str] | None:
+        """Return the choice that approves; None if there is no clear one."""
+        if ask := asks.ask_in(shown):
+            return [asks.APPROVE] if ask["kind"] == asks.TOOL else None
+        return flow.approving(shown, self.words)
+
+    def options(self, shown: Json) -> list[str]:
+        """Return the choices."""
+        ask = asks.ask_in(shown)
+        if ask:
+            return asks.words_of(ask, is_whole=drafts.is_whole(shown))
+        return flow.outcomes_of(shown) or self.words
+
+    def chosen(self, shown: Json, option: str) -> Json:
+        """Return what a choice means."""
+        ask = asks.ask_in(shown)
+        return asks.answered(ask, option) if ask else flow.chosen(shown, option, self.words)
+
+    def needed(self, shown: Json, choice: Json) -> int:
+        """Return how many people must make a choice: several only approve a draft, or let a tool run."""
+        runs = choice["outcome"] in asks.RUNS_A_TOOL if asks.ask_in(shown) else choice["is_approve"]
+        return self.approvals if runs else 1
+
+    def edits(self, shown: Json) -> bool:
+        """Whether the person may edit what is shown; a second approver would not see other arguments of a tool."""
+        return self.approvals == 1 if asks.ask_in(shown) else self.allow_edit
+
     def offer(self, task: airflow_form.HITLOperator, shown: Json) -> None:
-        """Let the person choose from the Flow's outcomes, or approve and revise."""
-        task.options = flow.outcomes_of(shown) or self.words
-        draft = drafts.editable_text(shown) if self.allow_edit else None
-        task.params = airflow_form.form_params(task, flow.feedback_hint(shown), draft)
+        """Let the person choose from the words of a question or the Flow's outcomes, or approve and revise."""
+        ask, edited = asks.ask_in(shown), drafts.editable_text(shown) if self.edits(shown) else None
+        task.options = self.options(shown)
+        if ask:
+            task.body = None  # the DAG's own page need not show the call
+            task.params = airflow_form.form_params(task, asks.feedback_hint(ask), edited, "Arguments")
+        else:
+            task.params = airflow_form.form_params(task, flow.feedback_hint(shown), edited)
         try:
             chosen = self.at_deadline(shown)
             flow.refuse_approvals_of(shown, self.approvals)
         except CrewInvalidInput as error:
             fail_task(error)
         # With defaults, Airflow would answer the question at the first escalation step.
-        task.defaults = None if self.escalation.steps else chosen
+        task.defaults = None if self.escalation.steps or task.response_timeout is None else chosen
 
     def form(self, context: Any, shown: Json, until: str | None, refused: str, later: list[str]) -> ReviewForm:
         """Return the form, including the previous round."""
@@ -127,9 +180,9 @@ class ReviewRules:
             revise=self.words[1],
             round_number=self.round_number,
             max_rounds=self.max_rounds,
-            on_timeout=self.on_timeout,
-            allow_edit=self.allow_edit,
-            approvals=self.approvals,
+            on_timeout=self.policy(shown),
+            allow_edit=self.edits(shown),
+            approvals=max(self.needed(shown, self.chosen(shown, each)) for each in self.options(shown)),
             whole=self.whole,
         )
 
@@ -161,8 +214,39 @@ class Decision:
         self._task, self._context = question.task, question.context
         self._rules, self._record = question.rules, question.record
 
-    def by_schema(self) -> Json | None:
-        """Return the review that sends a draft back; None if a person is to decide."""
+    def without_person(self) -> Json | None:
+        """Return the review that needs nobody; None if a person is to decide."""
+        return self._denied_unseen() or self._by_schema() or self._by_rule()
+
+    def _denied_unseen(self) -> Json | None:
+        """Return the review that denies a tool call which a person cannot see as a whole."""
+        ask = asks.ask_in(self._shown)
+        if ask is None or ask["kind"] != asks.TOOL or drafts.is_whole(self._shown):
+            return None
+        review = answer.denial_unseen(self._shown, ask)
+        self._write_down(review)
+        return review
+
+    def _by_rule(self) -> Json | None:
+        """Return the review with which ``auto_approve`` approves a draft that nobody was asked about."""
+        rule, identity = self._rules.auto_approve, identity_of(self._shown)
+        if rule is None or asks.ask_in(self._shown) or flow.is_of_flow(self._shown):
+            return None
+        if self._record.is_open_for(identity) or self._record.was_rejected(identity):
+            return None
+        try:
+            reason = rule(deepcopy(self._rules.record()))
+        except Exception:
+            self._task.log.warning("auto_approve failed, so a person is asked", exc_info=True)
+            return None
+        if not isinstance(reason, str) or not reason.strip():
+            return None
+        review = {**answer.approval_by_rule(self._shown, reason), **self._sent_back_before()}
+        self._write_down(review)
+        return review
+
+    def _by_schema(self) -> Json | None:
+        """Return the review that sends a draft back."""
         wanted = self._rules.on_schema_mismatch == REVISE and self._shown.get(VIOLATIONS)
         if not wanted or self._sent_back_before():
             return None
@@ -188,19 +272,21 @@ class Decision:
             answer.refuse_changed(self._rules.pending, self._shown)
         except CrewInvalidInput as error:
             fail_task(error)
-        if self._rules.allow_edit:
+        if self._rules.edits(self._shown):
             event = drafts.read_edit(self._shown, event)
-        in_time = self._rules.on_timeout == "fail" or not airflow_form.timed_out(event)
-        approves_late = not in_time and self._rules.on_timeout == "approve"
+        policy = self._rules.policy(self._shown)
+        in_time = policy == "fail" or not airflow_form.timed_out(event)
+        approves_late = not in_time and policy == "approve"
         if approves_late and self._record.was_rejected(identity_of(self._shown)):
             self._refuse_late_approval()
         problem = self._problem(event) if in_time else None
         if problem:
             self._refuse(event, problem)
         review = {**self._review(event, in_time=in_time), **self._sent_back_before()}
-        if review["is_approve"] and in_time and self._rules.approvals > 1:
+        if in_time and self._rules.needed(self._shown, review) > 1:
             review = self._with_others(review)
-        metrics.reviewed(self._rules.crew_conn_id, self._record.asked_at, event["responded_at"])
+        kind = (asks.ask_in(self._shown) or {}).get("kind", "draft")
+        metrics.reviewed(self._rules.crew_conn_id, kind, self._record.asked_at, event["responded_at"])
         self._write_down(review)
         if in_time:
             self._keep_rejection(event)
@@ -233,20 +319,20 @@ class Decision:
 
     def _keep_rejection(self, event: Json) -> None:
         """Record a rejection: the draft may stay open, and an edited DAG could approve it at the deadline."""
-        approving = flow.approving(self._shown, self._rules.words)
+        approving = self._rules.approving(self._shown)
         chosen = event.get("chosen_options")
         if chosen and approving and chosen != approving and not airflow_form.timed_out(event):
             self._record.reject_draft(identity_of(self._shown))
 
     def _problem(self, event: Json) -> str | None:
         """Return why an event is not an answer; None if it is one."""
-        revise = None if flow.outcomes_of(self._shown) else self._rules.words[1]
+        needs_text = self._rules.needs_text(self._shown)
         return (
-            answer.problem_with(event, self._task.options, list(self._task.params), revise)
+            answer.problem_with(event, self._task.options, list(self._task.params), needs_text)
             or self._too_early(event)
             or self._approved_before(event)
             or airflow_form.problem_with_fields(self._task, self._context, event)
-            or (self._problem_with_edit(event) if self._rules.allow_edit else None)
+            or (self._problem_with_edit(event) if self._rules.edits(self._shown) else None)
         )
 
     def _too_early(self, event: Json) -> str | None:
@@ -263,7 +349,7 @@ class Decision:
 
     def _approved_before(self, event: Json) -> str | None:
         """Return a problem if the same person approved twice, or if it is unknown who did."""
-        if self._rules.approvals == 1 or not self._choice(event)["is_approve"]:
+        if self._rules.needed(self._shown, self._choice(event)) == 1:
             return None
         who = (event.get("responded_by_user") or {}).get("id")
         if not who:
@@ -279,6 +365,9 @@ class Decision:
         edited = drafts.edited_text(self._shown, event)
         if edited is None:
             return None
+        if ask := asks.ask_in(self._shown):
+            is_sent = self._choice(event)["outcome"] == asks.APPROVE
+            return asks.problem_with_arguments(asks.arguments_of(ask), json_object_in(edited)) if is_sent else None
         problem = drafts.edit_problem(drafts.text_of(self._shown["output"]), edited)
         if problem:
             return problem
@@ -295,13 +384,16 @@ class Decision:
     # --- what an answer means ---
 
     def _choice(self, event: Json) -> Json:
-        return flow.chosen(self._shown, event["chosen_options"][0], self._rules.words)
+        return self._rules.chosen(self._shown, event["chosen_options"][0])
 
     def _review(self, event: Json, *, in_time: bool) -> Json:
         feedback = (event.get("params_input") or {}).get(FEEDBACK_FIELD) or ""
-        if not in_time and isinstance(self._rules.on_timeout, dict):
-            feedback = self._rules.on_timeout["revise"]
-        edited = drafts.edited_text(self._shown, event) if self._rules.allow_edit and in_time else None
+        policy = self._rules.policy(self._shown)
+        if not in_time and isinstance(policy, dict):
+            feedback = policy["revise"]
+        if not in_time and policy == asks.DENY:
+            feedback = NOBODY_APPROVED
+        edited = drafts.edited_text(self._shown, event) if self._rules.edits(self._shown) and in_time else None
         reviewer = event.get("responded_by_user") if in_time else None
         choice = self._choice(event)
         review = answer.review_of(self._shown, event, choice=choice, feedback=feedback, reviewer=reviewer)

@@ -18,6 +18,7 @@ from difflib import unified_diff
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from airflow_crew_provider.api import asks
 from airflow_crew_provider.api.status import json_object_in, without_fence
 from airflow_crew_provider.flows.questions import is_of_flow
 from airflow_crew_provider.models import Json, canonical_json
@@ -60,6 +61,17 @@ def fenced(text: str, language: str = "") -> str:
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"
+
+
+# Control and formatting characters, which could reorder or hide a part of what is shown.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
+)
+
+
+def visible(text: str) -> str:
+    """Return a text without characters that nobody sees, as JSON writes them."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _inert_lines(lines: list[str]) -> Iterator[str]:
@@ -226,12 +238,23 @@ AS_FEEDBACK = "Use this text, edited by the reviewer, unchanged:"
 def editable_text(shown: Json) -> str | None:
     """Return the text that the form offers to edit; None for a Flow, or if only part is shown.
 
-    JSON is in a code fence, because Airflow's page shows an object's text as "[object Object]".
+    Of a tool call, these are its arguments. JSON is in a code fence, because Airflow's page shows an object's text as
+    "[object Object]".
     """
+    if ask := asks.ask_in(shown):
+        arguments = asks.arguments_text(ask) if ask["kind"] == asks.TOOL and is_whole(shown) else None
+        return None if arguments is None else f"```json\n{text_of(arguments)}\n```"
     if is_of_flow(shown) or shown["characters"] > SHOWN_CHARACTERS:
         return None
     text = text_of(shown["output"])
     return f"```json\n{text}\n```" if text.strip().startswith("{") and json_object_in(text) is not None else text
+
+
+def is_whole(shown: Json) -> bool:
+    """Whether a person sees all of a draft, or of a tool call, whose parts must be readable for that."""
+    ask = asks.ask_in(shown)
+    is_readable = ask is None or ask["kind"] == asks.QUESTION or bool(ask["tool"] and asks.arguments_text(ask))
+    return is_readable and shown["characters"] <= SHOWN_CHARACTERS
 
 
 def read_edit(shown: Json, event: Json) -> Json:
@@ -249,7 +272,9 @@ def edited_text(shown: Json, event: Json) -> str | None:
 
 
 def with_edit(review: Json, shown: Json, edited: str) -> Json:
-    """Return a review with the edited text: as the task's output, or as feedback."""
+    """Return a review with the edited text: as the task's output or the tool's arguments, or as feedback."""
+    if asks.ask_in(shown):
+        return {**review, "edited_output": edited} if review["outcome"] == asks.APPROVE else review
     if review["is_approve"] and shown.get("takes_edited_output"):
         return {**review, "edited_output": edited}
     feedback = "\n\n".join(part for part in (review["human_feedback"].strip(), AS_FEEDBACK, edited) if part)
@@ -271,6 +296,9 @@ def what_an_edit_does(shown: Json, words: list[str], *, is_last: bool) -> str:
 
 
 def said_of(review: Json, given: Any) -> str:
-    """Return the log line about an edited draft."""
+    """Return the log line about an edited draft, or about changed arguments."""
+    if review.get("ask"):
+        sent = "sent" if "edited_output" in review else "not sent with this answer"
+        return f"The arguments were changed, {len(given)} characters now; they are {sent}"
     where = "becomes the output of the task" if "edited_output" in review else "is sent as feedback of a revision"
     return f"The draft was edited, {len(given)} characters now; the text {where}"

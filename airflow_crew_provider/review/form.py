@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from airflow_crew_provider.api import asks
 from airflow_crew_provider.api.answers import APPROVAL, outcome_meant
 from airflow_crew_provider.flows.questions import is_of_flow, outcomes_of
 from airflow_crew_provider.models import Json, output_sha256
 from airflow_crew_provider.review import drafts
-from airflow_crew_provider.review.answer import QUESTION, VIOLATIONS, author_of, decided_by
+from airflow_crew_provider.review.answer import IN_THE_MIDDLE, QUESTION, VIOLATIONS, author_of, decided_by
 
 SHOWN_FEEDBACK = 2_000
+LAST_ROUND = "* **This is the last round**: if the {} asks again, this run fails and the execution stays paused."
 MARK = 16
 
 
@@ -47,8 +49,13 @@ class ReviewForm:
 
     @property
     def needs_another_round(self) -> bool:
-        """Whether no round is left for the question after a revision; a Flow may end after any answer."""
-        return self.is_last and not is_of_flow(self.pending)
+        """Whether no round is left for the question after a revision; others may be the last one after any answer."""
+        return self.is_last and not is_of_flow(self.pending) and self.ask is None
+
+    @property
+    def ask(self) -> Json | None:
+        """What an agent asks in the middle of a task; None for a draft and for a Flow."""
+        return asks.ask_in(self.pending)
 
     @property
     def mark(self) -> str:
@@ -59,6 +66,8 @@ class ReviewForm:
     def subject(self) -> str:
         """The headline."""
         task, agent = self._author()
+        if self.ask:
+            return _one_line(_headline(self.ask) + (f" ({self._round()})" if self._round() else ""))
         what = " by ".join(each for each in (task or "the crew's text", agent) if each)
         return _one_line(f"Review {what}" + (f" ({self._round()})" if self._round() else ""))
 
@@ -91,6 +100,10 @@ class ReviewForm:
     def _opening(self) -> str:
         task, agent = self._author()
         place = f"**{self._round().capitalize()}.** " if self._round() else ""
+        if self.ask:
+            named = {name: self.ask[name] and _code(self.ask[name]) for name in ("agent", "tool")}
+            task = asks.task_of(self.pending["crew_task_id"])
+            return f"{place}{IN_THE_MIDDLE}** {_code(task)}: {asks.in_words({**self.ask, **named})}."
         if is_of_flow(self.pending):
             who = f"The method {_code(task)} of the Flow" if task else "A method of the Flow"
             name = f" {_code(agent)}" if agent else ""
@@ -117,6 +130,9 @@ class ReviewForm:
         before = self._name_of_round_before()
         who = (previous.get("reviewer") or {}).get("name") or decided_by(previous)
         when = f"in {before}**{f', by {_code(who)}' if who else ', at the deadline'}"
+        if self.ask and previous.get("edited_output") and previous.get("crew_task_id") == self.pending["crew_task_id"]:
+            said = f"**Approved {when}, but the service did not take the changed arguments, and the tool has not run:"
+            return f"{said}\n\n{drafts.fenced(drafts.visible(previous['edited_output'][:SHOWN_FEEDBACK]))}"
         if "outcome" in previous:
             return _answer_to_flow(previous, when)
         if previous.get("edited_output") and previous.get("crew_task_id") == self.pending.get("crew_task_id"):
@@ -134,7 +150,7 @@ class ReviewForm:
     def _changes(self) -> str:
         """Show the draft's changes since the previous round, if that was about the same task."""
         previous = self.previous
-        if not previous or previous.get("output") is None:
+        if not previous or previous.get("output") is None or previous.get("ask") or self.ask:
             return ""
         is_same_task = previous.get("crew_task_id") == self.pending.get("crew_task_id")
         # A crew's revised draft may have a new id; a Flow may continue with any other method.
@@ -146,17 +162,39 @@ class ReviewForm:
 
     def _what_happens(self) -> str:
         lines = self._choices()
-        if self.allow_edit:
+        if self.allow_edit and not self.ask:
             lines.append(drafts.what_an_edit_does(self.pending, [self.approve, self.revise], is_last=self.is_last))
         if self.until:
             lines.append(f"* No answer by {self.until:%Y-%m-%d %H:%M} UTC: {self._at_deadline()}")
         if self.approvals > 1:
-            lines.append(f"* **{self.approvals} different people** must approve; a revision by any of them counts.")
+            word = asks.RUN_AGAIN if asks.is_unknown_outcome(self.ask) else self.approve
+            other = "any other answer" if self.ask else "a revision"
+            said = "must approve" if word == self.approve else f"must choose **{word}**"
+            lines.append(f"* **{self.approvals} different people** {said}; {other} by any of them counts.")
         lines += [f"* {each}" for each in self.later]
-        lines.append(f"\nExecution {_code(self.pending.get('execution_id'))}, draft {_code(self.mark)}.")
+        what = "question" if self.ask else "draft"
+        lines.append(f"\nExecution {_code(self.pending.get('execution_id'))}, {what} {_code(self.mark)}.")
         return "\n".join(line for line in lines if line)
 
+    def _choices_of_ask(self, ask: Json) -> list[str]:
+        shown = {"characters": self._size, **self.pending}
+        edits = self.allow_edit and drafts.editable_text(shown) is not None
+        kept = f"leave `{asks.HIDDEN}` where it is to keep a hidden value"
+        instead = f", or with those under *Arguments*, a JSON object; {kept}" if edits else ""
+        meaning = {
+            asks.APPROVE: f"the tool runs with these arguments{instead}.",
+            asks.DENY: "the tool does not run. The agent reads your *Feedback* as the reason, and continues.",
+            asks.ANSWER: "the agent reads your *Feedback*. An empty answer is not accepted, and you are asked again.",
+            asks.DONE: "the tool has run; your *Feedback* is taken for its result.",
+            asks.RUN_AGAIN: "the tool runs once more with these arguments.",
+            asks.FAIL: "the execution fails.",
+        }
+        lines = [f"* **{word}**: {meaning[word]}" for word in asks.words_of(ask, is_whole=drafts.is_whole(shown))]
+        return [*lines, LAST_ROUND.format("crew")] if self.is_last else lines
+
     def _choices(self) -> list[str]:
+        if self.ask:
+            return self._choices_of_ask(self.ask)
         if is_of_flow(self.pending):
             return self._choices_of_flow()
         lines = [f"* **{self.approve}**: the crew continues with this draft."]
@@ -184,12 +222,12 @@ class ReviewForm:
                 f"* **{self.revise}**: {said}, and decides what follows. Feedback is required.",
             ]
         if self.is_last:
-            lines.append(
-                "* **This is the last round**: if the Flow asks again, this run fails and the execution stays paused."
-            )
+            lines.append(LAST_ROUND.format("Flow"))
         return lines
 
     def _at_deadline(self) -> str:
+        if self.ask and self.on_timeout != "fail":
+            return f"**the call is {'denied' if self.on_timeout == asks.DENY else 'approved'}.**"
         outcome = outcome_meant(self.on_timeout == "approve", outcomes_of(self.pending))
         if self.on_timeout == "approve":
             return f"**{_code(outcome)} is chosen.**" if outcome else "**the draft is approved.**"
@@ -199,7 +237,7 @@ class ReviewForm:
         return "this task fails and the execution stays paused."
 
     def _cut(self) -> str:
-        size = self.pending.get("characters") or len(drafts.text_of(self.pending.get("output")))
+        size = self._size
         if size <= drafts.SHOWN_CHARACTERS:
             return ""
         return (
@@ -207,12 +245,27 @@ class ReviewForm:
             f"in {self.whole}, field `output`. Your answer applies to the whole draft."
         )
 
+    @property
+    def _size(self) -> int:
+        return self.pending.get("characters") or len(drafts.text_of(self.pending.get("output")))
+
     def _draft(self) -> str:
         output = self.pending.get("output")
         text = drafts.text_of(output)[: drafts.SHOWN_CHARACTERS]
+        if self.ask:
+            return drafts.fenced(drafts.visible(text))
         if not isinstance(output, str) or self.pending.get("language"):
             return drafts.fenced(text, "json")
         return _in_quotation(text) if text.strip() else "*The draft is empty.*"
+
+
+def _headline(ask: Json) -> str:
+    agent, tool = ask["agent"] or "an agent", ask["tool"] or "a tool"
+    return {
+        asks.TOOL: f"Approve {tool} for {agent}",
+        asks.QUESTION: f"Answer {agent}",
+        asks.UNKNOWN_OUTCOME: f"What became of {tool}",
+    }.get(ask["kind"], "A question")
 
 
 def _answer_to_flow(previous: Json, when: str) -> str:

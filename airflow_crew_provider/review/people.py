@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from airflow_crew_provider.api.asks import APPROVE, DENY
 from airflow_crew_provider.models import Json
 
 LONGEST = timedelta(days=36_500)  # the sum of a date and this must be a date
@@ -24,6 +25,15 @@ def deadline_policy(on_timeout: Any, response_timeout: Any) -> Any:
     if on_timeout != "fail" and response_timeout is None:
         raise ValueError("on_timeout needs a response_timeout: without one there is no deadline")
     return on_timeout
+
+
+def tool_policy(on_tool_timeout: Any, response_timeout: Any) -> str:
+    """Check what happens to a tool call if nobody answers."""
+    if on_tool_timeout not in (DENY, "fail", APPROVE):
+        raise ValueError(f"on_tool_timeout must be 'deny', 'fail' or 'approve', not {on_tool_timeout!r}")
+    if on_tool_timeout == APPROVE and response_timeout is None:
+        raise ValueError("on_tool_timeout='approve' needs a response_timeout: without one there is no deadline")
+    return str(on_tool_timeout)
 
 
 def response_time(value: Any, name: str = "response_timeout") -> timedelta | None:

@@ -12,8 +12,10 @@ import re
 import sys
 from typing import Any
 
+from airflow_crew_provider.api import asks
+from airflow_crew_provider.api.status import json_object_in
 from airflow_crew_provider.compat import version
-from airflow_crew_provider.review.answer import QUESTION, notice, problem_with
+from airflow_crew_provider.review.answer import IN_THE_MIDDLE, QUESTION, notice, problem_with
 from airflow_crew_provider.review.drafts import draft_in, edit_problem, is_edit, with_text_of_edit
 from airflow_crew_provider.stored_names import EDIT_FIELD, FEEDBACK_FIELD
 
@@ -61,19 +63,30 @@ def _explain(detail: Any) -> None:
     if not removed["responded_at"] or removed["responded_at"][0] is None:
         return
     before = {name: values[0] if values else getattr(detail, name) for name, values in removed.items()}
-    before = with_text_of_edit(before, draft_in(detail.params))
     text = _NOTICE.sub("", detail.body or "")
-    # None of a Flow's outcomes needs feedback.
-    revise = None if QUESTION in text else detail.options[1]
-    problem = problem_with(before, detail.options, list(detail.params), revise) or _problem_with_edit(before, detail)
+    problem = why_refused(before, text, list(detail.options), detail.params or {})
     who = (state.attrs.responded_by.history.deleted or [None])[0] or {}
     said = f"**{notice(str(who.get('name') or who.get('id') or 'somebody'), problem)}**\n\n" if problem else ""
     detail.body = said + text
 
 
-def _problem_with_edit(answer: dict[str, Any], detail: Any) -> str | None:
-    """Return why an edited draft was refused; if it does not match a schema, the reason is in the task's log."""
-    draft, given = draft_in(detail.params), (answer["params_input"] or {}).get(EDIT_FIELD)
-    if not isinstance(draft, str) or not isinstance(given, str) or not is_edit(draft, given):
-        return None
-    return edit_problem(draft, given)
+def why_refused(answer: dict[str, Any], text: str, options: list[str], params: dict[str, Any]) -> str | None:
+    """Return why an answer was refused, as far as its form tells; None for an accepted one.
+
+    A text that does not match a schema is only explained in the task's log.
+
+    :param text: the text of the form
+    :param params: its fields
+    """
+    draft, is_asked = draft_in(params), IN_THE_MIDDLE in text
+    answer = with_text_of_edit(answer, draft)
+    # None of a Flow's outcomes needs feedback; of the words that answer an agent, the answer to its question does.
+    needs_text = asks.ANSWER if is_asked else None if QUESTION in text else options[1]
+    problem = problem_with(answer, options, list(params), needs_text)
+    given = (answer["params_input"] or {}).get(EDIT_FIELD)
+    if problem or not isinstance(draft, str) or not isinstance(given, str) or not is_edit(draft, given):
+        return problem
+    if not is_asked:
+        return edit_problem(draft, given)
+    is_sent = answer["chosen_options"] == [asks.APPROVE]
+    return asks.problem_with_arguments(json_object_in(draft), json_object_in(given)) if is_sent else None

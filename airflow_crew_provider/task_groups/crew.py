@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, TaskGroup, XComArg
 
+from airflow_crew_provider.api.asks import DENY
 from airflow_crew_provider.api.budget import FAIL
 from airflow_crew_provider.compat.loops import decided, make_loop
 from airflow_crew_provider.compat.supervisor import supervisor, task_state
@@ -90,6 +91,8 @@ def until_completed(loop: Any, ti: Any) -> Any:
     """Another round, unless the crew has completed or no round is left; the result then shows which."""
     review = ti.xcom_pull(task_ids=f"{ti.task_id.rpartition('.')[0]}.review") or {}
     word = DECISIONS.get(str(review.get("is_approve")), "answered")
+    if review.get("ask"):
+        word = review["outcome"]  # not what a Flow offers, which may be anything
     is_over = loop.index + 1 >= loop.max_iterations or (loop.result or {}).get("state") == COMPLETED
     return decided(stop=is_over, reason=f"round {loop.index + 1}: {word}")
 
@@ -130,6 +133,8 @@ def crew_with_review(
     timeout: float | None = None,
     cancel_on_kill: bool = True,
     review: Json | None = None,
+    on_tool_timeout: str = DENY,
+    auto_approve: Callable[[Json], Any] | None = None,
     output_schema: Json | str | type | None = None,
     max_total_tokens: int | None = None,
     max_cost: float | None = None,
@@ -154,6 +159,8 @@ def crew_with_review(
     :param timeout: how long one wait for the crew may take, in seconds
     :param cancel_on_kill: stop the execution, best effort, when a user ends the kickoff or a wait
     :param review: arguments of `CrewReviewOperator`: ``assigned_users``, ``notifiers``, ``response_timeout``, ...
+    :param on_tool_timeout: as in `CrewReviewOperator`
+    :param auto_approve: as in `CrewReviewOperator`
     :param output_schema: schema of the completed output, as in `CrewStatusSensor`
     :param max_total_tokens: fail if the execution uses more tokens
     :param max_cost: fail if the execution costs more, in USD
@@ -186,7 +193,9 @@ def crew_with_review(
         kickoff.schema_of_waits = output_schema
         first = CrewStatusSensor(task_id="wait", kickoff_id=kickoff.output, **wait)
         schema: Json = {"output_schema": output_schema, "on_schema_mismatch": on_schema_mismatch}
-        asked: Json = {**shared, "skip_completed": True, **schema, **(review or {}), "max_rounds": max_rounds}
+        policies: Json = {"on_tool_timeout": on_tool_timeout, "auto_approve": auto_approve}
+        asked: Json = {**shared, "skip_completed": True, **schema, **policies, **(review or {})}
+        asked["max_rounds"] = max_rounds
         rounds = Rounds(first, max_rounds, asked, {"webhooks": webhooks, **shared, **again}, wait)
         waits = rounds.in_a_loop(again) if loop else rounds.one_after_another()
         CrewResultOperator(

@@ -48,6 +48,7 @@ class CrewStatusTrigger(BaseTrigger):
     :param max_total_tokens: fire once the execution has used more tokens; None for no limit
     :param max_cost: fire once the execution has cost more, in USD; None for no limit
     :param ended: number of finished tasks already logged; None logs none
+    :param ends_at_unknown: with `wait_past_pending`, whether to fire when it is asked what became of a tool call
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class CrewStatusTrigger(BaseTrigger):
         max_total_tokens: int | None = None,
         max_cost: float | None = None,
         ended: int | None = 0,
+        ends_at_unknown: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.kickoff_id = kickoff_id
@@ -86,6 +88,7 @@ class CrewStatusTrigger(BaseTrigger):
         self.max_total_tokens = max_total_tokens
         self.max_cost = max_cost
         self.ended = ended
+        self.ends_at_unknown = ends_at_unknown
         self._hook = CrewHook(crew_conn_id)
         self._poller = Poller(self._hook, InboxSource(self._hook, inbox))
         self._held = False
@@ -202,7 +205,12 @@ class CrewStatusTrigger(BaseTrigger):
                 await hook.release()
 
 
-NOT_STORED: Json = {"max_total_tokens": None, "max_cost": None, "ended": 0}  # if they have these values
+NOT_STORED: Json = {
+    "max_total_tokens": None,
+    "max_cost": None,
+    "ended": 0,
+    "ends_at_unknown": False,
+}  # if they have these values
 ARGUMENTS = tuple(signature(CrewStatusTrigger).parameters)
 WATCHED = tuple(
     name for name in ARGUMENTS if name in signature(Watch).parameters

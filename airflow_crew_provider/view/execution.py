@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from airflow_crew_provider.api import asks
 from airflow_crew_provider.api.responses import Mask, unmasked
 from airflow_crew_provider.api.status import is_count, is_number, text_or_none
 from airflow_crew_provider.models import CHAIN, Execution, ExecutionState, Json, output_sha256, reported
 from airflow_crew_provider.review.drafts import text_of
-from airflow_crew_provider.stored_names import SCHEMA_REVISION
+from airflow_crew_provider.stored_names import AUTO_APPROVED, NOT_SHOWN, SCHEMA_REVISION
 
 LONGEST = 60_000  # characters kept of one text
 LONGEST_NAME = 200
@@ -228,6 +229,7 @@ def _round(given: Json, mask: Mask) -> Json:
     found = _shaped(given, _ROUND, mask)
     return {
         **found,
+        **_ask(given, mask),
         **_text(draft, mask, _compared(computed, named or computed, arrived_cut=given.get("cut") is True)),
         "output_sha256": named or computed,
         "number": _count(given, "number"),
@@ -246,6 +248,9 @@ def _decision(given: Json, mask: Mask) -> Json:
     same = computed if computed in named else named[0]
     return {
         **found,
+        **_ask(given, mask),
+        "by_rule": bool(given.get(AUTO_APPROVED)),
+        "unseen": given.get(NOT_SHOWN) is True,
         **_text(None if draft is None else text_of(draft), mask, _compared(computed, same, arrived_cut=True)),
         "is_approve": _flag(given, "is_approve"),
         "edited": bool(given.get("edited_output")),
@@ -262,13 +267,21 @@ def _contradicts(asked: Json, decision: Json) -> bool:
 
 def _decided(asked: Json, decision: Json) -> Json:
     """Return a round with Airflow's decision instead of the deployment's."""
-    by = "by the schema" if decision[SCHEMA_REVISION] else "at the deadline"
+    by = (
+        "by auto_approve"
+        if decision["by_rule"]
+        else "by the schema"
+        if decision[SCHEMA_REVISION]
+        else "at the deadline"
+    )
+    by = "because nobody can be shown all of it" if decision["unseen"] else by
     taken = ("output_sha256", "is_approve", "human_feedback", "who", "approvals")
     return {
         **asked,
         **{name: decision[name] for name in taken},
         "decided_at": asked["decided_at"] or decision["decided_at"],
         "outcome": decision["outcome"] or asked["outcome"],
+        "asks": asked["asks"] or decision["asks"],
         "edited": decision["edited"] or asked["edited"],
         "by": by,
         "by_airflow": True,
@@ -289,7 +302,15 @@ def _draft_of(holder: Json) -> Json:
 
 
 def _asked(execution: Execution) -> Json:
-    return {"task_id": execution.crew_task_id, "draft": execution.output, "question": execution.question}
+    about = {"task_id": execution.crew_task_id, "draft": execution.output, "question": execution.question}
+    return {**about, "ask": execution.ask}
+
+
+def _ask(given: Json, mask: Mask) -> Json:
+    """Return in a few words what an agent asks; empty for a draft and for a Flow."""
+    ask = asks.read(given.get("ask"), mask)
+    said = asks.in_words(ask) if ask else ""
+    return {"asks": said[:1].upper() + said[1:]}
 
 
 def _approval(given: Json, mask: Mask) -> Json:

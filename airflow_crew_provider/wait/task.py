@@ -231,6 +231,11 @@ class WaitingTask(CrewTask):
         """Return the record."""
         raise NotImplementedError
 
+    def asked(self, context: Any, watch: Watch, execution: Execution) -> Any:
+        """Handle a question that ends a wait although it passes others, and continue."""
+        watch.known = True
+        self.go_on(watch)
+
     def failed(self, watch: Watch, error: str) -> NoReturn:
         """Raise for an execution that failed."""
         raise NotImplementedError
@@ -321,6 +326,8 @@ class WaitingTask(CrewTask):
             self.go_on(watch)
         if execution.state is ExecutionState.PENDING and (passed := self.watched_budget.passed_by(execution.usage)):
             self._over_budget(context, watch, passed, execution.usage)
+        if execution.state is ExecutionState.PENDING and watch.wait_past_pending:
+            return self.asked(context, watch, execution)
         if execution.flow_id and execution.flow_id != execution.kickoff_id:
             self.note_run(context, execution.flow_id)
         self.report(context, execution.state, execution.kickoff_id, usage=execution.usage)

@@ -31,6 +31,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_crew_provider import exceptions
+from airflow_crew_provider.api import asks
 from airflow_crew_provider.api.answers import Draft
 from airflow_crew_provider.api.budget import NO_BUDGET, Budget, figures
 from airflow_crew_provider.models import Execution, ExecutionState, Json, TaskResult
@@ -156,6 +157,7 @@ class Watch:
     :param deadline: when it ends, in epoch seconds; None for no deadline
     :param poll_interval: the shortest pause between two polls, in seconds
     :param wait_past_pending: whether an execution that waits for a person counts as in progress
+    :param ends_at_unknown: whether the question what became of a tool call ends such a wait all the same
     :param known: whether the service has shown this id in a state other than not found
     :param report_seen: whether to also end the wait when the id becomes known, which a restart must remember
     :param answered: the draft that a resume just answered, which is not a new question
@@ -171,6 +173,7 @@ class Watch:
     deadline: float | None = None
     poll_interval: float = 10.0
     wait_past_pending: bool = False
+    ends_at_unknown: bool = False
     known: bool = False
     report_seen: bool = False
     answered: AnsweredDraft | None = None
@@ -248,7 +251,9 @@ class Watch:
 
     def _asks(self, execution: Execution, now: float) -> bool:
         """Whether an execution waits for a person who has not answered yet."""
-        if execution.state is not ExecutionState.PENDING or self.wait_past_pending:
+        if execution.state is not ExecutionState.PENDING:
+            return False
+        if self.wait_past_pending and not (self.ends_at_unknown and asks.is_unknown_outcome(execution.ask)):
             return False
         return self.answered is None or not self.answered.is_shown_by(execution, now=now)
 
@@ -367,8 +372,9 @@ class Watch:
             return f"The service does not know execution {self.kickoff_id} yet"
         if last.state is ExecutionState.PENDING:
             where = f" at task {in_few_words(task)}" if (task := last.shown_task or last.current_task) else ""
+            why = f": {asks.in_words(last.ask)}" if last.ask else ""
             unasked = f". {NOBODY_IS_ASKED}" if self.passes_question else ""
-            return f"Execution {self.kickoff_id} waits for a person{where}{unasked}"
+            return f"Execution {self.kickoff_id} waits for a person{where}{why}{unasked}"
         return f"Execution {self.kickoff_id} is {last.state}" + (f": {last.progress}" if last.progress else "")
 
     _not_found_now: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import asdict
 from typing import Any
 
@@ -81,7 +82,7 @@ def test_repeatable_secrets_depend_on_token_key_and_purpose() -> None:
 
 def test_a_question_is_read() -> None:
     read = HumanInputRequest.read({**QUESTION, "more": 1})
-    assert asdict(read) == {"task_id": "t", "output": "Draft", "kickoff_id": "k", "execution_id": "e"}
+    assert read.as_dict() == {"task_id": "t", "output": "Draft", "kickoff_id": "k", "execution_id": "e"}
     assert read.ids == {"k", "e"}
     assert HumanInputRequest.read({"task_id": "t", "kickoff_id": "k"}) == HumanInputRequest("t", "", "k", None)
     assert HumanInputRequest.read({"task_id": "t", "execution_id": "e"}).ids == {"e"}
@@ -117,11 +118,41 @@ def test_a_question_is_what_a_poll_would_have_shown() -> None:
     )
 
 
+ASKED = {
+    "task_id": "t#2",
+    "kickoff_id": "k",
+    "task_output": "Question 2",
+    "question": "May it run?",
+    "outcomes": ["approve", "deny"],
+    "ask": {"kind": "tool", "agent": "Ann", "tool": "send", "arguments": {"to": "bob"}, "number": 2},
+}
+
+
+def test_a_question_in_the_middle_of_a_task_comes_back_from_the_store_with_its_ask() -> None:
+    stored = InboxMessages("r").asking(HumanInputRequest.read(ASKED)).as_dict()
+    found = InboxMessages.of(json.loads(json.dumps(stored)), "r").newest
+    assert found is not None
+    seen = found.as_execution("polled")
+    assert (seen.ask, seen.question, seen.outcomes) == (ASKED["ask"], "May it run?", ["approve", "deny"])
+    assert seen.crew_task_id == "t#2"
+
+
+@pytest.mark.parametrize("ask", ["tool", {"kind": "vote"}, 5])
+def test_an_ask_in_a_webhook_that_cannot_be_read_is_kept_as_one(ask: Any) -> None:
+    seen = HumanInputRequest.read({**ASKED, "ask": ask, "outcomes": 5}).as_execution("polled")
+    assert (seen.ask or {})["kind"] == "unreadable"
+
+
+def test_a_stored_question_of_release_02_is_still_read() -> None:
+    stored = {"task_id": "t", "output": "Draft", "kickoff_id": "k", "execution_id": None}
+    assert HumanInputRequest(**stored).as_execution("k").ask is None
+
+
 def test_messages_come_back_as_they_were_stored_and_only_to_their_registration() -> None:
     question = HumanInputRequest("t", "Draft", "k", None)
     stored = InboxMessages("r").asking(question).with_progress("task", {"name": "write", "agent": "Ann"})
     assert stored.as_dict() == {
-        **{"registration": "r", "question": asdict(question), "asked": ["t"], "tasks": 1, "steps": 0},
+        **{"registration": "r", "question": question.as_dict(), "asked": ["t"], "tasks": 1, "steps": 0},
         **{"last": "task write of Ann is done", "succeeded": False},
     }
     assert InboxMessages.of(stored.as_dict(), "r") == stored

@@ -369,3 +369,49 @@ def test_a_wait_for_the_lag_pauses_longer_and_longer(service: Service) -> None:
     assert check.goes_on() is False
     assert max(service.slept) == 5.0
     assert sum(service.slept) == pytest.approx(60.0)
+
+
+# --- questions in the middle of a task ----------------------------------------------------------------------
+
+
+ASK = {"kind": "tool", "agent": "Writer", "tool": "send", "arguments": {"to": "ann"}, "number": 3}
+ASKED = execution(crew_task_id="draft_task#3", output="the draft", ask=ASK)
+NEXT_QUESTION = execution(crew_task_id="draft_task#4", output="the next question", ask={**ASK, "number": 4})
+
+
+def answered(**more: Any) -> ReviewAnswer:
+    review = {"execution_id": "k-1", "crew_task_id": "draft_task#3", "ask": ASK, "output_sha256": FIRST, **more}
+    return ReviewAnswer.of({"outcome": "approve", "is_approve": True, "human_feedback": "", **review})
+
+
+def test_changed_arguments_need_no_offer_to_edit_drafts(service: Service) -> None:
+    service.shows = [ASKED]
+    assert first(service, answered(edited_output='{"to": "bob"}')).check_before_sending(SENDER) is False
+
+
+def test_an_answer_reaches_no_other_question(service: Service) -> None:
+    service.shows = [NEXT_QUESTION]
+    message = said(first(service, answered()))
+    assert message.startswith("The question draft_task#3 of execution k-1 is not open any more; draft_task#4 waits now")
+
+
+@pytest.mark.parametrize("outcome", ["approve", "deny"])
+@pytest.mark.parametrize("seen", [NEXT_QUESTION, WAITS, NEXT_TASK, RUNS])
+def test_whatever_follows_the_answer_to_a_question_shows_that_it_was_taken(
+    service: Service, outcome: str, seen: Execution
+) -> None:
+    service.shows = [seen]
+    given = answered(outcome=outcome, is_approve=outcome == "approve")
+    assert again(service, given).check_before_sending(SENDER) is True
+
+
+@pytest.mark.parametrize(("is_approve", "taken"), [(False, True), (True, False)])
+def test_a_question_in_the_middle_of_the_revised_task_follows_a_revision_only(
+    service: Service, is_approve: bool, taken: bool
+) -> None:
+    service.shows = [NEXT_QUESTION]
+    check = again(service, answer(is_approve))
+    if taken:
+        assert check.check_before_sending(SENDER) is True
+    else:
+        assert "waits with a different draft" in said(check)

@@ -243,3 +243,27 @@ def test_a_url_that_cannot_be_read_is_not_printed_with_its_password(
     printed = "".join(capsys.readouterr())
     assert "Airflow at http://" in printed
     assert "pa" not in printed.replace("parse", "")
+
+
+ASK = {"kind": "tool", "agent": "Writer", "tool": "send_mail", "arguments": {"to": "ann"}, "number": 3}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"ask": ASK, "outcome": "deny", "auto_approved": None}, {"is_approve": True, "auto_approved": "short enough"}],
+    ids=["question", "rule"],
+)
+def test_a_decision_is_listed_with_what_an_agent_asked_or_the_reason_of_a_rule(
+    airflow: Any, capsys: pytest.CaptureFixture[str], more: dict[str, Any]
+) -> None:
+    run = "/api/v2/dags/tea/dagRuns/r"
+    review = {"output_sha256": "0", "decided_at": "2026-11-20T12:00:00+00:00", "reviewer": None, **more}
+    entry = {"key": "crew_decision", "task_id": "review", "map_index": -1}
+    airflow.answers[f"{run}/hitlDetails"] = page("hitl_details")
+    airflow.answers[f"{run}/taskInstances/~/xcomEntries"] = page("xcom_entries", entry)
+    airflow.answers[f"{run}/taskInstances/review"] = (200, {}, b'{"state": "success"}')
+    value = (200, {}, json.dumps({"value": review}).encode())
+    airflow.answers[f"{run}/taskInstances/review/xcomEntries/crew_decision"] = value
+    assert main(["tea", "r"]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert {name: json.loads(line)[name] for name in more} == more

@@ -73,6 +73,17 @@ def test_only_a_resume_with_a_round_after_it_hands_a_new_draft_on() -> None:
     assert [dag.get_task(f"crew.round_{number}.resume").has_next_round for number in (1, 2)] == [True, False]
 
 
+def test_policies_about_tools_and_drafts_reach_every_round_and_the_review_may_have_its_own() -> None:
+    def rule(record: Any) -> None:
+        """Approve nothing."""
+
+    dag = group(on_tool_timeout="fail", auto_approve=rule)
+    given = [dag.get_task(f"crew.round_{number}.review") for number in (1, 2, 3)]
+    assert [(each.on_tool_timeout, each.auto_approve) for each in given] == [("fail", rule)] * 3
+    own = group(on_tool_timeout="fail", review={"on_tool_timeout": "deny"}).get_task("crew.round_1.review")
+    assert (own.on_tool_timeout, own.auto_approve) == ("deny", None)
+
+
 def test_arguments_of_the_review_and_the_connection_reach_every_round() -> None:
     dag = group(crew_conn_id="other", review={"response_timeout": timedelta(days=1), "on_timeout": "approve"})
     for number in (1, 2, 3):
@@ -233,6 +244,7 @@ def test_a28_a_loop_has_the_tasks_of_one_round_and_one_that_decides() -> None:
         (1, COMPLETED, {"is_approve": True, "reviewer": {"name": "secret"}}, (True, "round 2: approve")),
         (2, PENDING, {"is_approve": True}, (True, "round 3: approve")),
         (0, None, {"is_approve": None, "outcome": "secret"}, (False, "round 1: answered")),
+        (0, PENDING, {"is_approve": False, "outcome": "deny", "ask": {"kind": "tool"}}, (False, "round 1: deny")),
         (0, PENDING, None, (False, "round 1: answered")),
     ],
 )

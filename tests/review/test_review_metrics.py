@@ -34,7 +34,7 @@ def test_the_time_between_question_and_answer_is_sent(
     operator.execute_complete(context, answer("ann", asked + timedelta(hours=2)))
     wait_until(lambda: of_tasks.metrics(), "the metric")
     [sent] = of_tasks.metrics()
-    assert (sent.name, sent.tags, sent.kind) == ("review.duration", {"conn_id": "crew_a"}, "ms")
+    assert (sent.name, sent.tags, sent.kind) == ("review.duration", {"conn_id": "crew_a", "kind": "draft"}, "ms")
     assert 7_140_000 < sent.value <= 7_200_000
 
 

@@ -44,7 +44,7 @@ def test_every_argument_is_stored() -> None:
     import inspect
 
     arguments = set(inspect.signature(CrewStatusTrigger.__init__).parameters) - {"self"}
-    assert set(trigger(max_total_tokens=5, max_cost=0.5, ended=1).serialize()[1]) == arguments
+    assert set(trigger(max_total_tokens=5, max_cost=0.5, ended=1, ends_at_unknown=True).serialize()[1]) == arguments
 
 
 @pytest.mark.row("A8")

@@ -587,3 +587,41 @@ def test_the_tab_names_each_operator_that_notes_its_execution() -> None:
         "CrewUsageApprovalOperator",
         _CrewDecoratedOperator.custom_operator_name,
     }
+
+
+ASK = {"kind": "tool", "agent": "Ann <b>", "tool": "send_mail", "arguments": {"to": "bob"}, "number": 2}
+CALL = 'Question 2\n**send_mail**\n{\n  "to": "<i>bob"\n}'
+
+
+def test_a_question_in_the_middle_of_a_task_is_shown_as_text_with_who_asks_for_what() -> None:
+    asked = round_of(1, CALL, question="May it run?", ask=ASK)
+    html = rendered({"state": "pending", "rounds": [asked]})
+    assert "The agent Ann &lt;b&gt; needs an approval to run the tool send_mail." in html
+    assert '<pre class="box">Question 2\n**send_mail**\n{\n  &#34;to&#34;: &#34;&lt;i&gt;bob&#34;\n}</pre>' in html
+    assert "<summary>Question</summary>" in html
+
+
+@pytest.mark.parametrize("ask", ["tool", {"kind": "vote"}, [5]])
+def test_an_ask_that_cannot_be_read_is_said_to_be_one(ask: Any) -> None:
+    html = rendered({"state": "pending", "rounds": [round_of(1, CALL, ask=ask)]})
+    assert "What it asks cannot be read." in html
+
+
+def test_a_draft_is_not_compared_with_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = [round_of(1, "Draft 1.", **SAID), round_of(2, CALL, ask=ASK), round_of(3, "Draft 2.", **SAID)]
+    assert "Changes since round" not in rendered({"state": "pending", "rounds": rounds})
+
+
+@pytest.mark.parametrize(
+    ("more", "by"),
+    [
+        ({"auto_approved": "short"}, "by auto_approve"),
+        ({"not_shown": True, "outcome": "deny", "ask": ASK}, "because nobody can be shown all of it"),
+        ({}, "at the deadline"),
+    ],
+)
+def test_a_decision_that_no_person_made_says_what_made_it(more: Json, by: str) -> None:
+    decided = {**decision(CALL, approve=True), **more, "reviewer": None}
+    found = with_decisions(of_details({"state": "running", "rounds": []}), [decided])
+    assert found["rounds"][0]["by"] == by
+    assert by in rendered({"state": "running", "rounds": []}, [decided])

@@ -1,0 +1,167 @@
+"""Questions in the middle of a task: how ``ask`` is read, and which words answer it. Pure.
+
+``ask`` alone tells the kind: a pending execution without it asks about a draft or, with outcomes, is a Flow's. Only
+`RUNS_A_TOOL` lets a tool run. An ``ask`` that cannot be read ends no wait, but nothing is ever approved for it; of its
+details, those that can be read are used.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from airflow_crew_provider.api.responses import Mask, unmasked
+from airflow_crew_provider.api.values import handed_on, plain_object
+from airflow_crew_provider.exceptions import CrewInvalidInput
+from airflow_crew_provider.models import Json
+
+TOOL, QUESTION, UNKNOWN_OUTCOME = "tool", "question", "unknown_outcome"
+UNREADABLE = "unreadable"  # instead of a kind that this release does not know
+APPROVE, DENY, ANSWER, DONE, RUN_AGAIN, FAIL = "approve", "deny", "answer", "done", "run_again", "fail"
+# The words that answer each kind, and the ``is_approve`` that fits them.
+WORDS: dict[str, dict[str, bool]] = {
+    TOOL: {APPROVE: True, DENY: False},
+    QUESTION: {ANSWER: True},
+    UNKNOWN_OUTCOME: {DONE: True, RUN_AGAIN: True, FAIL: False},
+}
+RUNS_A_TOOL = (APPROVE, RUN_AGAIN)
+HIDDEN = "***"  # what the service shows instead of a secret
+LONGEST_NAME = 200
+_NUMBER = re.compile(r"#[0-9]+\Z")
+
+
+def read(given: Any, mask: Mask = unmasked) -> Json | None:
+    """Read an ``ask`` of a service or of a record; None where there is none."""
+    if given is None:
+        return None
+    fields: Json = given if isinstance(given, dict) else {}
+    kind, number = fields.get("kind"), fields.get("number")
+    return {
+        "kind": kind if isinstance(kind, str) and kind in WORDS else UNREADABLE,
+        **{name: _name(fields.get(name), mask) for name in ("agent", "tool")},
+        "arguments": _arguments(fields.get("arguments")),
+        "number": number if type(number) is int and 0 < number < 2**63 else None,
+    }
+
+
+def ask_in(record: Json) -> Json | None:
+    """Return the ``ask`` of a pending record or of what was shown of one; None for a draft and for a Flow."""
+    return read(record.get("ask"))
+
+
+def _name(given: Any, mask: Mask) -> str | None:
+    return (" ".join(mask(given).split())[:LONGEST_NAME] or None) if isinstance(given, str) else None
+
+
+def _arguments(given: Any) -> Any:
+    """Return arguments as XCom keeps them: an object, or its text where XCom would change it; None if unreadable."""
+    try:
+        return handed_on(plain_object(json.loads(given) if isinstance(given, str) else given, "arguments"))
+    except (CrewInvalidInput, ValueError, RecursionError):
+        return None
+
+
+def is_answer(source: Json) -> bool:
+    """Whether a review answers a question in the middle of a task; of the four fields, the id and the outcome tell."""
+    if source.get("ask") is not None:
+        return True
+    crew_task_id, outcome = source.get("crew_task_id"), source.get("outcome")
+    is_word = isinstance(outcome, str) and any(outcome in words for words in WORDS.values())
+    return is_word and isinstance(crew_task_id, str) and _NUMBER.search(crew_task_id) is not None
+
+
+def task_of(crew_task_id: str) -> str:
+    """Return the id of the task in whose middle a question is asked, which is ``<task>#<number>``."""
+    return _NUMBER.sub("", crew_task_id)
+
+
+def is_unknown_outcome(ask: Json | None) -> bool:
+    """Whether it is asked what became of a tool call whose outcome is not known."""
+    return ask is not None and ask["kind"] == UNKNOWN_OUTCOME
+
+
+def words_of(ask: Json, *, is_whole: bool = True) -> list[str]:
+    """Return the words that answer a question.
+
+    :param is_whole: whether it is shown as a whole; if not, no word that runs a tool answers it
+    """
+    return [word for word in WORDS.get(ask["kind"], ()) if is_whole or word not in RUNS_A_TOOL]
+
+
+def answered(ask: Json, word: str) -> Json:
+    """Return what a word means in an answer."""
+    return {"is_approve": WORDS[ask["kind"]][word], "outcome": word}
+
+
+def needs_text(ask: Json) -> str | None:
+    """Return the word that needs a text with it; None if none does."""
+    return ANSWER if ask["kind"] == QUESTION else None
+
+
+def feedback_hint(ask: Json) -> str:
+    """Return the form's hint below the feedback field."""
+    return {
+        TOOL: "The reason; the agent reads it if you deny",
+        QUESTION: "Your answer; required",
+        UNKNOWN_OUTCOME: "With done: the result of the tool",
+    }[ask["kind"]]
+
+
+def in_words(ask: Json) -> str:
+    """Return what is asked in a few words."""
+    who = f"the agent {ask['agent']}" if ask["agent"] else "an agent"
+    tool = f"the tool {ask['tool']}" if ask["tool"] else "a tool"
+    said = {
+        TOOL: f"{who} needs an approval to run {tool}",
+        QUESTION: f"{who} asks a question",
+        UNKNOWN_OUTCOME: f"it is not known whether {tool} has run",
+    }
+    return said.get(ask["kind"], "what it asks cannot be read")
+
+
+# --- changed arguments ---
+
+
+def arguments_of(ask: Json) -> Json | None:
+    """Return the arguments of a tool, secrets hidden; None where they cannot be read."""
+    given = ask["arguments"]
+    found = json.loads(given) if isinstance(given, str) else given
+    return found if isinstance(found, dict) else None
+
+
+def arguments_text(ask: Json) -> str | None:
+    """Return the arguments as a person may change them."""
+    found = arguments_of(ask)
+    return None if found is None else json.dumps(found, indent=2, sort_keys=True, ensure_ascii=False)
+
+
+def problem_with_arguments(shown: Any, changed: Any) -> str | None:
+    """Return why arguments cannot replace those that were shown, as the end of a sentence; None if they can.
+
+    A hidden secret that is left as it is keeps its value; the service knows no other place for it.
+    """
+    if not isinstance(changed, dict):
+        return "the changed arguments are not a JSON object"
+    place = _misplaced(shown, changed, "arguments")
+    return place and f"{place} contains {HIDDEN}, which only keeps a hidden value where it was shown"
+
+
+def _misplaced(shown: Any, changed: Any, place: str) -> str | None:
+    """Return the first place of a hidden value that was not shown there."""
+    if isinstance(changed, str):
+        return place if HIDDEN in changed and changed != shown else None
+    if isinstance(changed, dict):
+        before = shown if isinstance(shown, dict) else {}
+        hidden = [name for name in changed if HIDDEN in name and name not in before]
+        parts = [(before.get(name), each, f"{place}.{name}") for name, each in changed.items()]
+        found = [f"a name in {place}"] if hidden else []
+    elif isinstance(changed, list):
+        before_ = shown if isinstance(shown, list) else []
+        parts = [
+            (before_[at] if at < len(before_) else None, each, f"{place}[{at}]") for at, each in enumerate(changed)
+        ]
+        found = []
+    else:
+        return None
+    return next((each for each in (*found, *(_misplaced(*part) for part in parts)) if each), None)

@@ -1,0 +1,117 @@
+"""The answer to a question in the middle of a task is sent once, as the word that answers it, and to no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from faults.server import FaultServer
+from faults.wire import RESET, NoReply, Reply
+from simulated_airflow import Connect, TaskRun, run
+
+from airflow_crew_provider.api.status import HASH_OFFER
+from airflow_crew_provider.models import output_sha256
+from airflow_crew_provider.operators.crew import CrewResumeOperator
+from airflow_crew_provider.resume import sending as module
+from airflow_crew_provider.resume.record import ResumeRecord
+from airflow_crew_provider.stored_names import RESUME_KEY
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
+
+pytestmark = pytest.mark.usefixtures("simulated_airflow")
+POST, POLL = "POST /resume", "GET /status/k-1"
+ASK = {"kind": "tool", "agent": "Writer", "tool": "send_mail", "arguments": {"to": "ann"}, "number": 3}
+TEXT = 'Question 3\nsend_mail\n{\n  "to": "ann"\n}'
+RUNNING = {"status": "running", "current_task": "draft_task", "progress": {"completed_tasks": 0, "total_tasks": 1}}
+RESUMED = {"status": "resumed", "message": "Execution resumed"}
+REVIEW = {
+    "execution_id": "k-1",
+    "crew_task_id": "draft_task#3",
+    "is_approve": True,
+    "outcome": "approve",
+    "ask": ASK,
+    "human_feedback": "",
+    "output_sha256": output_sha256(TEXT),
+}
+DENIED = {**REVIEW, "is_approve": False, "outcome": "deny", "human_feedback": "ok"}
+CHANGED = {**REVIEW, "edited_output": '{"to": 5}'}
+LogText = Callable[[], str]
+
+
+def asks(number: int = 3) -> Reply:
+    body = {
+        "status": "pending",
+        "current_task": "draft_task",
+        "task_id": f"draft_task#{number}",
+        "task_output": TEXT if number == 3 else "another question",
+        "question": "May send_mail run?",
+        "outcomes": ["approve", "deny"],
+        "ask": {**ASK, "number": number},
+    }
+    return Reply(body=body, headers={HASH_OFFER: "sha256"})
+
+
+@pytest.fixture(autouse=True)
+def service(server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(server.url, kickoff_timeout=0.5)
+    monkeypatch.setattr(module, "SETTLING", 0.3)
+    server.on(POLL, lambda _: Reply(body=RUNNING) if server.sent(POST) else asks()).on(POST, RESUMED)
+
+
+def resume(review: Any = REVIEW, **more: Any) -> CrewResumeOperator:
+    return CrewResumeOperator(task_id="resume", review=review, **more)
+
+
+@pytest.mark.parametrize("review", [REVIEW, DENIED, CHANGED], ids=["approve", "deny", "changed"])
+def test_the_word_and_what_fits_it_are_sent_with_the_hash_of_what_was_shown(server: FaultServer, review: Any) -> None:
+    assert run(resume(review)) == "k-1"
+    [body] = [request.json for request in server.sent(POST)]
+    for name in ("outcome", "is_approve", "human_feedback", "output_sha256"):
+        assert body[name] == review[name]
+    assert body["task_id"] == "draft_task#3"
+    edit = {"text": '{"to": 5}', "output_sha256": REVIEW["output_sha256"]}
+    assert body.get("edited_output") == (edit if review is CHANGED else None)
+
+
+@pytest.mark.parametrize(("outcome", "is_approve"), [("deny", None), ("deny", False), ("approve", "true")])
+def test_the_four_fields_take_the_word_too(server: FaultServer, outcome: str, is_approve: Any) -> None:
+    fields = {"execution_id": "k-1", "crew_task_id": "draft_task#3", "outcome": outcome, "is_approve": is_approve}
+    run(CrewResumeOperator(task_id="resume", **fields))
+    [body] = [request.json for request in server.sent(POST)]
+    assert (body["outcome"], body["human_feedback"]) == (outcome, "")
+
+
+def test_an_answer_to_an_earlier_question_is_not_sent(server: FaultServer) -> None:
+    server.on(POLL, asks(4))
+    with pytest.raises(CrewTaskFailed, match="draft_task#3 of execution k-1 is not open any more; draft_task#4 waits"):
+        run(resume())
+    assert server.sent(POST) == []
+
+
+def test_an_answer_whose_response_was_lost_is_not_sent_to_the_next_question(server: FaultServer) -> None:
+    server.on(POLL, lambda _: asks(4) if server.sent(POST) else asks()).on(POST, NoReply(RESET))
+    task_run = TaskRun(retries=2)
+    with pytest.raises(CrewTryFailed):
+        run(resume(), task_run)
+    assert run(resume(), task_run.retry()) == "k-1"
+    assert len(server.sent(POST)) == 1
+
+
+REFUSED = Reply(status=400, body={"detail": "to must be a string"})
+
+
+@pytest.mark.parametrize("has_next_round", [True, False])
+def test_arguments_that_the_tool_does_not_take_are_asked_about_in_the_next_round(
+    server: FaultServer, log_text: LogText, has_next_round: bool
+) -> None:
+    server.on(POLL, asks()).on(POST, REFUSED)
+    task_run = TaskRun("resume")
+    if not has_next_round:
+        with pytest.raises(CrewTaskFailed, match="to must be a string"):
+            run(resume(CHANGED), task_run)
+        return
+    assert run(resume(CHANGED, has_next_round=True), task_run) == "k-1"
+    assert "The changed arguments are not applied" in log_text()
+    said = ResumeRecord.from_json(task_run.xcom[RESUME_KEY])
+    assert said is not None
+    assert said.answered is None  # so that the wait takes the question for an open one
