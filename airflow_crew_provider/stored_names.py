@@ -10,6 +10,7 @@ KICKOFF_ID_KEY = "kickoff_id"
 EXECUTION_ID_KEY = "execution_id"  # of the first kickoff
 REVIEW_KEY = "crew_decision"  # a review, with its draft and round
 SCHEMA_REVISION, BY_SCHEMA = "schema_revision", "this"  # in the one review that a schema decided
+DECISIONS_KEY = "crew_decisions"  # all reviews of a task that asks several times, without drafts
 REFUSED_KEY = "crew_refused_answer"  # the fields of the last answer that a review did not accept
 RESUME_KEY = "crew_resume"  # an answer as sent, and the service's response
 NOT_SENT = "not sent"  # its status for an answer that was never sent
@@ -37,6 +38,7 @@ RESUME_STATE = "crew_resume"
 AGENT_STATE = "crew_agent"  # followed by a question's hash and how often it was asked before
 WATCH_STATE = "crew_watch"
 REVIEW_STATE = "crew_review"
+RUN_STATE = "crew_run"
 
 # Variables in which a DAG run confirms its executions, followed by a hash.
 EXECUTION_RECORD_KEY = "crew_execution_"
@@ -44,6 +46,7 @@ EXECUTION_RECORD_KEY = "crew_execution_"
 # The fields of the review form.
 FEEDBACK_FIELD = "human_feedback"
 EDIT_FIELD = "edited_draft"
+NUMBER_FIELD = "question_number"  # hidden; of a task that asks several times
 
 
 VALIDATION = "validation"  # the ``error_type`` of an event with an invalid answer
