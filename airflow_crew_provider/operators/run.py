@@ -110,8 +110,8 @@ class CrewRunOperator(CrewKickoffOperator):
     :param approvals: how many different people must approve; a revision by any of them counts at once
     :param allow_edit: let the person edit the draft in the form; an approval then sends the edited text
     :param notifiers: called with each question
-    :param output_schema: schema of the output; the form shows a draft's violations
-    :param on_schema_mismatch: ``fail``: only show it; ``revise``: send such a draft back once, before asking
+    :param on_schema_mismatch: a draft that does not match ``output_schema``: ``fail``: only show it; ``revise``: send
+        it back once, before asking
     """
 
     has_next_round = True  # of this task, after each answer
@@ -139,7 +139,6 @@ class CrewRunOperator(CrewKickoffOperator):
         approvals: int = 1,
         allow_edit: bool = False,
         notifiers: Any = (),
-        output_schema: Json | str | type | None = None,
         on_schema_mismatch: str = "fail",
         **kwargs: Unpack[WaitArguments],
     ) -> None:
@@ -163,7 +162,6 @@ class CrewRunOperator(CrewKickoffOperator):
             cancel_on_kill=cancel_on_kill,
             on_unknown_outcome=on_unknown_outcome,
             retry_from=retry_from,
-            output_schema=output_schema,
             **{**at_least(given.get("default_args"), timedelta(seconds=10), RETRIES), **given},
         )
         self.max_questions = counted(max_questions, "max_questions") or 1
@@ -215,7 +213,7 @@ class CrewRunOperator(CrewKickoffOperator):
                 "retry of this task goes on where the execution is"
             )
         review = self._review(pending, run.kept.number, context)
-        return self._decided(context, review.resume_execution(next_method, given, _inside(review, context)))
+        self._decided(context, review.resume_execution(next_method, given, _inside(review, context)))
 
     def execute_complete(self, context: Any, event: Any = None, waiting: Json | None = None) -> Any:
         """Go on waiting after an answer to a form whose question has been decided: nobody waits for it."""
@@ -287,7 +285,7 @@ class CrewRunOperator(CrewKickoffOperator):
     def completed(self, context: Any, execution: Execution) -> Json:
         """Return the record of a completed execution; ask about any other."""
         if execution.state is not ExecutionState.COMPLETED:
-            return self._ask(context, execution.record(self.execution_id))
+            self._ask(context, execution.record(self.execution_id))
         self._store(self._run.finish, "A retry of this task finds the execution completed")
         super().completed(context, execution)
         return execution.record(self.execution_id)
@@ -309,7 +307,7 @@ class CrewRunOperator(CrewKickoffOperator):
         with outside_dag():
             return NestedReview(
                 task_id=self.task_id,
-                pending=pending,
+                pending=pending or {},
                 previous=self._decision_before(context) if context else None,
                 round_number=number,
                 params={**own_params(self), NUMBER_FIELD: number_param(number)},
@@ -325,7 +323,7 @@ class CrewRunOperator(CrewKickoffOperator):
         is_same = isinstance(stored, dict) and stored.get("decided_at") == before[0]["decided_at"]
         return stored if is_same else before[0]
 
-    def _ask(self, context: Any, pending: Json) -> Any:
+    def _ask(self, context: Any, pending: Json) -> NoReturn:
         draft = [pending.get(name) for name in DRAFT]
         number = self._run.number_of(draft)
         if number > self.max_questions:
@@ -338,7 +336,7 @@ class CrewRunOperator(CrewKickoffOperator):
             self._forget_last_question(context)
         self._store(lambda: self._run.ask(draft, now=time.time()), "Nobody was asked; a retry of this task asks")
         review = self._review(pending, number, context)
-        return self._decided(context, review.begin(_inside(review, context)))
+        self._decided(context, review.begin(_inside(review, context)))
 
     def _pending_again(self) -> Json | None:
         """Return the record of the question, for a draft that is too long to be kept; None where a poll fails."""

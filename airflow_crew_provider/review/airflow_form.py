@@ -89,7 +89,8 @@ def no_params() -> ParamsDict:
 
 def own_params(operator: BaseOperator) -> dict[str, Param]:
     """Return the params of the task, without those of its DAG."""
-    params = {name: operator.params.get_param(name) for name in operator.params}
+    given: Any = operator.params
+    params = {name: given.get_param(name) for name in given}
     if hasattr(ParamsDict, "filter_params_by_source"):
         return {name: param for name, param in params.items() if param.source == "task"}
     # Airflow 3.1 does not say where a param comes from; one equal to the DAG's counts as the DAG's.
