@@ -46,7 +46,8 @@ def _of_one_task(api: AirflowApi, path: tuple[str, ...], place: Json, asked: lis
     task = _without_form(api, path, place)["task_instance"]
     about = {"dag_id": path[1], "run_id": path[3], **place, "task_state": task["state"]}
     decided = _value(api, path, place, stored_names.DECISIONS_KEY) or []
-    yield from ({**about, "taken": True, "service": None, **each} for each in decided)
+    by_people = (each for each in decided if each.get(stored_names.SCHEMA_REVISION) != stored_names.BY_SCHEMA)
+    yield from ({**about, "taken": True, "service": None, **each} for each in by_people)
     known = {datetime.fromisoformat(each["decided_at"]) for each in decided}
     answered = [each for each in asked if each["response_received"] and _place(each["task_instance"]) == place]
     late = [_not_taken(each) for each in answered]

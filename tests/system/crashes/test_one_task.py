@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
+import requests
 from chaos import own_api
 from faults.proxy import KICKOFF, POLL, RESUME, Fault, FaultProxy, Forward
 from faults.wire import Reply
@@ -117,6 +119,7 @@ def test_two_rounds_in_one_task_that_holds_no_slot_and_takes_no_answer_to_an_old
     assert airflow.api.occupied_slots() == 0
     task.answer(first, "revise", "Shorter.")
     second = task.asked(SECOND, 2)
+    assert "Changes since round 1" in second["body"]
     task.answer(first, "approve")  # a page of the first form, left open, of a program that does not name its time
     refused = wait_until(lambda: next((each for each in task.run.reviews() if _refuses(each)), None), "a refusal")
     assert _number(refused) == 2
@@ -197,8 +200,6 @@ def test_a7_a_clear_stops_the_execution_and_starts_another_and_failing_by_hand_l
 
 
 def _state(service: LocalService, kickoff_id: str) -> str:
-    import requests
-
     headers = {"Authorization": f"Bearer {service.token}"}
     return str(requests.get(f"{service.url}/status/{kickoff_id}", headers=headers, timeout=30).json()["status"])
 
@@ -219,3 +220,23 @@ def test_an_answer_after_the_deadline_has_decided_leaves_the_wait_waiting(
     task.answer(task.asked("Draft 2 on tea, after: Nobody answered.", 2), "approve")
     task.run.wait_for("success")
     assert [approved for _, approved in decided_at_the_service_of(service, task.run)] == [False, True]
+
+
+def test_webhooks_of_a_live_deployment_wake_it_at_each_question_also_after_a_lost_worker(
+    airflow: AirflowStack, tmp_path: Path
+) -> None:
+    live = running_service(scenario=ONE_DRAFT, dialect="live", db=tmp_path / "live.db")
+    with live as service, FaultProxy(service.url, seed=0, rate=1.0, faults=()) as proxy:
+        extra = json.dumps({"inbox_url": f"{airflow.url}/crew-inbox"})
+        connection = {"conn_type": "crew", "host": proxy.url, "password": service.token, "extra": extra}
+        airflow.api.add_connection("crew_one_task_inbox", **connection)
+        task = OneTask(airflow, proxy, "one_task_webhooks")
+        task.answer(task.asked(FIRST, 1), "revise", "Shorter.")  # no poll would find it before ten minutes are over
+        second = task.asked(SECOND, 2)
+        with task.lost_at(POLL, passing=1):  # when the answer is stored, before it is sent
+            task.answer(second, "revise", "Shorter.")
+        task.answer(task.asked("Draft 3 on tea, after: Shorter.", 3), "approve")
+        task.run.wait_for("success")
+        assert {call: proxy.forwarded[call] for call in (KICKOFF, RESUME)} == {KICKOFF: 1, RESUME: 3}
+    assert task.run.xcom("crew")["output"] == "Printed."
+    assert [(number, approved) for number, approved, _ in task.decisions] == [(1, False), (2, False), (3, True)]

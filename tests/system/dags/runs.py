@@ -41,3 +41,7 @@ if has_form_per_attempt():
             on_timeout={"revise": "Nobody answered."},
             escalate=[(timedelta(seconds=2), nobody_answered)],
         )
+
+    with DAG("one_task_webhooks", **COMMON):
+        slow: dict[str, Any] = {"crew_conn_id": "crew_one_task_inbox", "poll_interval": 600, "webhooks": "inbox"}
+        CrewRunOperator(**{**CREW, **slow})
