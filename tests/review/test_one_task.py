@@ -17,9 +17,10 @@ from airflow.providers.common.compat.sdk import DAG, AirflowException, TaskDefer
 from airflow.sdk.api.datamodels._generated import HITLDetailResponse
 from airflow.sdk.execution_time.comms import CreateHITLDetailPayload, GetHITLDetailResponse
 from airflow_stand_ins import Supervisor, TaskAwaitingInput
+from faults.proxy import POLL, RESUME, Fault, FaultProxy, Forward
 from simulated_airflow import Connect, TaskRun, fire, fresh
 
-from airflow_crew_provider.compat import version
+from airflow_crew_provider.compat import task_state, version
 from airflow_crew_provider.operators.run import CrewRunOperator
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from scripts.stack.waiting import PATIENCE, wait_until
@@ -66,7 +67,7 @@ class Task:
         self.forms, self.task_run = forms, TaskRun("crew", retries=self.operator.retries)
         self.attempt = str(uuid.uuid4())
         self.waits: Json = {}  # for a person: what the task is resumed with
-        self.deadlines: list[float | None] = []  # of the waits for the crew
+        self.waits_until: list[tuple[float | None, Json]] = []  # for the crew: the deadline, and what was kept
         self.result: Any = None
 
     def context(self) -> Json:
@@ -141,7 +142,8 @@ class Task:
                 return self
             except TaskDeferred as deferred:
                 trigger, kept = deferred.trigger, json.loads(json.dumps(deferred.kwargs or {}))
-            self.deadlines += [kept["waiting"]["deadline"]] if "waiting" in kept else []
+            if "waiting" in kept:
+                self.waits_until.append((kept["waiting"]["deadline"], stored_run()))
             kwargs = {**kept, "event": self._fired(trigger)}
             visit = lambda context, kwargs=kwargs: fresh(self.operator).resume_execution(  # noqa: E731
                 "execute_complete", kwargs, context
@@ -157,6 +159,13 @@ class Task:
         if form["answer"] is None:
             return {"error": "There is no answer", "error_type": "no answer"}
         return {**form["answer"], "timedout": False}
+
+
+def stored_run() -> Json:
+    """Return the record of the task, as its Variable has it."""
+    variables = task_state.Variable.kept
+    [key] = [each for each in variables if each.startswith("crew_run__")]
+    return json.loads(variables[key])
 
 
 class Crew:
@@ -265,8 +274,9 @@ def test_two_rounds_and_the_completed_record(crew: Crew, forms: Forms) -> None:
 
 @one_task
 @needs_parking
+@pytest.mark.parametrize("is_retried", [False, True], ids=["one try", "a try for each"])
 def test_a_revision_that_equals_the_draft_before_is_another_question(
-    connect: Connect, tmp_path: Path, forms: Forms, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, tmp_path: Path, forms: Forms, monkeypatch: pytest.MonkeyPatch, is_retried: bool
 ) -> None:
     from airflow_crew_provider.resume import record
 
@@ -275,6 +285,8 @@ def test_a_revision_that_equals_the_draft_before_is_another_question(
         task = Task(forms).start()
         for number in (1, 2, 3):
             assert task.form.params["question_number"]["value"] == number
+            if is_retried:
+                task.retry()
             task.answer("revise", "Better.") if number < 3 else task.answer("approve")
         assert task.result["output"] == "Printed."
         assert crew.decided() == [("Same.", False), ("Same.", False), ("Same.", True)]
@@ -456,14 +468,61 @@ def test_a_retry_after_a_failed_execution_starts_another(connect: Connect, tmp_p
 @one_task
 @needs_parking
 @pytest.mark.parametrize("limit", [{"timeout": 1000}, {"execution_timeout": timedelta(seconds=1000)}], ids=list)
-def test_the_deadline_of_a_wait_counts_only_the_crews_work(crew: Crew, forms: Forms, limit: Json) -> None:
-    task = Task(forms, **limit)
-    with pytest.raises(TaskDeferred) as waits:
-        _defer_first(task, task.context())
-    first = waits.value.kwargs["waiting"]["deadline"]
-    task.retry()
-    asked = time.time()
-    wait_until(lambda: time.time() > asked + 1.5, "a person to think")
-    task.answer("revise", "Shorter.")
-    assert first + 1.0 < task.deadlines[-1] < time.time() + 1000 - 1.0 + PATIENCE
-    assert Task(forms).start().answer("revise", "Shorter.").deadlines[-1] is None
+def test_the_deadline_of_a_wait_counts_only_the_crews_work(
+    connect: Connect, tmp_path: Path, forms: Forms, limit: Json
+) -> None:
+    for _ in serving(connect, tmp_path, {**DRAFT, "seconds": 1.5}, LAST):
+        began = time.time()
+        task = Task(forms, **limit).start()
+        asked = time.time()
+        assert began + 1000 <= (task.waits_until[0][0] or 0) <= asked + 1000
+        wait_until(lambda asked=asked: time.time() > asked + 1.5, "a person to think")
+        task.answer("revise", "Shorter.")
+        deadline, kept = task.waits_until[-1]
+        assert 1.4 < kept["worked"] <= asked - began
+        assert deadline == pytest.approx(kept["since"] + 1000 - kept["worked"])
+
+
+@one_task
+@needs_parking
+def test_without_a_limit_no_wait_has_a_deadline(crew: Crew, forms: Forms) -> None:
+    task = Task(forms).start().answer("revise", "Shorter.")
+    assert [deadline for deadline, _ in task.waits_until if deadline is not None] == []
+
+
+class Lag:
+    """Shows the pause that was answered for some polls more, as a status that lags behind a resume."""
+
+    def __init__(self) -> None:
+        self._pause: Any = None
+        self._polls = 0
+
+    def poll(self, forward: Forward, random: Any) -> Any:
+        reply = forward()
+        if self._polls:
+            self._polls -= 1
+            return self._pause
+        self._pause = reply if b"pending" in reply.body else self._pause
+        return reply
+
+    def resume(self, forward: Forward, random: Any) -> Any:
+        reply = forward()
+        self._polls = 4
+        return reply
+
+
+@one_task
+@needs_parking
+def test_the_pause_that_a_status_still_shows_after_an_answer_is_not_another_question(
+    crew: Crew, connect: Connect, forms: Forms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_crew_provider.resume import sending
+
+    monkeypatch.setattr(sending, "SETTLING", 0.0)  # else the resume waits until the pause is gone
+    lag = Lag()
+    faults = [Fault("N21", "lags", POLL, lag.poll), Fault("N21", "begins to lag", RESUME, lag.resume)]
+    with FaultProxy(crew.url, seed=0, rate=1.0, faults=faults) as proxy:
+        connect(proxy.url, token=crew.headers["Authorization"].removeprefix("Bearer "))
+        task = Task(forms).start().answer("revise", "Shorter.")
+        assert "Draft 2, after: Shorter." in task.form.body
+        assert task.form.params["question_number"]["value"] == 2
