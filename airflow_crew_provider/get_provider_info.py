@@ -29,6 +29,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_crew_provider.operators.crew",
                     "airflow_crew_provider.operators.review",
+                    "airflow_crew_provider.operators.run",
                     "airflow_crew_provider.operators.usage_approval",
                 ],
             }

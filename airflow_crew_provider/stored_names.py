@@ -12,6 +12,7 @@ REVIEW_KEY = "crew_decision"  # a review, with its draft and round
 SCHEMA_REVISION, BY_SCHEMA = "schema_revision", "this"  # in the one review that a schema decided
 AUTO_APPROVED = "auto_approved"  # in a review: the reason of a rule that approved its draft; else null
 NOT_SHOWN = "not_shown"  # in a review that denied a tool call because nobody can be shown all of it
+DECISIONS_KEY = "crew_decisions"  # all reviews of a task that asks several times, without drafts
 REFUSED_KEY = "crew_refused_answer"  # the fields of the last answer that a review did not accept
 RESUME_KEY = "crew_resume"  # an answer as sent, and the service's response
 NOT_SENT = "not sent"  # its status for an answer that was never sent
@@ -39,6 +40,7 @@ RESUME_STATE = "crew_resume"
 AGENT_STATE = "crew_agent"  # followed by a question's hash and how often it was asked before
 WATCH_STATE = "crew_watch"
 REVIEW_STATE = "crew_review"
+RUN_STATE = "crew_run"
 
 # Variables in which a DAG run confirms its executions, followed by a hash.
 EXECUTION_RECORD_KEY = "crew_execution_"
@@ -46,6 +48,7 @@ EXECUTION_RECORD_KEY = "crew_execution_"
 # The fields of the review form.
 FEEDBACK_FIELD = "human_feedback"
 EDIT_FIELD = "edited_draft"
+NUMBER_FIELD = "question_number"  # hidden; of a task that asks several times
 
 
 VALIDATION = "validation"  # the ``error_type`` of an event with an invalid answer

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from airflow_crew_provider import stored_names
@@ -31,11 +32,26 @@ def _runs(api: AirflowApi, dag_id: str) -> Iterator[Json]:
 def _of_run(api: AirflowApi, dag_id: str, run_id: str) -> Iterator[Json]:
     path = ("dags", dag_id, "dagRuns", run_id)
     asked = _asked(api, path)
-    if not asked:
+    several = [_place(entry) for entry in _entries(api, path, stored_names.DECISIONS_KEY)]
+    if not asked and not several:
         return
     answers = _answers(api, path)
-    found = (_decision(api, path, detail, answers) for detail in asked)
+    found = [_decision(api, path, each, answers) for each in asked if _place(each["task_instance"]) not in several]
+    found += [line for place in several for line in _of_one_task(api, path, place, asked)]
     yield from sorted((each for each in found if each), key=lambda each: str(each["decided_at"]))
+
+
+def _of_one_task(api: AirflowApi, path: tuple[str, ...], place: Json, asked: list[Json]) -> Iterator[Json]:
+    """Yield the decisions of a task that asks several times, and an answer that it has not processed yet."""
+    task = _without_form(api, path, place)["task_instance"]
+    about = {"dag_id": path[1], "run_id": path[3], **place, "task_state": task["state"]}
+    decided = _value(api, path, place, stored_names.DECISIONS_KEY) or []
+    by_people = (each for each in decided if each.get(stored_names.SCHEMA_REVISION) != stored_names.BY_SCHEMA)
+    yield from ({**about, "taken": True, "service": None, **each} for each in by_people)
+    known = {datetime.fromisoformat(each["decided_at"]) for each in decided}
+    answered = [each for each in asked if each["response_received"] and _place(each["task_instance"]) == place]
+    late = [_not_taken(each) for each in answered]
+    yield from ({**about, **each} for each in late if datetime.fromisoformat(each["decided_at"]) not in known)
 
 
 def _asked(api: AirflowApi, path: tuple[str, ...]) -> list[Json]:

@@ -105,8 +105,18 @@ def posted(context: Any, registration: Json, kickoff_id: str, *, again: bool = F
     # Before an upgrade, Airflow 3.3 kept messages for an earlier try in the state of its task.
     arrived = task_state_of(context, MESSAGES_KEY).recall() if again else None
     keep_registration(task, InboxMessages.of(arrived, kept.id))
-    value = {"registration": kept.id, "kickoff_id": kickoff_id, "at": kept.at, **task_identity(context)}
-    push_shared(context, POSTED_KEY, value)
+    push_shared(context, POSTED_KEY, _address(context, kept, kickoff_id))
+
+
+def own_address(context: Any, registration: Json | None, kickoff_id: str) -> Json | None:
+    """Return what `registered_address` finds, for the task that has registered the execution itself."""
+    kept = Registration.of(registration)
+    return _address(context, kept, kickoff_id) if kept else None
+
+
+def _address(context: Any, registration: Registration, kickoff_id: str) -> Json:
+    known = {"registration": registration.id, "kickoff_id": kickoff_id, "at": registration.at}
+    return {**known, **task_identity(context)}
 
 
 def registered_address(context: Any, task: RelatedTask, kickoff_id: str) -> Json | None:

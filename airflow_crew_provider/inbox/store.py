@@ -67,6 +67,7 @@ KEPT_BY_TASKS = {
     stored_names.WATCH_STATE: ("success",),
     stored_names.REVIEW_STATE: ("success",),
     stored_names.AGENT_STATE: ("success",),
+    stored_names.RUN_STATE: ("success",),
     stored_names.RESUME_STATE: (),
 }
 KEPT_AFTER_RUN = timedelta(hours=20)  # with an hour between two sweeps, less than a day

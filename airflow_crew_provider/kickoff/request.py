@@ -110,9 +110,9 @@ def seen_from_outside(task: RelatedTask) -> Json:
 
 
 def binding_review(task: RelatedTask) -> Json | None:
-    """Return the first review after a task that restricts reviewers or needs several approvals."""
+    """Return the first review that restricts reviewers or needs several approvals: the task itself, or one after it."""
     later = sorted(task.get_flat_relatives(upstream=False), key=lambda each: (len(each.task_id), each.task_id))
-    for each in later:
+    for each in (task, *later):
         # A review, told by its arguments: its room lies above this one.
         approvals, named = getattr(each, "approvals", None), bool(getattr(each, "assigned_users", None))
         if isinstance(approvals, int) and (approvals > 1 or named):

@@ -21,6 +21,10 @@ from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.watch import in_few_words
 
 
+class CrewAnswerNotTaken(CrewTaskFailed):
+    """The answer changed nothing; whatever waits now needs another one."""
+
+
 class Verdict(StrEnum):
     """Whether an answer may be sent."""
 
@@ -118,12 +122,12 @@ class DraftCheck:
         # With the four fields, the service decides whether another draft is waiting.
         if verdict is Verdict.ANOTHER_DRAFT and (self._sent_before or self._answer.output_sha256):
             self.edited_too_late = not self._sent_before and self._is_revised(seen)
-            raise CrewTaskFailed(self._another_draft(seen))
+            raise CrewAnswerNotTaken(self._another_draft(seen))
         if self._sent_before:
             return self._is_taken_by_now(seen, verdict, sender)
         if verdict is Verdict.NOT_WAITING and self._answer.output_sha256:
             self.edited_too_late = self._is_revised(seen)
-            raise CrewTaskFailed(self._not_waiting(seen))
+            raise CrewAnswerNotTaken(self._not_waiting(seen))
         if self.draft.waits_in(seen):
             self.draft = self._answer.draft(hash_of(seen))
         return False

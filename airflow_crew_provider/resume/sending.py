@@ -19,8 +19,8 @@ from airflow_crew_provider.flows import answers
 from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress
 from airflow_crew_provider.kickoff import request
 from airflow_crew_provider.kickoff.post_record import PostRecord, Sender, fingerprint
-from airflow_crew_provider.models import Resume, Resumed, Webhooks
-from airflow_crew_provider.resume.draft_check import DraftCheck
+from airflow_crew_provider.models import Json, Resume, Resumed, Webhooks
+from airflow_crew_provider.resume.draft_check import CrewAnswerNotTaken, DraftCheck
 from airflow_crew_provider.resume.record import ResumeRecord, SentAnswer
 from airflow_crew_provider.stored_names import NOT_SENT, RESUME_STATE
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed, fail_task
@@ -82,6 +82,11 @@ class Resuming:
                 raise
             return self._hand_on(refused)
         return self._send(webhooks)
+
+    @property
+    def registration(self) -> Json | None:
+        """The registration with the inbox that went with the answer."""
+        return self._record.newest.inbox
 
     @property
     def _sent(self) -> SentAnswer:
@@ -176,9 +181,10 @@ class Resuming:
     def _not_resumed(self, error: CrewError) -> NoReturn:
         if self._record.withdraw_if_refused(error):
             # A draft whose edit was refused may still wait for an answer; the service says what is wrong.
-            is_over = isinstance(error, CrewBadRequest) and not self._answer.edit
-            who = ": the draft was answered elsewhere, or the execution has ended" if is_over else ""
-            fail_task(error, f"This answer was not accepted{who}")
+            if isinstance(error, CrewBadRequest):
+                who = "" if self._answer.edit else ": the draft was answered elsewhere, or the execution has ended"
+                raise CrewAnswerNotTaken(f"{error}. This answer was not accepted{who}") from error
+            fail_task(error, "This answer was not accepted")
         self._record.note(**self._sent.lost(time.time()))
         self._task.report_unknown("resume")
         if isinstance(error, CrewOutcomeUnknown):

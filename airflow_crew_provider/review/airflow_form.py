@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
-from airflow.providers.common.compat.sdk import ParamValidationError, TaskDeferred
+from airflow.providers.common.compat.sdk import BaseOperator, ParamValidationError, TaskDeferred
 
 from airflow_crew_provider.compat import deferral, version
 from airflow_crew_provider.compat.supervisor import supervisor
@@ -55,6 +55,8 @@ __all__ = [
     "found_nothing",
     "name_of",
     "no_params",
+    "number_param",
+    "own_params",
     "park",
     "problem_with_fields",
     "shows_another_draft",
@@ -78,7 +80,7 @@ def form_params(operator: HITLOperator, hint: str, draft: str | None = None, tit
     fields = {FEEDBACK_FIELD: _text_field("", "Feedback", hint)}
     if draft is not None:
         fields[EDIT_FIELD] = _text_field(draft, title, f"Edit the {title.lower()} if you like")
-    return ParamsDict({**_own_params(operator), **fields})
+    return ParamsDict({**own_params(operator), **fields})
 
 
 def no_params() -> ParamsDict:
@@ -86,8 +88,10 @@ def no_params() -> ParamsDict:
     return ParamsDict()
 
 
-def _own_params(operator: HITLOperator) -> dict[str, Param]:
-    params = {name: operator.params.get_param(name) for name in operator.params}
+def own_params(operator: BaseOperator) -> dict[str, Param]:
+    """Return the params of the task, without those of its DAG."""
+    given: Any = operator.params
+    params = {name: given.get_param(name) for name in given}
     if hasattr(ParamsDict, "filter_params_by_source"):
         return {name: param for name, param in params.items() if param.source == "task"}
     # Airflow 3.1 does not say where a param comes from; one equal to the DAG's counts as the DAG's.
@@ -108,6 +112,13 @@ def _text_field(text: str, title: str, hint: str) -> Param:
         description=hint,
     )
     field.source = "task"  # Airflow 3.2 shows no other fields
+    return field
+
+
+def number_param(number: int) -> Param:
+    """Return the hidden field that names the question which an answer is for."""
+    field = Param(number, type="integer", const=number, title="Question")
+    field.source = "task"
     return field
 
 

@@ -218,11 +218,14 @@ def of_all_approvals(review: Json, approvals: list[Json]) -> Json:
     return {**review, "human_feedback": feedback, "approvals": approvals}
 
 
-def no_answer(shown: Json, response_timeout: timedelta | None) -> str:
+ASK_AGAIN = "Clear this task to ask again"
+
+
+def no_answer(shown: Json, response_timeout: timedelta | None, again: str = ASK_AGAIN) -> str:
     """Return the message for a question that nobody answered in time."""
     return (
         f"Nobody answered within {response_timeout}. Nothing was sent: execution {shown['execution_id']} stays paused "
-        "at the service. Clear this task to ask again, or answer with CrewResumeOperator"
+        f"at the service. {again}, or answer with CrewResumeOperator"
     )
 
 

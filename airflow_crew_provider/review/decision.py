@@ -46,6 +46,7 @@ class ReviewRules:
     """The rendered arguments of `CrewReviewOperator`; those in `TERMS` as the person saw them.
 
     :param whole: where to find the whole draft, for a form that shows part of it
+    :param again: what a clear of the task does, for messages
     """
 
     pending: Any
@@ -65,6 +66,7 @@ class ReviewRules:
     on_schema_mismatch: str
     crew_conn_id: str
     whole: str
+    again: str = answer.ASK_AGAIN
 
     holds_another: ClassVar[str] = (
         "Airflow still holds the draft of an earlier run of this task and cannot show the new one, so nobody was asked "
@@ -262,7 +264,7 @@ class Decision:
         chosen = self._rules.at_deadline(self._shown)
         if chosen is None or not self._rules.escalation.steps:
             self._record.close()
-            raise CrewTaskFailed(answer.no_answer(self._shown, self._task.response_timeout))
+            raise CrewTaskFailed(answer.no_answer(self._shown, self._task.response_timeout, self._rules.again))
         decided = {"chosen_options": chosen, "params_input": {}, "responded_at": datetime.now(UTC)}
         return {**decided, "responded_by_user": None, "timedout": True}
 
@@ -303,8 +305,8 @@ class Decision:
         self._record.close()
         raise CrewTaskFailed(
             "Somebody has rejected this draft in an answer that was not accepted, so the deadline does not approve "
-            f"it. Nothing was sent: execution {self._shown['execution_id']} stays paused at the service. Clear this "
-            "task to ask again, or answer with CrewResumeOperator"
+            f"it. Nothing was sent: execution {self._shown['execution_id']} stays paused at the service. "
+            f"{self._rules.again}, or answer with CrewResumeOperator"
         )
 
     def _refuse(self, event: Json, problem: str) -> None:

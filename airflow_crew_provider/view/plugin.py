@@ -26,6 +26,7 @@ OPERATORS = [
     "CrewReviewOperator",
     "CrewResumeOperator",
     "CrewUsageApprovalOperator",
+    "CrewRunOperator",
 ]
 
 

@@ -41,13 +41,13 @@ from airflow_crew_provider.wait.watch import (
 RETRIES = 2
 
 
-def at_least(default_args: Mapping[str, Any] | None, delay: timedelta) -> Json:
-    """Return the arguments of a task: two retries, or more if the ``default_args`` of its DAG say so.
+def at_least(default_args: Mapping[str, Any] | None, delay: timedelta, retries: int = RETRIES) -> Json:
+    """Return the arguments of a task: so many retries, or more if the ``default_args`` of its DAG say so.
 
     :param delay: between two tries, if ``default_args`` does not set one
     """
     given = default_args or {}
-    return {"retries": max(RETRIES, given.get("retries") or 0), "retry_delay": given.get("retry_delay", delay)}
+    return {"retries": max(retries, given.get("retries") or 0), "retry_delay": given.get("retry_delay", delay)}
 
 
 # How many seconds Airflow's own timeouts follow the deadline of a watch.

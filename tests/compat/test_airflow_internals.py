@@ -76,6 +76,12 @@ ROW = "a query of the inbox"
 INTERNALS = [
     Internal(RUNNER, "compat/supervisor.py", "tells Airflow 3 from 2", since="3.0"),
     Internal(f"{RUNNER}:SUPERVISOR_COMMS", "compat/supervisor.py", "the line to Airflow", since="3.0"),
+    Internal(
+        "airflow.sdk.definitions._internal.contextmanager:DagContext",
+        "compat/nested_task.py",
+        "makes a task that belongs to no DAG",
+        since="3.0",
+    ),
     Internal(f"{RUNNER}:RuntimeTaskInstance.get_task_states", "compat/supervisor.py", "a task's state", since="3.0"),
     Internal(
         "airflow.sdk.execution_time.supervisor:InProcessSupervisorComms",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -16,7 +17,6 @@ from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
-from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait.task import WaitingTask
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operators.md").read_text("utf-8")
@@ -29,7 +29,7 @@ Row = tuple[str, str]
 
 def documented() -> dict[str, Callable[..., Any]]:
     """Each class or function with a table of its parameters, by its name; some need a newer Airflow."""
-    classes: list[Any] = [CrewKickoffOperator, CrewStatusSensor, CrewResumeOperator, CrewStatusTrigger]
+    classes: list[Any] = [CrewKickoffOperator, CrewStatusSensor, CrewResumeOperator]
     try:
         from airflow_crew_provider.operators.review import CrewReviewOperator
         from airflow_crew_provider.operators.usage_approval import CrewUsageApprovalOperator
@@ -138,3 +138,19 @@ def test_the_tree_of_errors_is_that_of_the_code() -> None:
 
 def test_every_default_of_the_page_that_is_compared_is_there() -> None:
     assert sum(len(list(rows(name))) for name in documented()) >= 40
+
+
+def test_the_crew_in_one_task_takes_what_the_page_says() -> None:
+    if "CrewReviewOperator" not in documented():
+        return  # on this Airflow nobody can be asked
+    run = importlib.import_module("airflow_crew_provider.operators.run").CrewRunOperator
+    [taken] = re.findall(r"^It takes (.*?)\. `retries`", section("CrewRunOperator"), re.MULTILINE | re.DOTALL)
+    own, *excepted = (set(re.findall(r"`(\w+)`", part)) for part in re.split(r", the parameters of|, and of", taken))
+    parents = (CrewKickoffOperator, documented()["CrewReviewOperator"])
+    inherited = {name for parent, without in zip(parents, excepted, strict=True) for name in named(parent) - without}
+    assert named(run) == (inherited - {"output_schema"}) | own | {"notifiers"}
+
+
+def named(kind: Callable[..., Any]) -> set[str]:
+    """The parameters that a class names itself."""
+    return set(inspect.signature(kind).parameters) - {"kwargs"}

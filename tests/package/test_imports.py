@@ -42,7 +42,7 @@ PURE = (
 )
 WITHOUT_AIRFLOW = (*PURE, "client.client", "client.blocking", "client.asynchronous", "audit")
 BELOW = (*VALUES, "api", "client", "compat")  # what every room may know
-ROOMS = (*BELOW, "wait", "inbox", "flows", "kickoff", "review", "resume", "hooks", "links", "triggers")
+ROOMS = (*BELOW, "wait", "inbox", "flows", "kickoff", "review", "resume", "run", "hooks", "links", "triggers")
 # What each room may import of the package. A longer name goes before a shorter one.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "exceptions": (),
@@ -59,6 +59,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "kickoff": (*BELOW, "wait", "inbox"),
     "review": (*BELOW, "wait", "flows"),
     "resume": (*BELOW, "wait", "inbox", "flows", "kickoff"),
+    "run": (*BELOW, "wait"),
     "hooks": (*BELOW, "get_provider_info", "wait", "kickoff"),
     "links": ("stored_names",),
     "notifications": (),

@@ -15,7 +15,7 @@ from airflow_crew_provider.exceptions import CrewBadRequest, CrewNotFound, CrewS
 from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
 from airflow_crew_provider.models import Execution, ExecutionState, output_sha256
 from airflow_crew_provider.resume import draft_check
-from airflow_crew_provider.resume.draft_check import DraftCheck
+from airflow_crew_provider.resume.draft_check import CrewAnswerNotTaken, DraftCheck
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 
 SENDER = Sender("https://x", "principal", "credentials")
@@ -112,7 +112,6 @@ def again(service: Any, given: ReviewAnswer, name: str = "this", **noted: Any) -
 def said(check: DraftCheck, kind: type[Exception] = CrewTaskFailed, sender: Sender = SENDER) -> str:
     with pytest.raises(kind) as error:
         check.check_before_sending(sender)
-    assert type(error.value) is kind
     return str(error.value)
 
 
@@ -144,7 +143,7 @@ def test_the_draft_that_was_answered_waits_so_the_answer_is_sent(service: Servic
 @pytest.mark.parametrize("seen", [NEW_DRAFT, NEXT_TASK])
 def test_another_draft_than_the_one_of_a_review_is_not_answered(service: Service, seen: Execution) -> None:
     service.shows = [seen]
-    assert said(first(service, answer())) == ANOTHER_DRAFT.format(seen.crew_task_id)
+    assert said(first(service, answer()), CrewAnswerNotTaken) == ANOTHER_DRAFT.format(seen.crew_task_id)
 
 
 @pytest.mark.parametrize(("seen", "hash_"), [(NEW_DRAFT, SECOND), (NEXT_TASK, None), (RUNS, None), (DONE, None)])
@@ -160,7 +159,7 @@ def test_of_four_fields_the_service_judges_which_draft_waits(
 @pytest.mark.parametrize("seen", [RUNS, DONE])
 def test_a_review_of_an_execution_that_does_not_wait_is_not_sent(service: Service, seen: Execution) -> None:
     service.shows = [seen]
-    assert said(first(service, answer())) == (
+    assert said(first(service, answer()), CrewAnswerNotTaken) == (
         f"Execution k-1 does not wait for an answer; it is {seen.state}: it was answered elsewhere, or it was "
         "stopped. This answer was not sent"
     )
@@ -178,7 +177,7 @@ def test_a_crew_at_work_proves_something_once_the_lag_is_over(service: Service, 
     service.shows = [RUNS]
     check = check_of(service, answer())
     if check_of is first:
-        assert "it is running: it was answered elsewhere" in said(check)
+        assert "it is running: it was answered elsewhere" in said(check, CrewAnswerNotTaken)
     else:
         assert check.check_before_sending(SENDER) is True
     assert service.slept == [0.25] * naps
@@ -254,7 +253,7 @@ def test_a_draft_that_cannot_follow_from_it_is_another_also_to_four_fields(
     service: Service, is_approve: bool, seen: Execution, sha: str | None, keyed: bool
 ) -> None:
     service.shows, service.connection.idempotency_keys = [seen], keyed
-    assert said(again(service, answer(is_approve, sha))) == ANOTHER_DRAFT.format(seen.crew_task_id)
+    assert said(again(service, answer(is_approve, sha)), CrewAnswerNotTaken) == ANOTHER_DRAFT.format(seen.crew_task_id)
 
 
 def test_four_fields_go_by_the_draft_that_waited_before_the_lost_post(service: Service) -> None:

@@ -161,6 +161,33 @@ def test_a28_each_iteration_of_a_loop_is_asked_for_and_listed_by_its_own_address
     assert said == [("region-0", 0, "0", True), ("region-1", 1, "1", True)]
 
 
+def test_the_decisions_of_one_task_are_all_listed_with_an_answer_that_it_has_not_processed(
+    airflow: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = "/api/v2/dags/tea/dagRuns/r"
+    times = [f"2026-11-20T12:00:0{number}+00:00" for number in range(4)]
+    said = {"kickoff_id": "e", "status": "resumed", "message": None}
+    decided = [
+        {"round": 1, "decided_at": times[0], "taken": True, "service": said},
+        {"round": 2, "decided_at": times[1], "schema_revision": "this"},  # nobody was asked
+        {"round": 3, "decided_at": times[2]},  # stored, and not sent yet
+    ]
+    task = {"task_id": "crew", "map_index": -1, "state": "queued"}
+    form = {"task_instance": task, "params": {"human_feedback": {}}, "response_received": True}
+    answers = [{**form, "responded_at": times[number].replace("+00:00", "Z")} for number in (2, 3)]
+    airflow.answers[f"{run}/hitlDetails"] = page("hitl_details", *({**each, "chosen_options": []} for each in answers))
+    entries = [{"key": key, "task_id": "crew", "map_index": -1} for key in ("crew_decisions", "crew_decision")]
+    airflow.answers[f"{run}/taskInstances/~/xcomEntries"] = page("xcom_entries", *entries)
+    airflow.answers[f"{run}/taskInstances/crew"] = (200, {}, b'{"state": "queued"}')
+    value = (200, {}, json.dumps({"value": decided}).encode())
+    airflow.answers[f"{run}/taskInstances/crew/xcomEntries/crew_decisions"] = value
+    assert main(["tea", "r"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    listed = [(line.get("round"), line["taken"], line.get("service")) for line in lines]
+    assert listed == [(1, True, said), (3, True, None), (None, False, None)]
+    assert {(line["dag_id"], line["task_id"], line["task_state"]) for line in lines} == {("tea", "crew", "queued")}
+
+
 @pytest.mark.parametrize(("status", "taken"), [("resumed", True), ("not sent", False)])
 def test_an_answer_that_was_not_sent_was_not_taken(
     airflow: Any, capsys: pytest.CaptureFixture[str], status: str, taken: bool

@@ -585,6 +585,7 @@ def test_the_tab_names_each_operator_that_notes_its_execution() -> None:
         *(each.__name__ for each in (CrewKickoffOperator, CrewResumeOperator, CrewStatusSensor)),
         "CrewReviewOperator",
         "CrewUsageApprovalOperator",
+        "CrewRunOperator",
         _CrewDecoratedOperator.custom_operator_name,
     }
 

@@ -1,0 +1,18 @@
+"""A task that works inside another one and belongs to no DAG. Internal to Airflow 3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def outside_dag() -> Iterator[None]:
+    """Keep a task that is made here out of the DAG whose file is being parsed."""
+    from airflow.sdk.definitions._internal.contextmanager import DagContext
+
+    DagContext.push(None)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        DagContext.pop()

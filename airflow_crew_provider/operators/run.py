@@ -1,0 +1,395 @@
+"""A crew from its start to its completed record in one task, with every question to a person. Needs Airflow 3.4."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, NoReturn, Unpack
+
+from airflow.providers.common.compat.sdk import XComArg
+
+from airflow_crew_provider.api.answers import ReviewAnswer
+from airflow_crew_provider.compat.arguments import WaitArguments
+from airflow_crew_provider.compat.nested_task import outside_dag
+from airflow_crew_provider.compat.task_state import task_state_of
+from airflow_crew_provider.compat.version import has_form_per_attempt
+from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed
+from airflow_crew_provider.hooks.crew import CrewHook
+from airflow_crew_provider.inbox.registering import own_address
+from airflow_crew_provider.inbox.source import InboxSource
+from airflow_crew_provider.kickoff.request import checked_webhooks
+from airflow_crew_provider.kickoff.start import FROM_FAILED_TASK
+from airflow_crew_provider.models import Execution, ExecutionState, Json, Webhooks
+from airflow_crew_provider.operators.kickoff import CrewKickoffOperator
+from airflow_crew_provider.operators.review import APPROVE, REVISE, CrewReviewOperator
+from airflow_crew_provider.resume.draft_check import CrewAnswerNotTaken
+from airflow_crew_provider.resume.record import ResumeRecord
+from airflow_crew_provider.resume.record import State as AnswerState
+from airflow_crew_provider.resume.sending import Resuming
+from airflow_crew_provider.review.airflow_form import number_param, own_params
+from airflow_crew_provider.review.answer import DRAFT
+from airflow_crew_provider.review.decision import ReviewRules
+from airflow_crew_provider.review.people import counted
+from airflow_crew_provider.run.record import RunRecord, State, bound_to
+from airflow_crew_provider.stored_names import (
+    DECISIONS_KEY,
+    NUMBER_FIELD,
+    RESUME_STATE,
+    REVIEW_KEY,
+    REVIEW_STATE,
+    RUN_STATE,
+)
+from airflow_crew_provider.triggers.crew import CrewStatusTrigger
+from airflow_crew_provider.wait.outcomes import (
+    CrewTaskFailed,
+    CrewTryFailed,
+    at_least,
+    ends_in_a_sentence,
+    fail_task,
+    seconds,
+)
+from airflow_crew_provider.wait.poller import Poller
+from airflow_crew_provider.wait.task import push_execution
+from airflow_crew_provider.wait.watch import SEEN, Outcome, Watch
+
+RETRIES = 5
+# The arguments that go to the review.
+ASKED = (
+    "response_timeout",
+    "assigned_users",
+    "on_timeout",
+    "options",
+    "escalate",
+    "approvals",
+    "allow_edit",
+    "on_schema_mismatch",
+    "output_schema",
+    "notifiers",
+    "crew_conn_id",
+)
+
+
+class NestedReview(CrewReviewOperator):
+    """The review of one question, inside the task that asks."""
+
+    def rules(self) -> ReviewRules:
+        """Say where the whole draft is, and what a clear does."""
+        clear = "If you clear this task, it stops the execution and starts another"
+        return replace(super().rules(), whole="the execution's page at the crew service", again=clear)
+
+
+class CrewRunOperator(CrewKickoffOperator):
+    """Run a crew until it completes, and ask a person each time it needs one; return the completed record.
+
+    No worker slot is held while the crew works or a person is asked. XCom ``crew_decisions`` lists all reviews, without
+    drafts.
+
+    :param inputs: what the crew asks for, plain JSON (templated)
+    :param webhooks: a dict or `Webhooks` of the addresses to notify, or the word ``inbox`` (templated)
+    :param meta: echoed by the service in webhooks; the key ``airflow`` is added (templated)
+    :param restore_from: of a Flow with ``@persist``: the id of the state that it starts from (templated)
+    :param crew_conn_id: the connection of type ``crew`` (templated)
+    :param check_inputs: ask ``GET /inputs`` first, and fail if one that is known to be required is missing
+    :param poll_interval: the shortest pause between two polls, in seconds or as a timedelta
+    :param timeout: how long the crew may work, without the time that people take, in seconds or as a timedelta; None
+        for no end
+    :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out
+    :param on_unknown_outcome: after a lost answer to the kickoff: ``fail``, or ``retry`` and risk a second execution
+    :param retry_from: where a retry goes on after an execution that failed: at its ``failed_task``, where the service
+        can continue an execution, or at the ``start``
+    :param max_questions: how many questions the crew may ask
+    :param response_timeout: how long to wait for the answer to each question, in seconds or as a timedelta; None for no
+        deadline
+    :param assigned_users: who may answer: user ids, or dicts with ``id`` and ``name``; None for everybody
+    :param on_timeout: at the deadline: ``fail``, ``{"revise": "text"}``, or ``approve``
+    :param options: labels of the two buttons, the approving one first; a Flow's outcomes replace them
+    :param escalate: pairs of a time (seconds or a timedelta) and users or notifiers, one or several: if nobody has
+        answered by then, the notifiers are called, and the users may also answer
+    :param approvals: how many different people must approve; a revision by any of them counts at once
+    :param allow_edit: let the person edit the draft in the form; an approval then sends the edited text
+    :param notifiers: called with each question
+    :param on_schema_mismatch: a draft that does not match ``output_schema``: ``fail``: only show it; ``revise``: send
+        it back once, before asking
+    """
+
+    has_next_round = True  # of this task, after each answer
+
+    def __init__(
+        self,
+        *,
+        inputs: Json | XComArg,
+        webhooks: Webhooks | Json | str | XComArg | None = None,
+        meta: Json | XComArg | None = None,
+        restore_from: str | XComArg | None = None,
+        crew_conn_id: str = CrewHook.default_conn_name,
+        check_inputs: bool = True,
+        poll_interval: float | str | timedelta = 10.0,
+        timeout: float | str | timedelta | None = None,
+        cancel_on_kill: bool = True,
+        on_unknown_outcome: str = "fail",
+        retry_from: str = FROM_FAILED_TASK,
+        max_questions: int = 100,
+        response_timeout: float | timedelta | None = None,
+        assigned_users: str | Json | Sequence[str | Json] | None = None,
+        on_timeout: str | Json = "fail",
+        options: Sequence[str] = (APPROVE, REVISE),
+        escalate: Sequence[tuple[float | timedelta, Any]] = (),
+        approvals: int = 1,
+        allow_edit: bool = False,
+        notifiers: Any = (),
+        on_schema_mismatch: str = "fail",
+        **kwargs: Unpack[WaitArguments],
+    ) -> None:
+        if not has_form_per_attempt():
+            raise ValueError(
+                "CrewRunOperator needs Airflow 3.4 or newer, where a task can ask several questions; on older versions "
+                "use crew_with_review"
+            )
+        given: dict[str, Any] = {**kwargs}
+        super().__init__(
+            inputs=inputs,
+            webhooks=webhooks,
+            meta=meta,
+            restore_from=restore_from,
+            crew_conn_id=crew_conn_id,
+            check_inputs=check_inputs,
+            wait_for_completion=True,
+            deferrable=True,
+            poll_interval=poll_interval,
+            timeout=timeout,
+            cancel_on_kill=cancel_on_kill,
+            on_unknown_outcome=on_unknown_outcome,
+            retry_from=retry_from,
+            **{**at_least(given.get("default_args"), timedelta(seconds=10), RETRIES), **given},
+        )
+        self.max_questions = counted(max_questions, "max_questions") or 1
+        self.response_timeout = response_timeout
+        self.assigned_users = assigned_users
+        self.on_timeout = on_timeout
+        self.options = options
+        self.escalate = escalate
+        self.approvals = approvals
+        self.allow_edit = allow_edit
+        self.notifiers = notifiers
+        self.on_schema_mismatch = on_schema_mismatch
+        self.execution_id: str | None = None
+        self._found: RunRecord | None = None
+        self._review(None, 1)  # refuses invalid arguments when the DAG file is parsed
+
+    @ends_in_a_sentence
+    def execute(self, context: Any) -> Any:
+        """Start the crew, or go on with what an earlier try has started."""
+        self._ti = context["ti"]
+        kickoff_id = self._start(context)
+        assert self._starting is not None
+        inbox = own_address(context, self._starting.record.newest.inbox, kickoff_id)
+        run = self._recall(context)
+        if run.kept.execution_id != kickoff_id:
+            self._forget_last_question(context)
+        self._store(lambda: run.begin(kickoff_id, inbox, now=time.time()), "A retry of this task goes on with it")
+        self._recalled(context)
+        self._push_decisions(context)
+        if run.kept.state is State.ANSWERED:
+            self._send(context)
+        return self.begin_in_triggerer(context, self._watch(context, run.kept.kickoff_id))
+
+    @ends_in_a_sentence
+    def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
+        """Go on with the answer of a person, or with what the wait has seen."""
+        self._ti = context["ti"]
+        run = self._recall(context)
+        given = next_kwargs or {}
+        is_asked = "shown" in given or ("waiting" not in given and run.kept.state is State.ASKING)
+        if not is_asked:
+            return super().resume_execution(next_method, next_kwargs, context)
+        if isinstance(event := given.get("event"), dict):
+            given = {**given, "event": bound_to(run.kept.number, event)}
+        pending = self._pending_again()
+        if pending is None and "shown" not in given:
+            raise CrewTryFailed(
+                f"Airflow could not resume this task, and execution {self.execution_id} does not show its question. A "
+                "retry of this task goes on where the execution is"
+            )
+        review = self._review(pending, run.kept.number, context)
+        self._decided(context, review.resume_execution(next_method, given, _inside(review, context)))
+
+    def execute_complete(self, context: Any, event: Any = None, waiting: Json | None = None) -> Any:
+        """Go on waiting after an answer to a form whose question has been decided: nobody waits for it."""
+        if isinstance(event, dict) and "chosen_options" in event:
+            self.log.warning("An answer came after its question was decided. It changes nothing; the wait continues")
+            event = Outcome(SEEN, self._polled).to_event()
+        return super().execute_complete(context, event, waiting)
+
+    # --- where the task stands ---
+
+    @property
+    def _run(self) -> RunRecord:
+        """The record of this task, once it is read."""
+        assert self._found is not None
+        return self._found
+
+    @property
+    def _polled(self) -> str:
+        """The id to poll."""
+        return self._run.kept.kickoff_id
+
+    def _recall(self, context: Any) -> RunRecord:
+        try:
+            self._found = RunRecord(task_state_of(context, RUN_STATE))
+        except CrewError as error:
+            fail_task(error, "Nothing was sent or asked now; a retry of this task goes on")
+        self._recalled(context)
+        return self._found
+
+    def _recalled(self, context: Any) -> None:
+        self.execution_id, self._kickoff_id = self._run.kept.execution_id or None, self._polled or None
+        self.open_sources(context, self._polled)
+
+    def _store(self, move: Callable[[], None], otherwise: str) -> None:
+        try:
+            move()
+        except CrewError as error:
+            fail_task(error, otherwise)
+
+    def _forget_last_question(self, context: Any) -> None:
+        """Forget what was kept about the last question and its answer: the next one may be equal to it."""
+        for name in (REVIEW_STATE, RESUME_STATE):
+            self._store(task_state_of(context, name).forget, "Nobody was asked; a retry of this task goes on")
+
+    def _push_decisions(self, context: Any) -> None:
+        context["ti"].xcom_push(key=DECISIONS_KEY, value=self._run.kept.decisions)
+
+    # --- waiting ---
+
+    def open_sources(self, context: Any, kickoff_id: str) -> None:
+        """Make all polls read webhooks too, if the execution was started with the inbox."""
+        self.inbox = self._run.kept.inbox
+        self.__dict__["_poller"] = Poller(self.hook, InboxSource(self.hook, self.inbox))
+
+    def trigger_of(self, watch: Watch) -> CrewStatusTrigger:
+        """Return the trigger that goes on with a watch."""
+        return CrewStatusTrigger.of(watch, self.crew_conn_id, self.cancel_on_kill, self.inbox)
+
+    def _watch(self, context: Any, kickoff_id: str) -> Watch:
+        watch = super()._watch(context, kickoff_id)
+        watch.wait_past_pending = False
+        if self._found is not None:
+            own = seconds(self.timeout, "timeout"), seconds(self.execution_timeout, "execution_timeout")
+            limit = min((each for each in own if each is not None), default=None)
+            watch.started = self._run.kept.since or watch.started
+            watch.deadline, watch.answered = self._run.deadline(limit), self._run.answered
+        return watch
+
+    def completed(self, context: Any, execution: Execution) -> Json:
+        """Return the record of a completed execution; ask about any other."""
+        if execution.state is not ExecutionState.COMPLETED:
+            self._ask(context, execution.record(self.execution_id))
+        self._store(self._run.finish, "A retry of this task finds the execution completed")
+        super().completed(context, execution)
+        return execution.record(self.execution_id)
+
+    def failed(self, watch: Watch, error: str) -> NoReturn:
+        """Fail so that a retry starts a new execution, unless it would find only the first id of this one."""
+        if watch.kickoff_id == self.execution_id:
+            super().failed(watch, error)
+        failure = CrewExecutionFailed(watch.kickoff_id, error)
+        raise CrewTaskFailed(
+            f"{failure}. The resume of execution {self.execution_id} was accepted; its continuation failed. Clear this "
+            "task to start a new one"
+        ) from failure
+
+    # --- asking ---
+
+    def _review(self, pending: Json | None, number: int, context: Any = None) -> NestedReview:
+        """Return the task that asks the question with this number."""
+        with outside_dag():
+            return NestedReview(
+                task_id=self.task_id,
+                pending=pending or {},
+                previous=self._decision_before(context) if context else None,
+                round_number=number,
+                params={**own_params(self), NUMBER_FIELD: number_param(number)},
+                **{name: getattr(self, name) for name in ASKED},
+            )
+
+    def _decision_before(self, context: Any) -> Json | None:
+        """Return the last decision, with its draft if this attempt has stored it."""
+        before = self._run.kept.decisions[-1:]
+        if not before:
+            return None
+        stored = context["ti"].xcom_pull(task_ids=self.task_id, key=REVIEW_KEY, map_indexes=_index(context["ti"]))
+        is_same = isinstance(stored, dict) and stored.get("decided_at") == before[0]["decided_at"]
+        return stored if is_same else before[0]
+
+    def _ask(self, context: Any, pending: Json) -> NoReturn:
+        draft = [pending.get(name) for name in DRAFT]
+        number = self._run.number_of(draft)
+        if number > self.max_questions:
+            raise CrewTaskFailed(
+                f"Execution {self.execution_id} asks question {number}, and max_questions is {self.max_questions}. "
+                "Nobody was asked: it stays paused at the service. Answer it with CrewResumeOperator; if you clear "
+                "this task, it stops the execution and starts another"
+            )
+        if number != self._run.kept.number:
+            self._forget_last_question(context)
+        self._store(lambda: self._run.ask(draft, now=time.time()), "Nobody was asked; a retry of this task asks")
+        review = self._review(pending, number, context)
+        self._decided(context, review.begin(_inside(review, context)))
+
+    def _pending_again(self) -> Json | None:
+        """Return the record of the question, for a draft that is too long to be kept; None where a poll fails."""
+        seen = self.poller.poll(self._polled)
+        is_pending = isinstance(seen, Execution) and seen.state is ExecutionState.PENDING
+        record = seen.record(self.execution_id) if is_pending else None  # type: ignore[union-attr]
+        return record if record and [record.get(name) for name in DRAFT] == self._run.kept.draft else None
+
+    def _decided(self, context: Any, review: Json) -> NoReturn:
+        self._store(lambda: self._run.answer(review), "The answer is kept; a retry of this task uses it")
+        self._push_decisions(context)
+        self._send(context)
+
+    # --- answering ---
+
+    def _send(self, context: Any) -> NoReturn:
+        """Send the answer once, and wait for the crew again."""
+        review = self._run.kept.review
+        assert review is not None
+        try:
+            resuming = Resuming(context, self, ReviewAnswer.of(review), checked_webhooks(self.webhooks))
+            kickoff_id = resuming.send_once()
+        except CrewAnswerNotTaken as refused:
+            self.log.warning("%s. The wait continues, and asks if the crew still needs a person", refused)
+            self._store(lambda: self._run.send(None, now=time.time()), "A retry of this task compares again")
+        except CrewError as error:
+            fail_task(error)
+        else:
+            self._store(lambda: self._sent(context, resuming, kickoff_id), "The answer was sent, and only once")
+        self._recalled(context)
+        self._push_decisions(context)
+        self.report(context, ExecutionState.RUNNING, self._polled)
+        push_execution(context, self.hook, self._polled, self.execution_id, review.get("view"))
+        # Not polled first: a crew that asks again at once would go round in this worker.
+        self.go_on(self._watch(context, self._polled))
+
+    def _sent(self, context: Any, resuming: Resuming, kickoff_id: str) -> None:
+        said: ResumeRecord = resuming.said(kickoff_id)
+        is_sent = said.state is AnswerState.SENT
+        service = {"kickoff_id": kickoff_id, "status": said.status, "message": said.said.get("message")}
+        self._run.send(
+            service if is_sent else None,
+            now=time.time(),
+            kickoff_id=kickoff_id,
+            inbox=own_address(context, resuming.registration, kickoff_id),
+            answered=said.answered,
+        )
+
+
+def _inside(review: NestedReview, context: Any) -> Any:
+    """Return the context of the task that asks, for notifiers, which read the question from it."""
+    return {**context, "task": review}
+
+
+def _index(ti: Any) -> int:
+    return -1 if ti.map_index is None else ti.map_index

@@ -1,0 +1,528 @@
+"""A crew in one task: start, wait, every question, every answer. Against a real crew service; Airflow is simulated."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from airflow.providers.common.compat.sdk import DAG, AirflowException, TaskDeferred
+from airflow.sdk.api.datamodels._generated import HITLDetailResponse
+from airflow.sdk.execution_time.comms import CreateHITLDetailPayload, GetHITLDetailResponse
+from airflow_stand_ins import Supervisor, TaskAwaitingInput
+from faults.proxy import POLL, RESUME, Fault, FaultProxy, Forward
+from simulated_airflow import Connect, TaskRun, fire, fresh
+
+from airflow_crew_provider.compat import task_state, version
+from airflow_crew_provider.operators.run import CrewRunOperator
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from scripts.stack.waiting import PATIENCE, wait_until
+
+local = pytest.importorskip("crew_service.local", reason="needs the crew service")
+Json = dict[str, Any]
+needs_parking = pytest.mark.since_airflow("3.3")  # which parks tasks
+pytestmark = pytest.mark.usefixtures("simulated_airflow")
+one_task = pytest.mark.usefixtures("a_form_per_attempt")
+DRAFT = {
+    "id": "draft_task",
+    "agent": "Writer",
+    "seconds": 0.0,
+    "human_input": True,
+    "output": "Draft {revision}.",
+    "revised": "Draft {revision}, after: {feedback}",
+}
+LAST = {"id": "print_task", "agent": "Printer", "seconds": 0.0, "output": "Printed."}
+
+
+@dataclass
+class Forms(Supervisor):
+    """The forms of Airflow 3.4: one for each attempt, which a repeated question replaces."""
+
+    of_attempt: dict[str, Json] = field(default_factory=dict)
+
+    def send(self, msg: Any) -> Any:
+        if isinstance(msg, GetHITLDetailResponse):
+            form = self.of_attempt[str(msg.ti_id)]
+            given = {"responded_at": None, "chosen_options": [], **(form["answer"] or {})}
+            return HITLDetailResponse(**{**given, "response_received": form["answer"] is not None})
+        if isinstance(msg, CreateHITLDetailPayload):
+            self.of_attempt[str(msg.ti_id)] = {"form": msg, "answer": None}
+            return msg
+        return None
+
+
+class Task:
+    """A task instance of Airflow 3.4, from its first try to its end."""
+
+    def __init__(self, forms: Forms, **arguments: Any) -> None:
+        made = {"inputs": {}, "poll_interval": 0.05, "retry_delay": timedelta(0), **arguments}
+        self.operator = CrewRunOperator(task_id="crew", **made)
+        self.forms, self.task_run = forms, TaskRun("crew", retries=self.operator.retries)
+        self.attempt = str(uuid.uuid4())
+        self.waits: Json = {}  # for a person: what the task is resumed with
+        self.waits_until: list[tuple[float | None, Json]] = []  # for the crew: the deadline, and what was kept
+        self.result: Any = None
+
+    def context(self) -> Json:
+        context = self.task_run.context()
+        context["ti"].id = self.attempt
+        context["ti"].xcom_pull = lambda task_ids, key, map_indexes: self.task_run.xcom.get(key)
+        return context
+
+    def start(self) -> Task:
+        """Run a try until it ends or a person is asked."""
+        return self._go_on(lambda context: fresh(self.operator).execute(context))
+
+    def retry(self) -> Task:
+        """Run the next try, after this one was lost or failed."""
+        self.attempt = str(uuid.uuid4())
+        self.task_run.retry()
+        return self.start()
+
+    def clear(self) -> Task:
+        self.attempt = str(uuid.uuid4())
+        self.task_run.clear()
+        return self.start()
+
+    @property
+    def form(self) -> Any:
+        """The form of this attempt, as Airflow has it now."""
+        return self.forms.of_attempt[self.attempt]["form"]
+
+    def event(self, option: str, feedback: str = "", **fields: Any) -> Json:
+        """Return an answer as a page of the form gives it, to be delivered by `resume` or left with the attempt."""
+        params = {name: each["value"] for name, each in self.form.params.items()}
+        answer = {
+            "chosen_options": [option],
+            "params_input": {**params, "human_feedback": feedback, **fields},
+            "responded_at": datetime.now(UTC),
+            "responded_by_user": {"id": "7", "name": "Ann"},
+        }
+        self.forms.of_attempt[self.attempt]["answer"] = answer
+        return {**answer, "timedout": False}
+
+    def resume(self, event: Json) -> Task:
+        kwargs = {**self.waits, "event": event}
+        return self._go_on(lambda context: fresh(self.operator).resume_execution("execute_complete", kwargs, context))
+
+    def answer(self, option: str, feedback: str = "", **fields: Any) -> Task:
+        return self.resume(self.event(option, feedback, **fields))
+
+    def lost_in(self, monkeypatch: pytest.MonkeyPatch, where: str, event: Json) -> None:
+        """Resume in a worker that is killed where a function of the package is called."""
+
+        def die(*_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(where, die)
+            with pytest.raises(KeyboardInterrupt):
+                self.resume(event)
+
+    @property
+    def decisions(self) -> list[Json]:
+        return self.task_run.xcom["crew_decisions"]
+
+    def _go_on(self, visit: Any) -> Task:
+        context = self.context()
+        self.waits = {}
+        while True:
+            try:
+                self.result = visit(context)
+                return self
+            except TaskAwaitingInput as parked:
+                self.waits = json.loads(json.dumps(parked.kwargs))
+                return self
+            except TaskDeferred as deferred:
+                trigger, kept = deferred.trigger, json.loads(json.dumps(deferred.kwargs or {}))
+            if "waiting" in kept:
+                self.waits_until.append((kept["waiting"]["deadline"], stored_run()))
+            kwargs = {**kept, "event": self._fired(trigger)}
+            visit = lambda context, kwargs=kwargs: fresh(self.operator).resume_execution(  # noqa: E731
+                "execute_complete", kwargs, context
+            )
+
+    def _fired(self, trigger: Any) -> Json:
+        if not hasattr(trigger, "ti_id"):
+            return fire(trigger)
+        # A look for an answer, whose times are no JSON.
+        form = self.forms.of_attempt.get(str(trigger.ti_id))
+        if form is None:
+            return {"error": "There is no form", "error_type": "no form"}
+        if form["answer"] is None:
+            return {"error": "There is no answer", "error_type": "no answer"}
+        return {**form["answer"], "timedout": False}
+
+
+def stored_run() -> Json:
+    """Return the record of the task, as its Variable has it."""
+    variables = task_state.Variable.kept
+    [key] = [each for each in variables if each.startswith("crew_run__")]
+    return json.loads(variables[key])
+
+
+class Crew:
+    """The service, as its own details show it."""
+
+    def __init__(self, service: Any) -> None:
+        self.url, self.headers = service.url, {"Authorization": f"Bearer {service.token}"}
+
+    def call(self, method: str, path: str, **body: Any) -> Any:
+        return requests.request(
+            method, f"{self.url}{path}", headers=self.headers, json=body or None, timeout=PATIENCE
+        ).json()
+
+    @property
+    def executions(self) -> list[Json]:
+        """All executions, the oldest first."""
+        listed = self.call("GET", "/executions")["executions"]
+        return [self.call("GET", f"/executions/{each['kickoff_id']}") for each in reversed(listed)]
+
+    def decided(self) -> list[tuple[str, Any]]:
+        [execution] = self.executions
+        return [(each["draft"], each["is_approve"]) for each in execution["rounds"] if each["decided_at"]]
+
+
+@pytest.fixture
+def forms(monkeypatch: pytest.MonkeyPatch) -> Forms:
+    from airflow.sdk.execution_time import task_runner
+
+    forms = Forms()
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", forms, raising=False)
+    return forms
+
+
+def serving(connect: Connect, tmp_path: Path, *tasks: Json, dialect: str = "spec") -> Iterator[Crew]:
+    scenario = {"inputs": [], "tasks": list(tasks)}
+    with local.running_service(scenario=scenario, dialect=dialect, db=tmp_path / "service.db") as service:
+        connect(service.url, token=service.token)
+        yield Crew(service)
+
+
+@pytest.fixture
+def crew(connect: Connect, tmp_path: Path) -> Iterator[Crew]:
+    yield from serving(connect, tmp_path, DRAFT, LAST)
+
+
+# --- when the DAG file is parsed ---
+
+
+@pytest.mark.parametrize("release", [(3, 1), (3, 3)])
+def test_it_is_refused_before_airflow_3_4(monkeypatch: pytest.MonkeyPatch, release: tuple[int, int]) -> None:
+    monkeypatch.setattr(version, "RELEASE", release)
+    with pytest.raises(ValueError, match=r"^CrewRunOperator needs Airflow 3\.4 or newer, .* use crew_with_review$"):
+        CrewRunOperator(task_id="crew", inputs={})
+
+
+@one_task
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"on_timeout": "approve"}, "on_timeout needs a response_timeout"),
+        ({"approvals": 0}, "approvals must be"),
+        ({"options": ["yes", "yes"]}, "options must be two different words"),
+        ({"on_schema_mismatch": "revise"}, "needs output_schema"),
+        ({"max_questions": 0}, "max_questions must be an integer >= 1"),
+        ({"retry_from": "here"}, "retry_from must be"),
+    ],
+)
+def test_what_its_rooms_refuse_is_refused_in_the_dag_file(arguments: Json, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        CrewRunOperator(task_id="crew", inputs={}, **arguments)
+
+
+@one_task
+def test_its_dag_has_one_task_that_retries_five_times() -> None:
+    with DAG("dag", schedule=None) as dag:
+        CrewRunOperator(task_id="crew", inputs={})
+        CrewRunOperator(task_id="patient", inputs={}, retries=7, default_args={"retries": 9})
+    with DAG("stubborn", schedule=None, default_args={"retries": 9}) as stubborn:
+        CrewRunOperator(task_id="crew", inputs={})
+    assert {name: task.retries for name, task in dag.task_dict.items()} == {"crew": 5, "patient": 7}
+    assert {name: task.retries for name, task in stubborn.task_dict.items()} == {"crew": 9}
+
+
+# --- rounds ---
+
+
+@one_task
+@needs_parking
+def test_two_rounds_and_the_completed_record(crew: Crew, forms: Forms) -> None:
+    task = Task(forms).start()
+    assert "Draft 1." in task.form.body
+    task.answer("revise", "Shorter.")
+    assert "Draft 2, after: Shorter." in task.form.body
+    assert "Changes since round 1" in task.form.body
+    assert task.form.params["question_number"]["value"] == 2
+    task.answer("approve")
+    assert (task.result["state"], task.result["output"]) == ("completed", "Printed.")
+    assert crew.decided() == [("Draft 1.", False), ("Draft 2, after: Shorter.", True)]
+    assert [(each["round"], each["is_approve"], each["taken"]) for each in task.decisions] == [
+        (1, False, True),
+        (2, True, True),
+    ]
+    assert not any("output" in each for each in task.decisions)
+    assert task.task_run.xcom["kickoff_id"] == task.result["kickoff_id"]
+
+
+@one_task
+@needs_parking
+@pytest.mark.parametrize("is_retried", [False, True], ids=["one try", "a try for each"])
+def test_a_revision_that_equals_the_draft_before_is_another_question(
+    connect: Connect, tmp_path: Path, forms: Forms, monkeypatch: pytest.MonkeyPatch, is_retried: bool
+) -> None:
+    from airflow_crew_provider.resume import record
+
+    monkeypatch.setattr(record, "OLD_PAUSE_SHOWS", 1.0)
+    for crew in serving(connect, tmp_path, {**DRAFT, "output": "Same.", "revised": "Same."}, LAST):
+        task = Task(forms).start()
+        for number in (1, 2, 3):
+            assert task.form.params["question_number"]["value"] == number
+            if is_retried:
+                task.retry()
+            task.answer("revise", "Better.") if number < 3 else task.answer("approve")
+        assert task.result["output"] == "Printed."
+        assert crew.decided() == [("Same.", False), ("Same.", False), ("Same.", True)]
+
+
+@one_task
+@needs_parking
+def test_two_tasks_of_the_crew_ask_and_a_live_deployment_has_new_ids(
+    connect: Connect, tmp_path: Path, forms: Forms
+) -> None:
+    for crew in serving(connect, tmp_path, DRAFT, {**DRAFT, "id": "title_task"}, LAST):
+        task = Task(forms).start().answer("approve").answer("approve")
+        assert task.result["output"] == "Printed."
+        assert [approved for _, approved in crew.decided()] == [True, True]
+
+
+@one_task
+@needs_parking
+def test_more_questions_than_are_allowed_fail_and_leave_the_execution_paused(crew: Crew, forms: Forms) -> None:
+    task = Task(forms, max_questions=1).start()
+    with pytest.raises(CrewTaskFailed, match="asks question 2, and max_questions is 1"):
+        task.answer("revise", "Shorter.")
+    assert [each["state"] for each in crew.executions] == ["pending"]
+
+
+@one_task
+@needs_parking
+def test_a_deadline_without_a_decision_says_what_a_clear_does(crew: Crew, forms: Forms) -> None:
+    task = Task(forms, response_timeout=60).start()
+    timeout = {"error": "too late", "error_type": "timeout"}
+    with pytest.raises(CrewTaskFailed, match="If you clear this task, it stops the execution and starts another"):
+        task.resume(timeout)
+    assert [each["state"] for each in crew.executions] == ["pending"]
+
+
+# --- which answers count ---
+
+
+@one_task
+@needs_parking
+@pytest.mark.parametrize("fields", [{"question_number": 1}, {"question_number": None}])
+def test_an_answer_to_an_older_question_is_not_taken(crew: Crew, forms: Forms, fields: Json) -> None:
+    task = Task(forms).start().answer("revise", "Shorter.")
+    task.answer("approve", **fields)
+    assert "was not accepted because it does not fit the form" in task.form.body
+    assert crew.decided() == [("Draft 1.", False)]
+    task.answer("approve")
+    assert task.result["output"] == "Printed."
+    assert [each["round"] for each in task.decisions] == [1, 2]
+
+
+@one_task
+@needs_parking
+def test_an_answer_without_any_field_is_not_taken(crew: Crew, forms: Forms) -> None:
+    task = Task(forms).start()
+    task.resume({**task.event("approve"), "params_input": {}})
+    assert "it has no question_number" in task.form.body
+    assert crew.decided() == []
+
+
+@one_task
+@needs_parking
+def test_an_answer_after_the_execution_was_answered_elsewhere_changes_nothing(crew: Crew, forms: Forms) -> None:
+    task = Task(forms).start()
+    [execution] = crew.executions
+    body = {"execution_id": execution["execution_id"], "task_id": "draft_task", "is_approve": False}
+    crew.call("POST", "/resume", **body, human_feedback="Longer.")
+    wait_until(lambda: crew.executions[0]["rounds"][-1]["draft"] == "Draft 2, after: Longer.", "the next draft")
+    task.answer("approve")
+    assert "Draft 2, after: Longer." in task.form.body
+    assert task.form.params["question_number"]["value"] == 2
+    task.answer("approve")
+    assert task.result["output"] == "Printed."
+    assert [(each["round"], each["taken"]) for each in task.decisions] == [(1, False), (2, True)]
+
+
+@one_task
+@needs_parking
+def test_a_forms_event_that_reaches_a_wait_leaves_it_waiting(crew: Crew, forms: Forms) -> None:
+    task = Task(forms)
+    context = task.context()
+    late = {"chosen_options": ["approve"], "params_input": {"question_number": 1}, "responded_at": datetime.now(UTC)}
+    with pytest.raises(TaskDeferred) as waits:
+        _defer_first(task, context)
+    kwargs = {**json.loads(json.dumps(waits.value.kwargs)), "event": {**late, "responded_by_user": None}}
+    with pytest.raises(TaskDeferred) as still:
+        fresh(task.operator).resume_execution("execute_complete", kwargs, context)
+    assert still.value.kwargs == waits.value.kwargs
+    assert crew.decided() == []
+
+
+def _defer_first(task: Task, context: Json) -> None:
+    """Execute until the first deferral; a crew that asks before the first poll is asked for anew."""
+    operator = fresh(task.operator)
+    operator.begin_in_triggerer = lambda context, watch: operator.go_on(watch)
+    operator.execute(context)
+
+
+# --- workers that are lost ---
+
+LOST = {
+    "before the decision": "airflow_crew_provider.review.decision.Decision.of",
+    "when the rooms have the decision": "airflow_crew_provider.run.record.RunRecord.answer",
+    "when the answer is stored": "airflow_crew_provider.resume.sending.Resuming.send_once",
+    "when the answer is sent": "airflow_crew_provider.run.record.RunRecord.send",
+}
+
+
+@one_task
+@needs_parking
+@pytest.mark.parametrize("option", ["approve", "revise"])
+@pytest.mark.parametrize("where", LOST)
+def test_a_lost_worker_loses_no_answer_and_sends_none_twice(
+    crew: Crew, forms: Forms, monkeypatch: pytest.MonkeyPatch, where: str, option: str
+) -> None:
+    task = Task(forms).start()
+    task.lost_in(monkeypatch, LOST[where], task.event(option, "Shorter."))
+    task.retry()
+    if option == "revise":
+        assert "Draft 2, after: Shorter." in task.form.body
+        task.answer("approve")
+    assert task.result["output"] == "Printed."
+    assert [approved for _, approved in crew.decided()] == ([True] if option == "approve" else [False, True])
+    assert len(task.decisions) == len(crew.decided())
+
+
+@one_task
+@needs_parking
+def test_a_worker_lost_before_its_second_form_is_written_does_not_take_the_first_answer(
+    crew: Crew, forms: Forms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = Task(forms).start()
+    task.lost_in(
+        monkeypatch, "airflow_crew_provider.review.airflow_form._stored_form", task.event("revise", "Shorter.")
+    )
+    task.retry()
+    assert crew.decided() == [("Draft 1.", False)]
+    assert "Draft 2, after: Shorter." in task.form.body
+    task.answer("approve")
+    assert crew.decided() == [("Draft 1.", False), ("Draft 2, after: Shorter.", True)]
+
+
+@one_task
+@needs_parking
+def test_a_retry_while_a_person_is_asked_asks_the_same_question_again(crew: Crew, forms: Forms) -> None:
+    task = Task(forms).start().answer("revise", "Shorter.").retry()
+    assert task.form.params["question_number"]["value"] == 2
+    assert [each["round"] for each in task.decisions] == [1]
+    task.answer("approve")
+    assert len(crew.executions) == 1
+
+
+@one_task
+@needs_parking
+def test_a_clear_stops_the_execution_and_starts_another(crew: Crew, forms: Forms) -> None:
+    task = Task(forms).start().answer("revise", "Shorter.").clear()
+    assert [each["state"] for each in crew.executions] == ["error", "pending"]  # that is how a stopped one reads
+    assert task.form.params["question_number"]["value"] == 1
+    assert task.decisions == []
+    task.answer("approve")
+    assert task.result["kickoff_id"] == crew.executions[1]["execution_id"]
+
+
+@one_task
+@needs_parking
+def test_a_retry_after_a_failed_execution_starts_another(connect: Connect, tmp_path: Path, forms: Forms) -> None:
+    for crew in serving(connect, tmp_path, DRAFT, {**LAST, "error": "ValueError: no ink"}):
+        task = Task(forms, retry_from="start").start()
+        with pytest.raises(AirflowException, match="no ink"):
+            task.answer("approve")
+        task.retry()
+        assert task.form.params["question_number"]["value"] == 1
+        assert [each["state"] for each in crew.executions] == ["error", "pending"]
+
+
+# --- time ---
+
+
+@one_task
+@needs_parking
+@pytest.mark.parametrize("limit", [{"timeout": 1000}, {"execution_timeout": timedelta(seconds=1000)}], ids=list)
+def test_the_deadline_of_a_wait_counts_only_the_crews_work(
+    connect: Connect, tmp_path: Path, forms: Forms, limit: Json
+) -> None:
+    for _ in serving(connect, tmp_path, {**DRAFT, "seconds": 1.5}, LAST):
+        began = time.time()
+        task = Task(forms, **limit).start()
+        asked = time.time()
+        assert began + 1000 <= (task.waits_until[0][0] or 0) <= asked + 1000
+        wait_until(lambda asked=asked: time.time() > asked + 1.5, "a person to think")
+        task.answer("revise", "Shorter.")
+        deadline, kept = task.waits_until[-1]
+        assert 1.4 < kept["worked"] <= asked - began
+        assert deadline == pytest.approx(kept["since"] + 1000 - kept["worked"], abs=0.01)
+
+
+@one_task
+@needs_parking
+def test_without_a_limit_no_wait_has_a_deadline(crew: Crew, forms: Forms) -> None:
+    task = Task(forms).start().answer("revise", "Shorter.")
+    assert [deadline for deadline, _ in task.waits_until if deadline is not None] == []
+
+
+class Lag:
+    """Shows the pause that was answered for some polls more, as a status that lags behind a resume."""
+
+    def __init__(self) -> None:
+        self._pause: Any = None
+        self._polls = 0
+
+    def poll(self, forward: Forward, random: Any) -> Any:
+        reply = forward()
+        if self._polls:
+            self._polls -= 1
+            return self._pause
+        self._pause = reply if b"pending" in reply.body else self._pause
+        return reply
+
+    def resume(self, forward: Forward, random: Any) -> Any:
+        reply = forward()
+        self._polls = 4
+        return reply
+
+
+@one_task
+@needs_parking
+def test_the_pause_that_a_status_still_shows_after_an_answer_is_not_another_question(
+    crew: Crew, connect: Connect, forms: Forms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_crew_provider.resume import sending
+
+    monkeypatch.setattr(sending, "SETTLING", 0.0)  # else the resume waits until the pause is gone
+    lag = Lag()
+    faults = [Fault("N21", "lags", POLL, lag.poll), Fault("N21", "begins to lag", RESUME, lag.resume)]
+    with FaultProxy(crew.url, seed=0, rate=1.0, faults=faults) as proxy:
+        connect(proxy.url, token=crew.headers["Authorization"].removeprefix("Bearer "))
+        task = Task(forms).start().answer("revise", "Shorter.")
+        assert "Draft 2, after: Shorter." in task.form.body
+        assert task.form.params["question_number"]["value"] == 2
