@@ -82,7 +82,7 @@ def _add_serve(commands: Any, database: argparse.ArgumentParser) -> None:
 def _serve(arguments: argparse.Namespace) -> int:
     crews = options.crews_of(arguments)
     given = options.token_of(arguments)
-    settings = options.settings_of(arguments, given or secrets.token_urlsafe(32))
+    settings = options.settings_of(arguments, given or secrets.token_urlsafe(32), crews)
     if settings.flow_webhook and not settings.flow_webhook_secret:
         return _refuse("--flow-webhook needs --flow-webhook-secret: its receiver must be able to verify the sender.")
     for secret in (settings.webhook_secret, settings.flow_webhook_secret):
@@ -110,7 +110,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _work(arguments: argparse.Namespace) -> int:
     """Run crews until a signal arrives. Nobody can call this process, so its token is random."""
     crews = options.crews_of(arguments)
-    settings = options.settings_of(arguments, secrets.token_urlsafe(32), delivers=False)
+    settings = options.settings_of(arguments, secrets.token_urlsafe(32), crews, delivers=False)
     process = Process(settings, crews, DIALECTS[arguments.dialect]())
     if process.database.is_sqlite:
         process.database.close()

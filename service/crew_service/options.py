@@ -19,6 +19,7 @@ from crew_service.engine.tool_rules import BadRule, JournalOptions, ToolRule
 from crew_service.http.dialects import DIALECTS
 from crew_service.prices import Prices
 from crew_service.settings import Settings
+from crew_service.storage.schema import WITH_ASKS, WITH_RULES
 from crew_service.targets import EXPECTED, load, title
 
 NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,63})=(?P<target>.+)", re.DOTALL)
@@ -121,7 +122,19 @@ def crews_of(arguments: argparse.Namespace) -> dict[str, Crew]:
     for rule in {rule for own in rules.values() for rule in own if rule.is_common}:
         if not any(crew.has_tool(rule) for crew in crews.values()):
             raise BadTarget(f"--tool {rule}: none of the crews has such a tool.")
+    asking = next((crew.asks for crew in crews.values() if crew.asks), None)
+    if asking and DIALECTS[arguments.dialect].fresh_ids:  # its answers are text alone
+        raise BadTarget(
+            f"A crew cannot be served in the live dialect: {asking} asks people in the middle of a task, which needs "
+            "--dialect spec."
+        )
     return crews
+
+
+def _oldest_release(crews: Iterable[Crew]) -> str | None:
+    """Return the last migration of the oldest release that may run these crews; None if any may."""
+    known = [WITH_ASKS for crew in crews if crew.asks] or [WITH_RULES for crew in crews if crew.has_once]
+    return known[0] if known else None
 
 
 def _tool_rules(given: list[str], crews: Iterable[str]) -> dict[str, tuple[ToolRule, ...]]:
@@ -139,7 +152,7 @@ def _tool_rules(given: list[str], crews: Iterable[str]) -> dict[str, tuple[ToolR
     return {name: tuple(own) for name, own in rules.items()}
 
 
-def settings_of(arguments: argparse.Namespace, token: str, **more: Any) -> Settings:
+def settings_of(arguments: argparse.Namespace, token: str, crews: dict[str, Crew], **more: Any) -> Settings:
     """Return what the options come to; a process that serves no requests has only some of them."""
     given = vars(arguments)
     serves = "user_token" in given
@@ -158,6 +171,7 @@ def settings_of(arguments: argparse.Namespace, token: str, **more: Any) -> Setti
         max_connections=given.get("max_connections"),
         prices=prices_of(arguments),
         keep_days=arguments.keep_days,
+        oldest_release=_oldest_release(crews.values()),
         flow_webhook=given.get("flow_webhook"),
         flow_webhook_secret=given.get("flow_webhook_secret") or os.environ.get(SECRET_VARIABLE, ""),
         webhook_secret=webhook_secret or None,

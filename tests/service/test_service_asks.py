@@ -464,7 +464,7 @@ def test_s1_in_the_live_dialect_an_unknown_outcome_fails(command: Callable[..., 
 
 
 class Asking(ScriptedCrew):
-    """Asks what no rule of its has announced, as the crew of a Flow may."""
+    """Asks what no rule of its own has announced, as the crew of a Flow may."""
 
     def __init__(self, kind: AskKind) -> None:
         super().__init__(scenario({"tool": "send_mail"}))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
 from crew_service import addresses, tracing
 from crew_service.engine.background import Background
 from crew_service.engine.browser_sessions import BrowserSessions
 from crew_service.engine.continuing import changed_task
-from crew_service.engine.crew import BadTarget, Cancellation, Crew
+from crew_service.engine.crew import Cancellation, Crew
 from crew_service.engine.dead_letters import DeadLetters
 from crew_service.engine.executions import Executions
 from crew_service.engine.flow_answers import FlowAnswers
@@ -25,7 +25,6 @@ from crew_service.engine.retention import Retention
 from crew_service.engine.runner import Runner
 from crew_service.settings import Settings
 from crew_service.storage.database import Database
-from crew_service.storage.schema import WITH_ASKS, WITH_RULES
 
 DEFAULT_WORKERS = {"inline": 32, "process": 4}  # scripted crews only wait; a CrewAI crew is a process each
 
@@ -42,13 +41,12 @@ class Process:
     """State shared by the crews of one process."""
 
     def __init__(self, settings: Settings, crews: Mapping[str, Crew], dialect: Dialect) -> None:
-        _check_asks(crews, dialect)
         self.settings = settings
         self.metrics = Metrics(crews, settings.prices)
         self.stopping = Cancellation()
         self.database = Database(settings.database, serve=True)
-        if oldest := _oldest_release(crews.values()):
-            self.database.keep_out_earlier_releases(oldest)
+        if settings.oldest_release:
+            self.database.keep_out_earlier_releases(settings.oldest_release)
         self.flow_webhook = _flow_webhook(settings)
         self.retention = Retention(self.database, keep_days=settings.keep_days)
         self.printed = PrintedWriter(self.database, settings)
@@ -112,22 +110,6 @@ class Process:
         flow_webhooks = [self.flow_webhooks.loop] if self.flow_webhooks else []
         shared = [self.membership.loop, self.outbox.loop, self.printed.loop, self.retention.loop]
         return [*shared, *flow_webhooks, *(crew.runner.loop for crew in self.crews.values())]
-
-
-def _check_asks(crews: Mapping[str, Crew], dialect: Dialect) -> None:
-    """Refuse crews whose questions the dialect cannot take the answers to, since these are text alone."""
-    asking = next((crew.asks for crew in crews.values() if crew.asks), None)
-    if asking and dialect.fresh_ids:
-        raise BadTarget(
-            f"A crew cannot be served in the live dialect: {asking} asks people in the middle of a task, which needs "
-            "--dialect spec."
-        )
-
-
-def _oldest_release(crews: Iterable[Crew]) -> str | None:
-    """Return the last migration of the oldest release that may run these crews; None if any may."""
-    known = [WITH_ASKS for crew in crews if crew.asks] or [WITH_RULES for crew in crews if crew.has_once]
-    return known[0] if known else None
 
 
 def _flow_webhook(settings: Settings) -> FlowWebhook | None:

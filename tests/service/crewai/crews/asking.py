@@ -29,7 +29,7 @@ def crew() -> Crew:
 
     of = Agent(role="Clerk", goal="g", backstory="b", llm=LLM(model="gpt-4o-mini"), tools=[SendMail()])
     only = Task(name="mail", description="Send mails. Case: {case} .", expected_output="text", agent=of)
-    return Crew(agents=[of], tasks=[only], before_kickoff_callbacks=[remember])
+    return Crew(agents=[of], tasks=[only], before_kickoff_callbacks=[remember], cache=True)
 
 
 class State(BaseModel):
