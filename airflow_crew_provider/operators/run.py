@@ -97,7 +97,7 @@ class CrewRunOperator(CrewKickoffOperator):
         for no end
     :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out
     :param on_unknown_outcome: after a lost answer to the kickoff: ``fail``, or ``retry`` and risk a second execution
-    :param retry_from: where a retry goes on after an execution that failed: at its ``failed_task``, where the service
+    :param retry_from: where a retry continues after an execution that failed: at its ``failed_task``, where the service
         can continue an execution, or at the ``start``
     :param max_questions: how many questions the crew may ask
     :param response_timeout: how long to wait for the answer to each question, in seconds or as a timedelta; None for no
@@ -180,7 +180,7 @@ class CrewRunOperator(CrewKickoffOperator):
 
     @ends_in_a_sentence
     def execute(self, context: Any) -> Any:
-        """Start the crew, or go on with what an earlier try has started."""
+        """Start the crew, or continue what an earlier try has started."""
         self._ti = context["ti"]
         kickoff_id = self._start(context)
         assert self._starting is not None
@@ -188,7 +188,7 @@ class CrewRunOperator(CrewKickoffOperator):
         run = self._recall(context)
         if run.kept.execution_id != kickoff_id:
             self._forget_last_question(context)
-        self._store(lambda: run.begin(kickoff_id, inbox, now=time.time()), "A retry of this task goes on with it")
+        self._store(lambda: run.begin(kickoff_id, inbox, now=time.time()), "A retry of this task reattaches to it")
         self._recalled(context)
         self._push_decisions(context)
         if run.kept.state is State.ANSWERED:
@@ -197,7 +197,7 @@ class CrewRunOperator(CrewKickoffOperator):
 
     @ends_in_a_sentence
     def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
-        """Go on with the answer of a person, or with what the wait has seen."""
+        """Continue with the answer of a person, or with what the wait has seen."""
         self._ti = context["ti"]
         run = self._recall(context)
         given = next_kwargs or {}
@@ -210,19 +210,19 @@ class CrewRunOperator(CrewKickoffOperator):
         if pending is None and "shown" not in given:
             raise CrewTryFailed(
                 f"Airflow could not resume this task, and execution {self.execution_id} does not show its question. A "
-                "retry of this task goes on where the execution is"
+                "retry of this task continues where the execution is"
             )
         review = self._review(pending, run.kept.number, context)
         self._decided(context, review.resume_execution(next_method, given, _inside(review, context)))
 
     def execute_complete(self, context: Any, event: Any = None, waiting: Json | None = None) -> Any:
-        """Go on waiting after an answer to a form whose question has been decided: nobody waits for it."""
+        """Keep waiting after an answer to a form whose question has been decided."""
         if isinstance(event, dict) and "chosen_options" in event:
             self.log.warning("An answer came after its question was decided. It changes nothing; the wait continues")
             event = Outcome(SEEN, self._polled).to_event()
         return super().execute_complete(context, event, waiting)
 
-    # --- where the task stands ---
+    # --- the state of the task ---
 
     @property
     def _run(self) -> RunRecord:
@@ -239,7 +239,7 @@ class CrewRunOperator(CrewKickoffOperator):
         try:
             self._found = RunRecord(task_state_of(context, RUN_STATE))
         except CrewError as error:
-            fail_task(error, "Nothing was sent or asked now; a retry of this task goes on")
+            fail_task(error, "Nothing was sent or asked now; a retry of this task continues")
         self._recalled(context)
         return self._found
 
@@ -256,7 +256,7 @@ class CrewRunOperator(CrewKickoffOperator):
     def _forget_last_question(self, context: Any) -> None:
         """Forget what was kept about the last question and its answer: the next one may be equal to it."""
         for name in (REVIEW_STATE, RESUME_STATE):
-            self._store(task_state_of(context, name).forget, "Nobody was asked; a retry of this task goes on")
+            self._store(task_state_of(context, name).forget, "Nobody was asked; a retry of this task asks")
 
     def _push_decisions(self, context: Any) -> None:
         context["ti"].xcom_push(key=DECISIONS_KEY, value=self._run.kept.decisions)
@@ -269,7 +269,7 @@ class CrewRunOperator(CrewKickoffOperator):
         self.__dict__["_poller"] = Poller(self.hook, InboxSource(self.hook, self.inbox))
 
     def trigger_of(self, watch: Watch) -> CrewStatusTrigger:
-        """Return the trigger that goes on with a watch."""
+        """Return the trigger that continues a watch."""
         return CrewStatusTrigger.of(watch, self.crew_conn_id, self.cancel_on_kill, self.inbox)
 
     def _watch(self, context: Any, kickoff_id: str) -> Watch:
@@ -370,7 +370,7 @@ class CrewRunOperator(CrewKickoffOperator):
         self._push_decisions(context)
         self.report(context, ExecutionState.RUNNING, self._polled)
         push_execution(context, self.hook, self._polled, self.execution_id, review.get("view"))
-        # Not polled first: a crew that asks again at once would go round in this worker.
+        # Without a poll first: a crew that asks again at once would keep this worker in a circle.
         self.go_on(self._watch(context, self._polled))
 
     def _sent(self, context: Any, resuming: Resuming, kickoff_id: str) -> None:

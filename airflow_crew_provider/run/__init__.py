@@ -1,7 +1,7 @@
 """One task that starts a crew, waits for it, asks people and sends their answers, until the execution is completed.
 
-Each step is another room's, and none of them knows this one: `kickoff` starts, `wait` waits, `review` asks, `resume`
-sends. This room only keeps where the task stands between them, so that each visit of a worker, in whatever try,
+Each step belongs to another room, and none of them knows this one: `kickoff` starts, `wait` waits, `review` asks,
+`resume` sends. This room keeps the state of the task between them, so that each visit of a worker, in whatever try,
 continues there (`record`).
 
 * A question has a number, counted by the task. Airflow has one form for each attempt and replaces it with each

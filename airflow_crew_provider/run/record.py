@@ -26,7 +26,7 @@ from airflow_crew_provider.wait.watch import AnsweredDraft
 
 
 class State(StrEnum):
-    """Where the task stands."""
+    """The state of the task."""
 
     NOTHING = "nothing"
     WORKING = "working"  # the crew
@@ -89,7 +89,7 @@ class StoredRun:
 
     @property
     def state(self) -> State:
-        """Where the task stands."""
+        """The state of the task."""
         if not self.execution_id:
             return State.NOTHING
         if self.over:
@@ -164,7 +164,7 @@ class RunRecord:
         return AnsweredDraft(Draft(*last["draft"]), last["until"]) if last else None
 
     def deadline(self, limit: float | None) -> float | None:
-        """Return when a wait that goes on now must end, in epoch seconds.
+        """Return when the current wait must end, in epoch seconds.
 
         :param limit: for how many seconds the crew may work
         """
