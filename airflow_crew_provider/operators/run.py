@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Unpack
 from airflow.providers.common.compat.sdk import XComArg
 
 from airflow_crew_provider.api.answers import ReviewAnswer
+from airflow_crew_provider.api.asks import DENY
 from airflow_crew_provider.compat.arguments import WaitArguments
 from airflow_crew_provider.compat.nested_task import outside_dag
 from airflow_crew_provider.compat.task_state import task_state_of
@@ -60,9 +61,11 @@ ASKED = (
     "response_timeout",
     "assigned_users",
     "on_timeout",
+    "on_tool_timeout",
     "options",
     "escalate",
     "approvals",
+    "auto_approve",
     "allow_edit",
     "on_schema_mismatch",
     "output_schema",
@@ -104,10 +107,13 @@ class CrewRunOperator(CrewKickoffOperator):
         deadline
     :param assigned_users: who may answer: user ids, or dicts with ``id`` and ``name``; None for everybody
     :param on_timeout: at the deadline: ``fail``, ``{"revise": "text"}``, or ``approve``
+    :param on_tool_timeout: the same for a tool call that waits for an approval: ``deny``, ``fail``, or ``approve``
     :param options: labels of the two buttons, the approving one first; a Flow's outcomes replace them
     :param escalate: pairs of a time (seconds or a timedelta) and users or notifiers, one or several: if nobody has
         answered by then, the notifiers are called, and the users may also answer
     :param approvals: how many different people must approve; a revision by any of them counts at once
+    :param auto_approve: a function of the pending record of a draft; a non-empty string approves the draft at once, for
+        that reason; anything else asks the person
     :param allow_edit: let the person edit the draft in the form; an approval then sends the edited text
     :param notifiers: called with each question
     :param on_schema_mismatch: a draft that does not match ``output_schema``: ``fail``: only show it; ``revise``: send
@@ -134,9 +140,11 @@ class CrewRunOperator(CrewKickoffOperator):
         response_timeout: float | timedelta | None = None,
         assigned_users: str | Json | Sequence[str | Json] | None = None,
         on_timeout: str | Json = "fail",
+        on_tool_timeout: str = DENY,
         options: Sequence[str] = (APPROVE, REVISE),
         escalate: Sequence[tuple[float | timedelta, Any]] = (),
         approvals: int = 1,
+        auto_approve: Callable[[Json], Any] | None = None,
         allow_edit: bool = False,
         notifiers: Any = (),
         on_schema_mismatch: str = "fail",
@@ -168,9 +176,11 @@ class CrewRunOperator(CrewKickoffOperator):
         self.response_timeout = response_timeout
         self.assigned_users = assigned_users
         self.on_timeout = on_timeout
+        self.on_tool_timeout = on_tool_timeout
         self.options = options
         self.escalate = escalate
         self.approvals = approvals
+        self.auto_approve = auto_approve
         self.allow_edit = allow_edit
         self.notifiers = notifiers
         self.on_schema_mismatch = on_schema_mismatch

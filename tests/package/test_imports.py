@@ -85,6 +85,7 @@ SERVICE_MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "engine": ("storage", "settings", "prices", "tracing", "addresses"),
     "scripted_crew": ("engine", "tracing"),
     "crewai": ("engine", "tracing", "prices", "restart"),
+    "tools": ("crewai",),
     "targets": ("engine", "scripted_crew", "crewai"),
     "image": ("engine", "crewai"),
     "offline_model": ("engine",),

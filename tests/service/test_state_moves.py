@@ -20,6 +20,7 @@ LAW = {
     "REQUEUE": ("queued", {"running"}),
     "WAIT": ("waiting", {"running"}),
     "RESUME": ("queued", {"waiting"}),
+    "GIVE_UP": ("failed", {"waiting"}),
     "COMPLETE": ("completed", {"running"}),
     "FAIL": ("failed", {"running"}),
     "STOP": ("stopped", {"queued", "running", "waiting"}),

@@ -32,6 +32,7 @@ from crew_service.crewai import (
     process_tree,
     task_outputs,
 )
+from crew_service.crewai.ask_person import AskPerson
 from crew_service.crewai.channel import LINK_CLOSED, UNBORN, Channel, Message
 from crew_service.crewai.crew_run import CrewRun
 from crew_service.crewai.description import named_tasks
@@ -42,7 +43,6 @@ from crew_service.crewai.loading import JsonCrew
 from crew_service.engine.crew import CrewFailed, Job, Progress, Report
 from crew_service.engine.printed import masked, secrets_of
 from crew_service.engine.tool_rules import ToolRule
-from crew_service.tools import AskPerson
 
 CHECKED = 1.0  # seconds between two checks of the link
 LAST_WORDS = 5.0  # seconds that a process has after its outcome, for what it registered to be done at exit

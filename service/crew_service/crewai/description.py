@@ -13,11 +13,11 @@ from pydantic import BaseModel
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from crew_service.crewai import internals, open_tools
+from crew_service.crewai.ask_person import AskPerson
 from crew_service.crewai.errors import UnsupportedCrew
 from crew_service.crewai.flow_source import FlowSource
 from crew_service.crewai.loading import JsonCrew
 from crew_service.engine.crew import digest_of
-from crew_service.tools import AskPerson
 
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_\-]*)}")  # what CrewAI fills; other braces are text
 

@@ -29,6 +29,7 @@ from typing import Any, Protocol
 from pydantic import BaseModel
 
 from crew_service.crewai import answers, internals, tool_events
+from crew_service.crewai.ask_person import AskPerson
 from crew_service.crewai.errors import Asked, Fatal
 from crew_service.engine import asks, tool_rules
 from crew_service.engine.crew import (
@@ -43,7 +44,6 @@ from crew_service.engine.crew import (
     TaskStarted,
 )
 from crew_service.engine.tool_rules import APPROVE, REPEAT, ToolRule, rule_of
-from crew_service.tools import AskPerson
 
 LONGEST_ANSWER = 8 * 1024 * 1024  # bytes
 MOST = 64 * 1024 * 1024  # bytes of a whole journal; what comes then is not recorded
