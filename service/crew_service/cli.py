@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from crew_service import __version__, image, logs, offline_model, options, terminal
-from crew_service.engine import paths
+from crew_service.engine import machine, paths
 from crew_service.engine.container import Process
 from crew_service.engine.crew import BadTarget, Crew
 from crew_service.engine.principals import BadToken
@@ -81,6 +81,7 @@ def _add_serve(commands: Any, database: argparse.ArgumentParser) -> None:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    machine.return_freed_memory()
     crews = options.crews_of(arguments)
     given = options.token_of(arguments)
     settings = options.settings_of(arguments, given or secrets.token_urlsafe(32), has_once=_has_once(crews))
@@ -110,6 +111,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 def _work(arguments: argparse.Namespace) -> int:
     """Run crews until a signal arrives. Nobody can call this process, so its token is random."""
+    machine.return_freed_memory()
     crews = options.crews_of(arguments)
     settings = options.settings_of(arguments, secrets.token_urlsafe(32), delivers=False, has_once=_has_once(crews))
     process = Process(settings, crews, DIALECTS[arguments.dialect]())

@@ -202,8 +202,10 @@ def address_of(connection: Connection, queue_id: str) -> tuple[str, Any]:
     return url, authentication
 
 
-def body_of(connection: Connection, webhook_id: int) -> str | None:
-    return connection.execute(select(outbox.c.body).where(outbox.c.id == webhook_id)).scalar_one_or_none()
+def body_of(connection: Connection, webhook_id: int, begin: int, most: int) -> str | None:
+    """Return the characters of a body that follow the first `begin`, at most so many; None if it was withdrawn."""
+    piece = func.substr(outbox.c.body, begin + 1, most)
+    return connection.execute(select(piece).where(outbox.c.id == webhook_id)).scalar_one_or_none()
 
 
 def must_wait(connection: Connection, queue_id: str) -> bool:
