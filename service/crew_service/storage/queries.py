@@ -220,4 +220,4 @@ def add_result(
     connection: Connection, execution_id: str, position: int, task: Any, figures: Any = None, digest: str | None = None
 ) -> None:
     values = {"execution_id": execution_id, "position": position, "task": task, "figures": figures, "digest": digest}
-    connection.execute(insert(results).values(**values))
+    connection.execute(insert(results), values)  # apart from the statement, which SQLAlchemy keeps with its values

@@ -51,18 +51,17 @@ def post(
 def _put(
     connection: Connection, execution_id: str, kind: str, hook: dict[str, Any], text: str, *, now: float, key: str
 ) -> None:
-    connection.execute(
-        insert(outbox).values(
-            key=key,
-            queue_id=_queue(connection, execution_id, hook),
-            execution_id=execution_id,
-            kind=kind,
-            body=text,
-            size=len(text),
-            attempts=0,
-            created_at=now,
-        )
-    )
+    values = {
+        "key": key,
+        "queue_id": _queue(connection, execution_id, hook),
+        "execution_id": execution_id,
+        "kind": kind,
+        "body": text,
+        "size": len(text),
+        "attempts": 0,
+        "created_at": now,
+    }
+    connection.execute(insert(outbox), values)  # apart from the statement, which SQLAlchemy keeps with its values
 
 
 def _queue(connection: Connection, execution_id: str, hook: dict[str, Any]) -> str:
