@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from crew_service import __version__, image, logs, offline_model, options, terminal
-from crew_service.engine import paths
+from crew_service.engine import machine, paths
 from crew_service.engine.container import Process
 from crew_service.engine.crew import BadTarget
 from crew_service.engine.principals import BadToken
@@ -80,6 +80,7 @@ def _add_serve(commands: Any, database: argparse.ArgumentParser) -> None:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    machine.return_freed_memory()
     crews = options.crews_of(arguments)
     given = options.token_of(arguments)
     settings = options.settings_of(arguments, given or secrets.token_urlsafe(32), crews)
@@ -109,6 +110,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 def _work(arguments: argparse.Namespace) -> int:
     """Run crews until a signal arrives. Nobody can call this process, so its token is random."""
+    machine.return_freed_memory()
     crews = options.crews_of(arguments)
     settings = options.settings_of(arguments, secrets.token_urlsafe(32), crews, delivers=False)
     process = Process(settings, crews, DIALECTS[arguments.dialect]())

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from crew_service import tracing
 from crew_service.engine import asks, tool_rules
 from crew_service.engine.crew import (
+    LONGEST_IN_STEP,
     AskKind,
     BadTarget,
     Cancellation,
@@ -337,7 +338,8 @@ def _perform(
         raise CrewFailed(_fill(task.error, values))
     script = task.revised if gate and task.revised is not None else task.output
     text = _fill(script, values)
-    report(StepDone(prompt=_fill(task.description, values), thought=f"{task.agent} is done.", result=text))
+    prompt, thought = _fill(task.description, values), f"{task.agent} is done."
+    report(StepDone(prompt=prompt, thought=thought, result=text[:LONGEST_IN_STEP]))
     earlier = gate.state["seconds"] if gate else 0.0
     return text, round(earlier + time.monotonic() - started, 3)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from sqlalchemy.engine import Engine
 from crew_service.engine import outbox
 from crew_service.engine.crew import Completed, Job, PendingReview, Report, TokensUsed
 from crew_service.scripted_crew import ScriptedCrew
+from crew_service.storage.integrity import ERROR
+from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.waits
 ANN, BOB = "ann-token-0123456789", "bob-token-0123456789"
@@ -88,6 +91,36 @@ def test_s22_a_list_reads_only_what_it_shows_and_a_large_status_is_read_in_a_thr
     read = listing.partition("FROM")[0]
     assert not [name for name in ("output", "tasks", "inputs", "meta") if f"executions.{name}" in read]
     assert client.get(f"/statuses?ids={kickoff_id}").json()["statuses"] == {kickoff_id: None}
+
+
+@pytest.mark.row("S22")
+@pytest.mark.parametrize("dialect", ["spec", "live"])
+def test_s22_a_large_status_is_equal_to_what_the_crew_returned(serve: Serve, dialect: str) -> None:
+    text = json.dumps({"\u00fc\U0001f986": ['"', "x" * LARGE]})
+    client = serve({"tasks": [{"id": "only_task", "output": text.replace("{", "{ ")}]}, dialect=dialect)
+    kickoff_id = client.kickoff()
+    eventually(lambda: 'executions{state="completed"} 1' in client.get("/metrics").text, "the end")
+    answer = client.get(f"/status/{kickoff_id}")
+    assert int(answer.headers["Content-Length"]) == len(answer.content) > LARGE
+    said = answer.json()
+    if dialect == "spec":
+        (task,) = said["result"]["tasks"]
+        assert said["result"]["output"] == task["output"] == text.replace("{", "{ ")
+    else:
+        assert said["result"] == said["last_executed_task"]["output"] == text.replace("{", "{ ")
+        assert said["result_json"] == json.loads(text)
+
+
+@pytest.mark.row("S22")
+@pytest.mark.parametrize("stored", ['"x', '["x"]', '"\\x' + "x" * LARGE + '"'])
+def test_s22_a_large_output_that_cannot_be_read_ends_the_execution(serve: Serve, tmp_path: Path, stored: str) -> None:
+    client = serve({"tasks": [{"id": "only_task", "output": "x" * LARGE}]})
+    kickoff_id = client.kickoff()
+    client.until(kickoff_id, "completed")
+    with sqlite3.connect(tmp_path / "service.db", timeout=PATIENCE) as connection:
+        connection.execute("UPDATE executions SET output = ?", (stored,))
+    connection.close()
+    assert client.get(f"/status/{kickoff_id}").json()["error"] == ERROR
 
 
 @pytest.fixture

@@ -74,7 +74,9 @@ class Executions:
         self._database = database
         self._crew = crew
         self._status_query = queries.status_query(columns)
-        self._small_status_query = queries.small_status_query(columns)
+        small = queries.status_query if database.peeks_at_small else queries.small_status_query
+        self._small_status_query = small(columns)
+        self._completed_status_query = queries.completed_status_query(columns, is_sqlite=database.is_sqlite)
         self._task_ids = task_ids
         self._queue_delay = queue_delay
         self._wake = wake
@@ -123,11 +125,20 @@ class Executions:
         return answer
 
     def status_row(self, caller: Principal, kickoff_id: str) -> Row[Any] | None:
-        row = self._database.peek(self._status_query, kickoff_id)
+        """A status of any size; the output of one that is completed is a `JsonText`."""
+        row = self._read(kickoff_id)
         if row is not None and not integrity.is_readable(row):
             self.end_unreadable(row.id)
-            row = self._database.peek(self._status_query, kickoff_id)
+            row = self._read(kickoff_id)
         return row if self._sees(caller, row) else None
+
+    def _read(self, kickoff_id: str) -> Row[Any] | None:
+        """Read a status on a connection of its own: one that is large must not hold up those that are peeked at."""
+        with self._database.reading() as connection:
+            row = connection.execute(self._completed_status_query, {"key": kickoff_id}).one_or_none()
+            if row is not None and integrity.is_readable(row):
+                return row
+            return connection.execute(self._status_query, {"key": kickoff_id}).one_or_none()
 
     def small_status_row(self, caller: Principal, kickoff_id: str) -> Row[Any] | None:
         """A status that is available at once; None if it is large, unreadable or unknown."""

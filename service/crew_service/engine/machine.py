@@ -5,6 +5,8 @@ On exhaustion, callers wait or refuse. Nothing fails because of it, since others
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import errno
 import resource
 
@@ -13,6 +15,8 @@ CONNECTIONS_OUT = 256
 RESERVED_FILES = 256  # for the database and crews
 PAUSE = 2.0  # seconds before new work starts again
 NONE_LEFT = "The machine has no file, thread or memory left for this; try again later."
+LARGE_BLOCK = 1024 * 1024  # bytes of a block of memory that the system gets back as soon as it is freed
+M_MMAP_THRESHOLD = -3  # of malloc.h
 ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 
 
@@ -33,6 +37,12 @@ def connections_out() -> int:
 def _files() -> int | None:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if files == resource.RLIM_INFINITY else files
+
+
+def return_freed_memory() -> None:
+    """Keep glibc from keeping large blocks: after the first one that is freed, it gives back none of that size."""
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
 
 
 def is_trouble(error: BaseException) -> bool:

@@ -13,12 +13,10 @@ import contextlib
 import logging
 import random
 import threading
-import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from weakref import WeakValueDictionary
 
 import aiohttp
 from sqlalchemy.engine import Row
@@ -50,8 +48,7 @@ FIRST_PAUSE = 1.0  # seconds before the second try; doubles from then on, up to 
 KEEP_TRYING = 86400.0  # seconds after which a webhook is given up, however few its attempts
 UNFORESEEN = 60.0  # seconds before a queue is retried after an unexpected error
 GRACE = 3.0  # seconds for deliveries to finish when the service stops
-LARGE = 256 * 1024  # bytes from which a body counts as large
-PROMPT = 1.0  # seconds within which a large body is answered, for the next not to wait among those for slow receivers
+LARGE = 512 * 1024  # characters of a body that is held as a whole, and of a piece of a larger one
 
 
 Receiver = tuple[str, str]  # its owner, and scheme and host of its address
@@ -127,47 +124,29 @@ class Room:
         self._slow[receiver[0]] += receiver not in self._quick
 
 
-class LargeBodies:
-    """Two locks: one for receivers that answer and one for slow ones, each for one owner at a time.
+class Withdrawn(Exception):
+    """Nobody is to get the webhook any more."""
 
-    A receiver that took its time over the last large body is slow here, however quickly it answers small ones.
-    """
 
-    def __init__(self, quick: Newest) -> None:
-        self._quick = quick
-        self._late = Newest()
-        self._to_quick, self._to_slow = asyncio.Lock(), asyncio.Lock()  # the longest waiter is next
-        self._owners: WeakValueDictionary[tuple[str, asyncio.Lock], asyncio.Lock] = WeakValueDictionary()
+class StoredBody:
+    """A large body, read a piece at a time whenever it is iterated: a receiver that waits has one piece in memory."""
 
-    @contextlib.asynccontextmanager
-    async def place(self, receiver: Receiver) -> AsyncIterator[None]:
-        if self._is_prompt(receiver):
-            async with self._turn(receiver[0], self._to_quick):
-                if self._is_prompt(receiver):  # it may have stopped answering in the meantime
-                    with self._timed(receiver):
-                        yield
-                    return
-        async with self._turn(receiver[0], self._to_slow):
-            with self._timed(receiver):
-                yield
+    def __init__(self, read: Callable[[int], str | None]) -> None:
+        """`read`: returns the characters that follow so many others, or None if it was withdrawn."""
+        self._read = read
+        self.failure: Exception | None = None  # of the last reading; the client for HTTP reports it as its own
 
-    def _is_prompt(self, receiver: Receiver) -> bool:
-        return receiver in self._quick and receiver not in self._late
-
-    @contextlib.contextmanager
-    def _timed(self, receiver: Receiver) -> Iterator[None]:
-        began = time.monotonic()
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        begin, self.failure = 0, None
         try:
-            yield
-        finally:
-            self._late.note(receiver, is_one=time.monotonic() - began > PROMPT)
-
-    @contextlib.asynccontextmanager
-    async def _turn(self, owner: str, place: asyncio.Lock) -> AsyncIterator[None]:
-        """Wait with one task per owner, so that nobody queues twice."""
-        own = self._owners.setdefault((owner, place), asyncio.Lock())
-        async with own, place:
-            yield
+            while piece := await asyncio.to_thread(self._read, begin):
+                begin += len(piece)
+                yield piece.encode()
+            if piece is None:
+                raise Withdrawn
+        except Exception as error:
+            self.failure = error
+            raise
 
 
 class Outbox:
@@ -198,7 +177,7 @@ class Outbox:
         self._sessions = sending.Sessions(timeout, most=min(KEPT_SESSIONS, self._places // 4))
         self._loop = sending.Loop()
         self._has_threads = False
-        self._large = LargeBodies(self._quick)
+        self._large_question = asyncio.Lock()
         self._posted = asyncio.Event()
         self._stopping = Cancellation()
         self.loop = Background("outbox", self._round, pause=0.0)
@@ -336,32 +315,47 @@ class Outbox:
         self._quick.note(receiver, is_one=answered)
 
     async def _send(self, client: aiohttp.ClientSession, queue: Row[Any], webhook: Row[Any]) -> str | None:
-        receiver = (queue.owner, queue.receiver)
-        async with self._large.place(receiver) if webhook.size > LARGE else contextlib.nullcontext():
-            found = await asyncio.to_thread(self._read, queue, webhook)
-            if found is None:
+        is_large, is_question = webhook.size > LARGE, webhook.kind == webhooks.FLOW
+        # The address for the answer is put into a question as a whole, and one receiver gets all of them.
+        async with self._large_question if is_large and is_question else contextlib.nullcontext():
+            try:
+                url, authentication, now = await asyncio.to_thread(self._address, queue)
+                body: bytes | StoredBody
+                if is_large and not is_question:
+                    body = StoredBody(lambda begin: self._read(webhook, begin, LARGE))
+                else:
+                    body = await asyncio.to_thread(self._whole, webhook)
+                problem = await sending.send(
+                    client,
+                    url,
+                    body,
+                    key=webhook.key,
+                    authentication=authentication,
+                    secret=self._secret_of(webhook),
+                    now=now,
+                )
+                if isinstance(body, StoredBody) and body.failure:
+                    raise body.failure
+            except Withdrawn:
                 return None
-            url, authentication, body, now = found
-            return await sending.send(
-                client,
-                url,
-                body,
-                key=webhook.key,
-                authentication=authentication,
-                secret=self._secret_of(webhook),
-                now=now,
-            )
+        return problem
 
-    def _read(self, queue: Row[Any], webhook: Row[Any]) -> tuple[str, Any, bytes, float] | None:
-        """Return address, authentication, body, and the signed time; None if it was withdrawn."""
+    def _address(self, queue: Row[Any]) -> tuple[str, Any, float]:
+        """Return the address, its authentication, and the time to be signed."""
         with self._database.reading() as connection:
-            body = webhooks.body_of(connection, webhook.id)
-            if body is None:
-                return None
-            url, authentication = webhooks.address_of(connection, queue.id)
+            return *webhooks.address_of(connection, queue.id), self._database.now()
+
+    def _read(self, webhook: Row[Any], begin: int, most: int) -> str | None:
+        with self._database.reading() as connection:
+            return webhooks.body_of(connection, webhook.id, begin, most)
+
+    def _whole(self, webhook: Row[Any]) -> bytes:
+        body = self._read(webhook, 0, webhook.size)
+        if body is None:
+            raise Withdrawn
         if self._flow_webhook and webhook.kind == webhooks.FLOW:
             body = self._flow_webhook.with_answer(body)
-        return url, authentication, body.encode(), self._database.now()
+        return body.encode()
 
     def _secret_of(self, webhook: Row[Any]) -> str | None:
         return self._flow_webhook.secret if self._flow_webhook and webhook.kind == webhooks.FLOW else self._secret

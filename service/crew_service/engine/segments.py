@@ -12,6 +12,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -21,6 +22,7 @@ from crew_service import tracing
 from crew_service.engine import asks, events, machine, retrying, steps, usage
 from crew_service.engine.continuing import OVER_TOKENS, failure_of
 from crew_service.engine.crew import (
+    Cancellation,
     Cancelled,
     Crew,
     CrewFailed,
@@ -92,6 +94,7 @@ class Segment:
         self._digests: dict[str, str] = {}
         self._tasks = OpenTasks(row)
         self._stream = events.Stream((row.webhooks or {}).get("events"))
+        cancelled = Cancellation()
         self.job = Job(
             row.id,
             row.inputs,
@@ -100,7 +103,9 @@ class Segment:
             restore_from=row.restore_from,
             printed=printed.of(row.id),
             steps=row.steps,
-            recorded=self._recorded,
+            cancelled=cancelled,
+            # Without the segment, which has the job: only the collector would free the two, and the outputs in them.
+            recorded=partial(_recorded, database, row.id, cancelled),
         )
         self._steps: int = row.steps
         self._kills: int = row.kills
@@ -149,13 +154,6 @@ class Segment:
             return
         log.warning("%s It starts again.", killed, extra={"execution_id": self.execution_id})
         self._move(states.REQUEUE, due_at=self._database.now(), kills=self._kills + 1)
-
-    def _recorded(self) -> list[JournalEntry]:
-        def read() -> list[JournalEntry]:
-            with self._database.reading() as connection:
-                return [JournalEntry(**entry) for entry in journal.entries(connection, self.execution_id)]
-
-        return retrying.until_available(read, self.job.cancelled)[0]
 
     def report(self, progress: Progress) -> None:
         try:
@@ -458,6 +456,14 @@ class OpenTasks:
         if not task_id or (task_id not in self._open and len(self._open) >= MOST_OPEN):
             return None
         return self._open.setdefault(task_id, {})
+
+
+def _recorded(database: Database, execution_id: str, cancelled: Cancellation) -> list[JournalEntry]:
+    def read() -> list[JournalEntry]:
+        with database.reading() as connection:
+            return [JournalEntry(**entry) for entry in journal.entries(connection, execution_id)]
+
+    return retrying.until_available(read, cancelled)[0]
 
 
 def _record(connection: Connection, execution_id: str, step: Step, *, now: float) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import hmac
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable
 from contextvars import ContextVar
 from typing import Any
 
@@ -114,19 +114,26 @@ class Sessions:
 async def send(
     client: aiohttp.ClientSession,
     url: str,
-    body: bytes,
+    body: bytes | AsyncIterable[bytes],
     *,
     key: str,
     authentication: Any,
     secret: str | None,
     now: float,
 ) -> str | None:
-    """Return None once the receiver accepted it, else what went wrong."""
+    """Return None once the receiver accepted it, else what went wrong.
+
+    :param body: in pieces, it is iterated twice: for its size and signature, and to be sent
+    """
     if authentication:  # it overrides a user and password in the address: a request has one Authorization
         url = without_credentials(url)
-    headers = {"Content-Type": "application/json", "Webhook-Id": key, **_proof(authentication)}
     try:
-        headers |= signature(secret, body, int(now), key) if secret else {}
+        proof, size = Signature(secret, int(now), key), 0
+        async for piece in body if not isinstance(body, bytes) else _alone(body):
+            proof.add(piece)
+            size += len(piece)
+        headers = {"Content-Type": "application/json", "Content-Length": str(size), "Webhook-Id": key}
+        headers |= _proof(authentication) | proof.headers
         async with client.post(url, data=body, headers=headers, allow_redirects=False) as answer:
             return None if 200 <= answer.status < 300 else f"HTTP {answer.status}"
     except (aiohttp.ClientError, asyncio.TimeoutError, ValueError, OSError) as error:
@@ -135,20 +142,49 @@ async def send(
         return type(error).__name__
 
 
+async def _alone(body: bytes) -> AsyncIterator[bytes]:
+    yield body
+
+
 def answered(problem: str | None) -> bool:
     """Whether the receiver sent any response."""
     return problem is None or problem.startswith("HTTP ")
 
 
+class Signature:
+    """Signs like live deployments, so that receivers verify both in the same way; with `whsec_`, by the standard too.
+
+    :param secret: None for no headers
+    """
+
+    def __init__(self, secret: str | None, timestamp: int, key: str) -> None:
+        self._timestamp = timestamp
+        standard = standard_key(secret) if secret else None
+        self._live = hmac.new(secret.encode(), b"%d." % timestamp, hashlib.sha256) if secret else None
+        begin = b"%b.%d." % (key.encode(), timestamp)
+        self._standard = hmac.new(standard, begin, hashlib.sha256) if standard else None
+
+    def add(self, piece: bytes) -> None:
+        for each in filter(None, (self._live, self._standard)):
+            each.update(piece)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        if self._live:
+            found |= {"X-CrewAI-Timestamp": str(self._timestamp)}
+            found |= {"X-CrewAI-Signature": f"sha256={self._live.hexdigest()}"}
+        if self._standard:
+            signed = b64encode(self._standard.digest()).decode()
+            found |= {"Webhook-Timestamp": str(self._timestamp), "Webhook-Signature": f"v1,{signed}"}
+        return found
+
+
 def signature(secret: str, body: bytes, timestamp: int, key: str) -> dict[str, str]:
-    """Sign like live deployments, so that receivers verify both in the same way; with `whsec_`, by the standard."""
-    signed = hmac.new(secret.encode(), b"%d.%b" % (timestamp, body), hashlib.sha256).hexdigest()
-    as_live = {"X-CrewAI-Timestamp": str(timestamp), "X-CrewAI-Signature": f"sha256={signed}"}
-    standard = standard_key(secret)
-    if standard is None:
-        return as_live
-    by_standard = b64encode(hmac.digest(standard, b"%b.%d.%b" % (key.encode(), timestamp, body), "sha256")).decode()
-    return {**as_live, "Webhook-Timestamp": str(timestamp), "Webhook-Signature": f"v1,{by_standard}"}
+    """Return the headers of a body that is signed as a whole."""
+    signing = Signature(secret, timestamp, key)
+    signing.add(body)
+    return signing.headers
 
 
 def standard_key(secret: str) -> bytes | None:

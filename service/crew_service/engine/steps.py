@@ -44,7 +44,7 @@ def told_at_once(step: StepDone, printed: Printed) -> dict[str, str]:
     What ends where texts are cut may go on, with the rest of a secret.
     """
     texts: dict[str, str] = tidy(vars(step))
-    answer = {} if step.tool else {"result": texts["result"]}
+    answer = {} if step.tool else {"result": texts.pop("result")}
     masked = {name: printed.masked(text, goes_on=len(text) == LONGEST_IN_STEP) for name, text in texts.items()}
     return masked | answer
 

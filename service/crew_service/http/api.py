@@ -38,6 +38,7 @@ from crew_service.http.dialects.base import Body
 from crew_service.http.dialects.request_models import FlowAnswerBody, ResumeFeedbackBody
 from crew_service.http.dialects.spec import WORDS as SPECIFIED
 from crew_service.http.html import plain_text
+from crew_service.http.large_answers import LargeAnswer
 from crew_service.http.places import PROBES, Places, Threads
 from crew_service.storage.states import State
 
@@ -88,24 +89,27 @@ class Api:
             **({HASH_OFFER: HASH_FIELD} if checks_drafts else {}),
         }
 
-    async def status(self, request: Request) -> JSONResponse:
+    async def status(self, request: Request) -> Response:
         kickoff_id = request.path_params["kickoff_id"]
         if not _is_uuid(kickoff_id):
             return self._answered(None)
         caller = _caller(request)
-        # Query SQLite in place: it answers in microseconds, faster than a thread starts; others get a thread.
-        row = self._executions.small_status_row(caller, kickoff_id) if self._service.database.is_sqlite else None
+        if self._service.database.is_sqlite:  # it answers in microseconds, faster than a thread starts
+            row = self._executions.small_status_row(caller, kickoff_id)
+        else:
+            row = await run_in_threadpool(self._executions.small_status_row, caller, kickoff_id)
         if row is not None:
             return self._answered(row)
-        return await run_in_threadpool(self._read_status, caller, kickoff_id)
+        owner = self._service.owner(caller)
+        return await self._places.statuses.run(owner, self._read_status, caller, kickoff_id)
 
-    def _read_status(self, caller: Principal, kickoff_id: str) -> JSONResponse:
-        return self._answered(self._executions.status_row(caller, kickoff_id))
+    def _read_status(self, caller: Principal, kickoff_id: str) -> Response:
+        return self._answered(self._executions.status_row(caller, kickoff_id), LargeAnswer)
 
-    def _answered(self, row: Row[Any] | None) -> JSONResponse:
+    def _answered(self, row: Row[Any] | None, response: type[Response] = JSONResponse) -> Response:
         code, answer, used = self._said(row)
         view = {VIEW: paths.view(row.id)} if row is not None else {}
-        return JSONResponse(answer, code, {**self._offers, **view, **usage.header(used)})
+        return response(answer, code, {**self._offers, **view, **usage.header(used)})
 
     async def statuses(self, request: Request) -> JSONResponse:
         owner = self._service.owner(_caller(request))

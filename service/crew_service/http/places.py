@@ -1,8 +1,8 @@
 """Limits for expensive work: pages, lists, searches, records, and checks of edited answers. Nothing else waits for it.
 
-An owner has a few places; further requests wait briefly and are then told to come back. Polls of many executions wait
-for their turn, since many tasks depend on one. The work has its own threads, fewer than the database has connections,
-and an owner never gets all of them. Work that several request at once is done once.
+An owner has a few places; further requests wait briefly and are then told to come back. Polls of many executions, and
+large statuses, wait for their turn, since tasks depend on them. The work has its own threads, fewer than the database
+has connections, and an owner never gets all of them. Work that several request at once is done once.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ KEPT = 16 * 1024 * 1024  # bytes of created pages
 PAGE = 1024  # overhead of each in bytes
 EDITS = 8  # edited answers per owner, running or waiting
 BATCHES = 2  # polls of many executions at once per process, and one per owner: others find a thread
+STATUSES = 2  # large ones at once per process, and one per owner: reading one takes twice its size
 CHECKS = 2  # per process, and one per owner: each is a process that runs the crew's code for up to a minute
 PROBES = 2
 RETRY_AFTER = {"Retry-After": "2"}
@@ -131,6 +132,7 @@ class Places(Shares):
     def __init__(self) -> None:
         super().__init__("pages or lists", places=PLACES, threads=THREADS, of_one=THREADS_OF_ONE)
         self.batches = Shares("batches", places=1, threads=BATCHES, of_one=1, is_patient=True)
+        self.statuses = Shares("large statuses", places=1, threads=STATUSES, of_one=1, is_patient=True)
         self.edits = Shares("edited answers", places=EDITS, threads=CHECKS, of_one=1)
         self.pages = MadeOnce()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy.engine import Connection, Row
-from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, SQLAlchemyError
 from sqlalchemy.sql import Select
 
 from crew_service.storage import clock, engines, file_lock, location, schema
@@ -66,6 +66,7 @@ class Database:
         with self._engines.writer.begin() as connection:
             schema.bring_up_to_date(connection)
         self._peeker = self._engines.reader.connect() if self._file else None
+        self.peeks_at_small = self._peeker is not None and engines.refuse_large(self._peeker)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -74,12 +75,16 @@ class Database:
             yield connection
 
     def peek(self, query: Select[Any], key: str) -> Row[Any] | None:
-        """One row by its key, on a connection kept for this: to take one from the pool costs as much as the read."""
+        """One row by its key, on a connection kept for this: to take one from the pool costs as much as the read.
+
+        None also for a row with a large value, if this `peeks_at_small`.
+        """
         if self._peeker is None:
             with self.reading() as connection:
                 return connection.execute(query, {"key": key}).one_or_none()
-        with self._blamed(), self._peeking:
+        with self._blamed(), self._peeking, contextlib.suppress(DataError):  # a value is too large
             return self._peeker.execute(query, {"key": key}).one_or_none()
+        return None
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import delete, update
 from sqlalchemy.engine import Connection, Row
 
-from crew_service.storage.json_values import UNREADABLE
+from crew_service.storage.json_values import UNREADABLE, JsonText
 from crew_service.storage.states import State
 from crew_service.storage.tables import dead_letters, executions, outbox, webhook_queues
 
@@ -50,7 +50,7 @@ def _check(name: str) -> Callable[[Any], bool]:
         return lambda value: value is None or is_gate(value)
     if name in KINDS:
         kinds = KINDS[name]
-        return lambda value: isinstance(value, kinds)
+        return lambda value: isinstance(value, kinds) or (isinstance(value, JsonText) and value.kind in kinds)
     return lambda value: value is not UNREADABLE
 
 

@@ -6,11 +6,26 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import JSON, Text, bindparam, case, cast, func, insert, literal, select, update
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy import (
+    JSON,
+    Text,
+    TypeDecorator,
+    bindparam,
+    case,
+    cast,
+    func,
+    insert,
+    literal,
+    select,
+    type_coerce,
+    update,
+)
+from sqlalchemy.engine import Connection, Dialect, Row
 from sqlalchemy.sql import ColumnElement, Select, Update
 
+from crew_service.storage.engines import SMALL
 from crew_service.storage.integrity import GATE
+from crew_service.storage.json_values import JsonText
 from crew_service.storage.newest import newest
 from crew_service.storage.states import NOTE, Move, State
 from crew_service.storage.tables import executions, results
@@ -31,7 +46,6 @@ CHECKED = ("gate", "webhooks", "last_task", "last_step", "limits")  # that nobod
 LONGEST_ERROR = 10_000  # characters of an error in a list
 LONG_ERROR = "The error is too long for a list; the status has it."
 CALM = 2.0  # seconds
-SMALL = 64 * 1024  # characters of each text of a status that costs nobody else time
 
 # Built once: to build a statement costs several times what it costs to run it.
 BY_ID = select(executions).where(executions.c.id == bindparam("id"))
@@ -46,6 +60,25 @@ def status_query(names: tuple[str, ...]) -> Select[Any]:
 
 
 KNOWN = status_query(())
+
+
+class _AsStored(TypeDecorator[JsonText]):
+    impl = Text
+    cache_ok = True
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> JsonText | None:
+        return None if value is None else JsonText(value)
+
+
+def completed_status_query(names: tuple[str, ...], *, is_sqlite: bool) -> Select[Any]:
+    """The same of a completed execution, its output not decoded; no row of any other, or where it cannot be read."""
+    output = [name for name in names if name in ("tasks", "output", "output_json")]
+    whole = [type_coerce(cast(executions.c[name], Text), _AsStored).label(name) for name in output]
+    query = status_query(tuple(name for name in names if name not in output)).add_columns(*whole)
+    query = query.where(executions.c.state == State.COMPLETED)
+    if is_sqlite:  # elsewhere the database has checked it
+        query = query.where(*(func.json_valid(func.coalesce(executions.c[name], "null")) for name in output))
+    return query
 
 
 def small_status_query(names: tuple[str, ...]) -> Select[Any]:
@@ -187,4 +220,4 @@ def add_result(
     connection: Connection, execution_id: str, position: int, task: Any, figures: Any = None, digest: str | None = None
 ) -> None:
     values = {"execution_id": execution_id, "position": position, "task": task, "figures": figures, "digest": digest}
-    connection.execute(insert(results).values(**values))
+    connection.execute(insert(results), values)  # apart from the statement, which SQLAlchemy keeps with its values

@@ -51,18 +51,17 @@ def post(
 def _put(
     connection: Connection, execution_id: str, kind: str, hook: dict[str, Any], text: str, *, now: float, key: str
 ) -> None:
-    connection.execute(
-        insert(outbox).values(
-            key=key,
-            queue_id=_queue(connection, execution_id, hook),
-            execution_id=execution_id,
-            kind=kind,
-            body=text,
-            size=len(text),
-            attempts=0,
-            created_at=now,
-        )
-    )
+    values = {
+        "key": key,
+        "queue_id": _queue(connection, execution_id, hook),
+        "execution_id": execution_id,
+        "kind": kind,
+        "body": text,
+        "size": len(text),
+        "attempts": 0,
+        "created_at": now,
+    }
+    connection.execute(insert(outbox), values)  # apart from the statement, which SQLAlchemy keeps with its values
 
 
 def _queue(connection: Connection, execution_id: str, hook: dict[str, Any]) -> str:
@@ -202,8 +201,10 @@ def address_of(connection: Connection, queue_id: str) -> tuple[str, Any]:
     return url, authentication
 
 
-def body_of(connection: Connection, webhook_id: int) -> str | None:
-    return connection.execute(select(outbox.c.body).where(outbox.c.id == webhook_id)).scalar_one_or_none()
+def body_of(connection: Connection, webhook_id: int, begin: int, most: int) -> str | None:
+    """Return the characters of a body that follow the first `begin`, at most so many; None if it was withdrawn."""
+    piece = func.substr(outbox.c.body, begin + 1, most)
+    return connection.execute(select(piece).where(outbox.c.id == webhook_id)).scalar_one_or_none()
 
 
 def must_wait(connection: Connection, queue_id: str) -> bool:
