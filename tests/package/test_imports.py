@@ -81,7 +81,8 @@ SERVICE_MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "logs": (),
     "tracing": (),
     "storage.states": (),
-    "storage": ("storage.states",),
+    "storage.json_values": (),
+    "storage": ("storage.states", "storage.json_values"),
     "engine": ("storage", "settings", "prices", "tracing", "addresses"),
     "scripted_crew": ("engine", "tracing"),
     "crewai": ("engine", "tracing", "prices", "restart"),
@@ -89,7 +90,7 @@ SERVICE_MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "targets": ("engine", "scripted_crew", "crewai"),
     "image": ("engine", "crewai"),
     "offline_model": ("engine",),
-    "http": ("engine", "storage.states", "settings", "tracing", "addresses"),
+    "http": ("engine", "storage.states", "storage.json_values", "settings", "tracing", "addresses"),
 }
 # The command, and what stands around the rooms.
 COMMAND = ("__main__", "cli", "local", "options", "terminal")
