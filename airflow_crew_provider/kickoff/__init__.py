@@ -1,16 +1,16 @@
-"""Starting an execution at most once, through crashes, lost answers, retries and clears.
+"""Start an execution at most once, across crashes, lost responses, retries and clears.
 
-A POST cannot be taken back, and its answer can be lost. So each try of a task moves through these states, and what it
-knows is stored before it goes on::
+A POST cannot be undone, and its response can be lost. So each try of a task moves through these states, and stores its
+state before it continues::
 
     open ──> checked ──> intended ──> sent ──> started
-               │            │           └──> unknown: the answer is lost
-               │            └──> refused: certain to have done nothing, and removed from the record
-               └──> goes on: an earlier try has started the execution
+               │            │           └──> unknown: the response is lost
+               │            └──> refused: certainly did nothing, and removed from the record
+               └──> reattached: an earlier try started the execution
 
-* `request`: what the user asks for, as one value (`models.Kickoff`), checked before money is spent.
-* `post_record`: what earlier tries did, by the name of the request. What an operator adds by itself never enters that
-  name, and is sent again as it was.
-* `start`: what this try does. Never a second execution beside the first, unless a user asks for it by a clear or by
-  ``on_unknown_outcome="retry"``; what is refused is found before an earlier execution is stopped.
+* `request`: the user's request as one value (`models.Kickoff`), validated before it costs money.
+* `post_record`: the POSTs of earlier tries, identified by the request's fingerprint. Fields that the operator adds are
+  not part of the fingerprint, and a resent POST repeats them unchanged.
+* `start`: the steps of this try. It never starts a second execution, unless a user requests one with a clear or with
+  ``on_unknown_outcome="retry"``, and it rejects an invalid request before it stops an earlier execution.
 """

@@ -1,40 +1,40 @@
-"""At most once: what a task records before and after a POST, and how the next try reads it.
+"""The record a task keeps before and after each POST, so that a POST is sent at most once.
 
-The service may have acted on every POST that was sent, whether an answer came or not. So the intent is stored, and
-proven to be stored, before anything is sent. Where the newest POST stands, as far as a record can tell, and its moves
+The service may have acted on every POST, even without a response. So the record stores the intent, and verifies that it
+is stored, before the task sends anything. The states of the newest POST, as far as the record knows, and its moves
 (`MOVES`)::
 
     nothing ──intend──> intended ──start──> started ──finish──> over
        ^                 │ │  ^                │                  │
        └────withdraw─────┘ └──┴─────intend─────┴──────────────────┘
 
-* ``withdraw`` leads back to where the POST before it stands; any other new POST keeps that one on record.
-* ``finish`` also ends a POST whose id could not be recorded. A clear moves nothing: it makes the POST another's.
+* ``withdraw`` returns to the state of the previous POST; any other new POST keeps the previous one on record.
+* ``finish`` also ends a POST whose id could not be recorded. A clear changes no state: the POST then counts as another.
 
-What the next try finds is one of four things (`Earlier`)::
+The next try finds one of four situations (`Earlier`)::
 
     NOTHING   no POST, or one that certainly did nothing: send
-    DONE      a POST of this request, with an id: go on with that
-    UNKNOWN   a POST without an answer: send again only under its key, or if a user accepts a second execution
-    ANOTHER   a POST before a clear, or of another request: it may have done something, and is kept until it is over
+    DONE      a POST of this request, with an id: continue with that execution
+    UNKNOWN   a POST without a response: resend only with its key, or if a user accepts a second execution
+    ANOTHER   a POST from before a clear, or of another request: it may have had an effect; kept until it is over
 
-A key is used again for the very same body only. Two requests are the same if their fingerprints are; what the operator
-adds is kept in the record and is no part of a fingerprint, and neither holds a secret.
+A key is only reused for an identical body. Two requests are the same if their fingerprints match. The record also keeps
+the fields that the operator adds, outside the fingerprint; neither contains a secret.
 
-How to use it, in this order::
+Usage, in this order::
 
     record = PostRecord(task_state_of(context, NAME), Attempt.of(context, self))   # reads; raises if it cannot
-    record.forget_deleted_run()                         # where a try begins
-    record.fingerprint = fingerprint(request)           # names what the user asks for; no secrets, nothing added
+    record.forget_deleted_run()                         # at the start of a try
+    record.fingerprint = fingerprint(request)           # identifies the user's request; no secrets, nothing added
     record.earlier                                      # NOTHING, DONE, UNKNOWN or ANOTHER; see `Earlier`
-    record.changes(sender)                              # what has changed since it was sent: never resend then
-    key = record.intend(sender, added=added, **more)    # right before the POST; stored and proven to be stored
-    record.added                                        # what to add to this POST: of a resent one what it had first
+    record.changes(sender)                              # changes since it was sent: if any, do not resend
+    key = record.intend(sender, added=added, **more)    # right before the POST; stored and verified
+    record.added                                        # fields to add to this POST; a resent one repeats its own
     record.record_id(kickoff_id)                        # right after it
-    record.withdraw_if_refused(error)                   # or: whether this POST did nothing, for certain
+    record.withdraw_if_refused(error)                   # or: whether this POST certainly did nothing
 
-POSTs before the newest of which something may have come stay on record (`PostRecord.posts`). Only what is certain to
-have done nothing is ever removed.
+Earlier POSTs that may have had an effect stay on record (`PostRecord.posts`). Only a POST that certainly did nothing
+is ever removed.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Sender:
-    """The sender of a POST. Secrets are in it as fingerprints only, so it can be kept in a record.
+    """The sender of a POST. It contains only fingerprints of secrets, so it can be stored in a record.
 
-    :param base_url: of the deployment
+    :param base_url: the deployment's base URL
     :param principal: a fingerprint of the token and the extra headers
-    :param credentials: a fingerprint of what the connection adds to the request's webhooks
+    :param credentials: a fingerprint of the credentials that the connection adds to the request's webhooks
     """
 
     base_url: str
@@ -80,9 +80,9 @@ class Sender:
     def of(
         cls, connection: CrewConnection, webhooks: Webhooks | str | None = None, inbox_url: str | None = None
     ) -> Sender:
-        """Return the sender of a request with these webhooks; their credentials are looked up already.
+        """Return the sender of a request with these webhooks, whose credentials must already be looked up.
 
-        :param inbox_url: of a request that is sent again, where it is known; else the connection's
+        :param inbox_url: the inbox URL of a resent request, if known; otherwise the connection's
         """
         deployment = connection.deployment
         added = inbox_url or connection.inbox_url if webhooks == WORD else _credentials(webhooks)
@@ -90,15 +90,15 @@ class Sender:
         return cls(deployment.base_url, *(_slow_hash(each, deployment.base_url) for each in (secrets, added)))
 
     def as_dict(self) -> Json:
-        """Return what a record keeps of this sender."""
+        """Return the sender as stored in a record."""
         return asdict(self)
 
     def changes(self, kept: Json) -> list[str]:
-        """Name what is not as `as_dict` returned it then; what was not kept counts as changed."""
+        """List the differences from a stored `as_dict`; a missing value counts as changed."""
         return [NAMES[name] for name, value in self.as_dict().items() if kept.get(name) != value]
 
     def is_another(self, kept: Json) -> bool:
-        """Whether the principal or the base URL is not as it was kept; the credential of a webhook may be."""
+        """Whether the principal or the base URL differs from the stored one; webhook credentials may differ."""
         return any(getattr(self, name) != kept.get(name) for name in ("base_url", "principal"))
 
 
@@ -108,7 +108,7 @@ def _credentials(webhooks: Webhooks | str | None) -> list[str | None]:
 
 
 def _slow_hash(secrets: object, salt: str) -> str:
-    """Hash slowly, so that a weak token cannot be guessed from a record by trying many."""
+    """Hash slowly, so that a record does not allow brute-forcing a weak token."""
     text = canonical_json(secrets).encode("utf-8", "surrogatepass")
     return hashlib.pbkdf2_hmac("sha256", text, salt.encode(), ROUNDS, 16).hex()
 
@@ -116,50 +116,50 @@ def _slow_hash(secrets: object, salt: str) -> str:
 # --- what is stored ---
 
 
-# How many earlier POSTs a record names at most.
+# Maximum number of earlier POSTs in a record.
 KEPT = 20
 
 
 class State(StrEnum):
-    """Where a POST stands, as far as its record can tell."""
+    """The state of a POST, as far as its record knows."""
 
-    NOTHING = "nothing"  # none is on record of which something may have come
+    NOTHING = "nothing"  # no POST on record that may have had an effect
     INTENDED = "intended"  # stored before it was sent; unless this try knows better, its outcome is unknown
-    STARTED = "started"  # answered with an id
-    OVER = "over"  # what it may have started is known to have ended
+    STARTED = "started"  # the response had an id
+    OVER = "over"  # anything it may have started has ended
 
 
 _ALL = tuple(State)
 MOVES: dict[str, dict[State, tuple[State, ...]]] = {
     "intend": dict.fromkeys(_ALL, (State.INTENDED,)),
-    "withdraw": {State.INTENDED: _ALL},  # to where the POST before it stands
+    "withdraw": {State.INTENDED: _ALL},  # to the state of the previous POST
     "start": {State.INTENDED: (State.STARTED,)},
-    # A task whose record Airflow has lost meanwhile ends as well.
+    # A task also ends if Airflow has lost its record in the meantime.
     "finish": {**dict.fromkeys(_ALL, (State.OVER,)), State.NOTHING: (State.NOTHING,)},
 }
 
 
 @dataclass(frozen=True)
 class StoredPost:
-    """What is stored of a POST. What is not known is not written.
+    """The stored record of a POST. Unknown fields are omitted.
 
-    :param fingerprint: of the request; empty if there is no POST
-    :param sender: as `Sender.as_dict` returns it; its keys stand beside the others
-    :param attempt: the try that has sent it last, as `Attempt.as_dict` returns it; its keys likewise
-    :param idempotency_key: under which it was sent, if it was `keyed`
-    :param keyed: whether the key was sent; None in a record of release 0.2.0 or before, which did not write it
-    :param first_at: when it was sent the first time, in epoch seconds
-    :param intended_at: when it was sent the last time, likewise
-    :param added: what the operator has added by itself
+    :param fingerprint: the request's fingerprint; empty if there is no POST
+    :param sender: from `Sender.as_dict`; its keys are stored beside the others
+    :param attempt: the try that sent it last, from `Attempt.as_dict`; its keys likewise
+    :param idempotency_key: the key it was sent with, if `keyed`
+    :param keyed: whether the key was sent; None in records up to release 0.2.0, which did not store it
+    :param first_at: when it was first sent, in epoch seconds
+    :param intended_at: when it was last sent, likewise
+    :param added: fields that the operator added
     :param inbox: its registration with the inbox
-    :param kickoff_id: that it was answered with
-    :param view: the path of the execution's page, where the answer named it
-    :param cleared: whether a user has cleared the task since
-    :param finished: whether the execution is known to have ended
-    :param over_budget: which limits the execution has passed, with the figures
-    :param unknown_since: since when its service does not know the execution, in epoch seconds
-    :param more: what the room that has sent it keeps beside, and what another release has stored; its keys likewise
-    :param earlier: POSTs before it of which something may have come, the newest first
+    :param kickoff_id: the id in the response
+    :param view: the path of the execution's page, if the response contains it
+    :param cleared: whether a user cleared the task afterwards
+    :param finished: whether the execution has ended, as far as known
+    :param over_budget: the limits that the execution exceeded, with the figures
+    :param unknown_since: when the service first did not know the execution, in epoch seconds
+    :param more: fields of the package that sent it, and of other releases; its keys likewise
+    :param earlier: earlier POSTs that may have had an effect, newest first
     """
 
     fingerprint: str = ""
@@ -182,7 +182,7 @@ class StoredPost:
 
     @classmethod
     def from_json(cls, kept: Json) -> StoredPost:
-        """Read a record of this release or an earlier one; what is not there has its default."""
+        """Read a record of this release or an earlier one; missing fields get their defaults."""
         return cls(
             sender={name: kept[name] for name in NAMES if name in kept},
             attempt={name: kept[name] for name in _OF_ATTEMPT if name in kept},
@@ -199,7 +199,7 @@ class StoredPost:
 
     @property
     def state(self) -> State:
-        """Where it stands."""
+        """The state of the POST."""
         if not self.fingerprint:
             return State.NOTHING
         if self.finished:
@@ -208,7 +208,7 @@ class StoredPost:
 
     @property
     def unsettled(self) -> tuple[StoredPost, ...]:
-        """This one and those before it of which something may still come, the newest first."""
+        """This POST and the earlier ones that may still have an effect, newest first."""
         posts = (self, *self.earlier)
         return tuple(replace(post, earlier=()) for post in posts if post.state in (State.INTENDED, State.STARTED))
 
@@ -236,32 +236,32 @@ class Earlier(StrEnum):
 
     NOTHING = "nothing"
     DONE = "done"  # by an earlier try, with an id
-    UNKNOWN = "unknown"  # by an earlier try, whose answer was never recorded
+    UNKNOWN = "unknown"  # by an earlier try, which never recorded a response
     ANOTHER = "another"  # before the task was cleared, or for another request
 
 
 class PostRecord:
     """The record of the POSTs of one task instance; the module's docstring shows how to use it.
 
-    :param memory: where the record is kept between tries
-    :param attempt: the try that runs
-    :param fingerprint: what names the request; another fingerprint is another request
+    :param memory: stores the record between tries
+    :param attempt: the current try
+    :param fingerprint: identifies the request; a different fingerprint means a different request
     """
 
     def __init__(self, memory: TaskState, attempt: Attempt, fingerprint: str = "") -> None:
         self.memory, self.attempt, self.fingerprint = memory, attempt, fingerprint
         self.newest = StoredPost.from_json(memory.recall())
         self._resent = False
-        self._followed = StoredPost()  # of an execution that is over, which the POST follows
+        self._followed = StoredPost()  # the POST of a finished execution before this one
         if attempt.follows_clear(self.newest.attempt):
-            # At once: if this try ends early, the next one must still know.
+            # Stored at once: if this try ends early, the next one needs it.
             since = {**self.newest.attempt, **_generation(attempt)}
             self.keep(replace(self.newest, attempt=since, cleared=True))
 
     def forget_deleted_run(self) -> None:
-        """Forget what a DAG run has left that was deleted and created again under its id, where a try begins.
+        """At the start of a try, forget the record of a DAG run that was deleted and recreated under its id.
 
-        A try of this run can only find what earlier tries have recorded.
+        Only an earlier try of this run can have left a valid record.
         """
         self.attempt.tell_doubt(self.newest.attempt)
         if self.memory.outlives_run and not self.attempt.follows(self.newest.attempt):
@@ -271,7 +271,7 @@ class PostRecord:
 
     @property
     def earlier(self) -> Earlier:
-        """Judge the record that was found."""
+        """The situation that this try found."""
         if self.newest.state is State.NOTHING:
             return Earlier.NOTHING
         if self.cleared:
@@ -282,56 +282,56 @@ class PostRecord:
 
     @property
     def cleared(self) -> bool:
-        """Whether a user has cleared the task since the record's POST."""
+        """Whether a user cleared the task after the recorded POST."""
         return self.newest.cleared
 
     @property
     def same_request(self) -> bool:
-        """Whether the record is of this very request."""
+        """Whether the record belongs to this request."""
         return self.newest.state is not State.NOTHING and self.newest.fingerprint == self.fingerprint
 
     @property
     def kickoff_id(self) -> str | None:
-        """The id that was recorded."""
+        """The recorded id."""
         return self.newest.kickoff_id
 
     @property
     def posts(self) -> list[StoredPost]:
-        """All POSTs of which something may have come, the newest first."""
+        """All POSTs that may have had an effect, newest first."""
         return [] if self.newest.state is State.NOTHING else [self.newest, *self.newest.earlier]
 
     def changes(self, sender: Sender) -> list[str]:
-        """Name what has changed since the POST was sent: token, base URL, credential of a webhook."""
+        """List the changes since the POST was sent: token, base URL, webhook credentials."""
         return sender.changes(self.newest.sender)
 
     def sent_by_another(self, sender: Sender) -> bool:
-        """Whether it was sent under another token or to another place, so that resending would not be the same."""
+        """Whether it was sent with another token or to another base URL, so that a resend would differ."""
         return sender.is_another(self.newest.sender)
 
     @property
     def added(self) -> Json:
-        """What an operator has added to the POST by itself; empty in a record of release 0.1."""
+        """The fields that an operator added to the POST; empty in a record of release 0.1."""
         return self.newest.added or {}
 
     def was_keyed(self, *, keyed: bool) -> bool:
-        """Whether the service knows the newest POST by its key, so that it may be sent again under it.
+        """Whether the service knows the newest POST by its key, so that it can be resent with that key.
 
         :param keyed: whether the service honours keys now
         """
-        # Release 0.2.0 and before did not record it, and promised to send again under the key: there `keyed` decides.
+        # Up to 0.2.0, releases did not record this, and promised to resend with the key: then `keyed` decides.
         return keyed and self.newest.keyed is not False
 
     def added_before(self, *, keyed: bool) -> Json:
-        """Return what was added to a POST that may be sent again, and must be the same then."""
+        """Return the fields added to a POST that may be resent, which must not change."""
         again = self.was_keyed(keyed=keyed) and self.earlier is Earlier.UNKNOWN and self.same_request
         return self.added if again else {}
 
     def intend(self, sender: Sender, *, keyed: bool = True, added: Json | None = None, **more: Any) -> str:
-        """Record that the POST is about to be sent; return its idempotency key, kept if it is sent again.
+        """Record that the POST is about to be sent; return its idempotency key, unchanged for a resend.
 
-        :param keyed: whether the key is sent; where it is not, or was not then, a second POST is one of its own
-        :param added: what is added to a POST of its own; one that is sent again carries what was added first
-        :param more: what the record holds besides
+        :param keyed: whether the key is sent; without it, now or then, a second POST counts as a new one
+        :param added: fields to add to a new POST; a resent one repeats those that it had first
+        :param more: further fields of the record
         """
         unknown = self.was_keyed(keyed=keyed) and self.earlier is Earlier.UNKNOWN
         self._resent = unknown and self.same_request and not self.changes(sender)
@@ -351,58 +351,58 @@ class PostRecord:
         )
         moved = before.moved("intend", intended)
         self.memory.keep(moved.to_json())
-        # Not before: what cannot be stored is not sent either.
+        # Only now: if the record cannot be stored, nothing may be sent.
         self.newest = moved
         return moved.idempotency_key
 
     def keep(self, newest: StoredPost) -> None:
-        """Store what is known of the newest POST by now; this try knows it even if that fails."""
+        """Store the current state of the newest POST; this try keeps it in memory even if that fails."""
         self.newest = newest
         self.memory.keep(newest.to_json())
 
     def note(self, **more: Any) -> None:
-        """Store what the room that has sent the POST keeps beside it."""
+        """Store further fields of the package that sent the POST."""
         self.keep(replace(self.newest, more={**self.newest.more, **more}))
 
     def record_id(self, kickoff_id: str, view: str | None = None, **more: Any) -> None:
-        """Record the id that the POST was answered with, and the path of the execution's page.
+        """Record the id from the response, and the path of the execution's page.
 
-        :param more: what the record holds besides
+        :param more: further fields of the record
         """
         started = replace(self.newest, kickoff_id=kickoff_id, view=view, more={**self.newest.more, **more})
         self.keep(self.newest.moved("start", started))
 
     def mark_registered(self, inbox: Json) -> None:
-        """Record the registration with the inbox that the POST goes with."""
+        """Record the inbox registration that belongs to the POST."""
         self.keep(replace(self.newest, inbox=inbox))
 
     def mark_over_budget(self, passed: str) -> None:
-        """Record which limits the execution has passed, so that a retry starts nothing."""
+        """Record the limits that the execution exceeded, so that a retry starts nothing."""
         self.keep(replace(self.newest, over_budget=passed))
 
     def mark_unknown_since(self, since: float | None) -> None:
-        """Record since when the service does not know the execution; None if it does."""
+        """Record when the service first did not know the execution; None if it does know it."""
         self.keep(replace(self.newest, unknown_since=since))
 
     def mark_finished(self) -> None:
-        """Record that the execution is known to have ended."""
+        """Record that the execution has ended."""
         self.keep(self._finished())
 
     def _finished(self) -> StoredPost:
         return self.newest.moved("finish", replace(self.newest, finished=True))
 
     def adopt(self, kickoff_id: str) -> None:
-        """Record that the POST which was refused is not needed, since an earlier one has started this execution."""
+        """Record the execution that an earlier POST started, so that the refused one is not needed."""
         before, *rest = self.newest.earlier or (StoredPost(),)
         if before.state is State.INTENDED and before.fingerprint == self.fingerprint:
             self.newest = replace(self.newest, earlier=tuple(rest))
         self.record_id(kickoff_id)
 
     def withdraw_if_refused(self, error: exceptions.CrewError) -> bool:
-        """Take the intent back if the POST did nothing; return whether that is so.
+        """Withdraw the intent if the POST certainly did nothing; return whether it was withdrawn.
 
-        What other POSTs did is not settled by it: see `posts`. Nor is a POST that was sent before under its key: the
-        service, or a gateway, may refuse it before it looks the key up.
+        This does not settle what other POSTs did: see `posts`. Nor does it settle a resent POST: the service, or a
+        gateway, may refuse it before it looks up the key.
         """
         if self._resent or not isinstance(error, exceptions.REFUSED):
             return False
@@ -415,14 +415,14 @@ class PostRecord:
             else:
                 self.memory.keep(self.newest.to_json())
         except TaskStateUnavailable as problem:
-            # What stays is an open intent: the next try says less than is known, and sends nothing twice.
+            # The intent stays open: the next try reports less than is known, but sends nothing twice.
             log.warning("%s", problem)
         return True
 
     def close(self, *, finished: bool = False) -> None:
         """Record that the task has ended; the last step before it succeeds.
 
-        :param finished: whether the execution is known to have ended too
+        :param finished: whether the execution has ended too
         """
         if finished:
             self.newest = self._finished()
@@ -430,12 +430,12 @@ class PostRecord:
 
 
 def _generation(attempt: Attempt) -> Json:
-    """Return what distinguishes a clear from a retry; the same for all tries between two clears."""
+    """Return the fields that distinguish a clear from a retry; equal for all tries between two clears."""
     kept = attempt.as_dict()
     del kept["try_number"]
     return kept
 
 
 def fingerprint(request: Json) -> str:
-    """Name a request by its content."""
+    """Return the hash of a request's content."""
     return hashlib.sha256(canonical_json(request).encode("utf-8", "surrogatepass")).hexdigest()

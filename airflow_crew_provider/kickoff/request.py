@@ -1,9 +1,8 @@
-"""The kickoff as a user asks for it, checked before anything is started and money is spent.
+"""The user's kickoff request, validated before it starts anything or costs money.
 
-A literal credential of a webhook is refused: it would stand in rendered fields. The word ``inbox`` stands for addresses
-of this Airflow's own inbox, made anew for each POST. A Flow lists inputs that it does not require. So a missing name
-fails here only where it is known to be required; otherwise the service decides, and its refusal is worded in the same
-way.
+Literal webhook credentials are refused, because rendered fields would show them. The word ``inbox`` means new addresses
+of this Airflow's own inbox for each POST. A Flow also lists optional inputs, so the preflight fails only if a missing
+input is certainly required. Otherwise the service decides, and its refusal gets the same wording.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from airflow_crew_provider.models import REGION_FIELDS, CrewInputs, HumanInputWe
 from airflow_crew_provider.wait.poller import Poller
 
 SECRET_FIELDS = ("token", "username", "password")
-# In the name of a request since release 0.1, whether given or not; later fields only where they are given.
+# Always part of a request's fingerprint, since release 0.1; later fields only if set.
 ALWAYS_NAMED = ("inputs", "webhooks", "meta")
 
 
 class KickoffArguments(Protocol):
-    """What a user asks for, rendered and not checked yet."""
+    """The user's arguments, rendered but not yet validated."""
 
     @property
     def inputs(self) -> object:
-        """What the crew asks for."""
+        """The crew's inputs."""
 
     @property
     def webhooks(self) -> object:
@@ -43,15 +42,15 @@ class KickoffArguments(Protocol):
 
     @property
     def meta(self) -> object:
-        """What the service echoes."""
+        """Fields that the service echoes in webhooks."""
 
     @property
     def restore_from(self) -> object:
-        """The id of the state that a Flow starts from."""
+        """The id of the state from which a Flow starts."""
 
 
 class KickoffTask(RelatedTask, Protocol):
-    """The operator, as the start of one of its tries sees it."""
+    """The operator, as one of its tries sees it."""
 
     check_inputs: bool
     cancel_on_kill: bool
@@ -61,24 +60,24 @@ class KickoffTask(RelatedTask, Protocol):
 
     @property
     def log(self) -> Any:
-        """The task's logger, of a type of its own in each version of Airflow."""
+        """The task's logger, whose type depends on the Airflow version."""
 
     @property
     def poller(self) -> Poller:
-        """What polls for this task, with the hook of its connection."""
+        """The task's poller, with the hook of its connection."""
 
     @property
     def budget(self) -> Budget:
-        """What an execution may use."""
+        """The limits of an execution."""
 
     def report_unknown(self, request: str) -> None:
-        """Note that a POST may have arrived."""
+        """Record that a POST may have arrived."""
 
 
 def request_of(task: KickoffArguments) -> Kickoff:
-    """Return what an operator's arguments ask for; a new field of the request is read here.
+    """Build the request from an operator's arguments; read new request fields here.
 
-    :raises CrewInvalidInput: it cannot be sent
+    :raises CrewInvalidInput: the request cannot be sent
     """
     meta = {} if task.meta is None else plain_object(task.meta, "meta")
     if "airflow" in meta:
@@ -91,9 +90,9 @@ def request_of(task: KickoffArguments) -> Kickoff:
 
 
 def name_of(request: Kickoff, identity: Json, crew_conn_id: str) -> Json:
-    """Return what names a request: what the user asks for, as release 0.1 named it for this task instance.
+    """Return the fields that identify a user's request for this task instance, unchanged since release 0.1.
 
-    What is added to a request never enters it: see `KickoffStart`.
+    Fields that the operator adds are not included: see `KickoffStart`.
     """
     asked = {name: value for name, value in vars(request).items() if name != "idempotency_key"}
     given = {name: value for name, value in asked.items() if name in ALWAYS_NAMED or value is not None}
@@ -104,7 +103,7 @@ def name_of(request: Kickoff, identity: Json, crew_conn_id: str) -> Json:
 
 
 def seen_from_outside(task: RelatedTask) -> Json:
-    """Return what a page of the service needs to link to this Airflow, and to leave a decision to it."""
+    """Return what the service's page needs to link to this Airflow and to defer a decision to it."""
     url, review = airflow_url(), binding_review(task)
     return {**({"base_url": url} if url else {}), **({"review": review} if review else {})}
 
@@ -113,7 +112,7 @@ def binding_review(task: RelatedTask) -> Json | None:
     """Return the first review that restricts reviewers or needs several approvals: the task itself, or one after it."""
     later = sorted(task.get_flat_relatives(upstream=False), key=lambda each: (len(each.task_id), each.task_id))
     for each in (task, *later):
-        # A review, told by its arguments: its room lies above this one.
+        # Recognize a review by its arguments: this package must not import it.
         approvals, named = getattr(each, "approvals", None), bool(getattr(each, "assigned_users", None))
         if isinstance(approvals, int) and (approvals > 1 or named):
             return {"task_id": each.task_id, "approvals": approvals, "named_people": named}
@@ -121,7 +120,7 @@ def binding_review(task: RelatedTask) -> Json | None:
 
 
 def refuse_literal_credentials(webhooks: Any) -> None:
-    """Refuse at parse time what must not reach the rendered fields, the serialized DAG or a log."""
+    """Refuse, at parse time, credentials that would end up in rendered fields, the serialized DAG or a log."""
     human = webhooks.human_input if isinstance(webhooks, Webhooks) else None
     if isinstance(webhooks, dict):
         human = webhooks.get("human_input")
@@ -137,7 +136,7 @@ def refuse_literal_credentials(webhooks: Any) -> None:
 
 
 def checked_webhooks(webhooks: Any) -> Webhooks | str | None:
-    """Read the rendered webhooks; the word ``inbox`` stays as it is."""
+    """Read the rendered webhooks; the word ``inbox`` stays unchanged."""
     if webhooks == WORD:
         return WORD
     refuse_literal_credentials(webhooks)
@@ -149,12 +148,12 @@ def checked_webhooks(webhooks: Any) -> Webhooks | str | None:
 
 
 def with_credentials(checked: Webhooks | str | None, hook: ConnectedCrew) -> Webhooks | str | None:
-    """Look credentials up before a POST is intended: one that is missing is not an unknown outcome."""
+    """Look up credentials before recording a POST, so that a missing one is not an unknown outcome."""
     return checked if isinstance(checked, str) else hook.with_credentials(checked)
 
 
 def check_inbox(checked: Webhooks | str | None, hook: ConnectedCrew) -> None:
-    """Refuse the word ``inbox`` before a POST is intended where there is none."""
+    """Refuse the word ``inbox`` before recording a POST if there is no inbox."""
     if isinstance(checked, str):
         registering.check(hook)
 
@@ -166,7 +165,7 @@ def prepare_webhooks(
     record: PostRecord,
     execution_id: str | None = None,
 ) -> Webhooks | None:
-    """Return what the POST that the record intends carries; for the inbox, register first."""
+    """Return the webhooks for the recorded POST; for the inbox, register first."""
     if not isinstance(checked, str):
         return checked
     key, url = record.newest.idempotency_key, record.added.get("inbox_url")
@@ -176,33 +175,33 @@ def prepare_webhooks(
 
 
 def added_address(checked: Webhooks | str | None, hook: ConnectedCrew) -> Json:
-    """Return the inbox's URL as a POST's record keeps it, so that sent again it names the same addresses."""
+    """Return the inbox URL to store with a POST, so that a resend contains the same addresses."""
     url = hook.connection.inbox_url if isinstance(checked, str) else None
-    # One with a user and a password in it is not stored: if it changes, the request is another one.
+    # A URL with credentials is not stored; if it changes, the request counts as a different one.
     return {"inbox_url": url} if url and "@" not in url else {}
 
 
 def sender_of(checked: Webhooks | str | None, hook: ConnectedCrew, record: PostRecord) -> Sender:
-    """Return the sender of a POST; of one that may be sent again, with the addresses that it had first."""
+    """Return the sender of a POST; if it may be resent, with its original addresses."""
     connection = hook.connection
     before = record.added_before(keyed=connection.idempotency_keys)
     return Sender.of(connection, checked, before.get("inbox_url"))
 
 
 def tell_inbox(context: Any, record: PostRecord, *, again: bool = False) -> None:
-    """Record the answer's id for the inbox, if the POST went with it; ``again`` when an earlier try sent it."""
+    """Record the kickoff id for the inbox, if the POST used it; ``again`` if an earlier try sent it."""
     if record.newest.inbox and record.kickoff_id:
         registering.posted(context, record.newest.inbox, record.kickoff_id, again=again)
 
 
 def check_inputs(hook: ConnectedCrew, inputs: Json, log: Any) -> CrewInputs | None:
-    """Request the crew's inputs and compare; return them, None if the service does not report them.
+    """Compare the inputs with those that the crew reports; return the latter, None if unavailable.
 
     :raises CrewMissingInputs: a required input is missing
-    :raises CrewUnauthorized: the token is refused
+    :raises CrewUnauthorized: the service refuses the token
     :raises CrewNotFound: there is no crew at this path
     :raises CrewWebPage: there is no crew at this address
-    :raises CrewConnectionError: no request can arrive there
+    :raises CrewConnectionError: the service cannot be reached
     """
     try:
         asked = hook.inputs()
@@ -223,7 +222,7 @@ def check_inputs(hook: ConnectedCrew, inputs: Json, log: Any) -> CrewInputs | No
 
 
 def missing_inputs(names: Iterable[str], asked: CrewInputs, inputs: Json) -> str:
-    """Return the message about missing inputs."""
+    """Return the error message for missing inputs."""
     return f"Missing inputs: {_listed(names)} (the crew asks for {_listed(asked.names)}; given: {_listed(inputs)})"
 
 

@@ -40,36 +40,36 @@ WHAT_TO_CHECK = (
     "task runs (its meta.airflow names DAG, run, task and map index); then clear this task to start a new one"
 )
 FROM_FAILED_TASK, FROM_START = RETRY_FROM = ("failed_task", "start")
-CONTINUED_BY = "continued_by"  # kept beside a POST that was refused: the execution that continues it already
-CONTINUED = "continue_from"  # what is added to a POST: the execution of an earlier try that it continues
+CONTINUED_BY = "continued_by"  # stored with a refused POST: the execution that already continues it
+CONTINUED = "continue_from"  # added to a POST: the execution of an earlier try to continue
 
 
 class KickoffStart:
-    """The start of one try: `open` reads the record, `start_or_reattach` returns the id of the execution."""
+    """One try's kickoff: `open` reads the record, `start_or_reattach` returns the execution's id."""
 
     def __init__(self, context: Any, task: KickoffTask) -> None:
         self._context, self._task = context, task
         self._poller, self._hook, self._log = task.poller, task.poller.hook, task.log
-        self.kickoff_id: str | None = None  # of the execution that runs, as soon as it is known
-        self.sent_at: str | None = None  # when the POST was sent that is under way
+        self.kickoff_id: str | None = None  # the running execution, once known
+        self.sent_at: str | None = None  # when the current POST was sent
         self._record: PostRecord | None = None
         self._asked: CrewInputs | None = None
         self._seen: Execution | CrewError | None = None
-        self._failed: str | None = None  # the execution of an earlier try that a new one may continue
+        self._failed: str | None = None  # an earlier try's execution that a new one may continue
 
     @property
     def record(self) -> PostRecord:
-        """The record of this task's POSTs, once it is open."""
+        """The record of this task's POSTs, once opened."""
         assert self._record is not None
         return self._record
 
     @property
     def view(self) -> str | None:
-        """The path of the execution's page, where the service has named it."""
+        """The path of the execution's page, if the service reported it."""
         return self.record.newest.view or (self._seen.view if isinstance(self._seen, Execution) else None)
 
     def open(self) -> None:
-        """Read the record; refuse a retry after an execution over its budget, by record or final usage."""
+        """Read the record; refuse a retry if the record or final usage shows an exceeded budget."""
         attempt = Attempt.of(self._context, self._task)
         self._record = record = PostRecord(task_state_of(self._context, KICKOFF_STATE), attempt)
         record.forget_deleted_run()
@@ -80,7 +80,7 @@ class KickoffStart:
             outcomes.fail_over_budget(self._poller, record.kickoff_id, passed, self._log)
 
     def start_or_reattach(self, request: Kickoff) -> str:
-        """Return the id of the execution that this task is about."""
+        """Start an execution or reattach to an earlier one; return its id."""
         record = self.record
         record.fingerprint = fingerprint(name_of(request, task_identity(self._context), self._hook.crew_conn_id))
         if record.earlier is Earlier.DONE and self._reattach():
@@ -104,17 +104,17 @@ class KickoffStart:
     # --- the POST ---
 
     def _added(self, request: Kickoff) -> Json:
-        """Return what is added to a new POST. A new field of `meta.airflow` belongs here.
+        """Return the fields to add to a new POST; add new fields of `meta.airflow` here.
 
-        The record keeps it, so that the POST sent again has the same body. A header, which is not a part of the body,
-        may differ each time and needs no record. Neither may hold a credential.
+        The record stores them, so that a resent POST has the same body. Headers are not part of the body: they may
+        differ and need no record. Neither may contain a credential.
         """
         airflow = {**task_identity(self._context), **seen_from_outside(self._task)}
         continued = {CONTINUED: self._failed} if self._failed else {}
         return {"airflow": airflow, **added_address(request.webhooks, self._hook), **continued}
 
     def _with_added(self, request: Kickoff) -> Kickoff:
-        """Return the request with what its record says was added; release 0.1 kept nothing, and added the identity."""
+        """Return the request with its recorded additions; release 0.1 recorded none, but added the identity."""
         airflow = self.record.added.get("airflow") or task_identity(self._context)
         webhooks = prepare_webhooks(request.webhooks, self._context, self._hook, self.record)
         meta = {**(request.meta or {}), "airflow": airflow}
@@ -144,7 +144,7 @@ class KickoffStart:
     def _record_id(self, started: Started) -> None:
         try:
             self.record.record_id(started.kickoff_id, started.view)
-        except Exception as error:  # whatever it is: the execution runs, and its id must not get lost
+        except Exception as error:  # of any kind: the execution runs, and its id must not get lost
             self._log.error(
                 "Execution %s was started, but its id could not be recorded: %s. If this try fails, the next one finds "
                 "a kickoff of unknown outcome",
@@ -161,7 +161,7 @@ class KickoffStart:
         raise outcomes.CrewTaskFailed(f"{error}. {WHAT_TO_CHECK}")
 
     def _worded(self, error: CrewError, inputs: Json) -> CrewError:
-        """Let the service's refusal name the missing inputs as the preflight does."""
+        """Word the service's refusal of missing inputs like the preflight's."""
         if not isinstance(error, CrewMissingInputs) or not error.names or self._asked is None:
             return error
         message = self._hook.mask(missing_inputs(error.names, self._asked, inputs))
@@ -170,9 +170,9 @@ class KickoffStart:
     # --- an execution that continues another ---
 
     def _decide_what_to_continue(self) -> None:
-        """Leave out the execution that failed where the service does not say that it continues such."""
+        """Do not continue the failed execution unless the service reports that it supports this."""
         if self._failed is None or self.record.earlier is Earlier.UNKNOWN:
-            return  # or it was decided when the POST was sent first
+            return  # in the latter case, the first POST decided
         try:
             asked = self._asked or self._hook.inputs()
         except CrewError as error:
@@ -186,7 +186,7 @@ class KickoffStart:
         self._failed = None
 
     def _is_not_continued(self, error: CrewError) -> bool:
-        """Whether the service has refused only to continue an execution, and has started nothing."""
+        """Whether the service only refused to continue an execution, and started nothing."""
         failed = self.record.added.get(CONTINUED)
         refused = isinstance(error, CrewNotFound) or (isinstance(error, CrewMissingInputs) and not error.names)
         if not failed or not refused or not self.record.withdraw_if_refused(error):
@@ -197,10 +197,9 @@ class KickoffStart:
         return True
 
     def _adopt(self, continued_by: str) -> str:
-        """Go on with the execution that continues the failed one, if this task has started it; never start another.
+        """Reattach to the execution that continues the failed one, if this task started it; never start another.
 
-        Until that is known, the POST stays recorded as one without an answer, so that no later try sends another beside
-        it.
+        Until this is known, the record shows the POST as unanswered, so that no later try sends a second one.
         """
         said = f"Execution {continued_by} already continues {self.record.added.get(CONTINUED)}"
         if not self.record.same_request:
@@ -221,17 +220,17 @@ class KickoffStart:
         tell_inbox(self._context, self.record, again=True)
         return continued_by
 
-    # --- what an earlier try has left ---
+    # --- earlier tries ---
 
     def _poll_earlier(self) -> Execution | CrewError:
-        """Poll the execution of an earlier try, once for all that is decided by it."""
+        """Poll an earlier try's execution, once for all decisions that depend on it."""
         assert self.record.kickoff_id
         if self._seen is None:
             self._seen = self._poll(self.record.kickoff_id)
         return self._seen
 
     def _poll(self, kickoff_id: str) -> Execution | CrewError:
-        """Poll the execution on record; once its service shows it, it is not unknown any more."""
+        """Poll the recorded execution; if the service shows it, it no longer counts as unknown."""
         reply = self._poller.poll(kickoff_id)
         if isinstance(reply, Execution) and self.record.newest.unknown_since:
             self.record.mark_unknown_since(None)
@@ -243,7 +242,7 @@ class KickoffStart:
         return self._task.budget.passed_by(reply.usage) if isinstance(reply, Execution) and failed else ""
 
     def _reattach(self) -> bool:
-        """Go on with the execution of an earlier try, unless it failed; return whether that is so."""
+        """Reattach to an earlier try's execution; return False if it failed."""
         self.kickoff_id = self.record.kickoff_id
         reply = self._poll_earlier()
         if isinstance(reply, Execution) and reply.state is ExecutionState.ERROR:
@@ -257,7 +256,7 @@ class KickoffStart:
         return True
 
     def _settle_unknown(self, sender: Sender) -> None:
-        """Handle a kickoff of an earlier try whose outcome was never recorded."""
+        """Handle an earlier try's kickoff with no recorded outcome."""
         said = f"An earlier try sent a kickoff at {_sent_at(self.record.newest)} and its outcome is unknown"
         if not self._may_send_again:
             raise outcomes.CrewTaskFailed(f"{said}. {WHAT_TO_CHECK}")
@@ -284,7 +283,7 @@ class KickoffStart:
         return self._task.on_unknown_outcome == "retry" or self.record.was_keyed(keyed=keyed)
 
     def _leave_earlier_behind(self, sender: Sender) -> None:
-        """Stop the execution from before a clear or a change of the request, if it still runs."""
+        """Stop a running execution from before a clear or a changed request."""
         record = self.record
         why = "The task was cleared" if record.cleared else "The request has changed"
         if not record.kickoff_id:
@@ -302,7 +301,7 @@ class KickoffStart:
         self._log.warning("%s. %s. Starting a new execution", why, fate)
 
     def _stop_earlier(self, kickoff_id: str, sender: Sender) -> tuple[bool, str]:
-        """Stop an earlier execution if asked to; return whether it is over, and a sentence on its fate."""
+        """Stop an earlier execution if `cancel_on_kill` is set; return whether it is over, and its fate."""
         reply = self._poll_earlier()
         over = outcomes.is_over(reply)
         if over or not self._task.cancel_on_kill:
@@ -317,11 +316,11 @@ class KickoffStart:
         return stopped or outcomes.is_over(after), fate_of_stop(kickoff_id, stopped)
 
     def _judge_unknown(self, kickoff_id: str, sender: Sender) -> tuple[bool, str]:
-        """Return whether an execution that could not be stopped is believed to be gone, and a sentence on its fate.
+        """Return whether an execution that could not be stopped counts as gone, and a sentence on its fate.
 
-        A gateway, another deployment and another token's user show a running execution as not found too. So the place
-        must be the one that started it, and answer at both ends of the time for which it does not know the id; the
-        record counts that time over the tries.
+        A gateway, another deployment or another token may also return "not found" for a running execution. So the
+        sender must be unchanged, and the service must respond at the start and end of a grace period that the record
+        keeps across tries.
         """
         not_known = f"Execution {kickoff_id} could not be stopped: the service does not know it"
         if self.record.sent_by_another(sender):
@@ -339,10 +338,10 @@ class KickoffStart:
             return False, f"{said}, which counts as its end after {GRACE_FOR_UNKNOWN_ID:.0f} s"
         return True, f"{said}, which counts as its end"
 
-    # --- what is known when a try ends without an execution ---
+    # --- a try that ends without an execution ---
 
     def what_is_known(self) -> str:
-        """Return what earlier tries have started, as far as the record proves it."""
+        """Return a sentence on the executions that earlier tries started, as far as recorded."""
         if self._record is None:
             return "This try sent nothing; what earlier tries have started is not known"
         open_posts = [post for post in self._record.posts if post.state is not State.OVER]

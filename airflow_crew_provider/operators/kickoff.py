@@ -1,4 +1,4 @@
-"""The operator that starts an execution, at most once through crashes and lost answers."""
+"""The operator that starts an execution, at most once across crashes and lost responses."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from airflow_crew_provider.wait.output import OutputRules
 from airflow_crew_provider.wait.task import WaitingTask, push_execution
 from airflow_crew_provider.wait.watch import AnsweredDraft, Watch
 
-OLD_QUESTION_SHOWS = 60.0  # seconds for which a status may still show an answered question
+OLD_QUESTION_SHOWS = 60.0  # seconds during which a status may still show an answered question
 
 
 class CrewKickoffOperator(WaitingTask):
-    """Start an execution of a crew, at most once, and wait for it if asked to.
+    """Start an execution of a crew, at most once, and optionally wait for it.
 
-    Returns the kickoff id; with ``wait_for_completion`` the record of the completed execution. The id is pushed as
-    XCom ``kickoff_id`` in both cases, as soon as it is known.
+    Returns the kickoff id or, with ``wait_for_completion``, the record of the completed execution. Either way, the task
+    pushes the id as XCom ``kickoff_id`` as soon as it is known.
 
     :param inputs: what the crew asks for, plain JSON (templated)
     :param webhooks: a dict or `Webhooks` of the addresses to notify, or the word ``inbox`` (templated)
@@ -109,13 +109,13 @@ class CrewKickoffOperator(WaitingTask):
         self.cancel_on_kill = cancel_on_kill
         self.on_unknown_outcome = on_unknown_outcome
         self.retry_from = retry_from
-        self.schema_of_waits: Any = None  # what the waits of `crew_with_review` demand of the output
+        self.schema_of_waits: Any = None  # the output schema of the waits in `crew_with_review`
         self._starting: KickoffStart | None = None
         self._kickoff_id: str | None = None
 
     @outcomes.ends_in_a_sentence
     def execute(self, context: Any) -> Any:
-        """Start the crew, or go on with what an earlier try has started."""
+        """Start the crew, or reattach to an earlier try's execution."""
         self._ti = context["ti"]
         kickoff_id = self._start(context)
         if not self.wait_for_completion:
@@ -154,7 +154,7 @@ class CrewKickoffOperator(WaitingTask):
             self.report(context, ExecutionState.RUNNING, kickoff_id)
             context["ti"].xcom_push(key=KICKOFF_ID_KEY, value=kickoff_id)
             self.__dict__["_view"] = start.view
-            # A try that goes on with an execution only knows of it from a record, which may be another's.
+            # A try that reattaches knows the execution only from a record, which may belong to another task.
             push_execution(context, self.hook, kickoff_id, view=start.view, is_own=start.sent_at is not None)
             self.note_run(context, kickoff_id)
             return kickoff_id
@@ -175,19 +175,19 @@ class CrewKickoffOperator(WaitingTask):
         )
 
     def trigger_of(self, watch: Watch) -> CrewStatusTrigger:
-        """Return the trigger that goes on with a watch."""
+        """Return the trigger that continues a watch."""
         return CrewStatusTrigger.of(watch, self.crew_conn_id, self.cancel_on_kill)
 
     def note_run(self, context: Any, execution_id: str) -> None:
-        """Note that this DAG run has started an execution, if it may be a Flow's."""
+        """Record that this DAG run started an execution, if it may be a Flow's."""
         note_run(context, self.hook, execution_id)
 
     def watch_again(self, context: Any) -> Watch:
-        """Return the watch of a task that comes back from the triggerer."""
+        """Return the watch of a task that resumes from the triggerer."""
         return self._watch(context, self._kickoff_id or "")
 
     def asked(self, context: Any, watch: Watch, execution: Execution) -> Any:
-        """Answer ``fail`` if it is asked what became of a tool call; then wait for the end."""
+        """Answer ``fail`` to a question about a tool call's unknown outcome; then wait for the end."""
         watch.known = True
         if asks.is_unknown_outcome(execution.ask):
             watch.answered = self._fail_unknown_outcome(execution)
@@ -196,7 +196,7 @@ class CrewKickoffOperator(WaitingTask):
         return self.end(context, watch, self.poller.wait(watch))
 
     def _fail_unknown_outcome(self, execution: Execution) -> AnsweredDraft:
-        """Send the answer, which may be repeated: the service accepts it for this question only, and once."""
+        """Send the answer; repeating it is safe, since the service accepts it once, for this question only."""
         kickoff_id, question = execution.kickoff_id, execution.crew_task_id
         assert execution.ask
         assert question
@@ -229,14 +229,14 @@ class CrewKickoffOperator(WaitingTask):
         return execution.record()
 
     def _close_record(self, context: Any, *, finished: bool = False) -> None:
-        """Record that the task has ended; its result is not lost if that fails."""
+        """Record that the task has ended; a failure to do so does not lose its result."""
         try:
             self._record(context).close(finished=finished)
         except CrewError as error:
             self.log.warning("The end of this task could not be stored: %s", error)
 
     def record_over_budget(self, context: Any, passed: str) -> None:
-        """Record it, so that a retry starts nothing; where that fails, the service's figures tell the retry."""
+        """Record it, so that a retry starts nothing; if that fails, the retry uses the service's figures."""
         try:
             self._record(context).mark_over_budget(passed)
         except CrewError as error:
@@ -252,7 +252,7 @@ class CrewKickoffOperator(WaitingTask):
         raise outcomes.CrewTryFailed(f"{failure}. A retry of this task starts a new execution{where}") from failure
 
     def timed_out(self, watch: Watch, message: str) -> NoReturn:
-        """Fail, and stop the execution if that was asked for."""
+        """Fail, and stop the execution if `cancel_on_kill` is set."""
         fate = (
             self.stop_execution(watch.kickoff_id) if self.cancel_on_kill else "A retry of this task waits for it again"
         )

@@ -33,10 +33,10 @@ class CrewResumeOperator(CrewTask):
     :param execution_id: the id of the first kickoff (templated)
     :param crew_task_id: the service's id of the waiting task (templated)
     :param human_feedback: the person's feedback; required for a rejection (templated)
-    :param is_approve: a bool, or the words true or false; anything else is refused (templated)
+    :param is_approve: a bool, or the word true or false; any other value is an error (templated)
     :param outcome: for a Flow: the chosen outcome; for a question in the middle of a task: the word that answers it;
         you can then omit ``is_approve`` (templated)
-    :param webhooks: the kickoff's webhooks again, or the word ``inbox``; with None notifications stop (templated)
+    :param webhooks: the kickoff's webhooks again, or the word ``inbox``; None ends notifications (templated)
     :param has_next_round: whether a wait and a review of a new draft follow; if so, an edit of a draft that somebody
         else sent back is not sent but the task succeeds; otherwise it fails
     :param crew_conn_id: the connection of type ``crew`` (templated)
@@ -76,7 +76,7 @@ class CrewResumeOperator(CrewTask):
 
     @ends_in_a_sentence
     def execute(self, context: Any) -> str:
-        """Send the answer, or find out what an earlier run of this task sent."""
+        """Send the answer, unless an earlier run of this task did."""
         try:
             completed = self._completed()
             if completed is not None:

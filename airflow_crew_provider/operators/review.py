@@ -100,7 +100,7 @@ class CrewReviewOperator(AskingTask):
         # A retry asks again after a crash; a person's decision, or lack of one, ends the task for good.
         given = {**at_least(given.get("default_args"), timedelta(seconds=10)), **given}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it says that execution_timeout applies to the person; see below
+            warnings.simplefilter("ignore")  # about execution_timeout as the person's deadline; see below
             super().__init__(
                 subject=subject or "",
                 body=body,
@@ -131,7 +131,7 @@ class CrewReviewOperator(AskingTask):
         self.crew_conn_id = crew_conn_id
 
     def rules(self) -> ReviewRules:
-        """Return what this task asks, from its rendered arguments."""
+        """Return the rules of the review, from the task's rendered arguments."""
         upstream, whole = sorted(self.upstream_task_ids), "the record passed to this task"
         if len(upstream) == 1:
             whole = f"the XCom `return_value` of task `{upstream[0]}`"
@@ -161,7 +161,7 @@ class CrewReviewOperator(AskingTask):
         return self.begin(context)
 
     def begin(self, context: Any) -> Any:
-        """Do what `execute` does, which Airflow lets no other task call."""
+        """Do what `execute` does: Airflow does not let another task call that."""
         rules = self.rules()
         pending = rules.record()
         if pending["state"] == COMPLETED:

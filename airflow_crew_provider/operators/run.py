@@ -78,7 +78,7 @@ class NestedReview(CrewReviewOperator):
     """The review of one question, inside the task that asks."""
 
     def rules(self) -> ReviewRules:
-        """Say where the whole draft is, and what a clear does."""
+        """Return the rules, with where to find the whole draft and what a clear does."""
         clear = "If you clear this task, it stops the execution and starts another"
         return replace(super().rules(), whole="the execution's page at the crew service", again=clear)
 
@@ -89,19 +89,19 @@ class CrewRunOperator(CrewKickoffOperator):
     No worker slot is held while the crew works or a person is asked. XCom ``crew_decisions`` lists all reviews, without
     drafts.
 
-    :param inputs: what the crew asks for, plain JSON (templated)
+    :param inputs: the crew's inputs, plain JSON (templated)
     :param webhooks: a dict or `Webhooks` of the addresses to notify, or the word ``inbox`` (templated)
     :param meta: echoed by the service in webhooks; the key ``airflow`` is added (templated)
-    :param restore_from: of a Flow with ``@persist``: the id of the state that it starts from (templated)
+    :param restore_from: for a Flow with ``@persist``: the id of the state to start from (templated)
     :param crew_conn_id: the connection of type ``crew`` (templated)
-    :param check_inputs: ask ``GET /inputs`` first, and fail if one that is known to be required is missing
+    :param check_inputs: request ``GET /inputs`` first, and fail if a required input is missing
     :param poll_interval: the shortest pause between two polls, in seconds or as a timedelta
-    :param timeout: how long the crew may work, without the time that people take, in seconds or as a timedelta; None
-        for no end
+    :param timeout: how long the crew may work, not counting the time people take, in seconds or as a timedelta; None
+        for no limit
     :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out
-    :param on_unknown_outcome: after a lost answer to the kickoff: ``fail``, or ``retry`` and risk a second execution
-    :param retry_from: where a retry continues after an execution that failed: at its ``failed_task``, where the service
-        can continue an execution, or at the ``start``
+    :param on_unknown_outcome: after a lost response to the kickoff: ``fail``, or ``retry`` and risk a second execution
+    :param retry_from: where a retry continues after a failed execution: at its ``failed_task``, if the service supports
+        that, or at the ``start``
     :param max_questions: how many questions the crew may ask
     :param response_timeout: how long to wait for the answer to each question, in seconds or as a timedelta; None for no
         deadline
@@ -120,7 +120,7 @@ class CrewRunOperator(CrewKickoffOperator):
         it back once, before asking
     """
 
-    has_next_round = True  # of this task, after each answer
+    has_next_round = True  # in this task, after each answer
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class CrewRunOperator(CrewKickoffOperator):
 
     @ends_in_a_sentence
     def execute(self, context: Any) -> Any:
-        """Start the crew, or continue what an earlier try has started."""
+        """Start the crew, or reattach to an earlier try's execution."""
         self._ti = context["ti"]
         kickoff_id = self._start(context)
         assert self._starting is not None
@@ -207,7 +207,7 @@ class CrewRunOperator(CrewKickoffOperator):
 
     @ends_in_a_sentence
     def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
-        """Continue with the answer of a person, or with what the wait has seen."""
+        """Continue with a person's answer, or with the outcome of the wait."""
         self._ti = context["ti"]
         run = self._recall(context)
         given = next_kwargs or {}
@@ -264,7 +264,7 @@ class CrewRunOperator(CrewKickoffOperator):
             fail_task(error, otherwise)
 
     def _forget_last_question(self, context: Any) -> None:
-        """Forget what was kept about the last question and its answer: the next one may be equal to it."""
+        """Forget the last question and its answer, since the next question may be identical."""
         for name in (REVIEW_STATE, RESUME_STATE):
             self._store(task_state_of(context, name).forget, "Nobody was asked; a retry of this task asks")
 
@@ -349,7 +349,7 @@ class CrewRunOperator(CrewKickoffOperator):
         self._decided(context, review.begin(_inside(review, context)))
 
     def _pending_again(self) -> Json | None:
-        """Return the record of the question, for a draft that is too long to be kept; None where a poll fails."""
+        """Return the question's record, for a draft too long to store; None if the poll fails."""
         seen = self.poller.poll(self._polled)
         is_pending = isinstance(seen, Execution) and seen.state is ExecutionState.PENDING
         record = seen.record(self.execution_id) if is_pending else None  # type: ignore[union-attr]
@@ -380,7 +380,7 @@ class CrewRunOperator(CrewKickoffOperator):
         self._push_decisions(context)
         self.report(context, ExecutionState.RUNNING, self._polled)
         push_execution(context, self.hook, self._polled, self.execution_id, review.get("view"))
-        # Without a poll first: a crew that asks again at once would keep this worker in a circle.
+        # Without a poll: a crew that asks again at once would keep this worker in a loop.
         self.go_on(self._watch(context, self._polled))
 
     def _sent(self, context: Any, resuming: Resuming, kickoff_id: str) -> None:
@@ -397,7 +397,7 @@ class CrewRunOperator(CrewKickoffOperator):
 
 
 def _inside(review: NestedReview, context: Any) -> Any:
-    """Return the context of the task that asks, for notifiers, which read the question from it."""
+    """Return the asking task's context, from which notifiers read the question."""
     return {**context, "task": review}
 
 

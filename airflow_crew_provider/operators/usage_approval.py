@@ -36,8 +36,8 @@ from airflow_crew_provider.wait.task import push_execution_of
 class CrewUsageApprovalOperator(AskingTask):
     """Return a completed record; ask a person first if its execution has used more than the DAG allows.
 
-    On approval, the record is passed on unchanged. On rejection, this task and those downstream are skipped, or it
-    fails. Nothing is sent to the crew service. It also accepts arguments of `HITLOperator`: ``notifiers``,
+    On approval, the task passes the record on unchanged. On rejection, it skips itself and those downstream, or
+    fails. It sends nothing to the crew service. It also accepts arguments of `HITLOperator`: ``notifiers``,
     ``defaults``.
 
     :param completed: the record of a completed execution (templated)
@@ -97,7 +97,7 @@ class CrewUsageApprovalOperator(AskingTask):
         self.escalation = Escalation.of((), users, timeout)
 
     def rules(self) -> UsageRules:
-        """Return what this task asks, from its rendered arguments."""
+        """Return the rules of the question, from the task's rendered arguments."""
         return UsageRules(self.completed, self.budget, self.escalation)
 
     @property

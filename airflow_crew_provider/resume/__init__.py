@@ -1,14 +1,14 @@
 """Sends an answer to the waiting execution once, and only for the draft it was given for.
 
-An execution may have moved on since a person answered. What it shows right before the POST decides (`draft_check`)::
+An execution may have moved on since a person answered. Its state right before the POST decides (`draft_check`)::
 
     its draft waits ─────> send
-    another draft waits ─> refuse, and say that the new draft needs a review
+    another draft waits ─> refuse: the new draft needs a review
     nothing waits ───────> taken, if an earlier try may have sent the answer; else refuse
     not shown ───────────> check again in a retry: send nothing when in doubt
 
 A live deployment shows no draft, but each of its questions has its own id, so an answer cannot reach another draft.
 
 `sending` is one try of a resume. `record` is what a later try and a later wait read about it: whether the answer may
-still arrive, and which draft was answered, so that the old pause is not taken for a new question.
+still arrive, and which draft was answered, so that the wait does not mistake the old pause for a new question.
 """

@@ -1,7 +1,7 @@
 """Compares the answered draft with the waiting one right before an answer is sent.
 
-A status that does not show which draft waits never permits sending. After a POST whose response was lost, the service
-may act late: for as long again as its timeout. Until then, a draft that still waits proves nothing.
+A status that does not show the waiting draft never permits sending. If a POST's response was lost, the service may
+still act on it for as long again as its timeout. Until then, a draft that still waits proves nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_crew_provider.wait.watch import in_few_words
 
 
 class CrewAnswerNotTaken(CrewTaskFailed):
-    """The answer changed nothing; whatever waits now needs another one."""
+    """The answer changed nothing; the current draft or question needs another one."""
 
 
 class Verdict(StrEnum):
@@ -37,10 +37,10 @@ class Verdict(StrEnum):
 
 
 def judge(answer: ReviewAnswer, draft: Draft, seen: Execution, *, sent_before: bool) -> Verdict:
-    """Compare the answered draft with what the service shows.
+    """Compare the answered draft with the one in the service's status.
 
-    Live deployments do not show it, but each of their questions has its own task id, so an answer cannot reach another
-    draft.
+    Live deployments do not show a draft, but each of their questions has its own task id, so an answer cannot reach
+    another draft.
 
     :param sent_before: whether an earlier try may have sent this answer
     """
@@ -56,7 +56,7 @@ def judge(answer: ReviewAnswer, draft: Draft, seen: Execution, *, sent_before: b
 
 
 def _may_follow(answer: ReviewAnswer, seen: Execution) -> bool:
-    """Whether this answer can have led to what waits: an approval moves on, a revision stays at its task.
+    """Whether this answer can have led to the current pause: an approval moves on, a revision stays at its task.
 
     After the answer to a question in the middle of a task, anything but that question may follow.
     """
@@ -68,7 +68,7 @@ def _may_follow(answer: ReviewAnswer, seen: Execution) -> bool:
 
 
 def _task_of(seen: Execution) -> str | None:
-    """Return the task that waits, be it with its draft or with a question in its middle."""
+    """Return the task that waits, with its draft or with a question in the middle of it."""
     return task_of(seen.crew_task_id) if seen.ask and seen.crew_task_id else seen.crew_task_id
 
 
@@ -76,7 +76,7 @@ SHORTEST, LONGEST = 0.2, 5.0
 
 
 class DraftCheck:
-    """Decides whether an answer may be sent, based on its record and on what the service shows.
+    """Decides whether an answer may be sent, from its record and the service's status.
 
     :param record: the record of this answer's POSTs
     :param lag: how many seconds a status may lag behind a POST
@@ -101,7 +101,7 @@ class DraftCheck:
 
     @property
     def noted(self) -> Json:
-        """Return what a POST's record must contain, so that a later try can check its outcome."""
+        """Return the fields that a later try needs to check the outcome of the POST."""
         return SentAnswer(self.draft.output_sha256, self._patience, self._sends_hash).to_json()
 
     @property
@@ -147,7 +147,7 @@ class DraftCheck:
         return isinstance(seen, Execution) and self._is_revised(seen) and not self.draft.waits_in(seen)
 
     def is_still_open(self, error: CrewError) -> bool:
-        """Whether a refusal means changed arguments that the tool does not take, so that its question is open still."""
+        """Whether the tool refused changed arguments, so that its question is still open."""
         given = self._answer.in_the_middle and self._answer.edit and not self._sent_before
         if not given or not isinstance(error, CrewBadRequest):
             return False

@@ -1,4 +1,4 @@
-"""What a resume records: for its own next try in the record of its POST, for the following wait in an XCom.
+"""The records of a resume: the POST record for its own next try, and an XCom for the following wait.
 
 States of an answer::
 
@@ -6,7 +6,7 @@ States of an answer::
        │ └────lost───> lost: no response came, and it may arrive until `SentAnswer.arrives_until`
        └──somebody else revised its draft──> left to the next round, which has the new draft
 
-The XCom goes with the id that the resume returns, so a wait on `resume.output` needs no other argument.
+The XCom accompanies the returned id, so a wait on `resume.output` needs no other argument.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class SentAnswer:
-    """What the record of a POST contains about its answer, in addition to the fields of every POST.
+    """The fields that a POST's record has for an answer, in addition to those of every POST.
 
     :param draft_sha256: the hash of the answered draft
     :param patience: how many seconds the service has to respond
@@ -77,7 +77,7 @@ class SentAnswer:
         return State.SENDING if self.lost_at is None else State.LOST
 
     def arrives_until(self, patience: float, lag: float) -> float:
-        """Return until when it may arrive and show, if its response was lost.
+        """Return the time until which an answer with a lost response may still arrive and show.
 
         :param patience: the connection's current value, which may have been edited since
         :param lag: how many seconds a status may lag behind a POST
@@ -105,7 +105,7 @@ class SentAnswer:
 
 @dataclass(frozen=True)
 class ResumeRecord:
-    """What a resume reports about its answer.
+    """A resume's report on its answer.
 
     :param kickoff_id: the id to poll next
     :param execution_id: the id of the first kickoff
@@ -153,7 +153,7 @@ class ResumeRecord:
 
 
 def resume_before(context: Any, task: RelatedTask, kickoff_id: str) -> ResumeRecord | None:
-    """Return what the last upstream resume reported about the execution with this id; None without one."""
+    """Return the last upstream resume's report on the execution with this id; None without one."""
     try:
         found = _resumes(context, task, kickoff_id, upstream=True)
     except Exception:

@@ -1,7 +1,7 @@
 """One try to send an answer: once, and only for the draft it was given for.
 
 * An answer is sent at most once, across crashes, retries and clears: the record of its POST shows what an earlier try
-  did, and if that is unknown, what the service shows decides (`draft_check`).
+  did; if that is unknown, the service's status decides (`draft_check`).
 * A Flow is answered through the channel of its question; the service itself refuses a second answer.
 * A try ends when the draft no longer waits, so that the next task does not mistake the old pause for a new question.
 """
@@ -41,10 +41,10 @@ class ResumeTask(Protocol):
 
     @property
     def log(self) -> Any:
-        """The task's logger, of a type of its own in each version of Airflow."""
+        """The task's logger, whose type depends on the Airflow version."""
 
     def report_unknown(self, request: str) -> None:
-        """Note that a POST may have arrived."""
+        """Record that a POST may have arrived."""
 
 
 class Resuming:
@@ -93,7 +93,7 @@ class Resuming:
         return SentAnswer.from_json(self._record.newest.to_json())
 
     def said(self, kickoff_id: str) -> ResumeRecord:
-        """Return what the task reports about the answer; if this try found it sent, only that."""
+        """Return the task's report on the answer; a try that found it already sent reports only that."""
         said = self._resumed or Resumed(kickoff_id, "sent before")
         return ResumeRecord(
             said.kickoff_id,
@@ -162,7 +162,7 @@ class Resuming:
         return resumed.kickoff_id
 
     def _hand_on(self, refused: Exception) -> str:
-        """Let the next wait bring what waits now to the reviewer, whose edit is not applied."""
+        """Leave the current draft to the next wait and its reviewer; the edit is not applied."""
         what = "The changed arguments are" if self._answer.in_the_middle else "The edited draft is"
         self._log.warning("%s not applied. %s. The next wait passes on what waits now", what, refused)
         self._resumed = Resumed(self._answer.execution_id, NOT_SENT, "The draft has changed since it was edited")
@@ -180,7 +180,7 @@ class Resuming:
 
     def _not_resumed(self, error: CrewError) -> NoReturn:
         if self._record.withdraw_if_refused(error):
-            # A draft whose edit was refused may still wait for an answer; the service says what is wrong.
+            # A draft whose edit was refused may still wait for an answer; the service's message names the problem.
             if isinstance(error, CrewBadRequest):
                 who = "" if self._answer.edit else ": the draft was answered elsewhere, or the execution has ended"
                 raise CrewAnswerNotTaken(f"{error}. This answer was not accepted{who}") from error

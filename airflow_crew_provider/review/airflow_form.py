@@ -94,7 +94,7 @@ def own_params(operator: BaseOperator) -> dict[str, Param]:
     params = {name: given.get_param(name) for name in given}
     if hasattr(ParamsDict, "filter_params_by_source"):
         return {name: param for name, param in params.items() if param.source == "task"}
-    # Airflow 3.1 does not say where a param comes from; one equal to the DAG's counts as the DAG's.
+    # Airflow 3.1 does not record where a param comes from; one equal to the DAG's counts as the DAG's.
     of_dag = operator.dag.params if operator.has_dag() else ParamsDict()
     return {name: param for name, param in params.items() if not _has(of_dag, name, param)}
 
@@ -123,7 +123,7 @@ def number_param(number: int) -> Param:
 
 
 def timed_out(event: Json) -> bool:
-    """Whether the deadline answered; a person's answer always names the person."""
+    """Whether the event is from the deadline; a person's answer always names the person."""
     return "error" not in event and bool(event.get("timedout") or not event.get("responded_by_user"))
 
 
@@ -134,7 +134,7 @@ def name_of(event: Json) -> str:
 
 
 def problem_with_fields(operator: HITLOperator, context: Any, event: Json) -> str | None:
-    """Return why Airflow rejects the fields of an answer, as the end of a sentence; None if it does not."""
+    """Return why Airflow rejects an answer's fields, as the end of a sentence; None if it accepts them."""
     fields = copy.deepcopy(operator.params)
     try:
         HITLOperator.execute_complete(operator, context, event)
@@ -164,7 +164,7 @@ def _stored_form(operator: HITLOperator, context: Any) -> Any:
     line = supervisor()
     if line is None:
         return None
-    users: Any = operator.assigned_users or []  # which Airflow has two classes for
+    users: Any = operator.assigned_users or []  # Airflow has two classes for users
     question = CreateHITLDetailPayload(
         ti_id=context["ti"].id,
         options=operator.options,
@@ -188,8 +188,8 @@ def find_answer(
 ) -> NoReturn:
     """Defer, and resume with an existing answer, or with an event that `found_nothing` recognizes.
 
-    No worker can read an answer, and asking again removes it. If a task parks while an answer exists, it is queued
-    again at once, for which Airflow fails it (see `deferral`); a trigger can let it leave its worker first.
+    No worker can read an answer, and asking again removes it. If a task parks while an answer exists, Airflow queues
+    it again at once and then fails it (see `deferral`); a trigger can let it leave its worker first.
 
     :param attempt: the attempt that owns the form; None for the current one
     """
@@ -204,7 +204,7 @@ def find_answer(
 
 
 def found_nothing(resumed_with: Json | None) -> str | None:
-    """Return what a lookup did not find, the answer or even the form; None for any other resume."""
+    """Return the result of a lookup that found no answer, or not even the form; None for any other resume."""
     event = (resumed_with or {}).get("event")
     missing = event.get("error_type") if isinstance(event, dict) else None
     return missing if missing in (NO_ANSWER, NO_FORM) else None

@@ -1,11 +1,11 @@
-"""What a reviewer was shown, what the answer means, which answers are valid, and what a schema decides. Pure.
+"""The content shown to a reviewer, the validity and meaning of an answer, and decisions by a schema. Pure.
 
-What was shown is stored when the task is parked, and the answer belongs to it: a record rendered again when the answer
+The task stores the shown content when it parks, and the answer belongs to it: a record rendered again when the answer
 arrives may be a different one.
 
-A draft that does not match a schema is sent back with its violations before anybody is asked. That happens at most once
-per execution, and never in the last round, to a draft that a person was asked about, to a Flow's draft, or to a task
-that others follow. Otherwise the person sees the draft with its violations.
+A draft that does not match a schema is sent back with its violations before a person sees it. That happens at most once
+per execution, and never in the last round, to a draft that a person has seen, to a Flow's draft, or to a task that
+others follow. Otherwise the person sees the draft with its violations.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TEXTS = (FEEDBACK_FIELD, EDIT_FIELD)
 
 
 def problem_with(event: Json, options: Sequence[str], fields: Collection[str], revise: str | None) -> str | None:
-    """Return why an event of Airflow is not an answer, as the end of a sentence; None if it is one.
+    """Return why an event is not a valid answer, as the end of a sentence; None if it is valid.
 
     :param options: the choices
     :param revise: the choice that needs feedback, if any; it requests a revision unless it is the only one
@@ -71,7 +71,7 @@ def notice(who: str, problem: str) -> str:
     return f"The last answer by {code(who)} was not accepted because {problem}."
 
 
-# --- what was shown ---
+# --- the shown content ---
 
 
 DRAFT = ("execution_id", "crew_task_id", "output_sha256")
@@ -81,7 +81,7 @@ VIOLATIONS = "violations"
 def pending_record(given: Any) -> Json:
     """Return the record of a draft to review, or a completed one.
 
-    :raises CrewInvalidInput: it is neither
+    :raises CrewInvalidInput: the value is not such a record
     """
     pending = {"state": PENDING, **record_of(given, "pending")}
     missing = [name for name in ("execution_id", "crew_task_id", "output") if pending.get(name) is None]
@@ -128,7 +128,7 @@ def _changed(pending: Json) -> str:
 
 
 def shown_draft(pending: Json) -> Json:
-    """Return what a person is shown of a pending record, and the hash of the whole draft."""
+    """Return the part of a pending record to show to a person, and the hash of the whole draft."""
     output, text = pending["output"], text_of(pending["output"])
     shown = {
         **{name: pending[name] for name in DRAFT[:2]},
@@ -153,12 +153,12 @@ def author_of(pending: Json) -> str | None:
 
 
 def identity_of(shown: Json) -> list[Any]:
-    """Return what distinguishes one draft from another."""
+    """Return the fields that distinguish one draft from another."""
     return [shown[name] for name in DRAFT]
 
 
 def whole_draft(pending: Json | None, shown: Json) -> Any:
-    """Return the draft that was shown; only the part that was shown if the record is gone or about another draft."""
+    """Return the draft that was shown; only the shown part if the record is gone or about another draft."""
     if pending is None or any(pending.get(name) is None for name in ("execution_id", "crew_task_id", "output")):
         return shown["output"]
     return pending["output"] if identity_of(shown_draft(pending)) == identity_of(shown) else shown["output"]
@@ -238,7 +238,7 @@ def no_round_left(review: Json, max_rounds: int | None) -> str:
     )
 
 
-# --- what a schema decides ---
+# --- decisions by a schema ---
 
 
 EARLIER = "earlier"
@@ -276,11 +276,11 @@ def revision_by_schema(shown: Json) -> Json:
     return {**review, SCHEMA_REVISION: BY_SCHEMA}
 
 
-# --- what is decided without a person ---
+# --- decisions without a person ---
 
 
 def denial_unseen(shown: Json, ask: Json) -> Json:
-    """Return the review that denies a tool call because nobody can be shown all of it."""
+    """Return the review that denies a tool call because the form cannot show all of it."""
     feedback = (
         "Denied, because the call could not be shown to a person as a whole: its arguments are unreadable, or longer "
         f"than {SHOWN_CHARACTERS:,} characters. Use a shorter call"

@@ -1,10 +1,10 @@
-"""What the review of a draft asks, and what an answer decides. Needs Airflow 3.1 or newer.
+"""The question of a draft's review, and the decision that follows an answer. Needs Airflow 3.1 or newer.
 
-An approval is deliberate and belongs to what was shown:
+An approval is deliberate and belongs to the shown draft:
 
 * There is no default approval. The DAG's author decides what the deadline does, and it never approves a draft that
-  somebody has rejected in the meantime. A tool call that cannot be shown as a whole is denied.
-* An answer is judged by the form that the person saw, even if the DAG file was edited since.
+  somebody has rejected in the meantime. A tool call that does not fit in the form is denied.
+* The form that the person saw determines whether an answer is valid, even if the DAG file was edited since.
 * An invalid answer is not accepted, and the person is asked again with the reason.
 * An answer from somebody who may not answer yet, or has already approved, does not count.
 * A decision is stored together with its draft before the task succeeds.
@@ -43,10 +43,10 @@ NOBODY_APPROVED = "Denied, because nobody approved the call in time."
 
 @dataclass(frozen=True, kw_only=True)
 class ReviewRules:
-    """The rendered arguments of `CrewReviewOperator`; those in `TERMS` as the person saw them.
+    """The rendered arguments of `CrewReviewOperator`; those in `TERMS` as shown to the person.
 
     :param whole: where to find the whole draft, for a form that shows part of it
-    :param again: what a clear of the task does, for messages
+    :param again: the effect of a clear of the task, for messages
     """
 
     pending: Any
@@ -75,7 +75,7 @@ class ReviewRules:
     )
 
     def terms(self) -> Json:
-        """Return the arguments that an answer is judged by."""
+        """Return the arguments that determine whether an answer is valid."""
         return {name: getattr(self, name) for name in TERMS}
 
     def by(self, terms: Json) -> ReviewRules:
@@ -90,7 +90,7 @@ class ReviewRules:
             fail_task(error)
 
     def shown(self, pending: Json) -> Json:
-        """Return what a person is shown of a pending record, with the draft's violations."""
+        """Return the part of a pending record to show to a person, with the draft's violations."""
         try:
             found = answer.violations_of(self.output_schema, pending)
         except CrewInvalidInput as error:
@@ -98,7 +98,7 @@ class ReviewRules:
         return {**answer.shown_draft(pending), **({VIOLATIONS: listed(found)} if found else {})}
 
     def shown_now(self) -> Json:
-        """Return what a person is shown now."""
+        """Return the content to show now."""
         return self.shown(self.record())
 
     def at_deadline(self, shown: Json) -> list[str] | None:
@@ -108,7 +108,7 @@ class ReviewRules:
         return flow.at_deadline(shown, self.words, self.on_timeout)
 
     def policy(self, shown: Json) -> str | Json:
-        """Return what happens if nobody answers in time; nothing answers a question of an agent for a person."""
+        """Return the deadline policy; an agent's question always needs a person's answer."""
         ask = asks.ask_in(shown)
         if ask is None:
             return self.on_timeout
@@ -134,21 +134,21 @@ class ReviewRules:
         return flow.outcomes_of(shown) or self.words
 
     def chosen(self, shown: Json, option: str) -> Json:
-        """Return what a choice means."""
+        """Return the meaning of a choice."""
         ask = asks.ask_in(shown)
         return asks.answered(ask, option) if ask else flow.chosen(shown, option, self.words)
 
     def needed(self, shown: Json, choice: Json) -> int:
-        """Return how many people must make a choice: several only approve a draft, or let a tool run."""
+        """Return how many people must make a choice: several only to approve a draft, or to let a tool run."""
         runs = choice["outcome"] in asks.RUNS_A_TOOL if asks.ask_in(shown) else choice["is_approve"]
         return self.approvals if runs else 1
 
     def edits(self, shown: Json) -> bool:
-        """Whether the person may edit what is shown; a second approver would not see other arguments of a tool."""
+        """Whether the person may edit the shown text; a second approver would not see changed tool arguments."""
         return self.approvals == 1 if asks.ask_in(shown) else self.allow_edit
 
     def offer(self, task: airflow_form.HITLOperator, shown: Json) -> None:
-        """Let the person choose from the words of a question or the Flow's outcomes, or approve and revise."""
+        """Offer the words of a question, the Flow's outcomes, or approve and revise."""
         ask, edited = asks.ask_in(shown), drafts.editable_text(shown) if self.edits(shown) else None
         task.options = self.options(shown)
         if ask:
@@ -206,7 +206,7 @@ class ReviewRules:
 
 
 class Decision:
-    """Decides about the draft that a question shows.
+    """Decides about a question's draft.
 
     :param until: when the question ends, ISO 8601
     """
@@ -217,7 +217,7 @@ class Decision:
         self._rules, self._record = question.rules, question.record
 
     def without_person(self) -> Json | None:
-        """Return the review that needs nobody; None if a person is to decide."""
+        """Return a review that needs no person; None if a person must decide."""
         return self._denied_unseen() or self._by_schema() or self._by_rule()
 
     def _denied_unseen(self) -> Json | None:
@@ -230,7 +230,7 @@ class Decision:
         return review
 
     def _by_rule(self) -> Json | None:
-        """Return the review with which ``auto_approve`` approves a draft that nobody was asked about."""
+        """Return the review by which ``auto_approve`` approves a draft before a person sees it."""
         rule, identity = self._rules.auto_approve, identity_of(self._shown)
         if rule is None or asks.ask_in(self._shown) or flow.is_of_flow(self._shown):
             return None
@@ -310,7 +310,7 @@ class Decision:
         )
 
     def _refuse(self, event: Json, problem: str) -> None:
-        """Ask again, which removes the answer: store its content, and whether it rejected the draft."""
+        """Ask again, after storing the answer's content and any rejection, since asking removes the answer."""
         who, kept = airflow_form.name_of(event), ""
         if event.get("params_input") and not unreadable(event["params_input"]):
             self._context["ti"].xcom_push(key=REFUSED_KEY, value=event["params_input"])
@@ -327,7 +327,7 @@ class Decision:
             self._record.reject_draft(identity_of(self._shown))
 
     def _problem(self, event: Json) -> str | None:
-        """Return why an event is not an answer; None if it is one."""
+        """Return why an event is not a valid answer; None if it is valid."""
         needs_text = self._rules.needs_text(self._shown)
         return (
             answer.problem_with(event, self._task.options, list(self._task.params), needs_text)
@@ -350,7 +350,7 @@ class Decision:
         return f"{code(airflow_form.name_of(event))} may only answer from {at:%Y-%m-%d %H:%M:%S} UTC on"
 
     def _approved_before(self, event: Json) -> str | None:
-        """Return a problem if the same person approved twice, or if it is unknown who did."""
+        """Return a problem if the same person approved twice, or if the approver is unknown."""
         if self._rules.needed(self._shown, self._choice(event)) == 1:
             return None
         who = (event.get("responded_by_user") or {}).get("id")
@@ -363,7 +363,7 @@ class Decision:
         return f"{code(airflow_form.name_of(event))} has already approved, but another person must"
 
     def _problem_with_edit(self, event: Json) -> str | None:
-        """Return why an edited text is not accepted; a text that becomes the output must match the schema."""
+        """Return why an edited text is invalid; a text that becomes the output must match the schema."""
         edited = drafts.edited_text(self._shown, event)
         if edited is None:
             return None
@@ -383,7 +383,7 @@ class Decision:
             return str(error)
         return f"the edited text does not match the schema of the output: {code(listed(found))}" if found else None
 
-    # --- what an answer means ---
+    # --- the meaning of an answer ---
 
     def _choice(self, event: Json) -> Json:
         return self._rules.chosen(self._shown, event["chosen_options"][0])
@@ -418,9 +418,9 @@ class Decision:
         self._question.ask(self._shown, self._until, f"{said}.")
 
     def _sent_back_before(self) -> Json:
-        """Return the fields of a review that follows one by the schema; empty if there was none.
+        """Return the fields of a review that follows a schema's review; empty without one.
 
-        The previous round contains that, and from Airflow 3.3 on also this task's record from before a clear.
+        The previous round contains them, and from Airflow 3.3 on also this task's record from before a clear.
         """
         previous, earlier = record_or_none(self._rules.previous) or {}, self._record.draft_sent_back
         execution_id = self._shown["execution_id"]

@@ -1,6 +1,6 @@
 """The draft as a person sees it: text that is safe to show, its changes, and the effect of edits. Pure.
 
-The text is untrusted: whatever renders it, it must load and run nothing. Markdown parsers disagree about what is code,
+The text is untrusted: no renderer may load or run anything in it. Markdown parsers disagree about what counts as code,
 so safety does not depend on that. Outside code blocks that every parser recognizes, an invisible character separates
 ``!`` from ``[``, and ``<`` from anything that would make it HTML. Guessing which other lines are code only affects how
 they look.
@@ -63,14 +63,14 @@ def fenced(text: str, language: str = "") -> str:
     return f"{fence}{language}\n{text}\n{fence}"
 
 
-# Control and formatting characters, which could reorder or hide a part of what is shown.
+# Control and formatting characters, which could reorder or hide part of the shown text.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
 )
 
 
 def visible(text: str) -> str:
-    """Return a text without characters that nobody sees, as JSON writes them."""
+    """Return a text with invisible characters replaced by their JSON escapes."""
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -129,7 +129,7 @@ def _parser() -> MarkdownIt:
     return MarkdownIt("commonmark").enable("table")
 
 
-# More than anybody reads in a form, but still fast to render.
+# More than anyone reads in a form, but still fast to render.
 SHOWN_CHARACTERS = 60_000
 
 
@@ -149,7 +149,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])[ \t]+")
 
 
 def difference(before: Any, after: Any, names: tuple[str, str]) -> str:
-    """Return what changed between two drafts as Markdown: a code block that the drafts cannot close.
+    """Return the difference between two drafts as Markdown: a code block that the drafts cannot close.
 
     :param names: names of the drafts, shown at the top of the difference
     """
@@ -238,7 +238,7 @@ AS_FEEDBACK = "Use this text, edited by the reviewer, unchanged:"
 def editable_text(shown: Json) -> str | None:
     """Return the text that the form offers to edit; None for a Flow, or if only part is shown.
 
-    Of a tool call, these are its arguments. JSON is in a code fence, because Airflow's page shows an object's text as
+    For a tool call, these are its arguments. JSON is in a code fence, because Airflow's page shows an object's text as
     "[object Object]".
     """
     if ask := asks.ask_in(shown):
@@ -251,7 +251,7 @@ def editable_text(shown: Json) -> str | None:
 
 
 def is_whole(shown: Json) -> bool:
-    """Whether a person sees all of a draft, or of a tool call, whose parts must be readable for that."""
+    """Whether the form shows all of a draft, or of a tool call, whose parts must then be readable."""
     ask = asks.ask_in(shown)
     is_readable = ask is None or ask["kind"] == asks.QUESTION or bool(ask["tool"] and asks.arguments_text(ask))
     return is_readable and shown["characters"] <= SHOWN_CHARACTERS

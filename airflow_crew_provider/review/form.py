@@ -22,10 +22,10 @@ MARK = 16
 
 @dataclass(frozen=True, kw_only=True)
 class ReviewForm:
-    """One round of review: the draft, and what the reviewer should know about it.
+    """One round of review: the draft, and facts about it for the reviewer.
 
-    ``pending`` is the record of the execution, or what `shown_draft` kept of it; ``refused`` says why the last answer
-    was not accepted.
+    ``pending`` is the record of the execution, or the part that `shown_draft` kept; ``refused`` is the reason why the
+    last answer was not accepted.
     """
 
     pending: Json
@@ -44,17 +44,17 @@ class ReviewForm:
 
     @property
     def is_last(self) -> bool:
-        """Whether no round is left for another question."""
+        """Whether this is the last round."""
         return self.round_number is not None and self.round_number == self.max_rounds
 
     @property
     def needs_another_round(self) -> bool:
-        """Whether no round is left for the question after a revision; others may be the last one after any answer."""
+        """Whether a revision needs a round that is not left; other questions may be the last after any answer."""
         return self.is_last and not is_of_flow(self.pending) and self.ask is None
 
     @property
     def ask(self) -> Json | None:
-        """What an agent asks in the middle of a task; None for a draft and for a Flow."""
+        """An agent's question in the middle of a task; None for a draft or a Flow."""
         return asks.ask_in(self.pending)
 
     @property
@@ -73,9 +73,9 @@ class ReviewForm:
 
     @property
     def body(self) -> str:
-        """The whole page as Markdown: the draft, then what to know about it.
+        """The whole page as Markdown: the draft, then facts about it.
 
-        The draft is a quotation or a code block, so that nothing in it can hide or imitate what follows.
+        The draft is a quotation or a code block, so that nothing in it can hide or imitate the rest of the page.
         """
         draft = [self.notice, self._draft(), "---", self._cut(), self._mismatch()]
         parts = [*draft, self._opening(), self._asked(), self._before(), self._changes(), self._what_happens()]
@@ -83,7 +83,7 @@ class ReviewForm:
 
     @property
     def notice(self) -> str:
-        """What happened to the last answer, if it was not accepted."""
+        """Why the last answer was not accepted, if so."""
         return f"**{self.refused}**" if self.refused else ""
 
     def _round(self) -> str:
@@ -283,7 +283,7 @@ def _quoted(text: str) -> str:
 
 
 def _in_quotation(text: str) -> str:
-    """Return untrusted text as a quotation that closes everything that the text opened."""
+    """Return untrusted text as a quotation that closes everything the text opened."""
     return "\n".join(f"> {line}" for line in drafts.inert(text).split("\n"))
 
 

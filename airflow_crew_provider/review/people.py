@@ -1,4 +1,4 @@
-"""Who may answer a review, from when and for how long, and who is notified if nobody does. Pure."""
+"""The people who may answer a review, the deadlines, and the escalation if nobody answers. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONGEST = timedelta(days=36_500)  # the sum of a date and this must be a date
 
 
 def deadline_policy(on_timeout: Any, response_timeout: Any) -> Any:
-    """Check what happens if nobody answers; approval is never the default."""
+    """Check the policy for a question that nobody answers; approval is never the default."""
     if isinstance(on_timeout, dict):
         text = on_timeout.get("revise")
         if set(on_timeout) != {"revise"} or not isinstance(text, str) or not text.strip():
@@ -28,7 +28,7 @@ def deadline_policy(on_timeout: Any, response_timeout: Any) -> Any:
 
 
 def tool_policy(on_tool_timeout: Any, response_timeout: Any) -> str:
-    """Check what happens to a tool call if nobody answers."""
+    """Check the policy for a tool call that nobody answers."""
     if on_tool_timeout not in (DENY, "fail", APPROVE):
         raise ValueError(f"on_tool_timeout must be 'deny', 'fail' or 'approve', not {on_tool_timeout!r}")
     if on_tool_timeout == APPROVE and response_timeout is None:
@@ -83,9 +83,9 @@ def _no_bool(value: Any) -> Any:
 
 
 def reviewers(given: Any) -> list[Json] | None:
-    """Read who may answer: one or several users, each an id or a dict with ``id`` and optional ``name``.
+    """Read the assigned users: one or several, each an id or a dict with ``id`` and optional ``name``.
 
-    An empty list is refused, because for Airflow it means everybody.
+    An empty list is an error, because for Airflow it means everybody.
     """
     if given is None:
         return None
@@ -119,7 +119,7 @@ def refuse_foreign(options: Sequence[str], kwargs: Json) -> None:
 
 @dataclass(frozen=True)
 class EscalationStep:
-    """What happens if nobody has answered for a while."""
+    """The users and notifiers to involve if nobody has answered for a while."""
 
     after: timedelta
     users: list[Json]
@@ -139,7 +139,7 @@ class EscalationStep:
 
 @dataclass(frozen=True)
 class Escalation:
-    """The steps of one review in order, and who may answer from the start."""
+    """The steps of one review in order, and the users who may answer from the start."""
 
     steps: list[EscalationStep]
     assigned: list[Json] | None
@@ -179,7 +179,7 @@ class Escalation:
         return {**later, **{user["id"]: 0.0 for user in self.assigned or ()}}
 
     def told(self, since: datetime) -> list[str]:
-        """Return the form's sentences about people who may answer later."""
+        """Return the form's sentences about users who may answer later."""
         at = [(since + step.after, sorted(_ids(step))) for step in self.steps if step.users]
         return [f"From {when:%Y-%m-%d %H:%M} UTC on, {', '.join(ids)} may also answer." for when, ids in at]
 

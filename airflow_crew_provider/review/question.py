@@ -1,8 +1,8 @@
 """How a task asks a person and waits, without losing an answer to retries or clears. Needs Airflow 3.1 or newer.
 
 A worker visits a task several times: the task asks and leaves, and resumes with an answer, at an escalation step, at
-the deadline, or after a lost try. Each visit creates one `Question` from the stored record. It asks only if nobody was
-asked about this draft, or if nobody can answer any more; otherwise it first looks for an answer.
+the deadline, or after a lost try. Each visit creates one `Question` from the stored record. It asks only if no
+form shows this draft, or if nobody can answer it any more; otherwise it first looks for an answer.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from airflow_crew_provider.review.record import question_of
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, ends_in_a_sentence
 
 UNKNOWN = "unknown"  # the result of a lookup that did not finish
-TERMS = "terms"  # in a question: the DAG's arguments by which its answer is judged
+TERMS = "terms"  # in a question: the DAG's arguments that determine whether an answer is valid
 
 
 class Form(Protocol):
-    """What a person reads; ``mark`` is a part of the body unique to this question."""
+    """The page for a person; ``mark`` is a part of the body unique to this question."""
 
     @property
     def subject(self) -> str:
@@ -39,25 +39,25 @@ class Form(Protocol):
 
     @property
     def mark(self) -> str:
-        """What distinguishes this question from earlier ones of the same task."""
+        """A text that distinguishes this question from earlier ones of the same task."""
 
 
 class Rules(Protocol):
-    """What a task asks, from its arguments; ``shown`` is what a person is shown, stored while the task waits."""
+    """A task's question, from its arguments; ``shown`` is the content of the form, stored while the task waits."""
 
     @property
     def escalation(self) -> Escalation:
-        """Who is notified if nobody answers."""
+        """The escalation if nobody answers."""
 
     @property
     def holds_another(self) -> str:
         """The message if Airflow cannot show this question."""
 
     def shown_now(self) -> Json:
-        """Return what a person is shown, from the rendered task."""
+        """Return the content to show, from the rendered task."""
 
     def terms(self) -> Json:
-        """Return the arguments by which an answer is judged: those of the form that was shown, not of a later DAG."""
+        """Return the arguments that determine whether an answer is valid: the shown form's, not a later DAG's."""
 
     def by(self, terms: Json) -> Any:
         """Return the rules by the terms of a form that was shown."""
@@ -77,7 +77,7 @@ class Question(Generic[AnyRules]):
     """A task's question during one visit of a worker.
 
     :param task: the asking task
-    :param rules: what it asks
+    :param rules: the question's rules
     :param begins: whether this visit starts a try
     """
 
@@ -109,7 +109,7 @@ class Question(Generic[AnyRules]):
         self.look_again(shown, until)
 
     def _must_ask_again(self, found: str) -> bool:
-        """Whether nobody was asked, or nobody can answer any more, as with an earlier attempt's form."""
+        """Whether no form exists, or nobody can answer it any more, as with an earlier attempt's form."""
         if not found:
             return False
         is_of_earlier = self.record.asked_by not in (None, airflow_form.asking_attempt(self.context))
@@ -121,7 +121,7 @@ class Question(Generic[AnyRules]):
         self.rules.offer(self.task, shown)
 
     def ask(self, shown: Json, until: str | None, refused: str = "") -> NoReturn:
-        """Ask and free the worker slot; ``refused`` says why the last answer was not accepted."""
+        """Ask and free the worker slot; ``refused`` is the reason why the last answer was not accepted."""
         task, identity = self.task, identity_of(shown)
         task.assigned_users = _rendered(task.assigned_users)
         later = self.rules.escalation.told(self.record.since(identity))
@@ -150,7 +150,7 @@ class Question(Generic[AnyRules]):
         airflow_form.park(self.task, self.context, left, {"until": until, "shown": shown, **wakes})
 
     def _escalate(self, since: datetime) -> datetime:
-        """Notify the people of each due step, and return the current time: steps due after it come next."""
+        """Notify the people of each due step, and return the current time: steps due later come next."""
         now = datetime.now(UTC)
         for number, step in self.rules.escalation.due(since, now):
             if self.record.notify_step(step.name, step.notifiers or self.task.notifiers, self.context):
@@ -167,7 +167,7 @@ class Question(Generic[AnyRules]):
 
 
 def _rendered(users: Any) -> Any:
-    """Read who may answer from the rendered task: a subclass may have made it a template."""
+    """Read the assigned users from the rendered task: a subclass may have made them a template."""
     try:
         return reviewers(users)
     except ValueError as error:
@@ -185,7 +185,7 @@ class AskingTask(HITLOperator):
     """The base of operators that ask a person."""
 
     def rules(self) -> Any:
-        """Return what this task asks, from its rendered arguments."""
+        """Return the rules of the question, from the task's rendered arguments."""
         raise NotImplementedError
 
     def _keep_timeouts_apart(self, given: timedelta | None) -> None:

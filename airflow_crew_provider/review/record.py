@@ -15,7 +15,7 @@ The record is read once per visit of a worker, and written at each step. Its mov
   Airflow ever had the question, with ``look``.
 * ``approve`` and ``reject`` store an answer before it is removed for the next one, and do not change the state; after
   the end, they belong to an answer that Airflow delivers again.
-* ``send_back`` is a schema's answer, for which nobody is asked.
+* ``send_back`` is a schema's answer, given without a person.
 * If Airflow keeps no state, an answer finds no record, but still counts.
 """
 
@@ -67,7 +67,7 @@ class StoredQuestion:
 
     :param attempt: the asking try, from `Attempt.as_dict`; its keys are stored beside the others
     :param draft: the draft that was shown
-    :param terms: its form's arguments, by which its answer is judged
+    :param terms: its form's arguments, which determine whether an answer is valid
     :param since: when it was first asked about this draft, ISO 8601
     :param until: its deadline, likewise
     :param asked_at: when it was last asked
@@ -102,7 +102,7 @@ class StoredQuestion:
 
     @classmethod
     def from_json(cls, kept: Json) -> StoredQuestion:
-        """Read a record of this release or an earlier one; unknown fields are left out."""
+        """Read a record of this release or an earlier one; unknown fields are ignored."""
         known = {name: kept[name] for name in _FIELDS if kept.get(name)}
         if known.get("rejected") is True:  # in development versions of 0.2.0: the draft that was shown
             known["rejected"] = [_without_task(kept["draft"])]
@@ -132,7 +132,7 @@ class StoredQuestion:
         return new
 
     def anew(self, attempt: Attempt, **known: Any) -> StoredQuestion:
-        """Return a fresh record that keeps what is known about drafts until a new DAG run."""
+        """Return a fresh record that keeps the facts about drafts, which last until a new DAG run."""
         return StoredQuestion(attempt.as_dict(), sent_back=self.sent_back, rejected=self.rejected, **known)
 
 
@@ -224,13 +224,13 @@ class QuestionRecord:
         self._keep()
 
     def _known_of(self, draft: Draft) -> StoredQuestion:
-        """Return a fresh record, with what it takes over from one about the same draft."""
+        """Return a fresh record, with the fields of one about the same draft."""
         before = self._about(draft)
         carried = {name: getattr(before, name) for name in ("since", "notified", "told", "approvals", "terms")}
         return self._record.anew(self._attempt, draft=draft, **carried)
 
     def mark_looking(self, shown: Json, *, once_more: bool = False) -> None:
-        """Record what was shown: a lookup without an answer returns nothing from Airflow."""
+        """Record the shown content: a lookup without an answer returns nothing from Airflow."""
         self._keep(shown=shown, once_more=once_more or self._record.once_more)
 
     @property
@@ -240,7 +240,7 @@ class QuestionRecord:
 
     @property
     def shown(self) -> Json | None:
-        """What was shown when the lookup began."""
+        """The shown content when the lookup began."""
         return self._record.shown
 
     def since(self, draft: Draft) -> datetime:
@@ -283,7 +283,7 @@ class QuestionRecord:
 
     @property
     def approvals(self) -> list[Json]:
-        """Who has approved this draft so far, each person once."""
+        """The approvals of this draft so far, one per person."""
         return [] if self.cleared else list(self._record.approvals)
 
     def add_approval(self, approval: Json) -> list[Json]:

@@ -1,4 +1,4 @@
-"""Shows in a review form why the last answer was refused, before Airflow 3.4. Internal to Airflow.
+"""Shows in a review form why the last answer was refused, before Airflow 3.4. Uses Airflow's internals.
 
 Up to 3.3, Airflow never changes the text of a question: a task that asks again only removes the answer. When the API
 server removes an answer that the review refused, the reason is inserted before the text in the same transaction. From
@@ -71,7 +71,7 @@ def _explain(detail: Any) -> None:
 
 
 def why_refused(answer: dict[str, Any], text: str, options: list[str], params: dict[str, Any]) -> str | None:
-    """Return why an answer was refused, as far as its form tells; None for an accepted one.
+    """Return why an answer was refused, as far as its form shows; None for an accepted one.
 
     A text that does not match a schema is only explained in the task's log.
 

@@ -25,8 +25,8 @@ class UsageForm:
     """The question about one execution.
 
     :param shown: the part of the record that is shown
-    :param allowed: what the DAG allows without asking
-    :param refused: why the last answer was not accepted
+    :param allowed: the usage that the DAG allows without asking
+    :param refused: the reason why the last answer was not accepted
     """
 
     shown: Json
@@ -56,7 +56,7 @@ class UsageForm:
 
     @property
     def passed(self) -> bool:
-        """Whether a limit is known to be exceeded."""
+        """Whether the reported usage exceeds a limit."""
         return bool(self.allowed.passed_by(self.shown))
 
     @property
@@ -76,7 +76,7 @@ class UsageForm:
 
     @property
     def notice(self) -> str:
-        """What happened to the last answer."""
+        """Why the last answer was not accepted."""
         return f"**{self.refused}**" if self.refused else ""
 
     @property
@@ -109,7 +109,7 @@ class UsageRules:
         return record
 
     def shown_now(self) -> Json:
-        """Return what a person is shown."""
+        """Return the content to show."""
         return facts_of(self.record())
 
     def terms(self) -> Json:
@@ -129,7 +129,7 @@ class UsageRules:
 
 
 def facts_of(record: Json) -> Json:
-    """Return what a person is shown of a completed record."""
+    """Return the part of a completed record to show to a person."""
     ids = {name: str(record.get(name) or "") for name in ("kickoff_id", "execution_id")}
     content = {name: record.get(name) for name in ("output", "output_path")}
     return {

@@ -1,12 +1,12 @@
-"""One task that starts a crew, waits for it, asks people and sends their answers, until the execution is completed.
+"""One task that starts a crew, waits for it, asks people and sends their answers, until the execution completes.
 
-Each step belongs to another room, and none of them knows this one: `kickoff` starts, `wait` waits, `review` asks,
-`resume` sends. This room keeps the state of the task between them, so that each visit of a worker, in whatever try,
-continues there (`record`).
+Each step belongs to another package, which does not import this one: `kickoff` starts, `wait` waits, `review` asks,
+`resume` sends. This package stores the task's state between the steps, so that any worker and any try can continue
+(`record`).
 
-* A question has a number, counted by the task. Airflow has one form for each attempt and replaces it with each
-  question, so the form carries the number, and an answer must too: one for another number is not accepted.
-* What the rooms keep about a question and about its answer is forgotten when the next question gets its number, not
-  before: two equal questions in a row are two questions.
-* The crew's time is counted without the time that people take.
+* The task numbers its questions. Airflow has one form for each attempt and replaces it with each question, so the form
+  contains the number, and the task accepts only an answer with that number.
+* The packages' records of a question and its answer are removed when the next question gets its number, not before:
+  two identical questions in a row are two questions.
+* The crew's time does not include the time that people take.
 """

@@ -1,4 +1,4 @@
-"""What one task keeps between its visits and tries. Its moves (`MOVES`)::
+"""The state that one task stores between worker visits and tries. Its moves (`MOVES`)::
 
     nothing ──begin──> working ──ask──> asking ──answer──> answered
                         │ ^  ^            │                    │
@@ -6,8 +6,8 @@
                         │ └───────────────send─────────────────┘
                         └──finish──> over
 
-* ``begin`` leads from everywhere to another execution, ``again`` to the same one in a later try, which finds out by a
-  poll whether the question is still open. An answer is sent first.
+* ``begin`` leads from any state to another execution, ``again`` to the same one in a later try, which polls to find out
+  whether the question is still open. An unsent answer is sent first.
 * A decision is stored before its answer is sent.
 """
 
@@ -31,7 +31,7 @@ class State(StrEnum):
     NOTHING = "nothing"
     WORKING = "working"  # the crew
     ASKING = "asking"  # a person
-    ANSWERED = "answered"  # but not sent, as far as the record can tell
+    ANSWERED = "answered"  # but not sent, as far as the record knows
     OVER = "over"
 
 
@@ -51,19 +51,19 @@ MOVES: dict[str, dict[State, State]] = {
 
 @dataclass(frozen=True)
 class StoredRun:
-    """What is stored. Unknown fields are omitted.
+    """The stored record. Unknown fields are omitted.
 
     :param execution_id: the execution's first id
     :param kickoff_id: the id to poll
     :param inbox: where its webhooks are stored
-    :param since: since when the crew works, in epoch seconds; None while it does not
-    :param worked: for how many seconds it has worked before, in this try
-    :param number: of the last question
-    :param draft: what the last question was about, until it has an answer
+    :param since: when the crew began to work, in epoch seconds; None while it does not
+    :param worked: how many seconds it worked before that, in this try
+    :param number: the last question's number
+    :param draft: the draft that the last question is about, until it has an answer
     :param review: the answer to send
     :param decisions: all reviews, without drafts
     :param answered: the draft that was answered last, which a status may still show
-    :param over: whether the execution is completed
+    :param over: whether the execution has completed
     """
 
     execution_id: str = ""
@@ -80,7 +80,7 @@ class StoredRun:
 
     @classmethod
     def from_json(cls, kept: Json) -> StoredRun:
-        """Read a record; unknown fields are left out."""
+        """Read a record; unknown fields are ignored."""
         return cls(**{each.name: kept[each.name] for each in fields(cls) if kept.get(each.name) is not None})
 
     def to_json(self) -> Json:
@@ -102,7 +102,7 @@ class StoredRun:
 class RunRecord:
     """The record of one task, read and kept for one visit of a worker.
 
-    :raises TaskStateUnavailable: from everything that reads or writes
+    :raises TaskStateUnavailable: from every read or write
     """
 
     def __init__(self, memory: TaskState) -> None:
@@ -110,7 +110,7 @@ class RunRecord:
         self.kept = StoredRun.from_json(memory.recall())
 
     def begin(self, execution_id: str, inbox: Json | None, *, now: float) -> None:
-        """Begin a try, with an execution that it has started or that an earlier one has."""
+        """Begin a try with an execution that this try or an earlier one started."""
         if self.kept.execution_id != execution_id:
             self._move("begin", StoredRun(execution_id, execution_id, inbox, since=now))
             return
@@ -143,7 +143,7 @@ class RunRecord:
         inbox: Json | None = None,
         answered: AnsweredDraft | None = None,
     ) -> None:
-        """Record that the answer was sent, and what the service said; None if it has changed nothing."""
+        """Record that the answer was sent, and the service's response; None if the answer changed nothing."""
         *before, decision = self.kept.decisions
         told = {**decision, "taken": said is not None, "service": said}
         sent = replace(self.kept, review=None, since=now, decisions=[*before, told])
@@ -154,7 +154,7 @@ class RunRecord:
         self._move("send", sent)
 
     def finish(self) -> None:
-        """Record that the execution is completed."""
+        """Record that the execution has completed."""
         self._move("finish", replace(self.kept, over=True))
 
     @property
@@ -166,7 +166,7 @@ class RunRecord:
     def deadline(self, limit: float | None) -> float | None:
         """Return when the current wait must end, in epoch seconds.
 
-        :param limit: for how many seconds the crew may work
+        :param limit: how many seconds the crew may work
         """
         if limit is None or self.kept.since is None:
             return None

@@ -1,4 +1,4 @@
-"""OpenLineage's facet for a crew's execution; imported only when OpenLineage asks for it.
+"""OpenLineage's facet for a crew's execution; imported only when OpenLineage needs it.
 
 `docs/crew-run-facet.json` is its schema. It never contains values of inputs, outputs or feedback.
 """
@@ -35,7 +35,7 @@ class CrewRunFacet(RunFacet):
 
 @dataclass(frozen=True)
 class Lineage:
-    """What OpenLineage's extractor reads from an operator; inputs and outputs are the task's inlets and outlets."""
+    """The fields that OpenLineage's extractor reads; inputs and outputs are the task's inlets and outlets."""
 
     run_facets: dict[str, RunFacet]
     job_facets: dict[str, Any] = field(default_factory=dict)
@@ -44,9 +44,9 @@ class Lineage:
 
 
 def lineage_of(conn_id: str, input_names: list[str], report: Json) -> Lineage:
-    """Return what is reported about a task.
+    """Return a task's lineage.
 
-    :param report: as recorded by `CrewTask.report`; empty before anything was sent
+    :param report: the fields recorded by `CrewTask.report`; empty before the first POST
     """
     facet = CrewRunFacet(
         connId=conn_id,

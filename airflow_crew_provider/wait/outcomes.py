@@ -42,7 +42,7 @@ RETRIES = 2
 
 
 def at_least(default_args: Mapping[str, Any] | None, delay: timedelta, retries: int = RETRIES) -> Json:
-    """Return the arguments of a task: so many retries, or more if the ``default_args`` of its DAG say so.
+    """Return the arguments of a task: so many retries, or more if its DAG's ``default_args`` set more.
 
     :param delay: between two tries, if ``default_args`` does not set one
     """
@@ -50,16 +50,16 @@ def at_least(default_args: Mapping[str, Any] | None, delay: timedelta, retries: 
     return {"retries": max(retries, given.get("retries") or 0), "retry_delay": given.get("retry_delay", delay)}
 
 
-# How many seconds Airflow's own timeouts follow the deadline of a watch.
+# Seconds between a watch's deadline and Airflow's own timeouts.
 NET = 600.0
 
 
 class CrewTaskFailed(AirflowFailException):
-    """A task fails without further tries, since trying again cannot help; the message says what happened."""
+    """A task fails without further tries, since a retry cannot help; the message describes what happened."""
 
 
 class CrewTryFailed(AirflowException):
-    """A try fails, and the next one may not; the message says what happened."""
+    """A try fails, but a retry may succeed; the message describes what happened."""
 
 
 EXPECTED = (exceptions.CrewError, CrewTaskFailed, CrewTryFailed, AirflowSensorTimeout)
@@ -81,7 +81,7 @@ def ends_in_a_sentence(entry: Entry) -> Entry:
             error.reason = error.__cause__ or getattr(error, "reason", None)  # type: ignore[union-attr]
             error.__traceback__ = error.__cause__ = error.__context__ = None
             _name_place(error, task)
-            raise  # without an argument, which adds no frame
+            raise  # without an argument, to add no frame
 
     return call  # type: ignore[return-value]
 
@@ -115,7 +115,7 @@ def seconds(value: Any, name: str = "a time") -> float | None:
     """Return a user's time in seconds, from a number, a number as a string or a timedelta; None stays None.
 
     :param name: name of the argument, for the message
-    :raises CrewInvalidInput: it is none of these
+    :raises CrewInvalidInput: the value has another type
     """
     if value is None:
         return None
@@ -193,7 +193,7 @@ MOST_AGENTS = 5
 
 
 def in_short(execution: Execution, page: str) -> str:
-    """Return a line on a completed execution; omit what the service does not report.
+    """Return a line on a completed execution; omit figures that the service does not report.
 
     :param page: the URL of the execution's page; empty without one
     """
@@ -219,7 +219,7 @@ WHAT_NOW = "A retry would fail too; raise the limit, or make the crew use less, 
 def fail_over_budget(poller: Poller, kickoff_id: str, passed: str, log: Any) -> NoReturn:
     """Stop an execution that exceeded its budget, and fail for good.
 
-    :param passed: which limits it exceeded, with the figures
+    :param passed: the limits it exceeded, with the figures
     """
     raise CrewTaskFailed(f"Execution {kickoff_id} {passed}. {_stop(poller, kickoff_id, log)}. {WHAT_NOW}")
 
@@ -261,12 +261,12 @@ LOOKUP_SECONDS = 3.0
 
 
 def must_be_distinguished() -> bool:
-    """Whether this Airflow cancels triggers without saying why; 3.3 calls `on_kill` for a user's action only."""
+    """Whether this Airflow cancels triggers without a reason; 3.3 calls `on_kill` only for user actions."""
     return not KILLS_CALL_ON_KILL
 
 
 async def to_its_end(work: Coroutine[Any, Any, None], seconds: float = STOPPING) -> None:
-    """Finish what a kill requires, although Airflow 3.3 cancels the trigger again about once a second."""
+    """Finish the work of a kill, although Airflow 3.3 cancels the trigger again about once a second."""
     clock = asyncio.get_running_loop().time
     task, ends = asyncio.ensure_future(work), clock() + seconds
     while not task.done() and clock() < ends:

@@ -1,4 +1,4 @@
-"""What a DAG requires of a completed execution before anything downstream runs, and where its output goes."""
+"""A DAG's rules for a completed execution, checked before anything downstream runs, and its output path."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class OutputRules:
     multiple_outputs: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what is known to be wrong when the DAG file is parsed."""
+        """Refuse invalid rules when the DAG file is parsed."""
         if self.schema is not None:
             refuse_bad_schema(self.schema)
         refuse_bad_choice(self.on_unknown_usage, (FAIL, IGNORE))

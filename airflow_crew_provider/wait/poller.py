@@ -110,7 +110,7 @@ class Poller:
     def poll_patiently(self, kickoff_id: str) -> Execution:
         """Poll until a response shows the state, tolerating the same failures as a wait.
 
-        An unknown word does not show the state, since a decision follows from this poll. A live deployment's status
+        An unknown word does not count, since a decision follows from this poll. A live deployment's status
         decides nothing about an answer, so any word will do there.
 
         :raises CrewNotFound: if the service does not know the id
@@ -173,7 +173,7 @@ class Poller:
         if isinstance(step, Pause):
             return await transport.pause(step.seconds)
         if isinstance(step, Poll):
-            # From a combined response, only "the wait continues" is believed.
+            # A combined response may only show that the wait continues.
             return await self._poll(
                 transport, watch.kickoff_id, step.timeout, lambda seen: watch.goes_on_after(seen, now=time.time())
             )

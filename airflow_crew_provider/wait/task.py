@@ -34,7 +34,7 @@ UNKNOWN = "unknown"
 
 
 class CrewTask(BaseOperator):
-    """The base of all tasks: their connection's hook, and what people and tools see of their execution."""
+    """The base of all tasks: their connection's hook, and the execution's links, events and lineage."""
 
     crew_conn_id: str
     hook_class: type[ConnectedCrew] = ConnectedCrew
@@ -75,18 +75,18 @@ class CrewTask(BaseOperator):
         self.__dict__["_report"] = {**self._report, "state": UNKNOWN}
 
     def get_openlineage_facets_on_start(self) -> Any:
-        """Return what OpenLineage is told; it calls this and the two below, so its package is installed."""
+        """Return the lineage at the start. Only OpenLineage calls this and the next two, so its package is installed."""
         from airflow_crew_provider.wait.lineage import lineage_of
 
         inputs = getattr(self, "inputs", None)
         return lineage_of(self.crew_conn_id, sorted(map(str, inputs)) if isinstance(inputs, dict) else [], self._report)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Return what OpenLineage is told about a task that succeeded."""
+        """Return the lineage of a task that succeeded."""
         return self.get_openlineage_facets_on_start()
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
-        """Return what OpenLineage is told about a task that failed."""
+        """Return the lineage of a task that failed."""
         return self.get_openlineage_facets_on_start()
 
     @property
@@ -144,7 +144,7 @@ def _announce(context: Any, hook: ConnectedCrew, about: Json) -> None:
 
 
 class WaitingTask(CrewTask):
-    """The base of operators and sensors that wait. They define what to poll, and what the end of an execution means.
+    """The base of operators and sensors that wait. They define what to poll and how to handle the end.
 
     :param output_schema: the schema of the completed output: a JSON Schema (a dict), or a pydantic model or its import
         path, ``package.module:Model``
@@ -193,16 +193,16 @@ class WaitingTask(CrewTask):
 
     @property
     def budget(self) -> Budget:
-        """What an execution may use."""
+        """The limits of an execution."""
         return Budget(self.max_total_tokens, self.max_cost)
 
     @property
     def watched_budget(self) -> Budget:
-        """What an execution may use before it is stopped."""
+        """The limits at which an execution is stopped."""
         return self.budget if self.stop_over_budget else NO_BUDGET
 
     def record_over_budget(self, context: Any, passed: str) -> None:
-        """Before the execution is stopped, record what a retry must know to start nothing."""
+        """Record, before the execution is stopped, that a retry must start nothing."""
 
     @property
     def poller(self) -> Poller:

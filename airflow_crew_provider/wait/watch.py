@@ -1,4 +1,4 @@
-"""What a poll means: keep waiting, or an outcome. Pure: `now` is an argument, in epoch seconds.
+"""Decides after each poll: keep waiting, or an outcome. Pure: `now` is an argument, in epoch seconds.
 
 A wait moves through these states::
 
@@ -10,16 +10,16 @@ A wait moves through these states::
 
 * A failed poll is not a failed crew: transient failures are tolerated for `FORGIVEN` seconds, a permanent one ends the
   wait at once.
-* A wait ends where its connection points now, whatever the old address says. So the connection is looked up again
-  right before a response or the deadline ends the wait, and before the wait gives up; and now and then while the wait
-  goes on or polls fail, at most once a minute for all waits of a process. If the lookup fails, what the last known
-  connection has answered counts.
+* Only the current address of its connection can end a wait. So the wait looks the connection up again right before a
+  response or the deadline ends it, and before it gives up; and from time to time while it continues or polls fail, at
+  most once a minute for all waits of a process. If the lookup fails, the response from the last known connection
+  counts.
 * A deadline is a point in time, so a restart of the triggerer neither shortens nor extends a wait.
 * The draft that a resume just answered is not a new question, as long as its status may lag behind.
 * The same steps run in a worker and in a triggerer (`steps`), so the two cannot disagree about an end.
 * A finished task of the crew is reported when a poll shows it. Its agent and duration are then requested once, if the
   service supports that; if the request fails, less is reported.
-* What crosses to another process is small: ids, states and figures. The result is fetched where it is used.
+* Only ids, states and figures cross to another process. The result is fetched where it is used.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ SHARE_OF_TIME_WAITED = 0.02
 SLOWEST = 6
 JITTER = 0.2
 AT_WORK = (ExecutionState.RUNNING, ExecutionState.PENDING, ExecutionState.COMPLETED)
-RESULTS_WITHIN = 5.0  # seconds, since the next poll waits for it
+RESULTS_WITHIN = 5.0  # seconds, because the next poll waits for it
 MOST_TOLD = 20  # finished tasks logged per poll
 LEARNED = ("started", "deadline", "known", "failing_since", "failures", "polls")
 LEARNED_SINCE = ("ended",)  # stored only if it has a value
@@ -157,13 +157,13 @@ class Watch:
     :param deadline: when it ends, in epoch seconds; None for no deadline
     :param poll_interval: the shortest pause between two polls, in seconds
     :param wait_past_pending: whether an execution that waits for a person counts as in progress
-    :param ends_at_unknown: whether the question what became of a tool call ends such a wait all the same
+    :param ends_at_unknown: whether a question about a tool call's unknown outcome still ends such a wait
     :param known: whether the service has shown this id in a state other than not found
     :param report_seen: whether to also end the wait when the id becomes known, which a restart must remember
     :param answered: the draft that a resume just answered, which is not a new question
     :param exponential_backoff: double the pause after each poll instead of adapting it
     :param max_wait: the longest such pause, in seconds
-    :param budget: what the execution may use before the wait ends
+    :param budget: the limits at which the wait ends
     :param ended: number of finished tasks already logged; None logs none
     :param looked_up: when the connection was last looked up, in epoch seconds
     """
@@ -199,7 +199,7 @@ class Watch:
         self.poll_interval = self.poll_interval if self.poll_interval >= SHORTEST else SHORTEST
 
     def learned(self) -> Json:
-        """Return what a wait must know to continue in another process, as plain JSON."""
+        """Return the state that a wait needs to continue in another process, as plain JSON."""
         since = {name: value for name in LEARNED_SINCE if (value := getattr(self, name))}
         return {**{name: getattr(self, name) for name in LEARNED}, **since}
 
@@ -242,7 +242,7 @@ class Watch:
         return not self.goes_on_after(execution, now=now) or self._past_deadline(now) is not None
 
     def is_look_up_due(self, *, now: float) -> bool:
-        """Whether to look up the connection of a wait that goes on."""
+        """Whether to look up the connection of a continuing wait."""
         return now - max(self.looked_up, self.started) >= NOW_AND_THEN
 
     def _over_budget(self, execution: Execution) -> Outcome | None:
@@ -351,7 +351,7 @@ class Watch:
 
     @property
     def fate(self) -> str:
-        """Return what is currently known about the execution."""
+        """Return a sentence on the execution's current state."""
         if self.last is None and self.known:
             return f"Execution {self.kickoff_id} is not affected and may continue at the service"
         if self.last is None:
