@@ -6,7 +6,7 @@ import re
 from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
 
-# URL parsers disagree about everything that this excludes: user names, backslashes, control characters.
+# Excludes everything that URL parsers disagree about: user names, backslashes, control characters.
 _PLAIN_URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?(?:/[!-\[\]-~]*)?")
 HOST = "Host"
 _DEFAULT_PORTS = {"http": 80, "https": 443}

@@ -1,4 +1,4 @@
-"""A person's answer: the text to send, the one rule for what reads as an approval, and the draft it belongs to.
+"""A person's answer: the text to send, the one rule for recognizing an approval, and the draft it belongs to.
 
 Live deployments decide by the text alone, so the text must agree with the flag (observed dialect). The crew service
 uses the same rule. An answer belongs to one draft: an execution, a task of the crew, and the hash of the text that was
@@ -98,7 +98,7 @@ FIELDS = ("execution_id", "crew_task_id", "human_feedback", "is_approve", "outco
 
 @dataclass(frozen=True)
 class Draft:
-    """What a person was shown. Without a hash, it matches every draft of the task."""
+    """The draft that a person saw. Without a hash, it matches every draft of the task."""
 
     execution_id: str
     crew_task_id: str
@@ -123,7 +123,7 @@ def is_hash_of(named: str, seen: Execution) -> bool:
 
 @dataclass(frozen=True)
 class ReviewAnswer:
-    """A person's answer as it is sent. If it has an ``outcome``, ``is_approve`` may be None.
+    """A person's answer, ready to send. If it has an ``outcome``, ``is_approve`` may be None.
 
     The outcome is one of a Flow or, with ``in_the_middle``, a word that answers a question in the middle of a task.
     """
@@ -160,7 +160,7 @@ class ReviewAnswer:
 
     @property
     def request(self) -> Json:
-        """Return what identifies this answer; for a crew, as release 0.1 did."""
+        """Return the fields that identify this answer; for a crew, the same as in release 0.1."""
         later = ("outcome", "edited_output")
         known = {name: value for name, value in vars(self).items() if name != "in_the_middle"}
         return {name: value for name, value in known.items() if name not in later or value is not None}

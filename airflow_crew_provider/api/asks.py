@@ -1,8 +1,8 @@
-"""Questions in the middle of a task: how ``ask`` is read, and which words answer it. Pure.
+"""Questions in the middle of a task: how to read ``ask``, and the words that answer it. Pure.
 
-``ask`` alone tells the kind: a pending execution without it asks about a draft or, with outcomes, is a Flow's. Only
-`RUNS_A_TOOL` lets a tool run. An ``ask`` that cannot be read ends no wait, but nothing is ever approved for it; of its
-details, those that can be read are used.
+``ask`` alone determines the kind: a pending execution without it has a draft or, with outcomes, a Flow's question. Only
+`RUNS_A_TOOL` lets a tool run. An unreadable ``ask`` does not fail a wait, but is never approved; its readable details
+are used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import Json
 
 TOOL, QUESTION, UNKNOWN_OUTCOME = "tool", "question", "unknown_outcome"
-UNREADABLE = "unreadable"  # instead of a kind that this release does not know
+UNREADABLE = "unreadable"  # replaces a kind that this release does not know
 APPROVE, DENY, ANSWER, DONE, RUN_AGAIN, FAIL = "approve", "deny", "answer", "done", "run_again", "fail"
 # The words that answer each kind, and the ``is_approve`` that fits them.
 WORDS: dict[str, dict[str, bool]] = {
@@ -26,13 +26,13 @@ WORDS: dict[str, dict[str, bool]] = {
     UNKNOWN_OUTCOME: {DONE: True, RUN_AGAIN: True, FAIL: False},
 }
 RUNS_A_TOOL = (APPROVE, RUN_AGAIN)
-HIDDEN = "***"  # what the service shows instead of a secret
+HIDDEN = "***"  # the service shows this instead of a secret
 LONGEST_NAME = 200
 _NUMBER = re.compile(r"#[0-9]+\Z")
 
 
 def read(given: Any, mask: Mask = unmasked) -> Json | None:
-    """Read an ``ask`` of a service or of a record; None where there is none."""
+    """Read the ``ask`` of a response or a record; None without one."""
     if given is None:
         return None
     fields: Json = given if isinstance(given, dict) else {}
@@ -46,7 +46,7 @@ def read(given: Any, mask: Mask = unmasked) -> Json | None:
 
 
 def ask_in(record: Json) -> Json | None:
-    """Return the ``ask`` of a pending record or of what was shown of one; None for a draft and for a Flow."""
+    """Return the ``ask`` of a pending record or of its shown part; None for a draft or a Flow."""
     return read(record.get("ask"))
 
 
@@ -55,7 +55,7 @@ def _name(given: Any, mask: Mask) -> str | None:
 
 
 def _arguments(given: Any) -> Any:
-    """Return arguments as XCom keeps them: an object, or its text where XCom would change it; None if unreadable."""
+    """Return arguments in a form XCom keeps: an object, or its text if XCom would change it; None if unreadable."""
     try:
         return handed_on(plain_object(json.loads(given) if isinstance(given, str) else given, "arguments"))
     except (CrewInvalidInput, ValueError, RecursionError):
@@ -63,7 +63,7 @@ def _arguments(given: Any) -> Any:
 
 
 def is_answer(source: Json) -> bool:
-    """Whether a review answers a question in the middle of a task; of the four fields, the id and the outcome tell."""
+    """Whether a review, or the id and outcome of the four fields, answers a question in the middle of a task."""
     if source.get("ask") is not None:
         return True
     crew_task_id, outcome = source.get("crew_task_id"), source.get("outcome")
@@ -72,30 +72,30 @@ def is_answer(source: Json) -> bool:
 
 
 def task_of(crew_task_id: str) -> str:
-    """Return the id of the task in whose middle a question is asked, which is ``<task>#<number>``."""
+    """Return the task's id from a question's id, ``<task>#<number>``."""
     return _NUMBER.sub("", crew_task_id)
 
 
 def is_unknown_outcome(ask: Json | None) -> bool:
-    """Whether it is asked what became of a tool call whose outcome is not known."""
+    """Whether the question is about a tool call with an unknown outcome."""
     return ask is not None and ask["kind"] == UNKNOWN_OUTCOME
 
 
 def words_of(ask: Json, *, is_whole: bool = True) -> list[str]:
     """Return the words that answer a question.
 
-    :param is_whole: whether it is shown as a whole; if not, no word that runs a tool answers it
+    :param is_whole: whether the form shows all of it; if not, words that run a tool are excluded
     """
     return [word for word in WORDS.get(ask["kind"], ()) if is_whole or word not in RUNS_A_TOOL]
 
 
 def answered(ask: Json, word: str) -> Json:
-    """Return what a word means in an answer."""
+    """Return the answer's fields for a word."""
     return {"is_approve": WORDS[ask["kind"]][word], "outcome": word}
 
 
 def needs_text(ask: Json) -> str | None:
-    """Return the word that needs a text with it; None if none does."""
+    """Return the word that requires a text; None if none does."""
     return ANSWER if ask["kind"] == QUESTION else None
 
 
@@ -109,7 +109,7 @@ def feedback_hint(ask: Json) -> str:
 
 
 def in_words(ask: Json) -> str:
-    """Return what is asked in a few words."""
+    """Return a short description of the question."""
     who = f"the agent {ask['agent']}" if ask["agent"] else "an agent"
     tool = f"the tool {ask['tool']}" if ask["tool"] else "a tool"
     said = {
@@ -124,22 +124,22 @@ def in_words(ask: Json) -> str:
 
 
 def arguments_of(ask: Json) -> Json | None:
-    """Return the arguments of a tool, secrets hidden; None where they cannot be read."""
+    """Return a tool's arguments, with secrets hidden; None if unreadable."""
     given = ask["arguments"]
     found = json.loads(given) if isinstance(given, str) else given
     return found if isinstance(found, dict) else None
 
 
 def arguments_text(ask: Json) -> str | None:
-    """Return the arguments as a person may change them."""
+    """Return the arguments as editable text."""
     found = arguments_of(ask)
     return None if found is None else json.dumps(found, indent=2, sort_keys=True, ensure_ascii=False)
 
 
 def problem_with_arguments(shown: Any, changed: Any) -> str | None:
-    """Return why arguments cannot replace those that were shown, as the end of a sentence; None if they can.
+    """Return why arguments cannot replace the shown ones, as the end of a sentence; None if they can.
 
-    A hidden secret that is left as it is keeps its value; the service knows no other place for it.
+    An unchanged hidden secret keeps its value; the service cannot fill it in anywhere else.
     """
     if not isinstance(changed, dict):
         return "the changed arguments are not a JSON object"
@@ -148,7 +148,7 @@ def problem_with_arguments(shown: Any, changed: Any) -> str | None:
 
 
 def _misplaced(shown: Any, changed: Any, place: str) -> str | None:
-    """Return the first place of a hidden value that was not shown there."""
+    """Return the first place that contains a hidden value but did not before."""
     if isinstance(changed, str):
         return place if HIDDEN in changed and changed != shown else None
     if isinstance(changed, dict):

@@ -34,8 +34,8 @@ MOST_NAMED, LONGEST_NAME = 5, 100  # models named in a message, characters per n
 class Budget:
     """The limits of one execution; None means no limit.
 
-    :param max_total_tokens: how many tokens it may use
-    :param max_cost: how much it may cost, in USD
+    :param max_total_tokens: the number of tokens it may use
+    :param max_cost: the cost limit, in USD
     """
 
     max_total_tokens: int | None = None
@@ -55,7 +55,7 @@ class Budget:
         return {name: value for name, value in given.items() if value is not None}
 
     def passed_by(self, usage: Json | None) -> str:
-        """Return which limits are known to be exceeded, with the figures; empty if none is."""
+        """Return the limits that the reported usage exceeds, with the figures; empty if none."""
         if self.max_total_tokens is None and self.max_cost is None:
             return ""
         return self._passed_by(judged(usage)) or self._passed_by(usage)
@@ -70,7 +70,7 @@ class Budget:
         return " and ".join(said)
 
     def unknown_in(self, usage: Json | None, quoted: Callable[[str], str] = repr) -> str:
-        """Return which figures for the limits are missing; empty if none is.
+        """Return the missing figures for the limits; empty if none.
 
         :param quoted: how to quote a model's name, which the service chose
         """
@@ -91,7 +91,7 @@ NO_BUDGET = Budget()
 
 
 def figures(usage: Json | None) -> Json | None:
-    """Return the part of a usage that limits are compared with; None if nothing is known.
+    """Return the figures to compare with limits; None if nothing is known.
 
     The result can be passed in again. If the cost is unknown, it contains the known minimum, and some of the
     models whose cost is unknown.
@@ -102,9 +102,9 @@ def figures(usage: Json | None) -> Json | None:
 
 
 def judged(usage: Json | None) -> Any:
-    """Return what a limit is compared with: of an execution that continues another, what all of them used.
+    """Return the usage to compare with a limit; for an execution that continues others, the total of all.
 
-    A chain that is said to have used less than its last execution is not known.
+    A chain's total counts as unknown if it is less than the usage of its last execution.
     """
     chain = usage.get(CHAIN) if isinstance(usage, dict) else None
     if chain is None:
@@ -140,7 +140,7 @@ def _unreadable(usage: Any) -> list[str]:
 
 
 def known_cost(usage: Json | None) -> float | None:
-    """Return the cost of an execution; if a model has no price, the minimum: what the others cost."""
+    """Return the cost of an execution; if a model has no price, the minimum, from the other models."""
     whole = cost_usd(usage)
     if whole is not None:
         return whole

@@ -97,13 +97,13 @@ T = TypeVar("T")
 
 KEY_TEXT = re.compile("idempotency.?key", re.IGNORECASE)
 QUOTA_TEXT = "monthly execution limit reached"
-# A gateway that times out does not say what the service behind it did.
+# After a gateway's timeout, the service behind it may or may not have acted.
 GATEWAY_ERRORS = (502, 503, 504)
 
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """One exchange: what to send, and how to read a 2xx response."""
+    """One exchange: the request, and how to read a 2xx response."""
 
     method: str
     path: str
@@ -132,7 +132,7 @@ def kickoff(request: Kickoff) -> Call[Started]:
         body["meta"] = request.meta
     if request.continue_from is not None:
         body["continueFrom"] = request.continue_from
-    elif request.restore_from is not None:  # a service takes one of the two; what is continued has its state
+    elif request.restore_from is not None:  # the service accepts only one; a continued execution has its own state
         body["restoreFromStateId"] = request.restore_from
     body |= webhook_fields(request.webhooks)
     return Call("POST", "/kickoff", _read_kickoff, body, idempotency(request.idempotency_key))
@@ -199,7 +199,7 @@ def stop(kickoff_id: str) -> Call[bool]:
 
 
 def read(call: Call[T], answer: HttpResponse, mask: Mask = responses.unmasked) -> T:
-    """Return the value of a response, or raise the one error that names what happened."""
+    """Return the value of a response, or raise the specific error."""
     if 200 <= answer.status < 300 or answer.status in call.also:
         return call.read(answer, mask)
     raise refusal(call, answer, mask)
@@ -240,7 +240,7 @@ def refusal(call: Call[Any], answer: HttpResponse, mask: Mask) -> exceptions.Cre
 
 
 def _continued_by(call: Call[Any], answer: HttpResponse, mask: Mask) -> str | None:
-    """Return the execution that goes on from the one that a kickoff was to continue; messages name it."""
+    """Return the execution that already continues the one in the kickoff; messages name it."""
     try:
         said = responses.json_of(answer, "POST /kickoff") if call.body and "continueFrom" in call.body else None
     except exceptions.CrewProtocolError:
@@ -255,7 +255,7 @@ def _redirection(answer: HttpResponse, mask: Mask) -> str:
 
 
 def redirect(call: Call[Any], url: str, answer: HttpResponse) -> str | None:
-    """Return the URL to ask instead: only for a GET, only on the same origin, since the request carries the token."""
+    """Return the URL to request instead: only for a GET and the same origin, since the request carries the token."""
     location = answer.headers.get("location")
     if answer.status not in (301, 302, 303, 307, 308) or not location or call.method != "GET":
         return None
@@ -313,7 +313,7 @@ def _read_ended_tasks(answer: HttpResponse, mask: Mask) -> list[TaskResult]:
     found = _read_details(answer, mask).found or {}
     listed = found.get("tasks")
     left_out = found.get("left_out")
-    if not isinstance(listed, list) or (isinstance(left_out, list) and "tasks" in left_out):  # the first, which count
+    if not isinstance(listed, list) or (isinstance(left_out, list) and "tasks" in left_out):  # the first are left out
         return []
     ended = [each for each in listed if isinstance(each, dict) and each.get("state") == ExecutionState.COMPLETED]
     return [_ended_task(each, mask) for each in ended]
@@ -417,7 +417,7 @@ LONGEST_IDS = 7000  # total characters; proxies refuse a request line over 8 KiB
 
 
 def statuses(kickoff_ids: Collection[str]) -> Call[dict[str, HttpResponse]]:
-    """Poll many ids; for each, the response contains what a single poll would have returned, or nothing."""
+    """Poll many ids; for each, the response contains the result of a single poll, or nothing."""
     ids = ",".join(path_segment(each) for each in kickoff_ids)
     return Call("GET", f"{STATUSES}?ids={ids}", _read_statuses)
 

@@ -26,7 +26,7 @@ class CappedBody:
     """The pieces read so far.
 
     :param limit: the maximum number of bytes to keep
-    :param drained: how many more to read and drop; a peer does not read a response while it is still sending
+    :param drained: how many more bytes to read and discard; a peer does not read a response while still sending
     """
 
     def __init__(self, limit: int, drained: int = 0) -> None:
@@ -34,7 +34,7 @@ class CappedBody:
         self._kept, self._size = bytearray(), 0
 
     def add(self, piece: bytes) -> None:
-        """Add the next piece; raise as soon as there is no point in reading on."""
+        """Add the next piece; raise as soon as further reading is pointless."""
         self._size += len(piece)
         if self._size <= self._limit:
             self._kept += piece
@@ -80,11 +80,11 @@ class HttpResponse:
     parsed: Any = None
     """The JSON of the body, if it was parsed as part of a response to many polls."""
     usage: Any = None
-    """What the usage header would have contained in that case."""
+    """The content of the usage header in that case."""
 
 
 def unmasked(text: str) -> str:
-    """Mask nothing: for texts that cannot contain a secret."""
+    """Mask nothing: for strings that cannot contain a secret."""
     return text
 
 
@@ -125,7 +125,7 @@ def json_of(answer: HttpResponse, what: str, mask: Mask = unmasked) -> Any:
 def finite(text: str) -> int | float | None:
     """Read a JSON number as databases return it: -0.0 as 0.0, a large whole one as an int.
 
-    One that is too large for a float becomes None.
+    A number too large for a float becomes None.
     """
     number = float(text) + 0.0
     if FLOATS_BELOW <= abs(number) <= LARGEST:

@@ -36,7 +36,7 @@ EDITS_OFFER, EDITS_FIELD = "Crew-Edited-Output", "edited_output"
 HASH_OFFER, HASH_FIELD = "Crew-Draft-Hash", "output_sha256"
 VIEW = "Crew-View"  # the path of the execution's page
 USAGE, USAGE_FIELD = "Crew-Usage", "usage"  # usage so far, as JSON: a header, or a field if many are polled
-# Longer or higher values cannot be passed on: no request accepts such an id, no metric or database such a count.
+# Larger values are unusable: no request accepts such an id, and no metric or database such a count.
 LONGEST_ID, LONGEST_NAME, HIGHEST_COUNT = 2048, 200, 1_000_000
 LARGEST_USAGE = 64 * 1024  # characters of JSON
 _FENCE = "```"
@@ -87,7 +87,7 @@ def execution(kickoff_id: str, body: Any, mask: Mask = unmasked) -> Execution:
 
 
 def _usage_beside(given: Any) -> Json | None:
-    """Read the usage that came with a body, as a header or an object; None if it is neither."""
+    """Read the usage beside a body, a header or an object; None for anything else."""
     return _usage(json_object_in(given) if isinstance(given, str) else given)
 
 
@@ -99,14 +99,14 @@ def _usage(found: Any) -> Json | None:
 
 
 def _with_chain(usage: Json | None, beside: Json | None) -> Json | None:
-    """Return the usage of a body, else the one beside it; only the latter has that of a chain."""
+    """Return the body's usage, else the one beside it; only the latter includes a chain's."""
     if usage is None or beside is None or CHAIN not in beside:
         return beside if usage is None else usage
     return {**usage, CHAIN: beside[CHAIN]}
 
 
 def _with_masked_names(usage: Json, mask: Mask) -> Json:
-    """Mask model names, which messages quote, including those of a chain."""
+    """Mask model names, including a chain's, because messages quote them."""
     if isinstance(chain := usage.get(CHAIN), dict):
         usage = {
             **usage,
@@ -162,7 +162,7 @@ def _progress(body: Json, mask: Mask) -> Json:
 
 
 def short_name(value: Any, mask: Mask = unmasked) -> str:
-    """Return the beginning of a name chosen elsewhere, on one line; empty if there is none."""
+    """Return the beginning of a name chosen elsewhere, on one line; empty without one."""
     return " ".join(mask(text_or_none(value) or "").split())[:LONGEST_NAME]
 
 
@@ -252,7 +252,7 @@ def object_fields(found: Json | None) -> Json:
 
 
 def json_object_in(text: str | None) -> Json | None:
-    """Return the object that a whole string represents, without a code fence; None if it does not."""
+    """Return the object that a whole string represents, without a code fence; None for anything else."""
     if text is None or not without_fence(text).startswith("{"):
         return None
     try:

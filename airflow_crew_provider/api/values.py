@@ -54,7 +54,7 @@ RESERVED = {"__classname__", "__id__"}
 OLD_FORM = {"__type", "__var"}
 # Airflow's processes exchange no larger integers.
 SMALLEST, LARGEST = -(2**63), 2**64 - 1
-# From here on, PostgreSQL returns floats as integers.
+# From this value on, PostgreSQL returns floats as integers.
 FLOATS_BELOW = 1e16
 
 
@@ -84,7 +84,7 @@ def _is_kept(value: Any) -> bool:
 
 
 def record_of(value: Any, name: str) -> Json:
-    """Return a record that came as XCom, or as the text that a template rendered."""
+    """Return a record from an XCom, or from the text of a rendered template."""
     if isinstance(value, str):
         for read in (json.loads, ast.literal_eval):
             try:

@@ -1,10 +1,10 @@
 """The only place that sends and receives: `client.Client` performs calls, `deployment.Deployment` is a value.
 
-What it keeps, whatever the libraries do:
+Invariants, whatever the libraries do:
 
 * Connecting may be retried. A POST that may have arrived is never sent again, and its error says so.
 * Every exchange ends within its total time, and every body within `LARGEST_BODY`.
 * The token goes to the connection's own origin only, and appears in no error.
-* Blocking on requests and awaiting on aiohttp read an answer alike. Only the blocking side retries connecting, opens
-  spans and takes the `secrets` of one call: a trigger does nothing but poll.
+* Both sides, blocking on requests and awaiting on aiohttp, read responses alike. Only the blocking side retries
+  connecting, opens spans and accepts the `secrets` of one call: a trigger only polls.
 """

@@ -38,7 +38,7 @@ class BatchPolls:
     """Combines the polls of one session.
 
     :param send: performs a call
-    :param errors: what it raises if there is no response
+    :param errors: the exceptions it raises if there is no response
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class BatchPolls:
 
     @property
     def offered(self) -> bool:
-        """Whether the service offers it, and no combined request failed a short time ago."""
+        """Whether the service offers it, and no combined request failed recently."""
         return self._offered and time.monotonic() >= self._not_before
 
     def note(self, answer: HttpResponse) -> None:
@@ -89,7 +89,7 @@ class BatchPolls:
 
     async def _answers(self, ids: list[str]) -> dict[str, HttpResponse]:
         if self._troubles:
-            self._poll_alone()  # the others, until this one knows more
+            self._poll_alone()  # for the other waits, until this request has a response
         try:
             answers = await self._read(statuses(ids))
         except self._errors:
@@ -115,7 +115,7 @@ class BatchPolls:
 
 
 NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError, ValueError, CrewProtocolError)
-MOST_SOCKETS = 100  # per deployment, so that a slow one cannot use up those of others
+MOST_SOCKETS = 100  # per deployment, so that a slow one cannot use up the others' sockets
 KEPT_ALIVE = 75.0  # seconds; usual for servers and load balancers, and longer than most poll intervals
 SMALL_BODY = 64 * 1024
 

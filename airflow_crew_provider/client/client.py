@@ -45,7 +45,7 @@ class Client:
         """Perform a call and return the value of its response.
 
         :param timeout: limit in seconds for the whole exchange, if less than the deployment's
-        :param secrets: further texts in the request that errors must not show
+        :param secrets: further strings in the request that errors must not show
         """
         total = self._total(call, timeout)
         with self._traced(call, self.deployment.base_url) as (headers, answered):
@@ -71,7 +71,7 @@ class Client:
             ends = time.monotonic() + total
             answer = await sessions.poll_with_others(self.deployment, call.polled, total)
             if answer is not None:
-                # A combined response may differ from what the service says about this execution.
+                # A combined response may differ from the service's response for this execution.
                 with suppress(CrewError):
                     found = await self._aread(call, answer)
                     if suffices(found):
@@ -128,7 +128,7 @@ HINT = " (the peer does not speak TLS: a Host without a scheme means https; if y
 def no_answer(
     call: Call[Any], error: Exception, sent: bool, mask: responses.Mask, *, ca_file: bool = False
 ) -> CrewError:
-    """Return the error that names what happened.
+    """Return the error for a failed exchange.
 
     :param sent: whether the request may have arrived
     :param ca_file: whether a CA file decides which certificates are trusted

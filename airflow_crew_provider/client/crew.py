@@ -54,7 +54,7 @@ class ConnectedCrew(CachedConnection):
         return self.client.send(endpoints.resume(request), secrets=_credentials(request.webhooks))
 
     def stop(self, kickoff_id: str) -> bool:
-        """Stop an execution (observed dialect, POST /stop); False if the service cannot or has nothing to stop."""
+        """Stop an execution (observed dialect, POST /stop); False if the service cannot, or nothing runs."""
         try:
             return self.client.send(endpoints.stop(kickoff_id))
         except CrewApiError as error:
@@ -69,7 +69,7 @@ class ConnectedCrew(CachedConnection):
             return _cannot_stop(error)
 
     def with_credentials(self, webhooks: Webhooks | Json | None) -> Webhooks | None:
-        """Return the webhooks with the credential from the connection that they name."""
+        """Return the webhooks with the credential from the connection named in them."""
         try:
             read = Webhooks.of(webhooks)
         except (TypeError, ValueError) as error:

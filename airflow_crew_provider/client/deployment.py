@@ -54,7 +54,7 @@ class Deployment:
 
     @cached_property
     def mask(self) -> Mask:
-        """Masks the secrets in a text; created once, since many waits share a deployment."""
+        """The function that masks secrets in a string; created once, since many waits share a deployment."""
         return masker(self.secrets)
 
     @property
@@ -67,7 +67,7 @@ class Deployment:
 
     @property
     def secrets(self) -> list[str]:
-        """Texts to mask: the token, and long values of extra headers, which may be keys."""
+        """Strings to mask: the token, and long values of extra headers, which may be keys."""
         of_proxy = [self.proxy, urlsplit(self.proxy).password or ""] if self.proxy else []
         return [self.token, *(value for _, value in self.headers if len(value) >= 8), *of_proxy]
 

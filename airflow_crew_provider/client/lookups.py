@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from airflow_crew_provider.client.client import Client
 
 
-# Maximum age in seconds of a connection: for a wait that was refused with another one or that ends, and for one that
-# goes on or whose polls fail. A new wait always looks it up, together with others that begin during the lookup.
+# Maximum age in seconds of a connection: for a wait that ends or was refused with another connection, and for one that
+# continues or whose polls fail. A new wait always looks it up, together with others that begin during the lookup.
 FOR_A_REFRESH, WHILE_POLLING = 1.0, 60.0
 
 LookUp = Callable[[], Coroutine[Any, Any, CrewConnection]]
@@ -51,7 +51,7 @@ async def for_new_wait(conn_id: str, look_up: LookUp) -> CrewConnection:
 
 
 async def for_refresh(conn_id: str, look_up: LookUp, held: CrewConnection, *, at_once: bool) -> CrewConnection:
-    """Return a connection that was looked up after the one that a wait has, or within the last minute."""
+    """Return a connection that was looked up after the wait's own, or within the last minute."""
     max_age, refused = (FOR_A_REFRESH, held) if at_once else (WHILE_POLLING, None)
     return await _shared(conn_id, look_up, max_age, refused)
 
@@ -188,7 +188,7 @@ class CachedConnection(BaseHook):
 
 
 class ConnectionNotFound(CrewConnectionError, AirflowNotFoundException):
-    """Airflow knows no such connection. It reports the same while the secrets backend is unavailable."""
+    """Airflow has no such connection. It reports the same while the secrets backend is unavailable."""
 
 
 def _named(error: Exception, conn_id: str) -> CrewConnectionError:

@@ -1,9 +1,9 @@
-"""Incoming webhooks: the crew service tells Airflow that a crew waits for a person or has succeeded.
+"""Incoming webhooks: the crew service notifies Airflow that a crew waits for a person or has succeeded.
 
 Airflow mounts a plugin without authentication, and a webhook contains no proof but its address. So::
 
     task: register ──> POST with the addresses ──> service ──> webhook ──> inbox: prove, store, wake
-                                                                              └──> the wait polls what is stored
+                                                                              └──> the wait polls the stored messages
     console: a Flow's question, signed ──> the same
 
 * A registration belongs to one kickoff or resume. This side stores only hashes of its credentials (`messages`).
@@ -11,6 +11,6 @@ Airflow mounts a plugin without authentication, and a webhook contains no proof 
   secret, and is used once (`flow_webhooks`).
 * A message is stored before it is acknowledged; waking a task may fail, since its next poll finds the message.
 * Nothing here approves anything: a question ends a wait as pending, and progress makes a worker poll the status.
-* All of it is stored in Variables, named in `rows`; `store` explains why, and also removes them. A wait reads them
+* All data is stored in Variables, named in `rows`; `store` explains why, and also removes them. A wait reads them
   through one `source`.
 """

@@ -4,8 +4,8 @@ A request without a valid credential is refused before its body is read, and a m
 acknowledged. Then the waiting task is resumed. Nothing here approves anything: a question ends a wait as pending,
 progress makes a worker poll the status.
 
-The application is built from routers without knowing them: those of registrations are here, others next to the data
-that they store. Their functions return an `Answer`, after their dependencies have authenticated the request.
+`inbox_app` accepts any routers: those for registrations are here, others next to the data that they store. Their
+functions return an `Answer`, after their dependencies have authenticated the request.
 """
 
 from __future__ import annotations

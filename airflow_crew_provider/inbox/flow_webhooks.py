@@ -1,4 +1,4 @@
-"""The signed webhook of a Flow's question: its signature, its two shapes, and what is stored.
+"""The signed webhook of a Flow's question: its signature, its two shapes, and its stored form.
 
 The callback address contains a token, so it is a secret and stored separately.
 """
@@ -27,9 +27,9 @@ MOST_OUTCOMES, LONGEST_OUTCOME = 100, 1000
 
 
 def is_signed(secret: str, headers: Mapping[str, str], raw: bytes, *, now: float) -> bool:
-    """Whether a webhook was signed with the secret in the last five minutes; ``headers`` in lower case.
+    """Whether a webhook was signed with the secret in the last five minutes; header names are lower-case.
 
-    It has CrewAI's signature, that of Standard Webhooks, or both; each must be valid.
+    It may have CrewAI's signature, that of Standard Webhooks, or both; each one present must be valid.
     """
     carried = [holds for holds, names in SIGNATURES if any(headers.get(name) for name in names)]
     return bool(carried) and all(holds(secret, headers, raw, now) for holds in carried)
@@ -44,7 +44,7 @@ def _holds_as_crewai_signs(secret: str, headers: Mapping[str, str], raw: bytes, 
 
 
 def _holds_by_the_standard(secret: str, headers: Mapping[str, str], raw: bytes, now: float) -> bool:
-    """One valid signature of several is enough, as while a secret changes; without a standard secret, none is valid."""
+    """Whether one of several signatures is valid, as during a secret change; False without a standard secret."""
     key, timestamp = _standard_key(secret), headers.get("webhook-timestamp") or ""
     if key is None:
         return False
@@ -80,7 +80,7 @@ def _bytes(header: str) -> bytes:
 
 @dataclass(frozen=True)
 class FlowQuestion:
-    """A Flow's question; ``ids`` are those by which its execution may be known."""
+    """A Flow's question; ``ids`` may each identify its execution."""
 
     id: str
     method: str
@@ -91,7 +91,7 @@ class FlowQuestion:
     flow_id: str | None
 
     def as_execution(self, kickoff_id: str, raw: Json) -> Execution:
-        """Return what a poll would have returned if the status showed the question."""
+        """Return the execution as a poll would if the status showed the question."""
         asked: Json = {"question": self.question, "outcomes": list(self.outcomes), "flow_id": self.flow_id}
         return pending_execution(kickoff_id, self.id, self.output, **asked, raw=raw)
 
@@ -125,7 +125,7 @@ class AnswerAddress:
 def read(body: Any) -> tuple[FlowQuestion, AnswerAddress] | None:
     """Read a webhook of either shape; None for one without a question, such as for an answered request.
 
-    :raises CrewProtocolError: it lacks what an answer needs
+    :raises CrewProtocolError: a field that an answer needs is missing
     """
     if not isinstance(body, dict):
         raise CrewProtocolError("The webhook is not an object")

@@ -1,4 +1,4 @@
-"""Credentials of webhooks, and what they reported. Pure and bounded.
+"""Credentials of webhooks, and their messages. Pure and bounded.
 
 A registration belongs to one kickoff or resume. Its bearer token admits the question to a person; its progress URLs,
 which the service calls without authentication, contain a capability that never ends a wait for a person. This side
@@ -35,7 +35,7 @@ Secret = Callable[[str], str]
 
 @dataclass(frozen=True)
 class Registration:
-    """What this side stores about the addresses given to the service.
+    """The stored side of the addresses given to the service.
 
     :param id: unguessable, part of each address
     :param human_input: SHA-256 of the bearer token
@@ -56,7 +56,7 @@ class Registration:
 
     @classmethod
     def of(cls, value: Any) -> Registration | None:
-        """Read what was stored; None if it is not a registration."""
+        """Read a stored value; None if it is not a registration."""
         try:
             return cls(**value)
         except TypeError:
@@ -92,7 +92,7 @@ def repeatable(token: str, idempotency_key: str) -> Secret:
 
 
 def secrets_of(webhooks: Webhooks) -> tuple[str, str]:
-    """Return what to mask in logs of these webhooks: the token, and the capability."""
+    """Return the parts of these webhooks to mask in logs: the token, and the capability."""
     assert webhooks.human_input
     assert webhooks.human_input.token
     assert webhooks.task
@@ -100,7 +100,7 @@ def secrets_of(webhooks: Webhooks) -> tuple[str, str]:
 
 
 def registered(inbox_url: str, execution_id: str | None, secret: Secret = fresh) -> tuple[Registration, Webhooks]:
-    """Return what this side stores, and the webhooks to send."""
+    """Return the registration to store, and the webhooks to send."""
     id_, token, capability = (secret(purpose) for purpose in ("id", "human_input", "progress"))
     base = inbox_url.rstrip("/")
     progress_url = f"{base}/progress/{id_}/{capability}"
@@ -125,7 +125,7 @@ class HumanInputRequest:
     output: str
     kickoff_id: str | None
     execution_id: str | None
-    asked: Json | None = None  # of a question in the middle of the task; release 0.2 neither stored nor reads it
+    asked: Json | None = None  # for a question in the middle of the task; release 0.2 neither stores nor reads it
 
     @classmethod
     def read(cls, body: Any) -> HumanInputRequest:
@@ -143,17 +143,17 @@ class HumanInputRequest:
         return {each for each in (self.kickoff_id, self.execution_id) if each}
 
     def as_execution(self, kickoff_id: str) -> Execution:
-        """Return what a poll would have returned if the status showed the question."""
+        """Return the execution as a poll would if the status showed the question."""
         return pending_execution(kickoff_id, self.task_id, self.output, **asked_fields(self.asked or {}))
 
     def as_dict(self) -> Json:
-        """Return plain JSON; for a draft, as release 0.2 did."""
+        """Return plain JSON; for a draft, the same as release 0.2."""
         return {name: value for name, value in asdict(self).items() if name != "asked" or value is not None}
 
 
 @dataclass(frozen=True)
 class InboxMessages:
-    """Everything that arrived for one registration; older questions only with their id."""
+    """All messages for one registration; older questions only with their id."""
 
     registration: str
     question: Json | None = None
@@ -165,7 +165,7 @@ class InboxMessages:
 
     @classmethod
     def of(cls, value: Any, registration: str) -> InboxMessages:
-        """Read what was stored; ignore another registration's messages."""
+        """Read a stored value; ignore another registration's messages."""
         if isinstance(value, dict) and value.get("registration") == registration:
             return cls(**value)
         return cls(registration)

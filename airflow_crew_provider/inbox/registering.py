@@ -1,4 +1,4 @@
-"""What a task tells the inbox: its registration before a POST, the returned id, and its DAG run.
+"""A task's messages to the inbox: its registration before a POST, the returned id, and its DAG run.
 
 The inbox runs in the API server; the two communicate through Variables (see `store`).
 """
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def keep_registration(task: RegisteredTask, messages: InboxMessages) -> None:
-    """Store a registration durably; keep what already arrived for it.
+    """Store a registration durably; keep messages that already arrived for it.
 
     :param messages: messages stored in the location from before an upgrade
     """
@@ -60,7 +60,7 @@ def register(
     execution_id: str | None = None,
     inbox_url: str | None = None,
 ) -> tuple[Registration, Webhooks]:
-    """Register the next POST of this task durably with the inbox; return what to record and what to send.
+    """Register the next POST of this task durably with the inbox; return the record and the webhooks.
 
     :param inbox_url: for a repeated POST, which must not change; otherwise the connection's
     """
@@ -109,7 +109,7 @@ def posted(context: Any, registration: Json, kickoff_id: str, *, again: bool = F
 
 
 def own_address(context: Any, registration: Json | None, kickoff_id: str) -> Json | None:
-    """Return what `registered_address` finds, for the task that has registered the execution itself."""
+    """Return the address as `registered_address` does, for a task that registered the execution itself."""
     kept = Registration.of(registration)
     return _address(context, kept, kickoff_id) if kept else None
 

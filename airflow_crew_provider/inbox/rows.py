@@ -3,14 +3,14 @@
 Names end in a hash, so they reveal no address or id::
 
     crew_inbox_of_        registration                          the registration, and the task that made it
-    crew_inbox_box_       registration                          what arrived for it
+    crew_inbox_box_       registration                          its messages
     crew_inbox_newest_    DAG, run, execution                   the latest registered resume of the execution
-    crew_flow_run_        connection, execution, DAG, run       that this run started the execution, or waits for it
+    crew_flow_run_        connection, execution, DAG, run       this run started the execution, or waits for it
     crew_flow_questions_  connection, execution                 a Flow's questions, for each id of the execution
     crew_flow_secret_     connection, request                   how to answer a question, until it is answered
 
 The first, third and fourth name a DAG run (`dag_id`, `run_id`) and are removed with it, together with what belongs to
-them. A Flow's question may not belong to a known run, so its description also says until when it is kept.
+them. A Flow's question may not belong to a known run, so its description also contains its expiry date.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class RegisteredTask:
 
     @classmethod
     def of(cls, value: Any) -> RegisteredTask | None:
-        """Read what was stored; None if it is not a registration."""
+        """Read a stored value; None if it is not a registration."""
         try:
             named = {name: value[name] for name in (*TASK_FIELDS, "kickoff_id")}
             region = {name: value.get(name) for name in REGION_FIELDS}
@@ -122,7 +122,7 @@ class RegisteredTask:
 
     @property
     def newest(self) -> tuple[str, Json] | None:
-        """Name and value with which a resume retires earlier registrations of its execution."""
+        """The name and value by which a resume retires earlier registrations of its execution."""
         execution_id = self.registration.execution_id
         if execution_id is None:
             return None
@@ -151,7 +151,7 @@ def answer_key(crew_conn_id: str, request_id: str) -> str:
 
 
 def kept_until(now: datetime, kept_for: timedelta | None = None) -> str:
-    """Return the description of a Variable, by which it is found once expired."""
+    """Return a Variable's description, which identifies it once expired."""
     return _UNTIL + (now + (KEPT_FOR if kept_for is None else kept_for)).astimezone(UTC).isoformat(timespec="seconds")
 
 
@@ -172,7 +172,7 @@ class FlowRun:
 
     @classmethod
     def of(cls, value: Any) -> FlowRun | None:
-        """Read what was stored; None if it is something else."""
+        """Read a stored value; None if it is not a run."""
         try:
             return cls(**value)
         except TypeError:
@@ -201,11 +201,11 @@ class FlowQuestions:
 
     @classmethod
     def of(cls, value: Any) -> FlowQuestions:
-        """Read what was stored; empty if there is nothing."""
+        """Read a stored value; empty if there is none."""
         return cls([FlowQuestion(**each) for each in value or ()])
 
     def asking(self, question: FlowQuestion) -> list[Json]:
-        """Return what is stored with a question added."""
+        """Return the value to store, with a question added."""
         return [each.as_dict() for each in [*self.questions, question][-MOST_QUESTIONS:]]
 
 

@@ -1,6 +1,6 @@
 """The inbox as read by a task in a worker or by its trigger: questions, and how to answer them.
 
-A status may hide that a crew waits for a person. If so, a wait also reads what arrived for its registration, or for a
+A status may hide that a crew waits for a person. If so, a wait also reads the messages for its registration, or for a
 Flow by the ids of its execution. If a secrets backend is configured for Variables, Airflow queries it first, as for any
 Variable.
 """
@@ -41,7 +41,7 @@ def get(key: str) -> Any:
 
 async def aget(key: str) -> Any:
     """Do what `get` does without blocking the event loop."""
-    read = getattr(Variable, "aget", None)  # Airflow 3.4 reads without a thread, of which a triggerer has few
+    read = getattr(Variable, "aget", None)  # Airflow 3.4 reads without a thread, and a triggerer has few
     if read is None or not is_awaitable():
         return await sync_to_async(get)(key)
     try:
@@ -107,7 +107,7 @@ class Reader(Protocol):
     """Reads the questions of one kind of webhook."""
 
     def may_know(self, reply: Reply) -> bool:
-        """Whether there may be a question that the status does not show."""
+        """Whether a question may exist that the status does not show."""
 
     async def question(self, kickoff_id: str, reply: Reply | None, reads: Reads) -> Execution | None:
         """Return the execution with its open question; ``reply`` is None if no status was requested."""
@@ -146,7 +146,7 @@ async def _safely(reader: Reader, kickoff_id: str, reply: Reply | None, reads: R
 
 
 class OfRegistration:
-    """What arrived for the registration of a kickoff or resume."""
+    """The messages for the registration of a kickoff or resume."""
 
     def __init__(self, address: Json) -> None:
         self._address = address
@@ -179,7 +179,7 @@ class OfRegistration:
 class OfFlow:
     """A Flow's questions by signed webhook: a live status shows the pause but no question.
 
-    If the connection has no secret for such webhooks, none can have arrived.
+    Without a secret for such webhooks in the connection, none can have arrived.
     """
 
     def __init__(self, hook: ConnectedCrew) -> None:

@@ -1,21 +1,21 @@
 """The inbox's storage: Airflow's Variables, read and written in the API server.
 
-Why Variables? A webhook contains only the id of a registration, and a task, its trigger and its next try must find what
-arrived. XComs are unsuitable: since Airflow 3.4 they belong to one attempt, have no index on `key`, and `XComModel`
+Why Variables? A webhook contains only the id of a registration, and a task, its trigger and its next try must find its
+messages. XComs are unsuitable: since Airflow 3.4 they belong to one attempt, have no index on `key`, and `XComModel`
 cannot be written to. The task state store belongs to one task, and a triggerer cannot read it. A Variable has a unique,
 indexed key on every version; workers and triggerers access it through the Execution API, the API server through its
 model.
 
 * `rows` defines their names. A task writes its registration, the latest registered resume, the DAG run that waits for a
-  Flow, and that a Flow's question is answered; only this module writes what arrived. If two API servers write the same
-  row, one waits for the other.
+  Flow, and that a Flow's question is answered; only this module writes messages. If two API servers write the same row,
+  one waits for the other.
 * Before its credential is checked, a request costs one statement: a lookup by the unique key, joined with one by the
   index of the XComs that held registrations before. The number of Variables and XComs does not matter.
-* Variables have different readers from XComs and forms: only hashes of credentials are stored, and what arrived, with
-  its draft, is encrypted with Airflow's Fernet key before Airflow stores it.
-* Retries and clears remove nothing. `sweep`, which the API server calls every hour, removes what belongs to a DAG run
-  that was deleted or ended a day ago.
-* What was stored as XComs before an upgrade of the provider, or of Airflow to 3.4, is read from there. The first
+* Variables have different readers from XComs and forms: only hashes of credentials are stored, and messages, with their
+  drafts, are encrypted with Airflow's Fernet key before Airflow stores them.
+* Retries and clears remove nothing. `sweep`, which the API server calls every hour, removes the rows of DAG runs that
+  were deleted or ended a day ago.
+* Registrations stored as XComs before an upgrade of the provider, or of Airflow to 3.4, are read from there. The first
   message for such a registration moves it here.
 """
 
@@ -90,7 +90,7 @@ def connection_of(crew_conn_id: str) -> tuple[Any, Json] | None:
     return (found, extra) if found.conn_type == "crew" and isinstance(extra, dict) else None
 
 
-# --- registrations, and what arrived ---
+# --- registrations and messages ---
 
 
 AT_ONCE = 200  # rows per sweep
@@ -136,7 +136,7 @@ class InboxStore:
 
     @property
     def over(self) -> bool:
-        """Whether the DAG run is over, or gone."""
+        """Whether the DAG run is over or deleted."""
         of_run = (DagRun.dag_id == self.task.dag_id, DagRun.run_id == self.task.run_id)
         state = self._session.scalar(select(DagRun.state).where(*of_run))
         return state is None or state in OVER
@@ -150,7 +150,7 @@ class InboxStore:
         return newest is not None and newest["at"] > self.task.registration.at
 
     def store(self, messages: InboxMessages) -> None:
-        """Write what arrived."""
+        """Write messages."""
         self._row.set_val(seal(json.dumps(messages.as_dict())))
 
 
@@ -256,12 +256,12 @@ RUN_FIELDS = {"dag_id", "run_id"}
 
 
 def sweep(now: datetime) -> int:
-    """Remove what belongs to DAG runs that were deleted or ended a day ago; return the number of rows.
+    """Remove rows of DAG runs that were deleted or ended a day ago; return their number.
 
-    What tasks keep (`compat.task_state`) stays as long as a failed DAG run, since its tasks may be cleared later.
-    Records of a resume stay as long as any run, since a clear must not send its answer again, and so do the run's
-    executions (`compat.execution_record`). A Flow's questions are removed with the last run that waits for it, or when
-    they expire.
+    Task state (`compat.task_state`) stays as long as a failed DAG run, since its tasks may be cleared later. Records of
+    a resume stay as long as any run, since a clear must not send its answer again, and so do the run's executions
+    (`compat.execution_record`). A Flow's questions are removed with the last run that waits for it, or when they
+    expire.
     """
     of_runs = {
         stored_names.INBOX_PREFIX: OVER,

@@ -33,8 +33,8 @@ Usage, in this order::
     record.record_id(kickoff_id)                        # right after it
     record.withdraw_if_refused(error)                   # or: whether this POST certainly did nothing
 
-Earlier POSTs that may have had an effect stay on record (`PostRecord.posts`). Only a POST that certainly did nothing
-is ever removed.
+Earlier POSTs that may have had an effect stay on record (`PostRecord.posts`). Only a POST that certainly did nothing is
+ever removed.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 An approval is deliberate and belongs to the shown draft:
 
 * There is no default approval. The DAG's author decides what the deadline does, and it never approves a draft that
-  somebody has rejected in the meantime. A tool call that does not fit in the form is denied.
+  somebody has rejected in the meantime. A tool call that the form cannot show as a whole is denied.
 * The form that the person saw determines whether an answer is valid, even if the DAG file was edited since.
 * An invalid answer is not accepted, and the person is asked again with the reason.
 * An answer from somebody who may not answer yet, or has already approved, does not count.

@@ -49,7 +49,7 @@ class ReviewForm:
 
     @property
     def needs_another_round(self) -> bool:
-        """Whether a revision needs a round that is not left; other questions may be the last after any answer."""
+        """Whether a revision in this last round would need another; a Flow's or an agent's question does not."""
         return self.is_last and not is_of_flow(self.pending) and self.ask is None
 
     @property

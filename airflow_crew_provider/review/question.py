@@ -1,8 +1,8 @@
 """How a task asks a person and waits, without losing an answer to retries or clears. Needs Airflow 3.1 or newer.
 
 A worker visits a task several times: the task asks and leaves, and resumes with an answer, at an escalation step, at
-the deadline, or after a lost try. Each visit creates one `Question` from the stored record. It asks only if no
-form shows this draft, or if nobody can answer it any more; otherwise it first looks for an answer.
+the deadline, or after a lost try. Each visit creates one `Question` from the stored record. It asks only if no form
+shows this draft, or if nobody can answer it any more; otherwise it first looks for an answer.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Each step belongs to another package, which does not import this one: `kickoff` 
 
 * The task numbers its questions. Airflow has one form for each attempt and replaces it with each question, so the form
   contains the number, and the task accepts only an answer with that number.
-* The packages' records of a question and its answer are removed when the next question gets its number, not before:
-  two identical questions in a row are two questions.
+* The packages' records of a question and its answer are removed when the next question gets its number, not before: two
+  identical questions in a row are two questions.
 * The crew's time does not include the time that people take.
 """

@@ -110,8 +110,8 @@ class Poller:
     def poll_patiently(self, kickoff_id: str) -> Execution:
         """Poll until a response shows the state, tolerating the same failures as a wait.
 
-        An unknown word does not count, since a decision follows from this poll. A live deployment's status
-        decides nothing about an answer, so any word will do there.
+        An unknown word does not count, since a decision follows from this poll. A live deployment's status decides
+        nothing about an answer, so any word will do there.
 
         :raises CrewNotFound: if the service does not know the id
         """

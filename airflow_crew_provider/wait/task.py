@@ -75,7 +75,7 @@ class CrewTask(BaseOperator):
         self.__dict__["_report"] = {**self._report, "state": UNKNOWN}
 
     def get_openlineage_facets_on_start(self) -> Any:
-        """Return the lineage at the start. Only OpenLineage calls this and the next two, so its package is installed."""
+        """Return the lineage at the start. Only OpenLineage calls this and the next two, so it is installed."""
         from airflow_crew_provider.wait.lineage import lineage_of
 
         inputs = getattr(self, "inputs", None)
