@@ -35,7 +35,7 @@ Secret = Callable[[str], str]
 
 @dataclass(frozen=True)
 class Registration:
-    """The stored side of the addresses given to the service.
+    """The stored record of the addresses given to the service.
 
     :param id: unguessable, part of each address
     :param human_input: SHA-256 of the bearer token

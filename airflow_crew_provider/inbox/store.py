@@ -7,7 +7,7 @@ indexed key on every version; workers and triggerers access it through the Execu
 model.
 
 * `rows` defines their names. A task writes its registration, the latest registered resume, the DAG run that waits for a
-  Flow, and that a Flow's question is answered; only this module writes messages. If two API servers write the same row,
+  Flow, and which Flow questions are answered; only this module writes messages. If two API servers write the same row,
   one waits for the other.
 * Before its credential is checked, a request costs one statement: a lookup by the unique key, joined with one by the
   index of the XComs that held registrations before. The number of Variables and XComs does not matter.
@@ -218,7 +218,7 @@ TRIES = 3
 def store_question(crew_conn_id: str, question: FlowQuestion, address: AnswerAddress, now: datetime) -> bool:
     """Store a Flow's question and its callback once; False if it is already known."""
     for _ in range(TRIES):
-        # With two at once, the second finds what the first stored.
+        # Of two concurrent calls, the second finds the first one's rows.
         with suppress(IntegrityError):
             return _store_question(crew_conn_id, question, address, kept_until(now))
     raise RuntimeError("The question could not be stored: too many arrive at once")

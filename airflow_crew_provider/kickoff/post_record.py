@@ -108,12 +108,12 @@ def _credentials(webhooks: Webhooks | str | None) -> list[str | None]:
 
 
 def _slow_hash(secrets: object, salt: str) -> str:
-    """Hash slowly, so that a record does not allow brute-forcing a weak token."""
+    """Hash slowly, so that a weak token cannot be brute-forced from a record."""
     text = canonical_json(secrets).encode("utf-8", "surrogatepass")
     return hashlib.pbkdf2_hmac("sha256", text, salt.encode(), ROUNDS, 16).hex()
 
 
-# --- what is stored ---
+# --- storage ---
 
 
 # Maximum number of earlier POSTs in a record.
@@ -157,7 +157,7 @@ class StoredPost:
     :param cleared: whether a user cleared the task afterwards
     :param finished: whether the execution has ended, as far as known
     :param over_budget: the limits that the execution exceeded, with the figures
-    :param unknown_since: when the service first did not know the execution, in epoch seconds
+    :param unknown_since: when the execution became unknown to the service, in epoch seconds
     :param more: fields of the package that sent it, and of other releases; its keys likewise
     :param earlier: earlier POSTs that may have had an effect, newest first
     """
@@ -192,7 +192,7 @@ class StoredPost:
         )
 
     def to_json(self) -> Json:
-        """Return what is stored; empty if nothing is known."""
+        """Return the JSON to store; empty if nothing is known."""
         known = {name: getattr(self, name) for name in _DEFAULTS if getattr(self, name) != _DEFAULTS[name]}
         earlier = {"earlier": [post.to_json() for post in self.earlier]} if self.earlier else {}
         return {**self.more, **known, **self.sender, **self.attempt, **earlier}
@@ -228,11 +228,11 @@ _DEFAULTS = {each.name: each.default for each in fields(StoredPost) if each.name
 _NAMED = {*_DEFAULTS, *_OF_ATTEMPT, *NAMES, "earlier"}
 
 
-# --- what a try makes of it ---
+# --- the record, as a try uses it ---
 
 
 class Earlier(StrEnum):
-    """What an earlier run of the same task did."""
+    """The outcome of an earlier run of the same task."""
 
     NOTHING = "nothing"
     DONE = "done"  # by an earlier try, with an id
@@ -381,7 +381,7 @@ class PostRecord:
         self.keep(replace(self.newest, over_budget=passed))
 
     def mark_unknown_since(self, since: float | None) -> None:
-        """Record when the service first did not know the execution; None if it does know it."""
+        """Record when the execution became unknown to the service; None if it is known."""
         self.keep(replace(self.newest, unknown_since=since))
 
     def mark_finished(self) -> None:

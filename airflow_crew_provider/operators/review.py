@@ -100,7 +100,7 @@ class CrewReviewOperator(AskingTask):
         # A retry asks again after a crash; a person's decision, or lack of one, ends the task for good.
         given = {**at_least(given.get("default_args"), timedelta(seconds=10)), **given}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about execution_timeout as the person's deadline; see below
+            warnings.simplefilter("ignore")  # warns that execution_timeout applies to the person; see below
             super().__init__(
                 subject=subject or "",
                 body=body,

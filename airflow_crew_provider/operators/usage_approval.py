@@ -36,8 +36,9 @@ from airflow_crew_provider.wait.task import push_execution_of
 class CrewUsageApprovalOperator(AskingTask):
     """Return a completed record; ask a person first if its execution has used more than the DAG allows.
 
-    On approval, the task passes the record on unchanged. On rejection, it skips itself and those downstream, or fails.
-    It sends nothing to the crew service. It also accepts arguments of `HITLOperator`: ``notifiers``, ``defaults``.
+    On approval, the task passes the record on unchanged. On rejection, it is skipped along with those downstream, or
+    fails. It sends nothing to the crew service. It also accepts arguments of `HITLOperator`: ``notifiers``,
+    ``defaults``.
 
     :param completed: the record of a completed execution (templated)
     :param max_total_tokens: tokens allowed without asking; this or `max_cost` is required

@@ -9,6 +9,6 @@ An execution may have moved on since a person answered. Its state right before t
 
 A live deployment shows no draft, but each of its questions has its own id, so an answer cannot reach another draft.
 
-`sending` is one try of a resume. `record` is what a later try and a later wait read about it: whether the answer may
+`sending` is one try of a resume. `record` is read by a later try and a later wait: it shows whether the answer may
 still arrive, and which draft was answered, so that the wait does not mistake the old pause for a new question.
 """

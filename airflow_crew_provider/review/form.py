@@ -24,8 +24,8 @@ MARK = 16
 class ReviewForm:
     """One round of review: the draft, and facts about it for the reviewer.
 
-    ``pending`` is the record of the execution, or the part that `shown_draft` kept; ``refused`` is the reason why the
-    last answer was not accepted.
+    ``pending`` is the record of the execution, or the part that `shown_draft` kept; ``refused`` is the reason for
+    rejecting the last answer.
     """
 
     pending: Json

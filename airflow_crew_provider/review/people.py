@@ -15,7 +15,7 @@ LONGEST = timedelta(days=36_500)  # the sum of a date and this must be a date
 
 
 def deadline_policy(on_timeout: Any, response_timeout: Any) -> Any:
-    """Check the policy for a question that nobody answers; approval is never the default."""
+    """Check the policy for an unanswered question; approval is never the default."""
     if isinstance(on_timeout, dict):
         text = on_timeout.get("revise")
         if set(on_timeout) != {"revise"} or not isinstance(text, str) or not text.strip():
@@ -28,7 +28,7 @@ def deadline_policy(on_timeout: Any, response_timeout: Any) -> Any:
 
 
 def tool_policy(on_tool_timeout: Any, response_timeout: Any) -> str:
-    """Check the policy for a tool call that nobody answers."""
+    """Check the policy for an unanswered tool call."""
     if on_tool_timeout not in (DENY, "fail", APPROVE):
         raise ValueError(f"on_tool_timeout must be 'deny', 'fail' or 'approve', not {on_tool_timeout!r}")
     if on_tool_timeout == APPROVE and response_timeout is None:

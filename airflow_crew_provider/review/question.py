@@ -121,7 +121,7 @@ class Question(Generic[AnyRules]):
         self.rules.offer(self.task, shown)
 
     def ask(self, shown: Json, until: str | None, refused: str = "") -> NoReturn:
-        """Ask and free the worker slot; ``refused`` is the reason why the last answer was not accepted."""
+        """Ask and free the worker slot; ``refused`` is the reason for rejecting the last answer."""
         task, identity = self.task, identity_of(shown)
         task.assigned_users = _rendered(task.assigned_users)
         later = self.rules.escalation.told(self.record.since(identity))

@@ -78,7 +78,7 @@ class StoredQuestion:
     :param approvals: approvals so far, not yet enough
     :param rejected: rejected drafts, each by execution and hash
     :param sent_back: the draft that a schema sent back
-    :param shown: what was shown, during a lookup
+    :param shown: the shown content, during a lookup
     :param once_more: whether this is the second lookup
     :param over: whether an answer or the deadline ended it
     """
@@ -109,7 +109,7 @@ class StoredQuestion:
         return cls(attempt={name: kept[name] for name in _OF_ATTEMPT if name in kept}, **known)
 
     def to_json(self) -> Json:
-        """Return what is stored; empty if nothing is known."""
+        """Return the JSON to store; empty if nothing is known."""
         known = asdict(self)
         return {**known.pop("attempt"), **{name: value for name, value in known.items() if value}}
 

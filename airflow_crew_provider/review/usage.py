@@ -26,7 +26,7 @@ class UsageForm:
 
     :param shown: the part of the record that is shown
     :param allowed: the usage that the DAG allows without asking
-    :param refused: the reason why the last answer was not accepted
+    :param refused: the reason for rejecting the last answer
     """
 
     shown: Json

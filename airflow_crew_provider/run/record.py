@@ -84,7 +84,7 @@ class StoredRun:
         return cls(**{each.name: kept[each.name] for each in fields(cls) if kept.get(each.name) is not None})
 
     def to_json(self) -> Json:
-        """Return what is stored."""
+        """Return the JSON to store."""
         return {name: value for name, value in asdict(self).items() if value not in (None, "", [], False)}
 
     @property

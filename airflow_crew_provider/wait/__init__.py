@@ -1,4 +1,4 @@
-"""Waiting for an execution: what a poll means, the polling loop, and what the end means for a task.
+"""Waiting for an execution: the meaning of a poll, the polling loop, and the end of a task.
 
 A wait begins in a worker, usually continues in a triggerer, and always ends in a worker::
 

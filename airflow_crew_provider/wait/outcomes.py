@@ -115,7 +115,7 @@ def seconds(value: Any, name: str = "a time") -> float | None:
     """Return a user's time in seconds, from a number, a number as a string or a timedelta; None stays None.
 
     :param name: name of the argument, for the message
-    :raises CrewInvalidInput: the value has another type
+    :raises CrewInvalidInput: the value is not a valid time
     """
     if value is None:
         return None

@@ -94,7 +94,7 @@ class OutputRules:
     """The rules given to a task.
 
     :param schema: a JSON Schema, a pydantic model or its import path; None accepts any output
-    :param budget: limits on what the execution used
+    :param budget: limits on the execution's usage
     :param on_unknown_usage: if the service does not report the figures for the budget: ``fail``, or ``ignore`` it
     :param output_to: the path to write the output to; None leaves it in the record
     :param multiple_outputs: whether each key of the output also becomes an XCom

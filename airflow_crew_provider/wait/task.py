@@ -188,7 +188,7 @@ class WaitingTask(CrewTask):
 
     @property
     def output_rules(self) -> OutputRules:
-        """What this task requires of a completed execution."""
+        """The task's rules for a completed execution."""
         return OutputRules(self.output_schema, self.budget, self.on_unknown_usage, self.output_to, self._pushes_keys)
 
     @property

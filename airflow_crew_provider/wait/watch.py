@@ -151,7 +151,7 @@ EARLIER_NAMES = {"looks": "polls"}  # as release 0.1 stored them
 
 @dataclass(kw_only=True)
 class Watch:
-    """A wait for one execution, and what it has learned.
+    """A wait for one execution, and its state so far.
 
     :param started: when the wait began, in epoch seconds; kept across restarts
     :param deadline: when it ends, in epoch seconds; None for no deadline
