@@ -59,7 +59,7 @@ class Channel:
             self._link.sendall(line)
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """Return the next message, or None at the end of the connection; raise `TimeoutError` if none arrives in time."""
+        """Return the next message, None at the end of the connection; raise `TimeoutError` if none arrives in time."""
         while True:
             line = self._next_line()
             if line is None:

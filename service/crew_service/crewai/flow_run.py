@@ -85,7 +85,7 @@ class FlowRun:
         self._nested.watch()
 
     def _kickoff(self) -> Any:
-        if STATE_ID in self._job.inputs:  # queued by a terminal or an earlier release
+        if STATE_ID in self._job.inputs:  # queued from a terminal or by an earlier release
             raise CrewFailed(STATE_ID_REFUSED)
         if self._job.restore_from:
             self._restore(self._job.restore_from)

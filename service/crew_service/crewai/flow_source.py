@@ -70,7 +70,7 @@ class FlowSource:
         return {"inputs": fields(self._state), "required": required(self._state), "tasks": tasks}
 
     def _code(self, method: str) -> str:
-        """Return a method's source code, or nothing if it is unavailable."""
+        """Return a method's source code; empty if unavailable."""
         with suppress(OSError, TypeError):
             return inspect.getsource(inspect.unwrap(getattr(self._class, method, None)))  # type: ignore[arg-type]
         return ""
