@@ -420,7 +420,7 @@ class Journal:
             self._cancelled.add((Scope(entry.task_id, entry.part), entry.name))
 
     def _take(self, task: str, key: str) -> JournalEntry | None:
-        """Take a call recorded by the last attempt; if it ended, drop the calls it encloses, since they will not recur."""
+        """Take a call recorded by the last attempt; if it ended, drop the calls it encloses: they will not recur."""
         known = self._earlier.get(task, {})
         entry = known.pop(key, None)
         self._taken.notify_all()

@@ -39,7 +39,7 @@ ROLES: dict[str, str] = {}  # roles with inputs filled in, and their declared fo
 
 @contextmanager
 def below(parent: tracing.Carrier, execution_id: str) -> Iterator[SpanExporter | None]:
-    """Export CrewAI's spans below the span in `parent` while this runs, in the format of CrewAI 1.15.22."""
+    """Export CrewAI's spans below the span in `parent` while this runs, as of CrewAI 1.15.22."""
     session = _session()
     if session is None:
         yield None
