@@ -39,7 +39,7 @@ class PrintedWriter:
         return made
 
     def write(self, one: Printed) -> None:
-        """Store what is available; what the database does not accept is retried in the background."""
+        """Store the available output; retry what the database rejects in the background."""
         try:
             self._write(one, is_end=True)
         except DatabaseUnavailable:

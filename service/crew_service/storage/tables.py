@@ -64,7 +64,7 @@ executions = Table(
     Column("current_agent", JSON(none_as_null=True)),
     Column("last_task", JSON(none_as_null=True)),
     Column("last_step", JSON(none_as_null=True)),
-    # task_id, key, output, agent, state, rounds, is_approve; for a Flow also question, outcomes, outcome; for an ask
+    # task_id, key, output, agent, state, rounds, is_approve; for a Flow also question, outcomes, outcome; for questions
     # in the middle of a task also question, outcomes, ask, arguments, entry, failure, before
     Column("gate", JSON(none_as_null=True)),
     Column("asked", JSON, nullable=False),  # every task_id that was ever part of a question
