@@ -61,7 +61,7 @@ def result_of(entry: JournalEntry) -> str:
 
 
 def failure_of(question: PendingQuestion) -> str:
-    """Return an execution's error if nobody can be asked its question, or if a person gives up on an unknown outcome."""
+    """Return an execution's error if nobody can be asked its question, or a person gives up on an unknown outcome."""
     if question.kind != UNKNOWN:
         what = "answer a question of an agent" if question.kind == QUESTION else "approve a call of a tool"
         return f"A person must {what} ({question.entry.name}), and nobody can be asked here. It was not run."

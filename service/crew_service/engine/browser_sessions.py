@@ -1,7 +1,7 @@
 """Browser sessions of the page, shared by every process of the service.
 
-The cookie is a random key, never the token. Only a hash bound to the token is stored: a session ends with its token, and
-a copy of the database gives access to no session.
+The cookie is a random key, never the token. Only a hash bound to the token is stored: a session ends with its token,
+and a copy of the database gives access to no session.
 """
 
 from __future__ import annotations

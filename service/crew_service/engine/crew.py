@@ -160,7 +160,7 @@ class Step(JournalEntry):
     agent: str = ""  # its role
     seconds: float | None = None  # duration
     usage: dict[str, int] | None = None  # of a model
-    arguments: str | None = None  # JSON, reported at the start; if long, only the first `LONGEST_TOLD` characters and one more
+    arguments: str | None = None  # JSON, reported at the start; if long, `LONGEST_TOLD` characters plus one
     result: str | None = None  # the same, reported at the end
     is_kept: bool = True  # by the journal
     is_awaited: bool = False  # whether the crew waits until this is stored
@@ -262,7 +262,7 @@ AskKind = Literal["tool", "question", "unknown_outcome"]
 
 @dataclass(frozen=True)
 class PendingQuestion:
-    """A call in the middle of a task that needs a person: the decision is stored in its entry, and the task continues."""
+    """A call in the middle of a task that needs a person: its entry stores the decision, and the task continues."""
 
     kind: AskKind
     entry: JournalEntry

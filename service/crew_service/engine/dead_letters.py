@@ -19,7 +19,7 @@ MOST = 100_000  # resent at once
 
 
 def shown_url(letter: Row[Any]) -> str:
-    """Return a dead letter's address for callers who may see its execution; only the organization sees a flow webhook's."""
+    """Return a letter's address for display: only scheme and host for a flow webhook, whose address is the organization's."""
     return webhooks.receiver(str(letter.url)) if letter.kind == webhooks.FLOW else str(letter.url)
 
 

@@ -401,7 +401,7 @@ def _round(row: Row[Any], most: int) -> Record:
 
 
 def _asked_before(gate: Record, cut: str | None, row: Row[Any], number: int) -> Record:
-    """Find the previous question: those of earlier releases are stored only in the execution."""
+    """Build the round of a question from an earlier release, which is stored only in the execution."""
     names = ("question", "outcomes", "output_sha256", "ask")
     undecided = dict.fromkeys(("decided_at", "is_approve", "outcome", "human_feedback", "edited", "by"))
     asked = {"number": number, "task_id": str(gate.get("task_id", row.current_task)), "asked_at": _iso(row.updated_at)}

@@ -1,4 +1,4 @@
-"""A caller's requests: start, poll, decide, stop. Each is one transaction, so that one of two concurrent requests wins."""
+"""A caller's requests: start, poll, decide, stop. Each is one transaction, so that one of two concurrent ones wins."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class Executions:
     def latest(
         self, caller: Principal, limit: int, states: Collection[State] = (), more: Collection[str] = ()
     ) -> list[Row[Any]]:
-        """Return the newest executions that the caller may see, in any of the states (all if empty), with `more` columns."""
+        """Return the newest executions that the caller may see, in these states (all if empty), with `more` columns."""
 
         def read() -> list[Row[Any]]:
             with self._database.reading() as connection:
@@ -194,7 +194,7 @@ class Executions:
         *,
         answered_by: str | None = None,
     ) -> dict[str, Any]:
-        """Apply the decision. `answer` creates the response from the id to poll from now on and the decision's meaning."""
+        """Apply the decision; `answer` creates the response from the id to poll next and the decision's meaning."""
         self._mend(decision.execution_id)
         now = self._database.now()
         with self._database.writing() as connection:
@@ -288,7 +288,7 @@ class Executions:
         return key, key.earlier(connection)
 
     def _check_state(self, connection: Connection, caller: Principal, state_id: str) -> None:
-        """Check access to a state: it belongs to its execution's owner or, without a known execution, to the organization."""
+        """Check access to a state: it belongs to its execution's owner; without an execution, to the organization."""
         row = queries.by_either_id(connection, state_id)
         if not (self._sees(caller, row) if row is not None else caller.user is None):
             raise UnknownExecution("no such state")

@@ -58,7 +58,7 @@ class FlowAnswers:
     def _answer(
         self, caller: Principal, row: Row[Any], question: Row[Any], answer: FlowAnswer, *, by: str
     ) -> dict[str, Any]:
-        """Resume the execution with the answer, unless another one was faster."""
+        """Resume the execution with the answer, unless another answer came first."""
         gate = row.gate if row.state == State.WAITING else None
         if gate is None or gate.get("question_id") != question.id:
             raise self._too_late(question.id)

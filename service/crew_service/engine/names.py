@@ -1,6 +1,6 @@
 """Looks up receivers' names in a few dedicated threads, so that a slow answer only delays its owner.
 
-A lookup cannot be cancelled. Its waiter gives up together with the send, but its place is only free when its thread ends.
+A lookup cannot be cancelled. Its waiter gives up together with the send; its place is free when its thread ends.
 """
 
 from __future__ import annotations

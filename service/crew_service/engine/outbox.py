@@ -132,7 +132,7 @@ class StoredBody:
     """A large body, read piece by piece on every iteration: a waiting receiver has one piece in memory."""
 
     def __init__(self, read: Callable[[int], str | None]) -> None:
-        """`read`: returns the characters that follow the given number of others, or None if the webhook was withdrawn."""
+        """`read`: returns the characters after the given number of others, or None if the webhook was withdrawn."""
         self._read = read
         self.failure: Exception | None = None  # from the last iteration; the HTTP client reports it as its own error
 
@@ -316,7 +316,7 @@ class Outbox:
 
     async def _send(self, client: aiohttp.ClientSession, queue: Row[Any], webhook: Row[Any]) -> str | None:
         is_large, is_question = webhook.size > LARGE, webhook.kind == webhooks.FLOW
-        # A question's answer address is inserted into the whole body, which may go to one receiver at a time.
+        # A question needs its whole body in memory, to insert the answer address; one receiver gets all of them.
         async with self._large_question if is_large and is_question else contextlib.nullcontext():
             try:
                 url, authentication, now = await asyncio.to_thread(self._address, queue)
@@ -421,6 +421,6 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _pause(attempts: int) -> float:
-    """Return the seconds until the next attempt, randomized so that recovering receivers do not get everything at once."""
+    """Return the seconds until the next attempt, randomized so that recovering receivers are not flooded."""
     longest = min(FIRST_PAUSE * 2.0 ** min(attempts, 30), webhooks.LONGEST_PAUSE)
     return longest * random.uniform(0.8, 1.0)  # noqa: S311

@@ -27,14 +27,14 @@ UNSEEN = re.compile(
 )
 FRAMES = ("\u2502", "\u2503", "|")  # beside the lines of a panel
 BREAKS = re.compile(r"\n+")
-FRAMED = re.compile(rf"\n[\n ]*[{''.join(FRAMES)}]? *")  # and the line's end before it, which `_without_frame` finds backwards
+FRAMED = re.compile(rf"\n[\n ]*[{''.join(FRAMES)}]? *")  # plus the frame before it, which `_without_frame` removes
 UNFINISHED = re.compile(
     r"(?:\r|\x1b(?:\][^\x07\x1b]*\x1b?|[PX^_][^\x1b]*\x1b?|\[[0-?]*[ -/]*|[ -/]*)"
     r"|\\{1,8}(?:u[0-9A-Fa-f]{0,3}|x[0-9A-Fa-f]?)?)\Z"
 )
 PERCENT = re.compile(r"%[0-9A-F]{2}")
 IN_ADDRESSES = "!#$&'()*+,/:;=?@[]~"  # characters that HTTP clients do not quote in a complete address
-LEAST_BROKEN = 2  # letters of a secret before a line break that hold back the line: many lines end with a secret's first letter
+LEAST_BROKEN = 2  # letters of a secret before a break that hold back a line: many end with its first letter
 LONGEST_HELD = 4_096  # characters held back until more output arrives
 
 

@@ -104,7 +104,7 @@ class Segment:
             printed=printed.of(row.id),
             steps=row.steps,
             cancelled=cancelled,
-            # Does not reference the segment, which references the job: only the garbage collector would free such a cycle.
+            # Without the segment, which references the job: only the garbage collector would free such a cycle.
             recorded=partial(_recorded, database, row.id, cancelled),
         )
         self._steps: int = row.steps
@@ -190,7 +190,7 @@ class Segment:
         self._posted()
 
     def enforce_limits(self) -> None:
-        """Fail and cancel the segment if it exceeds a limit; not while the crew waits for a write, which is not work."""
+        """Fail and cancel it if it exceeds a limit; not while the crew waits for a write, which is not work."""
         if not self._writing.acquire(blocking=False):
             return
         try:
@@ -430,7 +430,7 @@ class OpenTasks:
 
     def count(self, by_task: Mapping[str, Mapping[str, Any]]) -> usage.ByModel:
         """Apply this segment's counts; return the increase by model."""
-        changed: dict[str, Counter[str]] = defaultdict(Counter)  # usage that moves to another task decreases its previous task's
+        changed: dict[str, Counter[str]] = defaultdict(Counter)  # usage moved to another task is subtracted here
         for task_id, models in by_task.items():
             for model, given in models.items():
                 figures = usage.of_model(given)

@@ -38,8 +38,8 @@ class Loop(asyncio.SelectorEventLoop):
 class Session:
     """Sends to one receiver, one webhook at a time. It belongs to one owner, because others must not get its cookies.
 
-    Its connections are aborted at the end: closing them would wait for a receiver that does not read, and would keep the
-    file and the body.
+    Its connections are aborted at the end: closing them would wait for a receiver that does not read, and keep the file
+    and the body.
     """
 
     def __init__(self, timeout: float, names: AbstractResolver) -> None:
@@ -75,7 +75,7 @@ class Sessions:
     async def turn(
         self, receiver: Hashable, names: AbstractResolver, keep: Callable[[], bool]
     ) -> AsyncIterator[aiohttp.ClientSession]:
-        """Lend a session exclusively to a receiver; at the end, `keep` says whether to keep it."""
+        """Lend a session to one receiver at a time; at the end, call `keep` to decide whether to keep it."""
         session = self._take(receiver) or Session(self._timeout, names)
         session.use()
         kept = False

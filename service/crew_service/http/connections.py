@@ -1,6 +1,6 @@
 """Limits connections: clients must send and read in time, and at the limit the longest idle one is dropped.
 
-Memory for requests is limited, too: at the limit, drop the client that reads no response, or the oldest sender.
+Memory for requests is limited, too: at the limit, drop the client that reads no response or has been sending longest.
 """
 
 from __future__ import annotations

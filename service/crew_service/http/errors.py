@@ -41,7 +41,7 @@ def _with_head(allowed: str) -> str:
 
 
 async def _left(request: Request, error: Exception) -> Response:
-    """Set a code that distinguishes this request from the service's own errors in the metrics; nobody reads the response."""
+    """Return a code for the metrics, distinct from the service's own errors; nobody reads the response."""
     return Response(status_code=499)
 
 

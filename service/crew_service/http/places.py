@@ -1,6 +1,6 @@
 """Limits expensive work: pages, lists, searches, records, and checks of edited answers. Nothing else waits for it.
 
-An owner has a few places; further requests wait briefly and are then refused for a retry. Polls of many executions and
+An owner has a few places; further requests wait briefly and are then told to retry. Polls of many executions and
 large statuses wait for their turn, since tasks depend on them. The work has its own threads, fewer than the database
 has connections, and an owner never gets all of them. Identical work for concurrent requests is done once.
 """

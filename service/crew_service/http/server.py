@@ -57,7 +57,7 @@ def server(settings: Settings, crews: Mapping[str, Crew]) -> Server:
         access_log=False,
         lifespan="on",
         timeout_graceful_shutdown=10,
-        timeout_keep_alive=75,  # longer than a poller's pause: a POST on a connection that was just closed has no outcome
+        timeout_keep_alive=75,  # longer than a poller's pause: a POST on a connection just closed has no known outcome
         backlog=ACCEPTED_AT_ONCE,
         http=guarded(settings),
         ws="none",  # there are no WebSockets, and a handshake would be answered before the token is checked

@@ -1,4 +1,4 @@
-"""The page at /docs: Swagger UI for the OpenAPI document. Its assets come from an installed package, not the network."""
+"""The page at /docs: Swagger UI on the OpenAPI document. Its assets come from an installed package, not the network."""
 
 from __future__ import annotations
 

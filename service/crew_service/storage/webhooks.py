@@ -102,7 +102,8 @@ def due(
     does each owner.
 
     :param quick: owners and receivers that have answered; all others are slow
-    :param full: owners without a free place; `full_of_slow`: owners without one for a slow receiver
+    :param full: owners without a free place
+    :param full_of_slow: owners without a place for a slow receiver
     :param own: crews that have their own users
     """
     given = {"now": now, "process": process_id, "quick": list(quick), "full": list(full), "slow": list(full_of_slow)}
