@@ -646,7 +646,7 @@ def let_interruptions_through() -> None:
 
 
 def refuse_terminal(refuse: Callable[..., Any]) -> None:
-    """Call `refuse` wherever CrewAI would read an answer from a terminal: it ignores that there is none.
+    """Call `refuse` wherever CrewAI would read an answer from a terminal: it does not check whether there is one.
 
     A thread started by other code does not have the context's provider, and uses CrewAI's own.
     """

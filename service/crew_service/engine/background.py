@@ -12,7 +12,7 @@ from crew_service.storage.availability import DatabaseUnavailable
 log = logging.getLogger(__name__)
 
 UNAVAILABLE = 1.0  # seconds between two tries while the database cannot be used
-LONGEST = 30.0  # seconds between two tries of a step that fails, each of which is logged
+LONGEST = 30.0  # seconds between two tries of a failing step; each failure is logged
 BEHIND = 60.0  # seconds without a sign of life from a thread, which normally gives several per second
 
 

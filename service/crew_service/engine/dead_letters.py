@@ -19,7 +19,7 @@ MOST = 100_000  # resent at once
 
 
 def shown_url(letter: Row[Any]) -> str:
-    """Return a letter's address for display: only scheme and host for a flow webhook, whose address is the organization's."""
+    """Return an address for display; a flow webhook's belongs to the organization, so only its scheme and host."""
     return webhooks.receiver(str(letter.url)) if letter.kind == webhooks.FLOW else str(letter.url)
 
 

@@ -181,7 +181,7 @@ def _readings(text: str) -> Iterator[tuple[str, Sequence[int]]]:
 
 
 def _less(pattern: re.Pattern[str], text: str, places: array[int]) -> tuple[str, array[int]]:
-    """Return a text, and the positions of its characters, without what the pattern finds."""
+    """Return a text and the positions of its characters, with all matches of the pattern removed."""
     parts: list[str] = []
     kept, end = array("L"), 0
     for found in pattern.finditer(text):

@@ -22,7 +22,7 @@ TICK = 0.25
 
 
 class PrintedWriter:
-    """Stores what the executions of a process print."""
+    """Stores the printed output of a process's executions."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""A write that waits for the database: a crew's progress is never lost, and nothing fails because of an outage."""
+"""A write that waits for the database, so that no progress of a crew is lost and nothing fails because of an outage."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ LONGEST_DELAY = 2.0  # seconds; a later due_at means the clock was set back
 
 
 def register(connection: Connection, process_id: str, *, host: str, alone: bool, now: float) -> int:
-    """Add a process; if it is `alone` on the database, no other lives. Return the number of executions found orphaned."""
+    """Add a process; if it is `alone` on the database, no other lives. Return how many executions it found orphaned."""
     if alone:
         connection.execute(delete(processes))
     row = {"id": process_id, "beat": 0, "host": host, "started_at": now, "release": schema.newest()}
