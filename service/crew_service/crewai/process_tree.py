@@ -16,7 +16,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 SET_CHILD_SUBREAPER = 36  # for prctl(2)
-TRIES = 200  # gives up on a process that forks faster than it is killed
+TRIES = 200  # rounds before giving up on a process that forks faster than it is killed
 PAUSE = 0.02
 
 

@@ -89,7 +89,7 @@ def problem(rules: Collection[ToolRule], tools: Collection[Collection[str]] | No
 
 
 def asking(rules: Iterable[ToolRule]) -> str | None:
-    """Return the rule that makes people be asked, as the beginning of a sentence."""
+    """Return the rule that requires asking people, as the beginning of a sentence."""
     return next((f"its rule {rule}" for rule in rules if rule.rule == APPROVE), None)
 
 
