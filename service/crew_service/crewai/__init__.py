@@ -1,4 +1,4 @@
-"""Real CrewAI crews behind the service. CrewAI itself is imported only in processes of its own, never here."""
+"""Serves real CrewAI crews. Only separate processes import CrewAI, never this one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["load"]
 
 
 def load(target: str, options: JournalOptions | None = None) -> CrewAICrew:
-    """Describe the crew that TARGET names; `BadTarget` says in one sentence why it cannot be served."""
+    """Describe the crew that TARGET names, or raise `BadTarget` with the reason in one sentence."""
     from crew_service.crewai.crew import CrewAICrew
 
     return CrewAICrew(target, options or JournalOptions())

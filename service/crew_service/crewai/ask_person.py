@@ -1,4 +1,4 @@
-"""The tool by which an agent asks a person."""
+"""The tool that lets an agent ask a person a question."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The user's own callbacks are kept: they are called when and as CrewAI would call them."""
+"""Preserves the user's callbacks: they run when and how CrewAI would run them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Callback = Callable[[Any], Any]
 
 
 def callbacks_of(crew: Crew, task: Task) -> list[Callback]:
-    """Give what CrewAI calls after the task: the task's own callback, then the crew's if that is another."""
+    """Return the callbacks that CrewAI runs after the task: the task's own, then the crew's if it differs."""
     common = crew.task_callback if crew.task_callback != task.callback else None
     return [callback for callback in (task.callback, common) if callback]
 
@@ -40,7 +40,7 @@ def listen_to_steps(crew: Crew, report: Callable[[Progress], None]) -> None:
 
 def _listener(own: Callback | None, report: Callable[[Progress], None]) -> Callback:
     def step(answer: Any) -> None:
-        if journal.is_replaying():  # both have heard of it
+        if journal.is_replaying():  # both received it before
             return
         if isinstance(answer, AgentAction | AgentFinish):  # not the bare result that CrewAI reports before the action
             report(_step(answer))

@@ -1,7 +1,7 @@
-"""Messages between the service and a crew's process: JSON objects, one a line, over a socket.
+"""Messages between the service and a crew's process: one JSON object per line, sent over a socket.
 
-A line that is no JSON object is what a process wrote while it was killed; it is dropped. The engine's records cross as
-the fields of their dataclass, with its name.
+Drop lines that are not JSON objects: the process was killed while writing them. The engine's records are sent as the
+fields of their dataclass, together with its name.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from crew_service.engine.crew import (
     TokensUsed,
 )
 
-LINK_CLOSED = 98  # the exit code of a process whose crew has closed its end of the socket
-LARGEST = 64 * 1024 * 1024  # bytes in one message; a crew's output is text that people read
-UNBORN = "unborn"  # the message of a process that the machine had nothing left for, before it has done anything
+LINK_CLOSED = 98  # exit code of a process whose crew closed its end of the socket
+LARGEST = 64 * 1024 * 1024  # bytes per message; a crew's output is text that people read
+UNBORN = "unborn"  # sent by a process that the machine had no resources to start; it has done nothing yet
 
 Message = dict[str, Any]
 
 PROGRESS = {kind.__name__: kind for kind in (TaskStarted, StepDone, TaskDone, TokensUsed, Step, StepsReplayed)}
-OF_JOB = ("execution_id", "inputs", "done", "restore_from", "steps")  # as they are
+OF_JOB = ("execution_id", "inputs", "done", "restore_from", "steps")  # sent unchanged
 OUTCOMES = {kind.__name__: kind for kind in (Completed, PendingReview, PendingQuestion)}
-PAUSES = (PendingReview.__name__, PendingQuestion.__name__)  # types of messages
+PAUSES = (PendingReview.__name__, PendingQuestion.__name__)  # message types
 
 
 class MessageTooLarge(Exception):
-    """The other side sent more in one message than this side is willing to hold."""
+    """The other side sent a message larger than this side accepts."""
 
 
 class Channel:
@@ -59,7 +59,7 @@ class Channel:
             self._link.sendall(line)
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """Wait for the next message: None at the end of the connection, `TimeoutError` when there is none yet."""
+        """Return the next message, None at the end of the connection; raise `TimeoutError` if none arrives in time."""
         while True:
             line = self._next_line()
             if line is None:
@@ -110,7 +110,7 @@ def packed(record: Progress | JournalEntry | Outcome) -> Message:
 
 
 def unpacked(message: Message) -> Any:
-    """Read a progress, an outcome or an entry of a journal; None for messages of another type."""
+    """Decode a progress record, an outcome or a journal entry; return None for other message types."""
     kind = {**PROGRESS, **OUTCOMES, JournalEntry.__name__: JournalEntry}.get(message["type"])
     fields = {name: value for name, value in message.items() if name != "type"}
     if kind is PendingQuestion:
@@ -119,7 +119,7 @@ def unpacked(message: Message) -> Any:
 
 
 def is_awaited(progress: Progress) -> bool:
-    """Whether the crew goes on only when it is stored."""
+    """Whether the crew waits until this is stored."""
     return bool(getattr(progress, "is_awaited", False))
 
 

@@ -1,7 +1,7 @@
-"""A crew's process: reads one request from the service, performs it, and ends with its process group.
+"""A crew's process: reads one request from the service, runs it, and exits together with its process group.
 
-It goes on only while the service is there: the end of the connection ends it. Only this process speaks to the service:
-a copy of it that a crew forks reports nothing, and ends where the crew's own work would.
+It only runs as long as the service does: when the connection closes, it exits. Only this process talks to the service:
+a copy that the crew forks reports nothing, and exits when the crew's own work would.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ from crew_service.engine.printed import masked, secrets_of
 from crew_service.engine.tool_rules import ToolRule
 
 CHECKED = 1.0  # seconds between two checks of the link
-LAST_WORDS = 5.0  # seconds that a process has after its outcome, for what it registered to be done at exit
+LAST_WORDS = 5.0  # seconds for exit handlers to run after the outcome was sent
 
 
 class ServiceConnection:
-    """The crew's side of the link to the service."""
+    """The crew's end of the link to the service."""
 
     def __init__(self, link: socket.socket) -> None:
         self._channel = Channel(link)
         self._pid = os.getpid()
         self._descriptor, self._inode = link.fileno(), _inode(link.fileno())
-        self._unstored: deque[threading.Event] = deque()  # of those that wait, oldest first
+        self._unstored: deque[threading.Event] = deque()  # one per waiting thread, oldest first
         self._sending = threading.Lock()
         self._over = False
 
     @property
     def is_mine(self) -> bool:
-        """Whether this is the process that the service speaks to, and no copy of it."""
+        """Whether this is the process connected to the service, rather than a forked copy."""
         return os.getpid() == self._pid
 
     def request(self) -> Message:
@@ -72,7 +72,7 @@ class ServiceConnection:
         try:
             threading.Thread(target=self._listen, name="crew-service", daemon=True).start()
             threading.Thread(target=self._watch, name="crew-service-link", daemon=True).start()
-        except RuntimeError:  # nothing of the crew has run yet
+        except RuntimeError:  # no code of the crew has run yet
             self._channel.send({"type": UNBORN, "errno": errno.EAGAIN})
             raise
         return request
@@ -84,8 +84,8 @@ class ServiceConnection:
         return message
 
     def report(self, progress: Progress) -> None:
-        """Send progress; a finished task, for example, is stored by the service before the crew goes on."""
-        if not self.is_mine:  # where other threads' locks are held for ever
+        """Send progress. If it is a finished task, for example, the crew waits until the service has stored it."""
+        if not self.is_mine:  # other threads' locks stay held forever there
             return
         stored = threading.Event() if channel.is_awaited(progress) else None
         with self._sending:
@@ -109,13 +109,13 @@ class ServiceConnection:
         os.killpg(0, signal.SIGKILL)
 
     def _watch(self) -> None:
-        """End a process that can report nothing any more: a read that has begun does not notice the close."""
+        """Exit once this process can no longer report anything: a blocked read does not notice the close."""
         while True:
             time.sleep(CHECKED)
             self._check_link()
 
     def _check_link(self) -> None:
-        """Exit if the crew has closed the link; another file may have its number by now."""
+        """Exit if the crew closed the link; another file may have reused its descriptor."""
         if _inode(self._descriptor) != self._inode:
             process_tree.end_descendants()
             os._exit(LINK_CLOSED)
@@ -135,14 +135,14 @@ def work(link: socket.socket) -> None:
     with _traced(request) as spans:
         answer = _answer(service, request)
         if "job" in request:
-            # As at the end of any Python program, threads that are no daemons are waited for.
+            # Wait for non-daemon threads, as any Python program does on exit.
             threading._shutdown()  # type: ignore[attr-defined]
         if question := journal.question():
             answer = channel.packed(question)
         if Fatal.noted:
             answer = _failed(Fatal.noted[0])
         _flush()
-        service.answer(answer)  # before the spans are sent: no collector delays an outcome
+        service.answer(answer)  # before the spans are exported, so that no collector delays an outcome
         if spans:
             spans.is_paused = answer["type"] in channel.PAUSES
     _leave()
@@ -160,10 +160,10 @@ def _answer(service: ServiceConnection, request: Message) -> Message:
     failure: BaseException | None = None
     try:
         return _done(service, request)
-    except BaseException as error:  # a crew that calls sys.exit is to say why, too
+    except BaseException as error:  # a crew that calls sys.exit should get a reason, too
         failure = error
         if not isinstance(error, CrewFailed | Interrupted):
-            with contextlib.suppress(BaseException):  # the streams may be anything by now
+            with contextlib.suppress(BaseException):  # the crew may have replaced the streams
                 sys.stderr.write(_told(traceback.format_exc()))
         return _failed(error)
     finally:
@@ -178,12 +178,12 @@ def _failed(error: BaseException) -> Message:
 
 
 def _told(text: str) -> str:
-    """Mask what only this process knows: the service does not read the variables of the crew's `.env`."""
+    """Mask secrets that only this process has: the service does not read the crew's `.env`."""
     return masked(text, secrets_of(os.environ))
 
 
 def _end_copy(failure: BaseException | None) -> NoReturn:
-    """End a copy of the process that came back out of the crew as the crew would have ended it, or has forgotten to."""
+    """End a forked copy that returned from the crew: exit as the crew would have, or should have."""
     _flush()
     if isinstance(failure, SystemExit) and isinstance(failure.code, int | None):
         os._exit(failure.code or 0)
@@ -191,7 +191,7 @@ def _end_copy(failure: BaseException | None) -> NoReturn:
 
 
 def _leave() -> None:
-    """Do what was registered for the exit, without the second that Python takes to tear down CrewAI."""
+    """Run the exit handlers, but skip the second that Python takes to tear down CrewAI."""
     atexit._run_exitfuncs()
     process_tree.end_descendants()
     _flush()
@@ -200,13 +200,13 @@ def _leave() -> None:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        with contextlib.suppress(BaseException):  # the crew has closed it, or put anything in its place
+        with contextlib.suppress(BaseException):  # the crew may have closed or replaced it
             stream.flush()  # type: ignore[union-attr]
 
 
 def _done(service: ServiceConnection, request: Message) -> Message:
     report: Report = service.report
-    if kept := request.get("journal"):  # before the crew's own modules make classes and instances
+    if kept := request.get("journal"):  # before the crew's own modules define or instantiate classes
         entries = map(channel.unpacked, kept["entries"])
         rules = [ToolRule(*rule) for rule in kept["rules"]]
         report = journal.start(entries, request["job"]["steps"], rules, service)
@@ -226,7 +226,7 @@ def _done(service: ServiceConnection, request: Message) -> Message:
         return {"type": "checked", "problem": _edit_problem(served, **request["edit"])}
     if "job" not in request:
         described["can_record"] = internals.can_record()
-        # With the variables of its `.env`, which the service does not read.
+        # Include the variables of its `.env`, which the service does not read.
         return {"type": "description", "described": described, "secrets": secrets_of(os.environ)}
     if kept and not isinstance(served, FlowSource):
         open_tools.check(served.crew if isinstance(served, JsonCrew) else served, rules, described["tools"])

@@ -1,4 +1,4 @@
-"""The engine's view of a CrewAI crew: every segment runs in a process of its own, which can be killed."""
+"""The engine's view of a CrewAI crew: every segment runs in its own process, which can be killed."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from crew_service.engine.tool_rules import NEEDS_JOURNAL, RUN_ONCE, BadRule, Jou
 
 log = logging.getLogger(__name__)
 
-PROCESSES = ProcessPool()  # one for all crews of the service: it knows none of them
-BATCH = 0.2  # seconds between two checks of a job's cancellation
-LOADING = 120.0  # seconds for the modules of a target to be imported when the service starts
-CHECKING = 60.0  # seconds for the model and the guardrail of a task to look at an edited answer
+PROCESSES = ProcessPool()  # shared by all crews of the service, because it is independent of them
+BATCH = 0.2  # seconds between two checks for a job's cancellation
+LOADING = 120.0  # seconds for a target's modules to import when the service starts
+CHECKING = 60.0  # seconds for a task's model and guardrail to check an edited answer
 LONGEST_TRACE = 10_000  # characters
-LONGEST = 1_000  # characters of what is wrong with a target; a validation can say a lot
+LONGEST = 1_000  # characters of a target's problem; a validation error can be long
 
 
 class CrewAICrew:
@@ -48,7 +48,7 @@ class CrewAICrew:
         description, self._secrets = _description(target)
         asks_people = self._gives_ask_person or description["asks"]
         self._asking = f"its tool {ASK_PERSON}" if asks_people else None
-        self._tools: list[list[str]] = description["tools"]  # the names of each
+        self._tools: list[list[str]] = description["tools"]  # the names of each tool
         self._knows_all_tools: bool = description["knows_all_tools"]
         self._keeps_journal = options.is_kept and description["can_record"]
         if problem := self._problem(options):
@@ -72,11 +72,11 @@ class CrewAICrew:
         return self._asking or tool_rules.asking(self._rules)
 
     def has_tool(self, rule: ToolRule) -> bool:
-        """Whether a tool may have that name; some are known only when a task runs."""
+        """Whether a tool may have that name; some tools are unknown until a task runs."""
         return not self._knows_all_tools or any(map(rule.matches, self._tools))
 
     def _problem(self, options: JournalOptions) -> str | None:
-        """Return why its rules cannot be kept, as the end of a sentence."""
+        """Return why its rules cannot be followed, as the end of a sentence; None if they can."""
         once = next((f"its rule {rule}" for rule in self._rules if rule.rule in RUN_ONCE), self._asking)
         if once and options.is_kept and not self._keeps_journal:
             return f"{once} cannot be kept with CrewAI {version('crewai')}, which calls tools in another way."
@@ -103,7 +103,7 @@ class CrewAICrew:
         raise CrewFailed("The crew's process ended before the crew was done.")
 
     def _begin(self, worker: CrewProcess, job: Job) -> None:
-        """Send the job, and what its journal holds in messages of their own, since each may be large."""
+        """Send the job, then its journal entries as separate messages, since each may be large."""
         recorded = job.recorded() if self._keeps_journal else []
         request = {"target": self._target, "job": channel.job_message(job), "trace": tracing.carrier()}
         if self._keeps_journal:
@@ -125,7 +125,7 @@ class CrewAICrew:
             raise CrewFailed(str(killed)) from None
 
     def edit_problem(self, task_id: str, state: dict[str, Any], text: str, stopping: Cancellation) -> str | None:
-        """Ask a process, since models and guardrails are the crew's own code."""
+        """Check in a separate process, because models and guardrails are the crew's own code."""
         edit = {"task_id": task_id, "state": state, "text": text}
         try:
             request = {"target": self._target, "edit": edit}
@@ -138,18 +138,18 @@ class CrewAICrew:
 
 
 def _nowhere(printed: bytes) -> None:
-    """What a guardrail prints may be the draft, which does not belong in the log."""
+    """Discard output: a guardrail may print the draft, which does not belong in the log."""
 
 
 def _not_loaded(job: Job, message: Message) -> CrewFailed:
-    """Log why a crew that could be loaded when the service started cannot be now."""
+    """Log why a crew no longer loads, although it did when the service started."""
     said = job.printed.masked(message.get("trace") or message["reason"])[-LONGEST_TRACE:]
     log.error("the crew cannot be loaded: %s", said, extra={"execution_id": job.execution_id})
     return CrewFailed(message["reason"])
 
 
 def _rules(target: str, options: JournalOptions) -> tuple[tuple[ToolRule, ...], bool]:
-    """Return the rules of its tools, those of the start before those of its project, and whether its agents may ask."""
+    """Return the tool rules, command line before project, and whether the crew's agents may ask people."""
     try:
         return (*options.rules, *project.tool_rules(target)), project.has_ask_person(target)
     except BadRule as problem:
@@ -160,7 +160,7 @@ def _rules(target: str, options: JournalOptions) -> tuple[tuple[ToolRule, ...], 
 
 
 def _description(target: str) -> tuple[Message, list[str]]:
-    """Ask a process for the crew's inputs and tasks, and for secrets; whatever is wrong is a `BadTarget`."""
+    """Load the crew in a process and return its inputs, tasks and secrets; raise `BadTarget` for any problem."""
     try:
         said = _asked({"target": target}, "description", seconds=LOADING)
     except (Cancelled, CrewFailed, ProcessPoolClosed, OSError) as error:
@@ -178,7 +178,7 @@ def _asked(
     take: Callable[[bytes], None] | None = None,
     stopping: Cancellation | None = None,
 ) -> Message:
-    """Ask a process something about the crew; it answers, or refuses the crew."""
+    """Send a process one question about the crew; return its answer, or raise if it rejects the crew."""
     limit = Cancellation()
     timer = threading.Timer(seconds, limit.set, [f"it takes more than {seconds:g} seconds"])
     timer.daemon = True
@@ -200,7 +200,7 @@ def _line(text: str) -> str:
 
 
 def _messages(worker: CrewProcess, *cancelled: Cancellation) -> Iterator[Message]:
-    """Give what the process says to its end; the crew's failure and a sudden end are errors."""
+    """Yield the process's messages until it ends; raise if the crew fails or the process dies."""
     while True:
         for each in cancelled:
             each.raise_if_set()

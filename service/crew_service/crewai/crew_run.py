@@ -1,8 +1,8 @@
-"""Runs a crew to its end or to the next task that asks a person, from where the stored tasks end.
+"""Runs a crew from its stored tasks to its end, or to the next task that needs a person.
 
-A gated task is stopped by a hook once its answer is known, checked and converted, before its callbacks and its
-file; these follow the approval. What the hook has seen is noted, so that it counts whatever `kickoff` makes of it.
-Nothing of CrewAI is patched here: hooks, callbacks, outputs and the fields that its own checkpoints set are all public.
+A hook stops a gated task after its answer is validated and converted, but before its callbacks run and its file is
+written; both happen after the approval. The hook records the answer, so that it counts whatever `kickoff` returns.
+This module patches nothing in CrewAI: hooks, callbacks, outputs and the fields that checkpoints set are all public.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TASK: ContextVar[str] = ContextVar("the task that runs", default="")
 
 
 class GateReached(Interrupted):
-    """A task that asks a person has its answer, and the crew stops here."""
+    """A task that needs a review has its answer, so the crew stops here."""
 
     def __init__(self, task: Task, output: TaskOutput) -> None:
         super().__init__("a person decides on this answer")
@@ -97,7 +97,7 @@ class CrewRun:
         listen_to_steps(crew, self._report)
         if self._state.get("descriptions"):
             crew.planning = False
-        # CrewAI passes over tasks that have an output only when it goes on from a checkpoint.
+        # CrewAI only skips tasks with an output when it continues from a checkpoint.
         crew.checkpoint_kickoff_event_id = "stored"
 
     def _go_on_from(self, gate: ReviewDecision) -> None:
@@ -119,7 +119,7 @@ class CrewRun:
         return inputs
 
     def _without_planning(self, task: Task) -> None:
-        """A revision goes on from the answer, as CrewAI's own feedback does, and makes no new plan."""
+        """A revision continues from the answer without a new plan, like CrewAI's own feedback."""
         agent = self._crew.manager_agent if self._crew.process == Process.hierarchical else task.agent
         if isinstance(agent, Agent):
             agent.planning, agent.planning_config = False, None
@@ -164,7 +164,7 @@ class CrewRun:
 
     def _finisher(self, task: Task) -> Callable[[TaskOutput], None]:
         def finish(output: TaskOutput) -> None:
-            if task.human_input:  # the hook has not stopped it: someone has cleared CrewAI's hooks
+            if task.human_input:  # the hook did not stop it: someone cleared CrewAI's hooks
                 raise Fatal(NOT_STOPPED)
             for callback in self._after[id(task)]:
                 call(callback, output)
@@ -189,7 +189,7 @@ class CrewRun:
         return PendingReview(answer["task_id"], answer["output"], answer["agent"], state)
 
     def _plans(self) -> dict[str, str] | None:
-        """Give the tasks as the crew's planner described them, in this segment or in an earlier one."""
+        """Return the task descriptions by the crew's planner, from this segment or an earlier one."""
         earlier: dict[str, str] | None = self._state.get("descriptions")
         if earlier or not self._crew.planning:
             return earlier
@@ -200,9 +200,9 @@ class CrewRun:
 
 
 class TaskOrder:
-    """Reports finished tasks in the order of the crew, so that what is stored is always its beginning.
+    """Reports finished tasks in the crew's order, so that the stored ones are always the first ones.
 
-    CrewAI goes on from the first task without an output; one that finished early beside it is run again then.
+    CrewAI continues from the first task without an output, and reruns parallel tasks that finished before it.
     """
 
     def __init__(self, tasks: dict[str, Task], done: list[StoredOutput], report: Callable[[Progress], None]) -> None:
@@ -228,7 +228,7 @@ class TaskOrder:
                 self._report(TaskDone(self._early.pop(self._missing.pop(0))))
 
     def pass_over(self, until: str | None = None) -> None:
-        """Finish the conditional tasks before `until` (or all) that have no output: CrewAI has skipped them."""
+        """Finish the conditional tasks before `until` (default: all) that have no output: CrewAI skipped them."""
         for task_id, task in self._tasks.items():
             if task_id == until:
                 return
@@ -238,7 +238,7 @@ class TaskOrder:
 
 
 def _completed(result: Any, used: usage.Usage) -> Completed:
-    """An after-kickoff callback may have put anything in the place of the crew's output."""
+    """Tolerate any result: an after-kickoff callback may have replaced the crew's output."""
     if isinstance(result, CrewOutput):
         return Completed(result.raw, structured(result) or object_in(result.raw), used)
     if isinstance(result, dict):

@@ -1,4 +1,4 @@
-"""What a crew or a Flow asks for and consists of, and what of CrewAI cannot be served."""
+"""Describes a crew's or Flow's inputs and tasks, and rejects CrewAI features that cannot be served."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from crew_service.crewai.flow_source import FlowSource
 from crew_service.crewai.loading import JsonCrew
 from crew_service.engine.crew import digest_of
 
-PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_\-]*)}")  # what CrewAI fills; other braces are text
+PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_\-]*)}")  # placeholders that CrewAI fills; other braces are text
 
 
 def describe(served: Crew | JsonCrew | FlowSource) -> dict[str, Any]:
-    """Give the inputs and the tasks as plain JSON; `UnsupportedCrew` when the service could not keep its promises."""
+    """Return the inputs and tasks as plain JSON; raise `UnsupportedCrew` if the service could not keep its promises."""
     if isinstance(served, FlowSource):
         return {"kind": "flow", **served.describe(), "tools": [], "knows_all_tools": False, "asks": False}
     if isinstance(served, JsonCrew):
@@ -51,7 +51,7 @@ def _crew(crew: Crew) -> dict[str, Any]:
 
 
 def _tools(crew: Crew) -> dict[str, Any]:
-    """List the tools that are known before a task runs, each by its own name and the one that a model knows."""
+    """List the tools known before a task runs, each with its own name and the one shown to the model."""
     tools = _known_tools(crew)
     named = {tool.name: [tool.name, internals.tool_name(tool)] for tool in tools}
     is_open = any(map(open_tools.are_brought_by, open_tools.agents_of(crew)))
@@ -87,14 +87,14 @@ def _digest(crew: Crew, task: Task) -> str:
 
 
 def _schema(model: type[BaseModel] | None) -> Any:
-    """Return what distinguishes an output model; of one that has no JSON Schema its name."""
+    """Return what distinguishes an output model: its JSON Schema, or its name if it has none."""
     with suppress(PydanticInvalidForJsonSchema):
         return model and model.model_json_schema()
     return str(model)
 
 
 def named_tasks(crew: Crew) -> dict[str, Task]:
-    """Give each task its id, the same in every process: its name, made unique, or its place in the crew."""
+    """Assign each task an id that is the same in every process: its name, made unique, or its position in the crew."""
     named: dict[str, Task] = {}
     for place, task in enumerate(crew.tasks, 1):
         name = task.name or f"task_{place}"
@@ -105,7 +105,7 @@ def named_tasks(crew: Crew) -> dict[str, Task]:
 
 
 def inputs(crew: Crew) -> list[str]:
-    """List the placeholders that CrewAI will fill from the inputs."""
+    """List the placeholders that CrewAI fills from the inputs."""
     texts = [text for task in crew.tasks for text in (task.description, task.expected_output, task.output_file)]
     for agent in crew.agents:
         texts += [agent.role, agent.goal, agent.backstory]

@@ -1,4 +1,4 @@
-"""Why a target cannot be served, and what ends the work of a crew whatever its own code catches."""
+"""Reasons to reject a target, and exceptions that stop a crew even if its own code catches exceptions."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from crew_service.engine.crew import PendingQuestion
 
 
 class UnsupportedCrew(Exception):
-    """The target cannot be served; the text says what was found and what would do, as the end of a sentence."""
+    """The target cannot be served; the text names the problem and what would work, as the end of a sentence."""
 
 
 class Interrupted(BaseException):
-    """Ends a crew's work at a question. No `except Exception` catches it, and who raises it notes it elsewhere too."""
+    """Stops a crew at a question. `except Exception` does not catch it, and the raiser also records it elsewhere."""
 
 
 class Asked(Interrupted):
-    """A call needs a person, and the crew stops here, whatever its own code makes of this exception."""
+    """A call needs a person, so the crew stops here, even if its own code catches this exception."""
 
     def __init__(self, question: PendingQuestion) -> None:
         super().__init__("a person decides on this call")
@@ -24,7 +24,7 @@ class Asked(Interrupted):
 
 
 class Fatal(Interrupted):
-    """The execution fails, whatever the crew's own code makes of this exception; the text is its error."""
+    """Fails the execution, even if the crew's own code catches this exception; the text becomes its error."""
 
     noted: ClassVar[list[Fatal]] = []  # a process runs one segment
 

@@ -1,4 +1,4 @@
-"""Passes a person's feedback to the agent as turns of a conversation; CrewAI never asks at a terminal."""
+"""Passes a person's feedback to the agent as conversation turns; CrewAI never asks on a terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refuse_console(*args: object, **values: object) -> NoReturn:
 
 
 class StoredFeedback(SyncHumanInputProvider):
-    """Answers CrewAI's question for human input from what the service has stored."""
+    """Answers CrewAI's requests for human input from the stored decisions."""
 
     def __init__(self, tasks: list[Task], revised: Task | None, rounds: tuple[Round, ...]) -> None:
         self._tasks = tasks
@@ -36,13 +36,13 @@ class StoredFeedback(SyncHumanInputProvider):
         self._rounds = rounds
 
     def post_setup_messages(self, context: ExecutorContext) -> None:
-        """Go on where the rounds before this one ended, when it is the revised task that starts."""
+        """Restore the conversation of the earlier rounds if the starting task is the revised one."""
         if context.task is None or context.task is not self._revised:
             return
         _tell(context, self._rounds)
 
     def handle_feedback(self, formatted_answer: AgentFinish, context: ExecutorContext) -> AgentFinish:
-        """Take the answer as it is: the crew stops after it, and the person decides then."""
+        """Accept the answer unchanged: the crew stops after it, and the person decides then."""
         if not any(context.task is task for task in self._tasks):
             raise Fatal(OF_A_TASK)
         return formatted_answer
@@ -52,9 +52,9 @@ class StoredFeedback(SyncHumanInputProvider):
 
 
 class NestedFeedback(StoredFeedback):
-    """The same for the tasks of crews that a Flow's methods start.
+    """The same for tasks of crews that a Flow's methods start.
 
-    :param rounds_of: gives what was said to a task; None for one that cannot ask
+    :param rounds_of: returns the earlier rounds of a task; None for one that cannot ask
     """
 
     def __init__(self, rounds_of: Callable[[Task | None], tuple[Round, ...] | None]) -> None:

@@ -1,6 +1,6 @@
 """Keeps a gate from cancelling parallel branches: each branch of a Flow continues to its own end or gate.
 
-Once no branch runs, the question of the first gate pauses the Flow, in the way that CrewAI pauses one.
+Once no branch runs, the first gate's question pauses the Flow in CrewAI's own way.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ RACING: ContextVar[frozenset[str]] = ContextVar("listeners of which the first on
 
 @dataclass(frozen=True)
 class Question:
-    """A gate that waits.
+    """A waiting gate.
 
     :param fired: the listeners that had fired when it asked
-    :param starts: it ran as a start method, not as a listener
+    :param starts: whether it ran as a start method instead of a listener
 
-    Both are None in a question of a release that did not store them.
+    Both are None in questions from releases that did not store them.
     """
 
     context: PendingFeedbackContext
@@ -42,7 +42,7 @@ class Question:
 
 
 class Branches:
-    """`waiting`: questions without an answer, oldest first. `answered` is awaited before what follows an answer."""
+    """`waiting`: unanswered questions, oldest first. `answered` is awaited before the methods that follow an answer."""
 
     def __init__(
         self, flow: Flow[Any], asked: Question | None, waiting: list[Question], answered: Callable[[], Awaitable[None]]
@@ -51,7 +51,7 @@ class Branches:
         self.waiting = waiting
         self._flow = flow
         self._answered = answered
-        self._open = 0  # start methods whose branches run
+        self._open = 0  # start methods with running branches
 
     def separate(self) -> None:
         for name, wrapped in (
@@ -95,7 +95,7 @@ class Branches:
             except HumanFeedbackPending as question:
                 self._wait(question)
                 if name in rivals:
-                    raise  # it has not won the race
+                    raise  # it did not win the race
                 return None, None
             finally:
                 RACING.reset(token)
@@ -131,7 +131,7 @@ class Branches:
         return listeners
 
     async def _follow(self, listeners: internals.AsyncCall, event: str, result: Any) -> None:
-        """Do what CrewAI does after an answer in one process, and go round where it does so only after a resume."""
+        """Do what CrewAI does after an answer in one process, and loop where CrewAI only does so after a resume."""
         assert self._asked
         gate = self._asked.context.method_name
         internals.rearm_way_back(self._flow, event, gate)

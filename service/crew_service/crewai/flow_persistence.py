@@ -1,4 +1,4 @@
-"""A Flow's own persistence without pauses: these are kept by the service, in its database."""
+"""A Flow's own persistence without pauses, which the service stores in its database."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import PrivateAttr
 
 
 class WithoutPauses(FlowPersistence):
-    """States go where `@persist` sends them; a question that a person is asked goes nowhere."""
+    """Saves states where `@persist` sends them, but no questions to people."""
 
     persistence_type: str = "crew-service"
     _own: Any = PrivateAttr(default=None)

@@ -1,4 +1,4 @@
-"""Methods that had finished before the service was killed: what they returned is used, and they are not run again."""
+"""Replays the results of methods that finished before the service was killed, instead of rerunning the methods."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Replay:
         self._state = next((point["state"] for _, point in reversed(points) if point), None)
 
     def begin(self, flow: Flow[Any]) -> None:
-        """Give the Flow the state that the last finished method left, once it has taken its inputs."""
+        """Restore the state after the last finished method, once the Flow has received its inputs."""
         if self._state is not None:
             internals.restore_state(flow, self._state)
-            internals.stamp(flow, self._state_id)  # it may be that of the execution that this one continues
+            internals.stamp(flow, self._state_id)  # may be the id of the execution that this one continues
             self._state = None
 
     def take(self, name: str) -> dict[str, Any] | None:
-        """Return the result that the method's next call gave; None when it has to run."""
+        """Return the stored result of the method's next call; None if the method must run."""
         place = next((place for place, (method, _) in enumerate(self._results) if method == name), None)
         if place is None:
             return None

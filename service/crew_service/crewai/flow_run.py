@@ -1,7 +1,7 @@
-"""Runs a Flow to its end or to the next method that asks a person, from where the last question left it.
+"""Runs a Flow from its last question to its end, or to the next method that asks a person.
 
-A gate ends its own branch only: what runs beside it goes on to its own end or gate first. Then everything that the
-Flow knows is plain JSON in the gate's state. Of several gates that wait, one is asked after the other.
+A gate ends only its own branch: parallel branches continue to their own end or gate. Then the gate's state holds all of
+the Flow's data as plain JSON. If several gates wait, they are asked one after another.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class FlowRun:
         self._branches = Branches(self._flow, asked, waiting[1:], self._answered)
 
     def run(self) -> Completed | PendingReview:
-        # A model that makes an outcome of a person's text is asked anew when the text comes to another question.
+        # A model that derives an outcome from a person's text is called again if the text answers another question.
         journal.enter("", f"after {self._stored.get('done', 0)}")
         self._prepare()
         try:
             result = self._resume(self._asked) if self._asked else self._kickoff()
         finally:
             self._report.tell()
-        # Not what `kickoff` returned: the Flow's own may make anything of a question.
+        # Ignore what `kickoff` returned: a Flow may override it and return anything for a question.
         if waiting := self._branches.waiting:
             asks = next((self._asks[id(each.context)] for each in waiting if id(each.context) in self._asks), None)
             return self._pending_in_method(asks) if asks else self._pending(waiting)
@@ -85,7 +85,7 @@ class FlowRun:
         self._nested.watch()
 
     def _kickoff(self) -> Any:
-        if STATE_ID in self._job.inputs:  # queued at a terminal, or by an earlier release
+        if STATE_ID in self._job.inputs:  # queued from a terminal or by an earlier release
             raise CrewFailed(STATE_ID_REFUSED)
         if self._job.restore_from:
             self._restore(self._job.restore_from)
@@ -108,7 +108,7 @@ class FlowRun:
         return self._flow.resume(self._job.gate.feedback)
 
     def _reported(self, original: internals.AsyncCall) -> internals.AsyncCall:
-        """Report the beginning and the end of each method; one that had finished before a crash is not run again."""
+        """Report the start and end of each method; do not rerun one that finished before a crash."""
 
         async def execute(name: str, method: Any, *args: Any, **values: Any) -> Any:
             self._replay.begin(self._flow)
@@ -132,7 +132,7 @@ class FlowRun:
         return execute
 
     def _asking(self, original: internals.AsyncCall) -> internals.AsyncCall:
-        """Stop at the question before CrewAI makes a model: a chosen outcome needs none."""
+        """Stop at the question before CrewAI creates a model: a chosen outcome needs none."""
 
         async def ask(name: str, feedback: Any, output: Any) -> Any:
             if feedback.learn or feedback.provider is not None:
@@ -142,7 +142,7 @@ class FlowRun:
         return ask
 
     def _decided(self, original: internals.AsyncCall) -> internals.AsyncCall:
-        """Take a chosen outcome as it is; free text goes to the model as CrewAI does it."""
+        """Accept a chosen outcome directly; pass free text to the model, as CrewAI does."""
 
         async def finalize(**values: Any) -> Any:
             gate = self._job.gate
@@ -181,7 +181,7 @@ class FlowRun:
         return record if data is None else {**record, "output_json": data}
 
     def _point(self, result: Any) -> dict[str, Any]:
-        """Return what a run after a crash goes on from."""
+        """Return the point from which a run continues after a crash."""
         return {"result": flow_values.stored(result), "state": flow_values.jsonable(self._flow.state)}
 
     def _pending(self, waiting: list[Question]) -> PendingReview:
@@ -210,7 +210,7 @@ class FlowRun:
         )
 
     def _pending_in_method(self, asks: TaskAsks) -> PendingReview:
-        """Ask as a Flow asks, so that all ways of an answer lead here; what else waits runs again, as after a crash."""
+        """Ask like a Flow, so that every kind of answer leads here; other waiting gates rerun, as after a crash."""
         answer = asks.answer
         task = answer["task_id"]
         state = {"nested": self._nested.state(asks), "usage": self._usage(), "seconds": self._seconds}
@@ -234,7 +234,7 @@ class FlowRun:
 
 
 class _Asking:
-    """What CrewAI asks where the question does not stop the method before: with `learn`, and in Flows inside Flows."""
+    """Asks for CrewAI where the question does not stop the method earlier: with `learn`, and in nested Flows."""
 
     def __init__(self, flow: Any) -> None:
         self._flow = flow

@@ -1,4 +1,4 @@
-"""A Flow that can be made anew in each process: from its class, its declaration, or a function that returned it."""
+"""A Flow that each process can recreate: from its class, its declaration, or a function that returns it."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class FlowSource:
             return flow_class(initial_state=_filled(state, inputs)) if required(state) else flow_class()
 
         if not required(state):
-            make({})  # a Flow that cannot be made is refused at the start
+            make({})  # reject a Flow that cannot be created when the service starts
         return cls(make, flow_class, flow_class.flow_definition(), state)
 
     @classmethod
     def of_instance(cls, flow: Flow[Any]) -> FlowSource:
-        """Use the one instance, since a process runs no more than one segment."""
+        """Use this one instance, since a process runs at most one segment."""
         return cls(lambda inputs: flow, type(flow), internals.definition(flow), flow.state)
 
     @classmethod
@@ -70,21 +70,21 @@ class FlowSource:
         return {"inputs": fields(self._state), "required": required(self._state), "tasks": tasks}
 
     def _code(self, method: str) -> str:
-        """Return the text of a method, where it has one."""
+        """Return a method's source code; empty if unavailable."""
         with suppress(OSError, TypeError):
             return inspect.getsource(inspect.unwrap(getattr(self._class, method, None)))  # type: ignore[arg-type]
         return ""
 
 
 def fields(state: Any) -> list[str]:
-    """List what a kickoff may give: the fields of the state, less the id that the execution gives it."""
+    """List the inputs that a kickoff may set: the fields of the state except the id, which the execution sets."""
     model = _model(state)
     names = model.model_fields if model else state if isinstance(state, dict) else ()
     return sorted(name for name in names if name != "id")
 
 
 def required(state: Any) -> list[str]:
-    """List the fields without which the state cannot be made."""
+    """List the fields that the state requires."""
     model = _model(state)
     given = vars(state) if isinstance(state, BaseModel) else {}
     wanted = (name for name, field in model.model_fields.items() if field.is_required()) if model else ()

@@ -1,4 +1,4 @@
-"""Values of a Flow as text to show, as JSON to store, and back."""
+"""Converts values of a Flow to text for display, and to and from JSON for storage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Stored = dict[str, Any]
 
 
 def text(value: Any) -> str:
-    """Return what a person reads: text as it stands, the answer of a crew, JSON for the rest."""
+    """Return readable text: strings unchanged, a crew's answer as its text, everything else as JSON."""
     match value:
         case None:
             return ""
@@ -31,7 +31,7 @@ def text(value: Any) -> str:
 
 
 def json_object(value: Any) -> dict[str, Any] | None:
-    """Return the object of a value, or of a text that is a JSON object as a whole."""
+    """Return a value's object, or the object in a string that consists of one JSON object."""
     if isinstance(value, HumanFeedbackResult):
         return json_object(value.output)
     if isinstance(value, BaseModel) and isinstance(getattr(value, "raw", None), str):
@@ -48,7 +48,7 @@ def json_object(value: Any) -> dict[str, Any] | None:
 
 
 def jsonable(value: Any) -> Any:
-    """Return a value as plain JSON, as CrewAI stores a state: models as objects, sets as lists, the rest as text."""
+    """Return a value as plain JSON, as CrewAI stores a state: models as objects, sets as lists, the rest as strings."""
     return json.loads(json.dumps(value, default=_plain))
 
 
@@ -65,7 +65,7 @@ def _plain(value: Any) -> Any:
 
 
 def stored(value: Any) -> Stored:
-    """Return a method's result so that `restored` gives the same again; `lost` names a type that cannot come back."""
+    """Encode a method's result so that `restored` returns an equal value; `lost` names a type that cannot come back."""
     value = value.value if isinstance(value, enum.Enum) else value
     if isinstance(value, BaseModel):
         kind = type(value)

@@ -1,8 +1,8 @@
-"""The process that crews are forked from: it imports CrewAI once, runs no user code and has one thread.
+"""Forks the crew processes. It imports CrewAI once, runs no user code, and has one thread.
 
-It forks on request, reports to the service how each child ended, and ends when the service is gone. What a
-crew leaves behind when it dies becomes a child of this process, and is killed; so is a child that the service has left
-and that does not end by itself, since it may hold a lock that others wait for.
+It forks on request, reports each child's exit to the service, and exits when the service does. Processes that a crew
+leaves behind become children of this process, and are killed. So is a child that the service has dismissed and that
+does not exit by itself, because it may hold a lock that others wait for.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ import time
 from crew_service.crewai import process_tree
 from crew_service.crewai.channel import UNBORN
 
-LEFT = 15.0  # seconds that a process has to end once the service has left it; it takes five by itself
-LOOK = 5.0  # seconds between two looks at the processes
+LEFT = 15.0  # seconds for a dismissed process to exit; normally it takes five
+LOOK = 5.0  # seconds between two checks of the processes
 
 
 class ForkServer:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._links: dict[int, socket.socket] = {}
-        self._left: dict[int, float] = {}  # processes whose link the service has closed, and since when
-        self._own = process_tree.children_of(os.getpid())  # what CrewAI itself started when it was imported
+        self._left: dict[int, float] = {}  # processes whose link the service closed, and since when
+        self._own = process_tree.children_of(os.getpid())  # children that CrewAI started on import
         self._deaths, bell = socket.socketpair()
         for end in (self._deaths, bell):
             end.setblocking(False)
         self._bell = bell
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler the bell does not ring
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler, the signal does not wake the loop
         signal.set_wakeup_fd(bell.fileno(), warn_on_full_buffer=False)
 
     def serve(self) -> socket.socket | None:
-        """Serve to the end of the service: None; a child returns with its link instead."""
+        """Serve until the service exits, then return None; in a forked child, return the child's link."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._control, selectors.EVENT_READ)
             selector.register(self._deaths, selectors.EVENT_READ)
@@ -58,10 +58,10 @@ class ForkServer:
                         return link
 
     def _fork(self, link: int, printed: int) -> socket.socket | None:
-        """Fork; the child gets its link, the parent None."""
+        """Fork. Return the link in the child, None in the parent."""
         try:
             pid = os.fork()
-        except OSError as error:  # no process or memory is left
+        except OSError as error:  # no process slot or memory left
             os.close(printed)
             with socket.socket(fileno=link) as unborn, contextlib.suppress(OSError):
                 unborn.sendall(json.dumps({"type": UNBORN, "errno": error.errno}).encode() + b"\n")
@@ -75,15 +75,15 @@ class ForkServer:
         for stream in (1, 2):
             os.dup2(printed, stream)
         os.close(printed)
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what is printed survives a kill
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # output survives a kill
         os.set_inheritable(link, False)
         self._forget()
-        if numpy := sys.modules.get("numpy"):  # Python's own generators notice a fork, this one does not
+        if numpy := sys.modules.get("numpy"):  # Python's own generators reseed after a fork, NumPy's does not
             numpy.random.seed()
         return socket.socket(fileno=link)
 
     def _forget(self) -> None:
-        """Leave behind, in the child, what belongs to the fork server and to other crews."""
+        """In the child, drop the resources of the fork server and of other crews."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for link in (self._control, self._deaths, self._bell, *self._links.values()):
@@ -101,18 +101,18 @@ class ForkServer:
             while (death := os.waitpid(-1, os.WNOHANG))[0]:
                 self._tell(death[0], os.waitstatus_to_exitcode(death[1]))
         for orphan in process_tree.children_of(os.getpid()) - self._own - set(self._links):
-            process_tree.kill(orphan)  # its children become orphans in turn, and their deaths ring again
+            process_tree.kill(orphan)  # its children become orphans in turn, and their exits wake the loop again
 
     def _tell(self, pid: int, code: int) -> None:
         self._left.pop(pid, None)
         notice = b"\n" + json.dumps({"type": "died", "code": code}).encode() + b"\n"
-        if link := self._links.pop(pid, None):  # else it was left behind by a crew that is gone
+        if link := self._links.pop(pid, None):  # otherwise a finished crew left it behind
             with link, contextlib.suppress(OSError):
                 link.send(notice, socket.MSG_DONTWAIT)
 
 
 def _is_left(link: socket.socket) -> bool:
-    """Whether the service has closed its end; nothing is read, since that is for the process."""
+    """Whether the service closed its end; this does not consume data, which belongs to the process."""
     poll = select.poll()
     poll.register(link, 0)
     return bool(poll.poll(0))
@@ -121,15 +121,15 @@ def _is_left(link: socket.socket) -> bool:
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
-    gc.disable()  # nothing that an import makes is ever garbage, and to look for it takes a tenth of the time
+    gc.disable()  # an import creates no garbage, and searching for it takes a tenth of the time
     from crew_service.crewai.child_process import work  # imports CrewAI
 
     with contextlib.suppress(ImportError):
         importlib.import_module("lance_namespace")  # most of what a Flow's memory takes to load; it starts no thread
     process_tree.adopt_orphans()
-    sys.stdout.flush()  # else each child would print it again
+    sys.stdout.flush()  # otherwise each child would print it again
     gc.enable()
-    gc.freeze()  # so that no collection in a child copies the pages that it shares with the others
+    gc.freeze()  # so that no collection in a child copies the pages it shares with others
     control.sendall(b"r")
     if link := ForkServer(control).serve():
         work(link)

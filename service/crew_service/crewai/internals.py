@@ -1,8 +1,8 @@
-"""What the service uses of CrewAI beyond its public surface; nothing else of the package does.
+"""Everything that the service uses of CrewAI beyond its public API; no other module does.
 
-Pausing a Flow without a thread, several gates at once and going on after a crash need more than `kickoff` and
-`resume` give: CrewAI's own pause cancels what runs beside the gate and forgets which methods have finished.
-The versions that this file was tried with are listed in docs/own-crew.md; `make crewai-matrix` tries them again.
+`kickoff` and `resume` cannot pause a Flow without a thread, keep several gates open, or continue after a crash:
+CrewAI's own pause cancels the branches beside the gate and forgets which methods have finished.
+docs/own-crew.md lists the CrewAI versions tested with this file; `make crewai-matrix` tests them again.
 """
 
 from __future__ import annotations
@@ -41,41 +41,41 @@ from crew_service.crewai.errors import Interrupted
 
 AsyncCall = Callable[..., Awaitable[Any]]
 Memory = dict[str, Any]
-FIRED = "_fired_or_listeners"  # of or_() conditions, which count once
+FIRED = "_fired_or_listeners"  # listeners with or_() conditions, which count once
 SETS = ("_completed_methods", FIRED)
 COUNTS = ("_method_call_counts", "_method_execution_counts")
-EVENTS = "_pending_events"  # of and_() conditions that are met in part
+EVENTS = "_pending_events"  # partly met and_() conditions
 OUTPUTS = "_method_outputs"
 ANSWER = ("output", "feedback", "outcome", "method_name", "metadata")
 _watchers: list[Watcher] = []
 _recorders: list[Recorder] = []
-BLOCKED = "LLMCallBlockedError"  # not in every version; a hook has refused a call
+BLOCKED = "LLMCallBlockedError"  # raised when a hook refuses a call; not in every version
 TOOL_FAILED = "ToolExecutionFailedError"  # not in every version
-OF_TOOLS = ("exception", "tool_reported", "mcp_error")  # reasons for it that are not the model's own doing
-ERROR = 400  # the first HTTP status that says so
+OF_TOOLS = ("exception", "tool_reported", "mcp_error")  # its reasons that are not the model's fault
+ERROR = 400  # the lowest HTTP status code of an error
 
 
 class Watcher(Protocol):
-    """What is told of the models of this process, where and when it happens."""
+    """Observes this process's models, synchronously where their calls and events happen."""
 
     def counting(self, model: BaseLLM, count: Callable[[], None]) -> None:
-        """Perform the count of tokens that a model makes by a method of its own."""
+        """Run a model's own method for counting tokens."""
 
     def calling(self, model: Any, messages: Any) -> AbstractContextManager[Call]:
-        """Enclose a call of a model; a class that calls its base class's method is enclosed twice."""
+        """Wrap a model call; a call that goes through the base class's method is wrapped twice."""
 
     def event(self, source: Any, event: Any) -> None:
-        """See an event where it is emitted; a handler of the bus runs in another thread, at another time."""
+        """Receive an event where it is emitted; handlers on the bus run later, in another thread."""
 
 
 class Call(Protocol):
     answer: Any
-    usage: Any  # what the provider has said of it, where nobody counts that
-    used: dict[str, int]  # tokens, as far as they are counted
+    usage: Any  # the usage that the provider reported, where nothing else counts it
+    used: dict[str, int]  # tokens, if counted
 
 
 class Recorder(tool_events.Answers, Protocol):
-    """What answers calls from a journal, and records the others. None: a call is neither."""
+    """Answers calls from a journal and records the others. A method that returns None does neither for the call."""
 
     def of_model(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None: ...
     def of_conversion(self, model: Any, content: str, expected: Any) -> RecordedCall | None: ...
@@ -83,7 +83,7 @@ class Recorder(tool_events.Answers, Protocol):
     def of_recall(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None: ...
 
     def has_model_answer(self) -> bool:
-        """Whether the journal has an answer of any model, for the task that runs."""
+        """Whether the journal has a model's answer for the running task."""
 
 
 class RecordedCall(Protocol):
@@ -97,7 +97,7 @@ class RecordedCall(Protocol):
 
 
 def watch_models(watcher: Watcher) -> None:
-    """Tell a watcher, in place of an earlier one, of every class of models that there is or will be."""
+    """Notify a watcher, replacing any earlier one, of every current and future model class."""
     first = not _watchers
     _watchers[:] = [watcher]
     if not first:
@@ -117,7 +117,7 @@ def watch_models(watcher: Watcher) -> None:
 
 
 def record_calls(recorder: Recorder) -> None:
-    """Ask a recorder, in place of an earlier one, before every call of a tool, and of a watched model."""
+    """Consult a recorder, replacing any earlier one, before every call of a tool or a watched model."""
     first = not _recorders
     _recorders[:] = [recorder]
     if not first:
@@ -126,7 +126,7 @@ def record_calls(recorder: Recorder) -> None:
     for kind in BaseTool.__subclasses__():
         _wrap_class(kind, tools, BaseTool)
     _wrap_classes_to_come(BaseTool, tools)
-    for name in ("run", "arun"):  # they call the function itself; without them a tool does as its base class does
+    for name in ("run", "arun"):  # they call the function directly; otherwise, a tool would behave like its base class
         if name in vars(Tool):
             delattr(Tool, name)
     emit = tool_events.filtered(crewai_event_bus.emit, lambda: _recorders[0])
@@ -137,10 +137,10 @@ def record_calls(recorder: Recorder) -> None:
 
 
 def _wrap_class(kind: Any, methods: Mapping[str, Callable[[Any], Any]], base: Any) -> None:
-    """Wrap the methods of a class and of those that are derived from it."""
+    """Wrap the methods of a class and its subclasses."""
     for name, wrapped in methods.items():
         owner = next((each for each in kind.__mro__ if name in vars(each)), None)
-        if owner and (owner is kind or not issubclass(owner, base)):  # its own method, or one of a mixin
+        if owner and (owner is kind or not issubclass(owner, base)):  # its own method, or a mixin's
             method = vars(owner)[name]
             setattr(kind, name, wraps(method)(wrapped(method)))
     for other in kind.__subclasses__():
@@ -153,7 +153,7 @@ def _wrap_classes_to_come(base: Any, methods: Mapping[str, Callable[[Any], Any]]
     def declared(kind: Any, /, **options: Any) -> None:
         if declare:
             declare.__func__(kind, **options)
-        else:  # CrewAI had none of its own at first
+        else:  # early versions of CrewAI do not define it
             super(base, kind).__init_subclass__(**options)
         _wrap_class(kind, methods, base)
 
@@ -196,7 +196,7 @@ def _inside(recorded: RecordedCall | None) -> AbstractContextManager[None]:
 
 
 def _run_recorded(method: Any, name: str = "_run") -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(method):  # it must stay one
+    if inspect.iscoroutinefunction(method):  # a coroutine function must remain one
         return _arun_recorded(method, name)
 
     def run(tool: BaseTool, *args: Any, **kwargs: Any) -> Any:
@@ -224,7 +224,7 @@ def _arun_recorded(method: Any, name: str = "_arun") -> AsyncCall:
         if recorded.is_answered:
             return recorded.answer()
         args, kwargs = recorded.given(args, kwargs)
-        await asyncio.to_thread(recorded.begin)  # it waits, and other coroutines need not
+        await asyncio.to_thread(recorded.begin)  # it blocks, and other coroutines should not have to wait
         return await _ended(recorded, performed(*args, **kwargs))
 
     return run
@@ -237,12 +237,12 @@ async def _ended(recorded: RecordedCall, answering: Awaitable[Any]) -> Any:
 
 
 def _unless_answered(wait: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Do not count what no model is asked for to the requests of a minute."""
+    """Do not count a request towards the requests per minute if the journal answers it."""
     return lambda limit: _recorders[0].has_model_answer() or wait(limit)
 
 
 def _recalled(recall: Callable[..., Any]) -> Callable[..., Any]:
-    """What a memory knows may change before the task begins again, and its prompt with it."""
+    """Record recalls: a memory's content may change before the task restarts, and the prompt with it."""
 
     def recalled(memory: unified_memory.Memory, *args: Any, **kwargs: Any) -> Any:
         recorded = _recorders[0].of_recall(args, kwargs)
@@ -261,14 +261,14 @@ def _recalled(recall: Callable[..., Any]) -> Callable[..., Any]:
 def _recorded_run(
     run: Any, name: str, tool: BaseTool, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> RecordedCall | None:
-    """Return None also for a method that the class of the tool has overridden, and which that one calls."""
+    """Return None also if the tool's class overrides the method and the override calls this one."""
     if not _recorders or getattr(type(tool), name, None) is not run:
         return None
     return _recorders[0].of_tool(tool, name, args, kwargs)
 
 
 class _Count:
-    """A recorder that counts the calls of tools."""
+    """A recorder that counts tool calls."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -296,7 +296,7 @@ class _Count:
 
 
 def can_record() -> bool:
-    """Whether the ways in which this CrewAI calls a tool lead to a recorder: tried with one tool of each kind."""
+    """Whether every way in which this CrewAI calls a tool reaches a recorder; try one tool of each kind."""
 
     class Own(BaseTool):
         name: str = "own"
@@ -312,33 +312,33 @@ def can_record() -> bool:
         for each in made:
             each.run()
             each.to_structured_tool().invoke({})
-    except Exception:  # whatever it does instead
+    except Exception:  # any failure of an unknown version
         return False
     return count.calls == 2 * len(made)
 
 
 def failed_tool(error: BaseException) -> str | None:
-    """Return the name of the tool by whose failure CrewAI has ended a task, as its users may ask it to."""
+    """Return the name of the tool whose failure made CrewAI end a task, if the user enabled that."""
     record = getattr(error, "record", None) if type(error).__name__ == TOOL_FAILED else None
     reason = getattr(getattr(record, "failure", None), "reason", None)
     return sanitize_tool_name(record.tool_name) if record and reason in OF_TOOLS else None
 
 
 def tool_name(tool: BaseTool) -> str:
-    """Return the name by which a model knows the tool."""
+    """Return the tool's name as shown to the model."""
     return sanitize_tool_name(tool.name)
 
 
 def validated(tool: BaseTool, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments as the tool gets them.
+    """Return the arguments as the tool receives them.
 
     :raises ValueError: its schema refuses them
-    """
+    :raises ValueError: if its schema rejects them"""
     return dict(tool.args_schema.model_validate(arguments).model_dump())
 
 
 def never_cache(tool: BaseTool) -> None:
-    """Let CrewAI give no call the result of an earlier one with the same arguments."""
+    """Never let CrewAI reuse the result of an earlier call with the same arguments."""
     tool.cache_function = _no_cache
 
 
@@ -347,7 +347,7 @@ def _no_cache(*_: Any) -> bool:
 
 
 def give_tool(tool: BaseTool) -> None:
-    """Give each agent a tool for each of its tasks."""
+    """Give every agent this tool in all its tasks."""
     execute, aexecute = Agent.execute_task, Agent.aexecute_task
 
     def with_tool(agent: Agent, tools: list[BaseTool] | None) -> list[BaseTool]:
@@ -366,7 +366,7 @@ def give_tool(tool: BaseTool) -> None:
 
 
 def name_artifacts(named: Callable[[int], str]) -> None:
-    """Name the results that CrewAI keeps in files, where it does."""
+    """Choose the names of results that CrewAI stores in files, in versions that do so."""
     with suppress(ImportError):
         from crewai.utilities import tool_result_artifacts
 
@@ -378,7 +378,7 @@ def _messages(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _converted(convert: Callable[..., Any]) -> Callable[..., Any]:
-    """CrewAI converts some outputs by the provider's own client, which neither calls a model nor counts."""
+    """Record conversions that CrewAI leaves to the provider's own client, which neither calls a model nor counts."""
 
     def converted(instructor: InternalInstructor[Any]) -> Any:
         asked = instructor.llm, instructor.content, instructor.model
@@ -395,7 +395,7 @@ def _converted(convert: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def used_nothing(error: BaseException) -> bool:
-    """Whether a call that failed was refused before a model answered it."""
+    """Whether a failed call was rejected before a model answered."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -410,7 +410,7 @@ def used_nothing(error: BaseException) -> bool:
 
 
 def watch_roles(told: Callable[[str, str], None]) -> None:
-    """Tell each role that inputs were put into, and the role as it was declared."""
+    """Report each role with its inputs filled in, together with the declared role."""
     interpolate = BaseAgent.interpolate_inputs
 
     def interpolated(agent: BaseAgent, inputs: dict[str, Any]) -> None:
@@ -421,7 +421,7 @@ def watch_roles(told: Callable[[str, str], None]) -> None:
 
 
 def feedback_message(context: Any, feedback: str) -> Any:
-    """Return a person's feedback as the message that CrewAI gives an agent."""
+    """Return a person's feedback as the message that CrewAI sends to an agent."""
     return context._format_feedback_message(feedback)
 
 
@@ -430,13 +430,13 @@ def definition(flow: Flow[Any]) -> Any:
 
 
 def state_model(flow_class: type[Flow[Any]]) -> Any:
-    """Return the model, the instance or the dict that a Flow's state is made from; None where it names none."""
+    """Return the model, instance or dict that initializes a Flow's state; None if the Flow does not define one."""
     declared = flow_class.model_fields["initial_state"].default
     return declared if declared is not None else getattr(flow_class, "_initial_state_t", None)
 
 
 def stamp(flow: Flow[Any], state_id: str) -> None:
-    """Give the state its id."""
+    """Set the state's id."""
     if isinstance(flow.state, dict):
         flow.state["id"] = state_id
     else:
@@ -448,24 +448,24 @@ def restore_state(flow: Flow[Any], state: dict[str, Any]) -> None:
 
 
 def replace(flow: Flow[Any], name: str, wrapped: Callable[[AsyncCall], AsyncCall]) -> None:
-    """Put a wrapper around one of the instance's methods."""
+    """Wrap one of the instance's methods."""
     object.__setattr__(flow, name, wrapped(getattr(flow, name)))
 
 
 def set_persistence(flow: Flow[Any], persistence: Any) -> None:
-    """Set it on a Flow that is made: the backends that `@persist` names stay in use."""
+    """Set persistence on an existing Flow; the backends named by `@persist` remain in use."""
     object.__setattr__(flow, "persistence", persistence)
 
 
 def wait_at(flow: Flow[Any], gate: PendingFeedbackContext) -> None:
-    """Make a fresh Flow one that waits at that gate."""
+    """Make a fresh Flow wait at that gate."""
     flow._pending_feedback_context = gate
     flow._is_execution_resuming = True
     flow._flow_match_id = flow.flow_id
 
 
 def gate(flow: Flow[Any], method: str, feedback: Any, output: Any) -> PendingFeedbackContext:
-    """Describe the question of a method as CrewAI describes it to a provider."""
+    """Describe a method's question as CrewAI describes it to a provider."""
     llm = feedback.llm
     return PendingFeedbackContext(
         flow_id=flow.flow_id,
@@ -485,24 +485,24 @@ def fired(flow: Flow[Any]) -> set[str]:
 
 
 def started(flow: Flow[Any], method: str) -> bool:
-    """Whether a method that has run was a start method then: CrewAI counts the calls of listeners only."""
+    """Whether a method ran as a start method: CrewAI only counts the calls of listeners."""
     return method in flow._start_method_names() and not flow._method_call_counts.get(FlowMethodName(method))
 
 
 def rearm(flow: Flow[Any], outcome: str, fired: set[str]) -> None:
-    """Let those that listen to the outcome fire again, of the ones that had fired."""
+    """Let those of the fired listeners that listen to the outcome fire again."""
     flow._rearm_or_listeners_for_trigger(FlowMethodName(outcome), {FlowMethodName(name) for name in fired})
 
 
 def rearm_way_back(flow: Flow[Any], event: str, gate: str) -> None:
-    """Let each listener fire again that stands on a way from the event to the gate."""
+    """Let each listener on a path from the event to the gate fire again."""
     methods = definition(flow).methods
     way = {name for name in fired(flow) & _before(methods, gate) if event in _awaited(methods, name)}
     getattr(flow, FIRED).difference_update(way)
 
 
 async def start_again(flow: Flow[Any], outcome: str) -> None:
-    """Run the methods with `@start(outcome)`, less those that have run as its listeners."""
+    """Run the methods with `@start(outcome)`, except those that already ran as its listeners."""
     for name in flow._start_method_names():
         triggered = flow._start_condition_triggered_by(name, FlowMethodName(outcome))
         if triggered and outcome not in _events(flow._listen_condition(name)):
@@ -510,7 +510,7 @@ async def start_again(flow: Flow[Any], outcome: str) -> None:
 
 
 def _before(methods: dict[str, Any], method: str) -> set[str]:
-    """Return the method, and those from which a way leads to it."""
+    """Return the method and all methods that can lead to it."""
     found: set[str] = set()
     new = {method}
     while new:
@@ -530,7 +530,7 @@ def _of(methods: dict[str, Any], names: set[str]) -> set[str]:
 
 
 def _emits(name: str, method: Any, awaited: set[str], methods: dict[str, Any]) -> bool:
-    """A router that does not declare its outcomes may return any of them."""
+    """A router without declared outcomes may return any of them."""
     asks = method.human_feedback
     declared = (asks.emit if asks else None) or method.emit
     outcomes = awaited - methods.keys() if method.router and not declared else set(declared or ())
@@ -542,14 +542,14 @@ def _events(condition: Any) -> set[str]:
 
 
 def never_listening(definition: Any) -> list[str]:
-    """List the methods whose `@listen` or `@router` this CrewAI ignores: at first a start method could not listen."""
+    """List methods whose `@listen` or `@router` this CrewAI ignores: at first, start methods could not listen."""
     some_flow: Any = SimpleNamespace(_definition=definition)
     listening = {str(name) for name, *_ in Flow._listener_methods(some_flow)}
     return [name for name, method in definition.methods.items() if method.listen is not None and name not in listening]
 
 
 def question_in(flow: Flow[Any], method: str) -> PendingFeedbackContext:
-    """Describe a question that a crew asks in the middle of a method."""
+    """Describe a question that a crew asks within a method."""
     return PendingFeedbackContext(
         flow_id=flow.flow_id, flow_class=type(flow).__name__, method_name=method, method_output=None, message=""
     )
@@ -570,7 +570,7 @@ def wrap_tasks(
     settled: Callable[[Task], TaskOutput | None],
     done: Callable[[Task, TaskOutput], None],
 ) -> None:
-    """Ask `settled` before any task of this process runs, and tell `done` after one that ran, all of it in `around`."""
+    """Call `settled` before each task of this process, and `done` after each one that ran, both within `around`."""
     execute, aexecute = Task._execute_core, Task._aexecute_core
 
     def executed(task: Task, agent: Any, context: Any, tools: Any) -> TaskOutput:
@@ -595,7 +595,7 @@ def wrap_tasks(
 
 
 def before_tasks(check: Callable[[Any, list[Any]], None]) -> None:
-    """Show the agent and the tools of each task before it runs."""
+    """Pass each task's agent and tools to `check` before the task runs."""
     execute, aexecute = Task._execute_core, Task._aexecute_core
 
     def executed(task: Task, agent: Any, context: Any, tools: Any) -> TaskOutput:
@@ -610,7 +610,7 @@ def before_tasks(check: Callable[[Any, list[Any]], None]) -> None:
 
 
 def watch_failures(left: Callable[[Exception], None]) -> None:
-    """Tell which exception has ended a task, where and when it does."""
+    """Report each exception that ends a task, where and when it does."""
     execute, aexecute = Task._execute_core, Task._aexecute_core
 
     @wraps(execute)
@@ -633,7 +633,7 @@ def watch_failures(left: Callable[[Exception], None]) -> None:
 
 
 def let_interruptions_through() -> None:
-    """Give whoever waits for an `async_execution` task what ended it: CrewAI passes on only an `Exception`."""
+    """Pass what ended an `async_execution` task to its waiters: CrewAI only passes on an `Exception`."""
     execute = Task._execute_task_async
 
     def executed(task: Task, agent: Any, context: Any, tools: Any, future: Future[TaskOutput]) -> None:
@@ -646,9 +646,9 @@ def let_interruptions_through() -> None:
 
 
 def refuse_terminal(refuse: Callable[..., Any]) -> None:
-    """Call `refuse` wherever CrewAI would read an answer from a terminal: it passes over that there is none.
+    """Call `refuse` wherever CrewAI would read an answer from a terminal: it does not check whether there is one.
 
-    A thread that somebody has started is without the provider of the context, and with CrewAI's own.
+    A thread started by other code does not have the context's provider, and uses CrewAI's own.
     """
     SyncHumanInputProvider.handle_feedback = refuse  # type: ignore[method-assign]
     SyncHumanInputProvider.handle_feedback_async = refuse  # type: ignore[method-assign]
@@ -657,13 +657,13 @@ def refuse_terminal(refuse: Callable[..., Any]) -> None:
 
 
 def refuse_console(refuse: Callable[..., Any]) -> None:
-    """Call `refuse` where a Flow would read from a terminal, and go on without an answer as if there were one."""
+    """Call `refuse` where a Flow would read from a terminal, and continue without an answer as if it had one."""
     ConsoleProvider.request_input = refuse  # type: ignore[method-assign]
     ConsoleProvider.request_feedback = refuse  # type: ignore[method-assign]
 
 
 def watch_files(check: Callable[[str, str], None]) -> None:
-    """Show each `output_file` as it was declared, and as inputs have filled it in, before any task of the crew runs."""
+    """Check each `output_file`, as declared and with inputs filled in, before any task of the crew runs."""
     interpolate = Task.interpolate_inputs_and_add_conversation_history
 
     def interpolated(task: Task, inputs: dict[str, Any]) -> None:
@@ -675,7 +675,7 @@ def watch_files(check: Callable[[str, str], None]) -> None:
 
 
 def memory(flow: Flow[Any], jsonable: Callable[[Any], Any]) -> Memory:
-    """Return what a Flow knows apart from its state, as plain JSON."""
+    """Return a Flow's internal data, except its state, as plain JSON."""
     known: Memory = {name: sorted(map(str, getattr(flow, name))) for name in SETS}
     known |= {name: {str(method): count for method, count in getattr(flow, name).items()} for name in COUNTS}
     known[EVENTS] = {str(key): sorted(map(str, events)) for key, events in getattr(flow, EVENTS).items()}
@@ -686,7 +686,7 @@ def memory(flow: Flow[Any], jsonable: Callable[[Any], Any]) -> Memory:
 
 
 def remember(flow: Flow[Any], known: Memory) -> None:
-    """Give a fresh Flow what `memory` returned of an earlier one."""
+    """Restore the return value of `memory` into a fresh Flow."""
     for name in (*SETS, *COUNTS):
         getattr(flow, name).update(known[name])
     getattr(flow, EVENTS).update({key: set(events) for key, events in known[EVENTS].items()})

@@ -1,16 +1,16 @@
-"""Answers calls of models and tools from the journal of the last attempt, and records all others.
+"""Answers model and tool calls from the previous attempt's journal, and records all other calls.
 
-A task whose process was killed runs again from its beginning. As long as it asks what it has asked before, its calls
-get the answers of that time, and the first call that the journal does not know is made. A call is known by its task,
-the round of its review, the tool that makes it, what is asked, and how often that was asked before.
+A task whose process was killed restarts from its beginning. As long as it makes the same requests as before, its calls
+get the recorded answers; the first unknown call is executed. The key of a call consists of its task, the review round,
+the calling tool, the request, and how often that request was made before.
 
-A tool's beginning is stored before the tool runs; every answer is on its way to the service before the crew goes on.
-What an agent's memory finds is recorded as well: the prompts that follow have it.
-Calls outside any task, such as those of a crew's planner, count as one more task, without a name. What cannot be
-assigned to a task is neither answered nor recorded: a thread of somebody's own while several tasks run.
+The start of a tool call is stored before the tool runs. Every answer is sent to the service before the crew continues.
+Memory lookups of an agent are recorded as well, because later prompts contain the results.
+Calls outside any task, such as a crew planner's, are treated as one more task without a name. A call that cannot be
+assigned to a task is neither answered nor recorded: one from a user's own thread while several tasks run.
 
-Each call is told as a step that people see, when it begins and when it ends. How long it took is measured here; what
-time it was is the service's to know.
+The start and end of each call are reported as a step that people see. This process measures the duration; the service
+adds the time of day.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from crew_service.engine.crew import (
 from crew_service.engine.tool_rules import APPROVE, REPEAT, ToolRule, rule_of
 
 LONGEST_ANSWER = 8 * 1024 * 1024  # bytes
-MOST = 64 * 1024 * 1024  # bytes of a whole journal; what comes then is not recorded
-CAME_BY = 10.0  # seconds that a call waits for others that were made side by side with it
-OF_ENTRY = 512  # bytes that an entry counts besides its answer
-REMEMBERED = 50  # of the newest exceptions, of which one may end the crew
-FROM_OUTSIDE = (TimeoutError, ConnectionError, MemoryError)  # by none of these is an answer of the crew refused
-RECALL = "recall"  # the name of the step that people see
+MOST = 64 * 1024 * 1024  # bytes of a whole journal; later entries are not recorded
+CAME_BY = 10.0  # seconds that a call waits for calls made in parallel
+OF_ENTRY = 512  # bytes that an entry counts in addition to its answer
+REMEMBERED = 50  # newest exceptions, one of which may end the crew
+FROM_OUTSIDE = (TimeoutError, ConnectionError, MemoryError)  # these do not mean that an answer of the crew was rejected
+RECALL = "recall"  # the name of the displayed step
 OF_CALL = ("messages", "tools", "callbacks", "available_functions", "from_task", "from_agent", "response_model")
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a call belongs: a task, and a part of it."""
+    """Where a call belongs: a task and a part of it."""
 
     task: str = ""
     part: str = ""
@@ -65,13 +65,13 @@ class Scope:
 
 @dataclass(frozen=True)
 class Place:
-    """What encloses the calls that are made here."""
+    """What encloses the calls made here."""
 
-    within: str | None = None  # the key of the innermost tool
+    within: str | None = None  # the key of the innermost tool call
     tool: Any = None
     method: str = ""
     in_model: bool = False
-    in_once: bool = False  # within a tool that may run only once, whose work a question elsewhere must not break off
+    in_once: bool = False  # within a tool that may run only once, which a question elsewhere must not interrupt
 
 
 SCOPE: ContextVar[Scope | None] = ContextVar("the task that runs, for its journal", default=None)
@@ -81,7 +81,7 @@ _journals: list[Journal] = []  # a process runs one segment
 
 
 class NotRun(Fatal):
-    """A tool that may run once was not run."""
+    """A tool that may run only once was not run."""
 
     def __init__(self, name: str, arguments: str, reason: str) -> None:
         super().__init__(tool_rules.not_run(name, arguments, reason))
@@ -90,14 +90,14 @@ class NotRun(Fatal):
 class Service(Protocol):
     @property
     def is_mine(self) -> bool:
-        """Whether this is the process that the service speaks to, and no copy of it."""
+        """Whether this is the process connected to the service, rather than a forked copy."""
         ...
 
     def report(self, progress: Progress) -> None: ...
 
 
 def start(entries: Iterable[JournalEntry], newest: int, rules: Iterable[ToolRule], service: Service) -> Report:
-    """Answer and record the calls of this process from now on; return where its progress is reported."""
+    """Answer and record the calls of this process from now on; return the function that takes its progress."""
     journal = Journal(entries, newest, rules, service)
     _journals[:] = [journal]
     internals.record_calls(journal)
@@ -106,14 +106,14 @@ def start(entries: Iterable[JournalEntry], newest: int, rules: Iterable[ToolRule
 
 
 def enter(task: str, part: str = "") -> None:
-    """Assign the calls that are made here from now on; without a task, those that are made outside any."""
+    """Assign subsequent calls here to a task; without one, assign the calls made outside any task."""
     for journal in _journals:
         journal.enter(Scope(task, part))
 
 
 @contextmanager
 def going_back() -> Iterator[None]:
-    """Assign what follows this block as what came before it: a recorded call may leave the block out next time."""
+    """Restore the assignment after this block: with a recorded call, the block may be skipped next time."""
     before = SCOPE.get()
     try:
         yield
@@ -122,43 +122,43 @@ def going_back() -> Iterator[None]:
 
 
 def enclosing() -> list[str]:
-    """Return the key of the tool that runs here, if one does: a recorded call leaves out all that it encloses."""
+    """Return the key of the tool that runs here, if any: a recorded call skips everything that it encloses."""
     within = _place().within
     return [within] if within else []
 
 
 def is_replaying() -> bool:
-    """Whether the newest call of the task that runs here was answered from the journal."""
+    """Whether the newest call of the task running here was answered from the journal."""
     return any(journal.is_replaying() for journal in _journals)
 
 
 def question() -> PendingQuestion | None:
-    """Return what a person is asked, once the tools beside it have ended, since this process ends with it."""
+    """Return the question to a person once parallel tools have ended, since this process ends with the question."""
     return next((journal.question() for journal in _journals), None)
 
 
 def tell() -> None:
-    """Report how many calls the journal has answered, unless that is done."""
+    """Report the calls that the journal has answered since the last report."""
     for journal in _journals:
         journal.tell()
 
 
 def note_outside(error: BaseException) -> None:
-    """Note that somebody else's code has failed, which says nothing against the crew's answers."""
+    """Record a failure of foreign code, which does not discredit the crew's answers."""
     for journal in _journals:
         journal.note_failed(error)
 
 
 def note_left(error: Exception) -> None:
-    """Note that an exception has ended the task that runs here."""
+    """Record that an exception ended the task running here."""
     for journal in _journals:
         journal.note_left(error)
 
 
 def blame(error: BaseException) -> tuple[str | None, list[int]]:
-    """Return which task has failed by its own answer, and the numbers of the calls that have failed.
+    """Return the task whose own answer made it fail, and the numbers of the failed calls.
 
-    :param error: what has ended the crew
+    :param error: the exception that ended the crew
     """
     return next((journal.blame(error) for journal in _journals), (None, []))
 
@@ -172,28 +172,28 @@ class Journal:
         self._rules = tuple(rules)
         self._lock = threading.RLock()
         self._taken = threading.Condition(self._lock)
-        self._cancelled: set[tuple[Scope, str]] = set()  # tools that may run once, and were cancelled while they ran
-        self._earlier: dict[str, dict[str, JournalEntry]] = {}  # by task and key; without those that came by again
-        self._sizes: Counter[str] = Counter()  # of tasks
-        self._counts: dict[str, Counter[str]] = {}  # of tasks: how often each question was asked
-        self._failed: dict[str, dict[str, list[int]]] = {}  # of tasks: which of these times a model has failed
+        self._cancelled: set[tuple[Scope, str]] = set()  # tools that may run only once and were cancelled while running
+        self._earlier: dict[str, dict[str, JournalEntry]] = {}  # by task and key; without those made again
+        self._sizes: Counter[str] = Counter()  # by task
+        self._counts: dict[str, Counter[str]] = {}  # by task: how often each request was made
+        self._failed: dict[str, dict[str, list[int]]] = {}  # by task: which of these requests failed in a model
         self._running: dict[str, Scope] = {}
-        self._at_work = 0  # tools
+        self._at_work = 0  # running tools
         self._asked: Asked | None = None
         self._outside = Scope()
         self._over: set[str] = set()
         self._replaying: dict[str, bool] = {}
         self._replayed: list[int] = []
-        self._agents: dict[str, dict[str | None, str]] = {}  # of tasks: who works there, and within which tool
+        self._agents: dict[str, dict[str | None, str]] = {}  # by task: the agents that work there, by enclosing tool
         self._failed_calls: deque[tuple[BaseException, JournalEntry | None]] = deque(maxlen=REMEMBERED)
-        self._used_tools: dict[str, int] = {}  # by name, the newest
-        self._left: deque[tuple[BaseException, str]] = deque(maxlen=REMEMBERED)  # by task
+        self._used_tools: dict[str, int] = {}  # by name: the newest call
+        self._left: deque[tuple[BaseException, str]] = deque(maxlen=REMEMBERED)  # with their tasks
         for entry in entries:
             self._earlier.setdefault(entry.task_id, {})[entry.key] = entry
             self._sizes[entry.task_id] += OF_ENTRY + len(entry.answer or "")
 
     def __call__(self, progress: Progress) -> None:
-        if isinstance(progress, TaskDone) and self._asked:  # by an answer that its own code made of the question
+        if isinstance(progress, TaskDone) and self._asked:  # the crew's own code turned the question into an answer
             raise self._asked
         self._service.report(progress)
         if isinstance(progress, TaskStarted):
@@ -218,7 +218,7 @@ class Journal:
         return any(entry.kind == "tool" and entry.name == tool for entry in self._answers())
 
     def has_model_answer(self) -> bool:
-        """Whether there is one of any model, for the task that runs."""
+        """Whether there is any model's answer for the running task."""
         return any(entry.kind == "model" for entry in self._answers())
 
     def _answers(self) -> list[JournalEntry]:
@@ -234,7 +234,7 @@ class Journal:
             self._service.report(StepsReplayed(numbers))
 
     def of_model(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        """Return a call of a model; None for one that another call of a model makes."""
+        """Return a model's call; None if it is part of another model call."""
         given = {**dict(zip(OF_CALL, args, strict=False)), **kwargs}
         expected, messages = _expected(given.get("response_model")), given.get("messages")
         call = self._of_model(model, (messages, given.get("tools"), expected), expected)
@@ -263,7 +263,7 @@ class Journal:
         return call
 
     def of_tool(self, tool: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        """Return a call of a tool; None for one that the same tool makes of its other method."""
+        """Return a tool's call; None if the same tool makes it from its other method."""
         place = _place()
         if place.tool is tool and place.method != method:
             return None
@@ -271,7 +271,7 @@ class Journal:
         name = internals.tool_name(tool)
         asked = answers.as_text((name, args, kwargs))
         call = self._call("tool", name, asked)
-        was_once = call is not None and call.entry.once  # by a rule that may have been taken away since
+        was_once = call is not None and call.entry.once  # by a rule that may have been removed since
         rule = APPROVE if isinstance(tool, AskPerson) else rule_of(self._rules, (tool.name, name))
         if was_once or rule != REPEAT:
             shown = answers.as_text(kwargs or args)
@@ -286,13 +286,13 @@ class Journal:
             if rule == APPROVE:
                 call.ask = asks.QUESTION if isinstance(tool, AskPerson) else asks.TOOL
                 internals.never_cache(tool)
-            call.text_of = getattr(tool, "format_output_for_agent", str)  # a method that not every version has
+            call.text_of = getattr(tool, "format_output_for_agent", str)  # not every version has this method
             is_replayed = call.is_answered and not call.is_decided
             (tool_events.is_answered if is_replayed else tool_events.runs)(name)
         return call
 
     def of_recall(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        """Return the question of an agent's memory: a call of a tool that does nothing but read."""
+        """Return an agent's memory lookup: a tool call that only reads."""
         call = self._call("tool", RECALL, answers.as_text((args, kwargs)), is_read=True)
         if call:
             call.asked = kwargs or args
@@ -329,7 +329,7 @@ class Journal:
         return Call(self, entry, found, expected, earlier, has_effect=has_effect, agent=agent, is_decided=is_decided)
 
     def _agent(self, task: str, within: str | None, role: str = "") -> str:
-        """Note who works there, where that is said; return who does."""
+        """Record the agent that works there, if given; return the known one."""
         with self._lock:
             known = self._agents.setdefault(task, {})
             if role:
@@ -337,7 +337,7 @@ class Journal:
             return known.get(within) or known.get(None, "")
 
     def _count(self, task: str, digest: str) -> int:
-        """Return how often this was asked now, without the calls of models that have failed."""
+        """Return how often this request was made, not counting failed model calls."""
         if free := self._failed.get(task, {}).get(digest):
             return free.pop()
         counts = self._counts.setdefault(task, Counter())
@@ -345,20 +345,20 @@ class Journal:
         return counts[digest]
 
     def ask_again(self, entry: JournalEntry) -> None:
-        """Let the next call with this question take the place of one that has failed."""
+        """Let the next call with this request replace a failed one."""
         digest, _, count = entry.key.partition(":")
         with self._lock:
             self._failed.setdefault(entry.task_id, {}).setdefault(digest, []).append(int(count))
 
     def check_once(self, call: Call) -> None:
-        """Ask about a call of a tool that may run once while the outcome of an earlier one is not known."""
+        """Ask about a call of a run-once tool while the outcome of an earlier call is unknown."""
         entry = call.entry
         scope = Scope(entry.task_id, entry.part)
         with self._taken:
             known = self._earlier.get(entry.task_id, {})
             if call.earlier:
                 raise call.asks(asks.UNKNOWN, "it had begun and has no recorded end")
-            # Of calls that run side by side, the others may come by a moment later.
+            # Of parallel calls, the others may arrive a moment later.
             if not self._taken.wait_for(lambda: not _has(known, entry), CAME_BY):
                 raise call.asks(asks.UNKNOWN, "the crew has not asked for an earlier call of it again")
             if (scope, entry.name) in self._cancelled:
@@ -366,7 +366,7 @@ class Journal:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Enclose the work of a tool."""
+        """Wrap the work of a tool."""
         with self._lock:
             self._at_work += 1
         try:
@@ -377,7 +377,7 @@ class Journal:
                 self._taken.notify_all()
 
     def ask(self, question: PendingQuestion) -> Asked:
-        """Return what to raise; of several calls that ask at once, the first one does."""
+        """Return the exception to raise; if several calls ask at once, the first one wins."""
         with self._lock:
             self._asked = self._asked or Asked(question)
         return self._asked
@@ -390,7 +390,7 @@ class Journal:
         return self._asked.question
 
     def _stop_if_asked(self) -> None:
-        """Let nothing new begin once a person is asked, but what a tool that may run only once needs for its work."""
+        """Start nothing new once a person is asked, except calls within a tool that may run only once."""
         if self._asked and not _place().in_once:
             raise self._asked
 
@@ -420,7 +420,7 @@ class Journal:
             self._cancelled.add((Scope(entry.task_id, entry.part), entry.name))
 
     def _take(self, task: str, key: str) -> JournalEntry | None:
-        """Return what the last attempt has recorded; of what ended, what it has enclosed will not come by again."""
+        """Take a call recorded by the last attempt; if it ended, drop the calls it encloses: they will not recur."""
         known = self._earlier.get(task, {})
         entry = known.pop(key, None)
         self._taken.notify_all()
@@ -435,7 +435,7 @@ class Journal:
             self._drop(known, inner)
 
     def write(self, step: Step) -> bool:
-        """Tell a step, unless its task is over; return whether the journal keeps it, or will: it may be full."""
+        """Report a step unless its task is over; return whether the journal, which may be full, keeps it."""
         size = OF_ENTRY + len(step.answer or "")
         with self._lock:
             if step.task_id in self._over:
@@ -448,7 +448,7 @@ class Journal:
         return kept
 
     def artifact_id(self, size: int) -> str:
-        """Name a result that CrewAI keeps in a file as the last attempt has named it: a recorded answer may name it."""
+        """Name a result that CrewAI stores in a file as in the last attempt: a recorded answer may contain the name."""
         scope = self._scope() or self._outside
         with self._lock:
             counts = self._counts.setdefault(scope.task, Counter())
@@ -456,7 +456,7 @@ class Journal:
             return _digest("artifact", scope.task, scope.part, _place().within or "", str(counts["artifact"]))
 
     def _scope(self) -> Scope | None:
-        """Return where a call belongs that is made here; None where that is not known."""
+        """Return where a call made here belongs; None if unknown."""
         scope = SCOPE.get()
         with self._lock:
             if scope and scope.task not in self._over:
@@ -475,22 +475,22 @@ class Journal:
 
 @dataclass
 class Call:
-    """One call: answered from the journal, or performed `inside` and recorded at its end."""
+    """One call: answered from the journal, or executed within `inside` and recorded when it ends."""
 
     journal: Journal
     entry: JournalEntry
-    found: list[Any] | None  # the answer of the last attempt
+    found: list[Any] | None  # the last attempt's answer
     expected: type[BaseModel] | None
-    earlier: JournalEntry | None  # of the last attempt
-    has_effect: bool  # else it is asked again where it has failed or not ended
+    earlier: JournalEntry | None  # from the last attempt
+    has_effect: bool  # otherwise, it is repeated if it failed or did not end
     agent: str = ""
-    is_decided: bool = False  # by a person: it does not run, and its answer is new
-    ask: AskKind | None = None  # what a person must be asked before it runs
+    is_decided: bool = False  # by a person: it does not run and gets a new answer
+    ask: AskKind | None = None  # what to ask a person before it runs
     tool: Any = None
-    asked: Any = None  # what people see of it
+    asked: Any = None  # the request as shown to people
     inner: Place = OUTSIDE
-    text_of: Callable[[Any], str] | None = None  # of a tool: what its agent reads of an object
-    once: str = ""  # of a tool that may run once: its arguments
+    text_of: Callable[[Any], str] | None = None  # for a tool: converts an object to the text its agent reads
+    once: str = ""  # for a tool that may run only once: its arguments
     is_recorded: bool = True
     began: float = 0.0
 
@@ -499,7 +499,7 @@ class Call:
         return self.found is not None
 
     def answer(self) -> Any:
-        """Return what the last attempt was answered, or raise what was raised."""
+        """Return the last attempt's answer, or raise its exception."""
         assert self.found
         if self.is_decided:
             told = {"arguments": answers.told(self._arguments()), "is_kept": False}
@@ -511,7 +511,7 @@ class Call:
         return self.found[0]
 
     def begin(self) -> None:
-        """Tell the beginning; that of a tool's call is stored before it goes on, unless the last attempt has."""
+        """Report the start; for a tool call, wait until it is stored, unless the last attempt has stored it."""
         self.began = time.monotonic()
         is_allowed = asks.is_allowed(self.earlier)
         if self.once and not is_allowed:
@@ -536,7 +536,7 @@ class Call:
             raise NotRun(self.entry.name, self.once, "the journal of this execution is full")
 
     def given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments that the tool gets: those that a person has put in their place, if any."""
+        """Return the tool's arguments, with a person's replacements, if any."""
         changed = asks.arguments_of(self.earlier) if asks.is_allowed(self.earlier) else None
         if changed is None:
             return args, kwargs
@@ -546,13 +546,13 @@ class Call:
             raise NotRun(self.entry.name, self.once, f"it does not take the changed arguments: {problem}") from None
 
     def asks(self, kind: AskKind, text: str = "") -> Asked:
-        """Return what to raise, so that the crew stops until a person has decided."""
+        """Return the exception to raise, so that the crew stops until a person has decided."""
         arguments = None if kind == asks.QUESTION else self._arguments()
         state = {"tool": self.entry.name}
         return self.journal.ask(PendingQuestion(kind, self.entry, self.agent, arguments, text, self.once, state))
 
     def _arguments(self) -> dict[str, Any]:
-        """Return the arguments by their names, as JSON."""
+        """Return the arguments by name, as JSON."""
         changed = asks.arguments_of(self.earlier)
         if changed is not None:
             return changed
@@ -567,7 +567,7 @@ class Call:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Enclose the call itself. A tool's exception is an answer too; a model is asked again."""
+        """Wrap the call itself. A tool's exception is an answer too; a model is called again."""
         if self.entry.kind == "model":
             self.begin()
         before = PLACE.set(self.inner)
@@ -596,17 +596,17 @@ class Call:
             self.journal.ask_again(self.entry)
 
     def end(self, answer: Any, used: dict[str, int] | None = None) -> Any:
-        """Record the answer, and what a model has used for it; return the answer."""
+        """Record the answer and, for a model, its usage; return the answer."""
         self._over("done", self._stored(answer), answers.told(answer), used or None)
         return answer
 
     def _stored(self, answer: Any) -> str | None:
-        """Return the answer as it is stored, or of a tool at least what its agent reads of it."""
+        """Return the answer in its stored form, or for a tool at least the text that its agent reads."""
         try:
             return answers.encoded(answer, self.expected, is_whole=self.has_effect or self.entry.kind == "model")
         except answers.NotStorable:
             if self.text_of:
-                with suppress(Exception):  # of somebody's own method
+                with suppress(Exception):  # raised by a user's method
                     return answers.encoded(self.text_of(answer))
         return None
 
@@ -626,12 +626,12 @@ def _is_decided(entry: JournalEntry | None) -> bool:
 
 
 def _has(known: dict[str, JournalEntry], entry: JournalEntry) -> bool:
-    """Whether a call of the same tool was recorded that did not come by again."""
+    """Whether an earlier call of the same tool was recorded and has not been made again."""
     return any(each.name == entry.name and each.part == entry.part for each in known.values())
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Give an exception, and those that it was raised from or after."""
+    """Yield an exception and its causes and contexts."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -652,10 +652,10 @@ def _digest(*parts: str) -> str:
 
 
 def _read(earlier: JournalEntry | None, expected: type[BaseModel] | None) -> list[Any] | None:
-    """Return the answer in a list; None without one, or if its class is not what it was."""
+    """Return the answer in a list; None if there is none or its class has changed."""
     if earlier is None or earlier.answer is None:
         return None
     try:
         return [answers.decoded(earlier.answer, expected)]
-    except Exception:  # of somebody's own class
+    except Exception:  # raised by a user's class
         return None

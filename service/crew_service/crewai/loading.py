@@ -1,4 +1,4 @@
-"""From TARGET to a fresh crew or Flow, in the process that runs it."""
+"""Turns TARGET into a fresh crew or Flow, in the process that runs it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from crew_service.crewai.flow_source import FlowSource
 
 
 class JsonCrew:
-    """A crew that is described in JSON, as `crewai create crew` makes them, and the values its file gives for inputs.
+    """A crew described in JSON, in the format of `crewai create crew`, with its file's default inputs.
 
-    :param path: crew.jsonc, beside a folder of agents
+    :param path: crew.jsonc, next to a folder of agents
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,7 +35,7 @@ WANTED = "a Crew, a CrewBase class, a Flow, or a function that returns one of th
 
 
 def build(target: str) -> Served:
-    """Give what TARGET names, made now. A process does this once, so a crew of a module is fresh too."""
+    """Create whatever TARGET names. A process does this once, so a crew in a module is fresh too."""
     return _of_path(Path(target)) if is_path(target) else _named(target)
 
 
@@ -67,7 +67,7 @@ def _declared(path: Path) -> Served:
 
 
 def _only(module: ModuleType, kind: str) -> Any:
-    """Return the one class or crew that a project's module defines."""
+    """Return the only class or crew that a project's module defines."""
     own: list[Any] = [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
     flows: list[Any] = [value for value in own if isinstance(value, type) and issubclass(value, Flow)]
     crews: list[Any] = [value for value in own if isinstance(value, type) and getattr(value, "is_crew_class", False)]
@@ -102,7 +102,7 @@ def _named(target: str) -> Served:
 
 
 def _instead(module: ModuleType) -> str:
-    """Name what the module has that could be served."""
+    """List the module's names that could be served."""
     fits = [
         name
         for name, value in vars(module).items()
@@ -123,7 +123,7 @@ def _module(place: str) -> ModuleType:
 
 
 def _file(path: Path) -> ModuleType:
-    """Import a file under a name of its own; what lies next to it can be imported, as with `python file.py`."""
+    """Import a file as a module with its own name; files next to it can be imported, as with `python file.py`."""
     spec = importlib.util.spec_from_file_location(f"crew_of_{path.stem}", path)
     assert spec
     assert spec.loader

@@ -1,7 +1,7 @@
-"""Tasks of crews that a Flow's method started: a person may be asked at each, and none that has finished runs again.
+"""Tasks of crews started by a Flow's method: each may ask a person, and no finished task runs again.
 
-The question ends the method, whatever the method catches and returns. With the answer it runs from its beginning, and
-its crews' finished tasks give their stored outputs. A task is known by its method, its texts, and how often the method
+A question ends the method, whatever the method catches or returns. With the answer, the method restarts, and finished
+tasks of its crews return their stored outputs. A task is identified by its method, its texts, and how often the method
 has run it before.
 """
 
@@ -38,7 +38,7 @@ APPROVE, REVISE = "approve", "revise"
 
 
 class TaskAsks(Interrupted):
-    """A task that asks a person has its answer, and the method that started its crew stops here."""
+    """A task that needs a review has its answer, so the method that started its crew stops here."""
 
     def __init__(self, place: str, answer: StoredOutput) -> None:
         super().__init__("a person decides on this answer")
@@ -47,14 +47,14 @@ class TaskAsks(Interrupted):
 
 @dataclass
 class MethodRun:
-    """A call of a method: how often each task ran in it, and the question that ends it."""
+    """One call of a method: how often each task ran in it, and the question that ends it."""
 
     method: str
     counts: Counter[str] = field(default_factory=Counter)
     asked: TaskAsks | None = None
 
     def ask(self, place: str, answer: StoredOutput) -> TaskAsks:
-        """Return what to raise; of several tasks that ask at once, the first one does."""
+        """Return the exception to raise; if several tasks ask at once, the first one wins."""
         self.asked = self.asked or TaskAsks(place, answer)
         return self.asked
 
@@ -63,7 +63,7 @@ METHOD: ContextVar[MethodRun | None] = ContextVar("the method that runs", defaul
 
 
 class NestedTasks:
-    """`before`: the decision on the Flow's own last question, from which the Flow goes on with its finished methods."""
+    """`before`: the decision on the Flow's own last question, from which it continues with its finished methods."""
 
     def __init__(self, gate: ReviewDecision | None) -> None:
         known: dict[str, Any] = gate.state.get("nested", {}) if gate else {}
@@ -72,7 +72,7 @@ class NestedTasks:
         self._drafts: dict[str, StoredOutput] = known.get("drafts", {})
         self._decision = gate if known else None
         self._decided: str | None = known.get("asked")
-        self._unused = self._decided  # until its task comes by
+        self._unused = self._decided  # until its task runs
         self._approved: dict[str, StoredOutput] = known.get("approved", {})
         if self._decided and self._is_approval():
             self._approved[self._decided] = self._drafts.pop(self._decided)
@@ -80,20 +80,20 @@ class NestedTasks:
         self._running: dict[int, str] = {}
 
     def watch(self) -> None:
-        """Let nested tasks be asked about and replayed from now on, in this process."""
+        """Let nested tasks of this process ask and be replayed from now on."""
         internals.wrap_tasks(journal.going_back, self._settled, self._done)
         register_hook(InterceptionPoint.POST_STEP, self._answered)
         set_provider(NestedFeedback(self.rounds_of))
 
     @contextmanager
     def method(self, name: str) -> Iterator[None]:
-        """Enclose a call of a method; it ends by `TaskAsks` if a task has asked, whatever the method did then."""
+        """Wrap a call of a method; raise `TaskAsks` if a task has asked, whatever the method did with it."""
         run = MethodRun(name)
         token = METHOD.set(run)
         journal.enter(name)
         try:
             yield
-        except asyncio.CancelledError:  # it has lost a race: nobody is asked
+        except asyncio.CancelledError:  # it lost a race, so nobody is asked
             raise
         except BaseException:
             if run.asked is None:
@@ -105,7 +105,7 @@ class NestedTasks:
         self._over(name)
 
     def state(self, asks: TaskAsks) -> dict[str, Any]:
-        """Return what a run with the answer goes on from."""
+        """Return the state from which a run with the answer continues."""
         again = self._decision and self._decision.task_id == asks.answer["task_id"] and self._decided != asks.place
         return {
             "before": asdict(self.before) if self.before else None,
@@ -117,7 +117,7 @@ class NestedTasks:
         }
 
     def rounds_of(self, task: Task | None) -> tuple[Round, ...] | None:
-        """Return what was said to a task's answers; None for a task that no method of the Flow started."""
+        """Return the earlier rounds of a task; None for a task that no method of the Flow started."""
         place = self._running.get(id(task))
         if place is None:
             return None
@@ -130,7 +130,7 @@ class NestedTasks:
         return outcome == APPROVE or (outcome is None and reads_like_approval(self._decision.feedback))
 
     def _settled(self, task: Task) -> TaskOutput | None:
-        """Return the output of a task that need not run; None for one that runs now."""
+        """Return the output of a task that need not run; None for one that must run."""
         run = METHOD.get()
         if run is None:
             return None
@@ -173,7 +173,7 @@ class NestedTasks:
 
     def _done(self, task: Task, output: TaskOutput) -> None:
         run, place = METHOD.get(), self._running.get(id(task))
-        if task.human_input:  # the hook has not stopped it: someone has cleared CrewAI's hooks
+        if task.human_input:  # the hook did not stop it: someone cleared CrewAI's hooks
             raise Fatal(NOT_STOPPED)
         if run is not None and place is not None:
             self._finished[place] = self._stored(run, task, output)
@@ -183,14 +183,14 @@ class NestedTasks:
         return stored(f"{run.method}.{_name(task)}", output, time.time() - began)
 
     def _over(self, method: str) -> None:
-        """Forget the tasks of a method that has finished; it may be called again."""
+        """Forget the tasks of a finished method, since it may be called again."""
         self._check_used(method)
         for kept in (self._finished, self._drafts, self._approved):
             for place in [place for place in kept if _method(place) == method]:
                 del kept[place]
 
     def _check_used(self, method: str) -> None:
-        """Refuse to go on when the answered task has not come by again."""
+        """Fail unless the answered task has run again."""
         if self._unused and _method(self._unused) == method:
             raise Fatal(
                 f"The crew that the method {method!r} started is not the one that a person has answered: the same "
@@ -201,7 +201,7 @@ class NestedTasks:
 def _restored(task: Task, output: StoredOutput) -> TaskOutput:
     try:
         return restored(task, output)
-    except CrewFailed as failure:  # which the method could catch
+    except CrewFailed as failure:  # the method could catch it
         raise Fatal(str(failure)) from None
 
 

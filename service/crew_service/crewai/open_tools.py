@@ -1,7 +1,7 @@
-"""Fails a task whose agent brings tools that are known only now, as those of MCP servers, where a rule fits no tool.
+"""Fails a task whose agent adds tools at run time, such as those of MCP servers, if a rule matches no tool.
 
-A rule with a wrong name would let the tool that it is meant for run without it. At the first such task all agents are
-asked for their tools, since the rule may be for a tool of a later one.
+With a wrong name, the intended tool would run without its rule. At the first such task, all agents are asked for their
+tools, since the rule may be for a tool of a later one.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from crew_service.crewai import internals
 from crew_service.crewai.errors import Fatal
 from crew_service.engine.tool_rules import ToolRule
 
-SOURCES = {"mcps": "get_mcp_tools", "apps": "get_platform_tools"}  # of an agent: what brings tools, and its method
+SOURCES = {"mcps": "get_mcp_tools", "apps": "get_platform_tools"}  # an agent's fields that add tools, and its methods
 
 
 class NoSuchTool(Fatal):
-    """A rule is for a tool that the crew does not have."""
+    """A rule names a tool that the crew does not have."""
 
     def __init__(self, rule: ToolRule, names: Iterable[str]) -> None:
         super().__init__(
@@ -37,9 +37,9 @@ def are_brought_by(agent: Any) -> bool:
 
 
 def check(crew: Crew, rules: Iterable[ToolRule], known: list[list[str]]) -> None:
-    """Fail the first task with such tools unless each rule fits one of the crew's.
+    """Fail the first task with such tools unless each rule matches one of the crew's tools.
 
-    :param known: the names of each tool that is known before a task runs
+    :param known: the names of each tool known before a task runs
     """
     lost = [rule for rule in rules if not (rule.is_common or any(map(rule.matches, known)))]
     if lost:

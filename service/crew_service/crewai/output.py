@@ -1,4 +1,4 @@
-"""What crew processes print: kept with the execution, and of a crew that is only loaded in the service's log."""
+"""Handles printed output: kept with the execution; while a crew is only being loaded, in the service's log."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 64 * 1024  # bytes of a read
-MOST_AT_ONCE = 16 * AT_ONCE  # after which others have their turn
-LONGEST_LOADING = 256 * 1024  # bytes of what is printed while a crew is loaded
+AT_ONCE = 64 * 1024  # bytes per read
+MOST_AT_ONCE = 16 * AT_ONCE  # after that, other pipes get a turn
+LONGEST_LOADING = 256 * 1024  # bytes of output while a crew is loaded
 LONGEST_LINE = 2_000  # bytes
 
 
 class Output:
-    """The reading end of a pipe that a crew's process prints to, read in a thread so that the crew never waits."""
+    """Reads the pipe that a crew's process prints to, in a thread, so that the crew never waits."""
 
     def __init__(self, descriptor: int, take: Callable[[bytes], None]) -> None:
         os.set_blocking(descriptor, False)
         self._descriptor, self._take = descriptor, take
         self._reading = threading.Lock()
-        self._is_open = True  # until all ends to print to are closed
+        self._is_open = True  # until all its writing ends are closed
         threading.Thread(target=self._follow, name="crew-output", daemon=True).start()
 
     def settle(self) -> None:
-        """Take what has been printed by now."""
+        """Read what has been printed so far."""
         with self._reading:
             self._drain()
 
@@ -52,7 +52,7 @@ class Output:
 
 
 class LoadingLog:
-    """Logs the lines that a crew prints while it is loaded, a bounded amount of them."""
+    """Logs a limited number of lines that a crew prints while it is loaded."""
 
     def __init__(self) -> None:
         self._left = LONGEST_LOADING

@@ -1,6 +1,6 @@
-"""Gives every segment a process of its own, forked in milliseconds from one that has imported CrewAI already.
+"""Gives every segment its own process, forked within milliseconds from one that has already imported CrewAI.
 
-The service keeps one end of a socket to each process: when the service dies, however it dies, the crews die too.
+The service keeps one end of a socket to each process: however the service dies, the crews die with it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SETTINGS = {
 }
 """A crew behind the service sends nothing to CrewAI and asks nothing of PyPI, unless the environment says so."""
 
-OLDEST = "1.15.3"  # the first with hooks around each task
+OLDEST = "1.15.3"  # the first version with hooks around each task
 READY = 180.0  # seconds; importing CrewAI takes about five on an idle machine
-EXIT = 1.0  # seconds for a process that has closed its socket to end
+EXIT = 1.0  # seconds for a process to end after closing its socket
 
 
 class ProcessPoolClosed(Exception):
-    """The process that crews are forked from cannot be started."""
+    """The fork server cannot be started."""
 
 
 class CrewProcess:
@@ -46,25 +46,25 @@ class CrewProcess:
         self._pid: int | None = pid
 
     def send(self, message: Message) -> None:
-        """Send to a process that may be gone; the next `receive` shows whether it is."""
+        """Send to a process that may have died; the next `receive` shows whether it has."""
         with contextlib.suppress(ConnectionError):
             self._channel.send(message)
 
     def receive(self, timeout: float) -> Message | None:
-        """Wait for the next message; None when the process is gone without saying how."""
+        """Wait for the next message; None if the process died without sending one."""
         message = self._channel.receive(timeout)
         if message is None or message["type"] == "died":
             self._pid = None
         return message
 
     def dismiss(self) -> None:
-        """Leave a process that has given its outcome to end by itself, which it does within seconds."""
+        """Let a process that has sent its outcome end by itself, which takes seconds."""
         self._pid = None
 
     def end(self) -> None:
-        """Kill the process and all that it started, unless it is gone or dismissed."""
+        """Kill the process and everything it started, unless it is dead or dismissed."""
         if self._pid:
-            process_tree.kill(self._pid)  # it may have left its own group
+            process_tree.kill(self._pid)  # it may have left its own process group
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._pid, signal.SIGKILL)
         self._channel.close()
@@ -80,7 +80,7 @@ class ProcessPool:
 
     @contextlib.contextmanager
     def worker(self, take: Callable[[bytes], None] | None = None) -> Iterator[CrewProcess]:
-        """Fork a process that waits for its request; what it prints is logged, or taken by `take`."""
+        """Fork a process that waits for its request; its printed output is logged, or passed to `take`."""
         worker = self._born(take or LoadingLog())
         try:
             yield worker
@@ -88,7 +88,7 @@ class ProcessPool:
             worker.end()
 
     def _born(self, take: Callable[[bytes], None]) -> CrewProcess:
-        """Fork, and once more if the fork server was lost: a process that was not born has done nothing."""
+        """Fork, and retry once if the fork server was lost: a process that never started has done nothing."""
         for _ in range(2):
             control = self._alive()
             channel, output = self._fork(control, take)
@@ -109,10 +109,10 @@ class ProcessPool:
         with theirs, os.fdopen(printed, "wb"):
             try:
                 output = Output(reading, take)
-            except RuntimeError:  # no thread: nobody else would close it
+            except RuntimeError:  # no thread could start, so nothing else would close it
                 os.close(reading)
                 raise
-            with contextlib.suppress(OSError):  # the fork server is gone; nobody will answer
+            with contextlib.suppress(OSError):  # the fork server is gone and will not answer
                 socket.send_fds(control, [b"f"], [theirs.fileno(), printed])
         return Channel(mine), output
 
@@ -156,5 +156,5 @@ class ProcessPool:
 
 
 def _lost() -> OSError:
-    """Return trouble of the machine: what CrewAI itself lacks shows at the first start, and ends it in order."""
+    """Return a machine error: a problem of CrewAI itself shows at the first start, and ends it cleanly."""
     return OSError(errno.ENOMEM, "the process that crews are forked from was killed")

@@ -1,7 +1,7 @@
-"""Processes that a crew started, found and ended wherever they went: a new session or a double fork hides none.
+"""Finds and ends all processes that a crew started; even a new session or a double fork does not hide them.
 
-Linux gives a process whose parent died to the nearest ancestor that adopts orphans; elsewhere only the process group
-of a crew is ended.
+On Linux, a process whose parent died is adopted by the nearest ancestor that adopts orphans. On other systems, only a
+crew's process group is ended.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-SET_CHILD_SUBREAPER = 36  # of prctl(2)
-TRIES = 200  # a process that forks faster than it is killed is not followed for ever
+SET_CHILD_SUBREAPER = 36  # for prctl(2)
+TRIES = 200  # rounds before giving up on a process that forks faster than it is killed
 PAUSE = 0.02
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent dies; children of this process do not inherit it."""
+    """Become the parent of every descendant whose own parent dies; children of this process do not inherit this."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -41,7 +41,7 @@ def descendants_of(pid: int) -> set[int]:
 
 
 def end_descendants(spared: Collection[int] = ()) -> None:
-    """Kill all that this process and its descendants have started, until nothing of it is left."""
+    """Kill everything that this process and its descendants started, until nothing is left."""
     for _ in range(TRIES):
         left = {pid for pid in descendants_of(os.getpid()) if pid not in spared}
         if not left:

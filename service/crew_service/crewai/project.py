@@ -1,4 +1,4 @@
-"""A CrewAI project on disk: what `[tool.crewai]` of its pyproject.toml says, and what a process needs to run it."""
+"""A CrewAI project on disk: its `[tool.crewai]` table in pyproject.toml, and the environment that a process needs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ MODULES = {"crew": "crew.py", "flow": "main.py"}  # where the templates put the 
 @dataclass(frozen=True)
 class Project:
     root: Path
-    kind: str | None = None  # crew or flow, as `type` says
+    kind: str | None = None  # crew or flow, from `type`
     definition: str | None = None
     scripts: tuple[str, ...] = ()
 
     def enter(self) -> None:
-        """Make the folder this process's own: working directory, import path and the variables of `.env`."""
-        from dotenv import load_dotenv  # CrewAI brings it; a project is recognized without CrewAI too
+        """Set up this process for the folder: working directory, import path and the variables in `.env`."""
+        from dotenv import load_dotenv  # a dependency of CrewAI; projects are recognized without CrewAI too
 
         os.chdir(self.root)
         for folder in (self.root, self.root / "src"):
@@ -40,7 +40,7 @@ class Project:
         load_dotenv(self.root / ".env", override=False)
 
     def declaration(self) -> Path | None:
-        """Return the file that describes the crew or the Flow, where there is one."""
+        """Return the file that describes the crew or Flow, if any."""
         if self.definition:
             path = (self.root / self.definition).resolve()
             if not path.is_relative_to(self.root) or not path.is_file():
@@ -53,7 +53,7 @@ class Project:
         return next((path for path in found if path.is_file()), None)
 
     def module(self) -> tuple[str, str]:
-        """Return the kind and the name of the module that holds the class of a project in Python."""
+        """Return the kind, and the name of the module that contains the class of a Python project."""
         for kind in (self.kind,) if self.kind else tuple(MODULES):
             for file in self._modules(MODULES.get(kind, "")):
                 return kind, ".".join(file.relative_to(self._source()).with_suffix("").parts)
@@ -63,7 +63,7 @@ class Project:
         return self.root / "src" if (self.root / "src").is_dir() else self.root
 
     def _modules(self, name: str) -> list[Path]:
-        """List the modules of that name: the package that the project's scripts name comes first."""
+        """List the modules with that name, starting with the package named in the project's scripts."""
         found = sorted(path for path in (*self._source().glob(f"*/{name}"), self._source() / name) if path.is_file())
         packages = {script.partition(":")[0].partition(".")[0] for script in self.scripts}
         return sorted(found, key=lambda path: path.parent.name not in packages)
@@ -80,7 +80,7 @@ class Project:
 
 
 def of_folder(folder: Path) -> Project:
-    """Read the project of a folder; a folder without a `[tool.crewai]` is judged by its files."""
+    """Read the project in a folder; without `[tool.crewai]`, the folder's files determine its kind."""
     root = folder.resolve()
     settings = _settings(root / "pyproject.toml")
     crewai = settings.get("tool", {}).get("crewai", {})
@@ -94,7 +94,7 @@ def of_folder(folder: Path) -> Project:
 
 
 def around(path: Path) -> Project | None:
-    """Return the CrewAI project that a file or folder belongs to: the nearest folder above with `[tool.crewai]`."""
+    """Return the CrewAI project of a file or folder: the nearest parent folder with `[tool.crewai]`."""
     path = path.resolve()
     for folder in (path, *path.parents):
         if (folder / "pyproject.toml").is_file():
@@ -104,12 +104,12 @@ def around(path: Path) -> Project | None:
 
 
 def tool_rules(target: str) -> list[ToolRule]:
-    """Read `[tool.airflow-crew-service.tools]` of the nearest pyproject.toml."""
+    """Read `[tool.airflow-crew-service.tools]` from the nearest pyproject.toml."""
     return tool_rules_of(_declared(target).get("tools", {}))
 
 
 def has_ask_person(target: str) -> bool:
-    """Whether `[tool.airflow-crew-service]` there gives each agent the tool by which it asks a person."""
+    """Whether its `[tool.airflow-crew-service]` gives each agent the tool for asking a person."""
     given = _declared(target).get("ask_person", False)
     if not isinstance(given, bool):
         raise UnsupportedCrew("[tool.airflow-crew-service] ask_person must be true or false.")

@@ -1,4 +1,4 @@
-"""A task's output between CrewAI's object and the plain JSON that is stored, and the file that it is written to."""
+"""Converts a task's output between CrewAI's object and the stored JSON, and writes its file."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def stored(task_id: str, output: TaskOutput, seconds: float) -> StoredOutput:
 
 
 def structured(output: Any) -> dict[str, Any] | None:
-    """Give the object of a crew's or a task's output, if it has a model."""
+    """Return the object of a crew's or task's output, if it has a model."""
     if output.json_dict is not None:
         return dict(output.json_dict)
     return output.pydantic.model_dump(mode="json") if output.pydantic is not None else None
 
 
 def edited(output: StoredOutput, approved: str) -> StoredOutput:
-    """Give the output that a person has approved, which may be a text of their own."""
+    """Return the approved output, which may be a person's own text."""
     if approved == output["output"]:
         return output
     changed: StoredOutput = {**output, "output": approved}
@@ -53,7 +53,7 @@ def edited(output: StoredOutput, approved: str) -> StoredOutput:
 
 
 def object_in(text: str) -> dict[str, Any] | None:
-    """Give the object that a text is, if it is one."""
+    """Return the object that a string represents, if any."""
     try:
         data = json.loads(text)
     except ValueError:
@@ -62,7 +62,7 @@ def object_in(text: str) -> dict[str, Any] | None:
 
 
 def restored(task: Task, output: StoredOutput) -> TaskOutput:
-    """Give CrewAI's object again, with the model that the task asks for."""
+    """Recreate CrewAI's object, with the model that the task declares."""
     data = output.get("output_json")
     return TaskOutput(
         name=task.name or output.get("description"),
@@ -77,7 +77,7 @@ def restored(task: Task, output: StoredOutput) -> TaskOutput:
 
 
 def edit_problem(task: Task, output: StoredOutput, text: str) -> str | None:
-    """Return why a text cannot be the output of a task that waits, as the end of a sentence; None if it can."""
+    """Return why a text cannot be a waiting task's output, as the end of a sentence; None if it can."""
     try:
         result = restored(task, edited(output, text))
         _fitting(task.output_json, result.json_dict)
@@ -94,7 +94,7 @@ def edit_problem(task: Task, output: StoredOutput, text: str) -> str | None:
 
 
 def save(output: TaskOutput, path: str, *, make_directory: bool) -> None:
-    """Write the file of an approved task as CrewAI writes that of any other."""
+    """Write an approved task's file as CrewAI writes any other task's."""
     place = Path(path).expanduser()
     if make_directory:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def save(output: TaskOutput, path: str, *, make_directory: bool) -> None:
 
 
 def check_path(declared: str, path: str) -> None:
-    """Refuse a path that inputs have led out of the folder that the crew names, by default the working directory."""
+    """Refuse a path that inputs have moved out of the folder that the crew names, by default the working directory."""
     folder = Path(f"{declared.partition('{')[0]}_").parent.resolve()
     if not Path(path).expanduser().resolve().is_relative_to(folder):
         raise CrewFailed(f"The inputs lead the output_file {declared!r} out of its folder; no task was run.")

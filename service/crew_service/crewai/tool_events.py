@@ -1,7 +1,7 @@
-"""Emits no event of a tool whose answer comes from the journal: whoever listens had them when it ran.
+"""Suppresses events of a tool whose answer comes from the journal: listeners received them when it ran.
 
-CrewAI says that a tool starts before anybody knows whether it is run. As long as it may have been said before, the
-event is held until the tool runs, and is emitted then.
+CrewAI announces a tool call before anyone knows whether the tool will run. If it may have been announced before, the
+event is held back until the tool runs.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ ENDS = (ToolUsageFinishedEvent, ToolUsageErrorEvent)
 
 class Answers(Protocol):
     def has_answer(self, tool: str) -> bool:
-        """Whether the journal has one of that tool, for the task that runs."""
+        """Whether the journal has an answer from that tool for the running task."""
 
     def is_replaying(self) -> bool:
-        """Whether the newest call of the task that runs was answered from the journal."""
+        """Whether the newest call of the running task was answered from the journal."""
 
 
 class Held:
-    """The start of a tool; `outer` is that of a tool around it."""
+    """The start of a tool; `outer` is the start of the enclosing tool."""
 
     def __init__(self, emit: Callable[[], Any], name: str, outer: Held | None) -> None:
         self.name, self.outer = name, outer
@@ -48,19 +48,19 @@ HELD: ContextVar[Held | None] = ContextVar("the newest start of a tool that was 
 
 
 def runs(tool: str) -> None:
-    """Note that a tool runs; CrewAI has just said so."""
+    """Note that a tool runs; CrewAI has just announced it."""
     if (held := HELD.get()) and held.name == tool:
         held.let_go()
 
 
 def is_answered(tool: str) -> None:
-    """Note that a tool has its answer from the journal."""
+    """Note that a tool was answered from the journal."""
     if (held := HELD.get()) and held.name == tool:
         held.is_answered = True
 
 
 def filtered(emit: Emit, answers: Callable[[], Answers]) -> Emit:
-    """Return what emits all other events."""
+    """Return a function that emits all other events."""
 
     def emitted(source: Any, event: Any) -> Any:
         if not isinstance(event, ToolUsageEvent):
@@ -78,7 +78,7 @@ def filtered(emit: Emit, answers: Callable[[], Answers]) -> Emit:
         if held.is_answered:
             return None
         if not held.is_emitted and answers().is_replaying():
-            return None  # it was not run that time either: it has reached its limit, for example
+            return None  # it did not run that time either: it reached its limit, for example
         held.let_go()
         return emit(source, event)
 

@@ -1,10 +1,10 @@
-"""Counts what this process uses of language models, by task and model, and reports it.
+"""Counts this process's usage of language models by task and model, and reports it.
 
-Most models count their own tokens, which is read as soon as they do, in the thread that runs the task. A model that
-leaves this to CrewAI's events is counted by these: an event within a call that has been counted tells of the same.
-A call of which neither tells any tokens is counted as a call, so that nobody takes the total for all that was used:
-also one of a model that is nothing but a `call` of its own, and one that failed after an answer, perhaps. Only
-one that hands its messages on to another model, or gives the answer of another, needs no figures of its own.
+Most models count their own tokens, which are read at once, in the thread that runs the task. A model that relies on
+CrewAI's events is counted by them; an event within a call that is already counted repeats the same tokens. A call
+without any token counts is still counted as a call, so that the total is not mistaken for complete: this includes
+models that only define their own `call`, and calls that may have failed after an answer. Only a model that passes
+its messages to another model, or returns another model's answer, needs no counts of its own.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from crew_service.prices import UNCOUNTED
 
 Usage = dict[str, int]
 COUNTED = ("total_tokens", "prompt_tokens", "completion_tokens")
-BY_MODELS = (*COUNTED, "cached_prompt_tokens")  # what a model counts
+BY_MODELS = (*COUNTED, "cached_prompt_tokens")  # the counts that a model keeps
 FIGURES = (*BY_MODELS, UNCOUNTED)
-Key = tuple[str, str]  # a task and a model
+Key = tuple[str, str]  # task and model
 
 
 class Call:
-    """One call of a model, until it returns."""
+    """One call of a model until it returns."""
 
     def __init__(self, model: Any, messages: Any) -> None:
         self.model = model
@@ -40,9 +40,9 @@ class Call:
         self.answer: Any = None
         self.usage: Any = None
         self.used: Usage = {}
-        self.counted: dict[Key, Usage] = {}  # of `used`, what no event has told of yet
-        self.is_told = False  # its tokens, or that nobody gave any
-        self.inner: list[Call] = []  # of other models, which it has made and which have succeeded
+        self.counted: dict[Key, Usage] = {}  # the part of `used` that no event has reported yet
+        self.is_told = False  # its tokens are reported, or that there are none
+        self.inner: list[Call] = []  # successful calls of other models that it made
 
     def is_handed_on_to(self, other: Call) -> bool:
         return _same(self.messages, other.messages) or _same(self.answer, other.answer)
@@ -52,10 +52,10 @@ CALL: ContextVar[Call | None] = ContextVar("the call of a model that runs", defa
 
 
 class TokenMeter:
-    """A `Report` that counts.
+    """A `Report` that counts usage.
 
-    :param task_of: the task of a model's call that is made or told in the present context, by CrewAI's id of the task
-        where an event names it; empty where no task runs
+    :param task_of: the task of a model's call or event in the current context, given CrewAI's task id if an event
+        has one; empty if no task runs
     """
 
     def __init__(self, report: Report, task_of: Callable[[str | None], str], models: Iterable[BaseLLM] = ()) -> None:
@@ -64,9 +64,9 @@ class TokenMeter:
         self._lock = threading.RLock()
         self._used: dict[Key, Usage] = {}
         self._grown: set[Key] = set()
-        self._known: dict[int, tuple[BaseLLM, Usage]] = {}  # by what counts: copies of a model may share it
-        self._calls: list[Call] = []  # that run
-        self._ended: dict[int, Any] = {}  # the newest call of each model whose event has come
+        self._known: dict[int, tuple[BaseLLM, Usage]] = {}  # by counter: copies of a model may share it
+        self._calls: list[Call] = []  # running ones
+        self._ended: dict[int, Any] = {}  # the newest call of each model whose event has arrived
         for model in models:
             self._known[_counter(model)] = model, dict.fromkeys(BY_MODELS, 0)
         internals.watch_models(self)
@@ -82,7 +82,7 @@ class TokenMeter:
             return {name: sum(used[name] for used in self._used.values()) for name in COUNTED}
 
     def tell(self) -> None:
-        """Report what was used since the last report, if anything was."""
+        """Report the usage since the last report, if any."""
         with self._lock:
             for model, _ in list(self._known.values()):
                 self._take(model)
@@ -98,7 +98,7 @@ class TokenMeter:
         self.tell()
 
     def counting(self, model: BaseLLM, count: Callable[[], None]) -> None:
-        """Let a model count its tokens, and add them to those of the task that runs."""
+        """Let a model count its tokens, and add them to the running task."""
         with self._lock:
             self._know(model)
             count()
@@ -106,7 +106,7 @@ class TokenMeter:
 
     @contextmanager
     def calling(self, model: Any, messages: Any) -> Iterator[Call]:
-        """Count a call of which nobody tells any tokens until it returns."""
+        """Count a call until it returns, even if nothing reports its tokens."""
         outer = CALL.get()
         if outer and outer.model is model:
             yield outer
@@ -138,10 +138,10 @@ class TokenMeter:
                 self._add(key, figures, call)
             elif not (call.is_told or used_nothing or any(map(call.is_handed_on_to, call.inner))):
                 self._add(key, {UNCOUNTED: 1})
-        self.tell()  # before the answer is recorded: a call that is answered from the journal counts nothing
+        self.tell()  # before the answer is recorded, because a call answered from the journal counts nothing
 
     def event(self, source: Any, event: Any) -> None:
-        """Move what a call has counted to the task that its event names, or count by the event."""
+        """Move a call's counts to the task that its event names, or take the counts from the event."""
         if not isinstance(event, LLMCallCompletedEvent):
             return
         with self._lock:
@@ -172,7 +172,7 @@ class TokenMeter:
             self._known.setdefault(_counter(model), (model, _counters(model)))
 
     def _take(self, model: Any) -> None:
-        """Add what a model has counted since it was last asked."""
+        """Add a model's counts since the last call of this method."""
         if not isinstance(model, BaseLLM):
             return
         counter = _counter(model)
@@ -189,7 +189,7 @@ class TokenMeter:
             call.is_told = True
 
     def _call_of(self, model: Any) -> Call | None:
-        """Return the call of a model that runs here; a thread of the model's own may know of none."""
+        """Return the model's call that runs here; the model's own thread may not have one."""
         here = CALL.get()
         if here and here.model is model:
             return here
@@ -226,19 +226,19 @@ def _counter(model: Any) -> int:
 
 def _counters(model: BaseLLM) -> Usage:
     used: Any = None
-    with suppress(Exception):  # a method of somebody's own
+    with suppress(Exception):  # a user's method
         used = model.get_token_usage_summary()
     figures = used if isinstance(used, dict) else {name: getattr(used, name, 0) for name in BY_MODELS}
     return {name: value if type(value := figures.get(name)) is int else 0 for name in BY_MODELS}
 
 
 def _figures(usage: Any) -> Usage | None:
-    """Return the tokens that a provider has named; None if it named none."""
+    """Return the token counts that a provider reported; None if there are none."""
     used = UsageMetrics.from_provider_dict(usage) if isinstance(usage, dict) else None
     return {name: getattr(used, name) for name in BY_MODELS} if used and used.total_tokens else None
 
 
 def _same(one: Any, other: Any) -> bool:
-    with suppress(Exception):  # of a comparison of somebody's own
+    with suppress(Exception):  # a user's comparison method
         return one is not None and (one is other or bool(one == other))
     return False

@@ -1,7 +1,6 @@
-"""Questions in the middle of a task: how people see them, which answers they take, and what a call gets from an answer.
+"""Questions in the middle of a task: their text, the answers they accept, and the effect of an answer on the call.
 
-Each is about one call, and its answer belongs to that call's entry in the journal. Only `approve` and `run_again` run a
-tool.
+Each question is about one call, whose journal entry stores the answer. Only `approve` and `run_again` run a tool.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from crew_service.engine.crew import AskKind, JournalEntry, PendingQuestion
 from crew_service.engine.printed import HIDDEN, Printed
 from crew_service.storage.json_values import tidy
 
-ASK_PERSON = "ask_person"  # the tool by which an agent asks
+ASK_PERSON = "ask_person"  # the tool that lets an agent ask
 TOOL: AskKind = "tool"
 QUESTION: AskKind = "question"
 UNKNOWN: AskKind = "unknown_outcome"
@@ -27,8 +26,8 @@ OUTCOMES: dict[str, tuple[str, ...]] = {
     UNKNOWN: (DONE, RUN_AGAIN, FAIL),
 }
 APPROVING = frozenset((APPROVE, ANSWER, DONE, RUN_AGAIN))
-RUNNING = frozenset((APPROVE, RUN_AGAIN))  # those that run the tool
-# They would turn around what stands beside them, or do something to a terminal.
+RUNNING = frozenset((APPROVE, RUN_AGAIN))  # outcomes that run the tool
+# They would reverse adjacent text, or send control codes to a terminal.
 UNSEEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
@@ -37,22 +36,22 @@ class BadArguments(ValueError):
 
 
 def is_allowed(entry: JournalEntry | None) -> bool:
-    """Whether a person has allowed the call to run, and it has not begun since."""
+    """Whether a person has allowed the call to run, and it has not started since."""
     return outcome_of(entry) in RUNNING
 
 
 def outcome_of(entry: JournalEntry | None) -> str | None:
-    """Return a person's decision on a call that was not carried out yet."""
+    """Return a person's decision on a call if it has not been carried out yet."""
     return (entry.decision or {}).get("outcome") if entry and entry.answer is None else None
 
 
 def arguments_of(entry: JournalEntry | None) -> dict[str, Any] | None:
-    """Return the arguments that a person has put in the place of the call's own, if any."""
+    """Return a person's replacement for the call's arguments, if any."""
     return (entry.decision or {}).get("arguments") if entry else None
 
 
 def result_of(entry: JournalEntry) -> str:
-    """Return what the agent gets of a call that does not run, by a person's decision."""
+    """Return the agent's result of a call that does not run because of a person's decision."""
     decision = entry.decision or {}
     text: str = decision["text"]
     if decision["outcome"] != DENY:
@@ -62,7 +61,7 @@ def result_of(entry: JournalEntry) -> str:
 
 
 def failure_of(question: PendingQuestion) -> str:
-    """Return the error of an execution whose question nobody can be asked, or whose unknown outcome is given up."""
+    """Return an execution's error if nobody can be asked its question, or a person gives up on an unknown outcome."""
     if question.kind != UNKNOWN:
         what = "answer a question of an agent" if question.kind == QUESTION else "approve a call of a tool"
         return f"A person must {what} ({question.entry.name}), and nobody can be asked here. It was not run."
@@ -70,7 +69,7 @@ def failure_of(question: PendingQuestion) -> str:
 
 
 def gate_of(question: PendingQuestion, number: int, printed: Printed, before: Any) -> dict[str, Any]:
-    """Return what an execution waits for; `before` is what it has waited for last, which counts again afterwards."""
+    """Return the gate of a waiting execution; `before` is its previous gate, which applies again afterwards."""
     entry = question.entry
     arguments = None if question.kind == QUESTION else tidy(question.arguments or {})
     ask = {
@@ -110,7 +109,7 @@ def _sentence(question: PendingQuestion, printed: Printed) -> str:
 
 
 def _shown(ask: Mapping[str, Any], sentence: str) -> str:
-    """Return the text that people see, by whose hash an answer names it."""
+    """Return the text shown to people; an answer refers to it by its hash."""
     text = f"Question {ask['number']}: {sentence}"
     if ask["kind"] == QUESTION:
         return text
@@ -120,9 +119,9 @@ def _shown(ask: Mapping[str, Any], sentence: str) -> str:
 
 
 def changed_arguments(text: str, gate: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the arguments that a person has changed; what was masked and is left so keeps its value.
+    """Parse arguments changed by a person; masked values that are left unchanged keep their real values.
 
-    :raises BadArguments: they are not a JSON object, or would send a mask in place of a value
+    :raises BadArguments: if they are not a JSON object, or would send a mask instead of a value
     """
     try:
         given = json.loads(text)
@@ -135,7 +134,7 @@ def changed_arguments(text: str, gate: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _masked(value: Any, printed: Printed) -> Any:
-    """Return a JSON value in which secrets are masked, each in its own place."""
+    """Return a JSON value with all secrets masked, each in place."""
     text = _json(value)
     shown = printed.masked(text)
     if shown == text:

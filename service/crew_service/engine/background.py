@@ -1,4 +1,4 @@
-"""A step that repeats in its own thread. If the database is unavailable, it waits; that is logged elsewhere."""
+"""A step that repeats in its own thread. If the database is unavailable, it waits; other code logs that."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from crew_service.storage.availability import DatabaseUnavailable
 log = logging.getLogger(__name__)
 
 UNAVAILABLE = 1.0  # seconds between two tries while the database cannot be used
-LONGEST = 30.0  # seconds between two tries of a step that fails, each of which is logged
+LONGEST = 30.0  # seconds between two tries of a failing step; each failure is logged
 BEHIND = 60.0  # seconds without a sign of life from a thread, which normally gives several per second
 
 
 class Background:
-    """`step` runs every `pause` seconds, and at once after `wake`. Its starter must have it watched.
+    """`step` runs every `pause` seconds, and at once after `wake`. Its starter must have the thread watched.
 
-    :param behind: seconds after which a step that has not ended counts as hanging
+    :param behind: seconds after which an unfinished step counts as hanging
     """
 
     def __init__(self, name: str, step: Callable[[], None], *, pause: float, behind: float = BEHIND) -> None:
@@ -41,12 +41,12 @@ class Background:
 
     @property
     def is_gone(self) -> bool:
-        """Whether a thread is needed but has been missing for long."""
+        """Whether the thread is needed but has been missing for long."""
         return self._is_missing and time.monotonic() - self._done_at > self._behind
 
     @property
     def problem(self) -> str | None:
-        """A sentence on what is wrong; None if all is well."""
+        """Return a sentence on what is wrong; None if all is well."""
         if self._is_missing:
             return f"The thread {self.name!r} has ended; it is being restarted."
         if self._is_wanted and time.monotonic() - self._done_at > self._behind:
@@ -64,7 +64,7 @@ class Background:
         self.watch()
 
     def watch(self) -> None:
-        """Start the thread if there is none, for whatever reason; if it cannot start, the next call tries again."""
+        """Start the thread if none is running, for whatever reason; if it cannot start, the next call tries again."""
         if not self._is_missing:
             return
         if self._thread is not None:

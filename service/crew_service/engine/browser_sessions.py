@@ -1,7 +1,7 @@
-"""Browser sessions of the page, known to every process of the service.
+"""Browser sessions of the page, shared by every process of the service.
 
-The cookie is a random key, never the token, and is stored as a hash bound to its token: a session ends with its token,
-and a copy of the database gives access to none.
+The cookie is a random key, never the token. Only a hash bound to the token is stored: a session ends with its token,
+and a copy of the database gives access to no session.
 """
 
 from __future__ import annotations
@@ -66,6 +66,6 @@ class BrowserSessions:
             browser_sessions.remove(connection, self._hashes(session.key))
 
     def _hashes(self, key: str, caller: Principal | None = None) -> list[str]:
-        """The stored form of the key, with the caller's token, or with every currently valid token."""
+        """Return the stored form of the key, for the caller's token or for every currently valid token."""
         known = [digest for digest, holder in self._tokens.digests if caller in (None, holder)]
         return [hmac.new(digest, key.encode("utf-8", "replace"), hashlib.sha256).hexdigest() for digest in known]

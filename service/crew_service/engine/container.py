@@ -88,7 +88,7 @@ class Process:
         return "The service is stopping." if self.stopping.is_set() else self.health.problem()
 
     def stop(self) -> None:
-        """Crews first, so that their last webhooks are stored; the database last."""
+        """Stop crews first, so that their last webhooks are stored, and the database last."""
         self.stopping.set("the service stops")
         for crew in self.crews.values():
             crew.runner.stop()
@@ -161,12 +161,12 @@ class Container:
         self.flow_answers = FlowAnswers(self.database, self.executions, process.flow_webhook)
 
     def owner(self, caller: Principal) -> str:
-        """Name the holder of a token: for this crew only if it has its own token, else for all crews."""
+        """Name a token's holder: within this crew if the crew has its own token, otherwise within all crews."""
         has_own = any(crew == self.name for crew, _, _ in self.settings.crew_tokens)
         return f"{self.name if has_own else ''} {caller.key}"
 
     def figures(self) -> bytes:
-        """Return the metrics for the organization's token: for all crews, unless the token belongs to this crew."""
+        """Return the metrics for the organization's token: of all crews, unless the token belongs to this crew."""
         own = any(crew == self.name and user is None for crew, user, _ in self.settings.crew_tokens)
         return self.metrics.text(self.name if own else None)
 
@@ -180,4 +180,4 @@ def _tokens(settings: Settings, name: str) -> Tokens:
 
 
 def _nothing() -> None:
-    """Sends no webhooks."""
+    """Send no webhooks."""

@@ -1,8 +1,8 @@
-"""What an execution takes over of a failed one, and why some cannot be continued.
+"""What an execution takes over from a failed one, and why some executions cannot be continued.
 
-Finished tasks keep their outputs. The task that failed goes on with its journal where something outside has failed;
-where its own answer was refused, the same answers would be refused again, so it begins anew: only what was decided on
-its drafts, and what tools have done that may run only once, stays.
+Finished tasks keep their outputs. If something external failed, the failed task continues with its journal. If its own
+answer was rejected, the same answers would be rejected again, so the task starts over and keeps only the decisions on
+its drafts and the calls of tools that may run only once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from crew_service.engine.decisions import Refused, UnknownExecution
 from crew_service.storage import chains, integrity
 from crew_service.storage.states import State
 
-OVER_TOKENS = "tokens"  # in place of what could be taken over
+OVER_TOKENS = "tokens"  # instead of the data to take over
 NOT_ENDED = "it is not over"
 WHY_NOT = {
     State.QUEUED: NOT_ENDED,
@@ -31,7 +31,7 @@ WHY_NOT = {
 
 
 class CannotContinue(Refused):
-    """Nothing was started; the text says why, as a sentence."""
+    """Nothing was started; the text gives the reason, as a sentence."""
 
     def __init__(self, execution_id: str, reason: str) -> None:
         super().__init__(f"Execution {execution_id} cannot be continued: {reason}.")
@@ -44,18 +44,18 @@ class AlreadyContinued(Refused):
 
 
 def failure_of(error: Exception | None, gate: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what is stored with a failure, for whoever continues the execution."""
+    """Return the data to store with a failure, for an execution that continues this one."""
     failed = error if isinstance(error, CrewFailed) else CrewFailed()
     return {"refused": failed.refused, "unanswered": list(failed.unanswered), "gate": gate and _without_usage(gate)}
 
 
 def _without_usage(gate: Mapping[str, Any]) -> dict[str, Any]:
-    """What a crew has counted so far is of the earlier execution."""
+    """Omit the crew's counts so far, which belong to the earlier execution."""
     return {**gate, "state": {name: value for name, value in gate["state"].items() if name != "usage"}}
 
 
 def changed_task(crew: Crew, finished: list[tuple[str, str | None]]) -> str | None:
-    """Return the first finished task that the crew does not have as it was then."""
+    """Return the first finished task that the crew no longer has in the same form."""
     known = {task.id: task.digest for task in crew.tasks}
     in_order = [task.id for task in crew.tasks] if crew.kind == "crew" else [name for name, _ in finished]
     for place, (name, digest) in enumerate(finished):
@@ -65,11 +65,11 @@ def changed_task(crew: Crew, finished: list[tuple[str, str | None]]) -> str | No
 
 
 def find(connection: Connection, some_id: str, inputs: dict[str, Any], *, sees: Callable[[Row[Any]], bool]) -> Row[Any]:
-    """Return the last execution of a chain, which nobody else continues while this transaction lasts.
+    """Return the last execution of a chain; nobody else can continue it during this transaction.
 
-    :raises UnknownExecution: there is no such execution that the caller may see
-    :raises AlreadyContinued: another execution goes on from it
-    :raises CannotContinue: it is none that can be continued
+    :raises UnknownExecution: if there is no such execution that the caller may see
+    :raises AlreadyContinued: if another execution continues it
+    :raises CannotContinue: if it cannot be continued
     """
     found = chains.last(connection, some_id)
     if found is None or not sees(found[1]):
@@ -101,9 +101,9 @@ def _canonical(value: Any) -> str:
 
 
 def _lost(finished: list[Any], gate: Mapping[str, Any] | None) -> tuple[str, str] | None:
-    """Return the first method of a Flow that would have to give its result again and cannot, and the result's type."""
+    """Return the first method of a Flow whose result is needed again but was not storable, and the result's type."""
     state: Mapping[str, Any] = gate["state"] if gate else {}
-    if nested := state.get("nested"):  # a task in a method was asked about, after the Flow's own last question
+    if nested := state.get("nested"):  # a nested task asked, after the Flow's own last question
         state = nested["before"]["state"] if nested["before"] else {}
     for task in finished[state.get("done", 0) :]:
         if kind := ((task.get("point") or {}).get("result") or {}).get("lost"):
@@ -114,9 +114,9 @@ def _lost(finished: list[Any], gate: Mapping[str, Any] | None) -> tuple[str, str
 def take_over(
     connection: Connection, row: Row[Any], *, into: str, changed: Callable[[list[tuple[str, str | None]]], str | None]
 ) -> dict[str, Any]:
-    """Move what a failed execution leaves to a new one; return what the new one has of it.
+    """Move a failed execution's data to a new one; return the new one's columns.
 
-    :raises CannotContinue: the crew has changed, or a service works here that would not know what to do with it
+    :raises CannotContinue: if the crew has changed, or a service of an earlier release could claim the new execution
     """
     finished = [(each.task, each.digest) for each in chains.finished(connection, row.id)]
     if not all(integrity.is_task(task) for task, _ in finished):

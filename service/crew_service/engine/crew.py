@@ -95,17 +95,17 @@ class TaskOutput(FinishedTask, total=False):
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """A task of the crew; ids are unique in a crew and the same in every process."""
+    """A task of the crew; its id is unique in the crew and the same in every process."""
 
     id: str
     agent: str
     description: str = ""
     human_input: bool = False
-    digest: str = ""  # of all that its output is an answer to
+    digest: str = ""  # of everything that determines its output
 
 
 def digest_of(declared: Any) -> str:
-    """Return what names a task by all that its output is an answer to, given as JSON."""
+    """Hash everything that determines a task's output, given as JSON."""
     return hashlib.sha256(json.dumps(declared, sort_keys=True).encode()).hexdigest()
 
 
@@ -148,8 +148,8 @@ class JournalEntry:
     name: str
     within: str | None = None  # the key of the tool that made this call
     answer: str | None = None  # JSON
-    once: bool | None = None  # whether it is of a tool that may run only once
-    decision: dict[str, Any] | None = None  # a person's, on this call; without an `outcome`, one that was carried out
+    once: bool | None = None  # whether its tool may run only once
+    decision: dict[str, Any] | None = None  # a person's, on this call; without an `outcome` once it is carried out
 
 
 @dataclass(frozen=True)
@@ -160,11 +160,11 @@ class Step(JournalEntry):
     agent: str = ""  # its role
     seconds: float | None = None  # duration
     usage: dict[str, int] | None = None  # of a model
-    arguments: str | None = None  # JSON, reported at the start; if long, `LONGEST_TOLD` characters and one
+    arguments: str | None = None  # JSON, reported at the start; if long, `LONGEST_TOLD` characters plus one
     result: str | None = None  # the same, reported at the end
     is_kept: bool = True  # by the journal
-    is_awaited: bool = False  # whether the crew waits until it is stored
-    is_approved: bool = False  # by a decision in the journal, which its start carries out
+    is_awaited: bool = False  # whether the crew waits until this is stored
+    is_approved: bool = False  # by a decision in the journal, which this start carries out
 
 
 LONGEST_TOLD = 16 * 1024  # characters: more than people see, because secrets are masked before it is cut
@@ -196,7 +196,7 @@ LONGEST_IN_STEP = 10_000  # characters of one text; a tool may return a book
 
 @dataclass(frozen=True)
 class StepDone:
-    """What an agent thought and did: it used a tool, or else the result is its answer."""
+    """A step of an agent: its thought and the tool it used, or its answer as the result."""
 
     prompt: str = ""
     thought: str = ""
@@ -237,7 +237,7 @@ Report = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Completed:
-    """The crew's answer. Every task was reported as done before."""
+    """The crew's answer. All tasks have been reported as done."""
 
     output: str
     output_json: dict[str, Any] | None = None
@@ -246,7 +246,7 @@ class Completed:
 
 @dataclass(frozen=True)
 class PendingReview:
-    """A gated task has an answer that a person must decide on. The task is reported as done after the approval."""
+    """A gated task's answer that a person must decide on. The task is reported as done after the approval."""
 
     task_id: str
     output: str
@@ -262,7 +262,7 @@ AskKind = Literal["tool", "question", "unknown_outcome"]
 
 @dataclass(frozen=True)
 class PendingQuestion:
-    """A call in the middle of a task that needs a person: the task goes on with the decision in the call's entry."""
+    """A call in the middle of a task that needs a person: its entry stores the decision, and the task continues."""
 
     kind: AskKind
     entry: JournalEntry
@@ -287,7 +287,7 @@ class Crew(Protocol):
 
     @property
     def required(self) -> list[str]:
-        """The required inputs."""
+        """List the required inputs."""
         ...
 
     @property
@@ -295,17 +295,17 @@ class Crew(Protocol):
 
     @property
     def isolation(self) -> Literal["inline", "process"]:
-        """`process` if user code runs in a separate worker process, which can be killed."""
+        """Return `process` if user code runs in a separate process, which can be killed."""
         ...
 
     @property
     def has_once(self) -> bool:
-        """Whether it has a tool that may run once."""
+        """Whether it has a tool that may run only once."""
         ...
 
     @property
     def asks(self) -> str | None:
-        """What makes it ask people in the middle of a task, as the beginning of a sentence; None if nothing does."""
+        """Return why it asks people in the middle of a task, as the beginning of a sentence; None if it does not."""
         ...
 
     def has_tool(self, rule: ToolRule) -> bool:
@@ -317,7 +317,7 @@ class Crew(Protocol):
     def edit_problem(self, task_id: str, state: dict[str, Any], text: str, stopping: Cancellation) -> str | None:
         """Return why a text cannot be the output of a waiting task, as the end of a sentence; None if it can.
 
-        The same of a JSON object that changes the arguments of a waiting call.
+        Also check a JSON object that changes the arguments of a waiting call.
 
         :param state: the crew's data from `PendingReview` or `PendingQuestion`
         """

@@ -19,12 +19,12 @@ MOST = 100_000  # resent at once
 
 
 def shown_url(letter: Row[Any]) -> str:
-    """Return a dead letter's address for those who may see its execution; a flow webhook's is for the organization."""
+    """Return an address for display; a flow webhook's belongs to the organization, so only its scheme and host."""
     return webhooks.receiver(str(letter.url)) if letter.kind == webhooks.FLOW else str(letter.url)
 
 
 class DeadLetters:
-    """`posted`: called if something must be delivered; `crew`: only this crew's, or all."""
+    """`posted`: called if something must be delivered; `crew`: restrict to this crew; None for all."""
 
     def __init__(
         self, database: Database, *, crew: str | None = None, posted: Callable[[], None] = lambda: None
@@ -40,7 +40,7 @@ class DeadLetters:
             )
 
     def resend(self, caller: Principal, key: str) -> bool:
-        """Put it back into its queue; False if this caller has none with that key."""
+        """Put it back into its queue; False if this caller has no letter with that key."""
         with self._database.writing() as connection:
             found = webhooks.letters(connection, owner=caller.user, crew=self._crew, key=key, limit=1)
             sent = bool(found) and webhooks.resend(connection, key, now=self._database.now())
@@ -50,12 +50,12 @@ class DeadLetters:
         return sent
 
     def resend_all(self, caller: Principal) -> int:
-        """Send the oldest first, so that those of one execution keep their order."""
+        """Resend the oldest first, so that an execution's webhooks stay in order."""
         letters = self.latest(caller, MOST)
         return sum(self._tried(caller, letter) for letter in reversed(letters))
 
     def _tried(self, caller: Principal, letter: Row[Any]) -> bool:
-        """Resend one of many; one that cannot be read stays, without blocking the others."""
+        """Resend one of many; an unreadable one stays, without blocking the others."""
         try:
             return self.resend(caller, letter.key)
         except DatabaseUnavailable:

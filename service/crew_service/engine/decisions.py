@@ -1,4 +1,4 @@
-"""A person's decision, its meaning for its question, and every reason to refuse it or another request."""
+"""A person's decision, its meaning for the question, and every reason to refuse it or another request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from crew_service.storage.states import State
 
 
 class Refused(Exception):
-    """Nothing was changed; the text gives the reason."""
+    """Nothing was changed; the text states the reason."""
 
 
 class UnknownExecution(Refused):
@@ -36,15 +36,15 @@ class AlreadyOver(Refused):
 
 
 class BadAnswer(Refused):
-    """The answer does not fit the question; the text says what would."""
+    """The answer does not fit the question; the text names the valid answers."""
 
 
 class AnotherDraft(BadAnswer):
-    """The answer is for a draft that no longer waits."""
+    """The answer is for a draft that is no longer waiting."""
 
 
 class BadResponseToken(Refused):
-    """The address is not from a flow webhook."""
+    """The address does not come from a flow webhook."""
 
 
 class AlreadyAnswered(Refused):
@@ -61,7 +61,7 @@ class Decision:
     is_approve: bool | None  # None: only a Flow's outcome or text counts
     feedback: str
     webhooks: dict[str, Any] | None = None  # None: unchanged
-    round: int | None = None  # the number of the answer that was shown, from 1; None: the latest
+    round: int | None = None  # the number of the answer shown, from 1; None: the latest
     outcome: str | None = None  # the chosen one of the question's outcomes
     question_id: str | None = None  # the question that it answers
     edit: EditedOutput | None = None  # for a crew's task, or of a call's arguments
@@ -88,8 +88,8 @@ def settled(gate: dict[str, Any], decision: Decision) -> Decision:
 
 
 def _hashes(gate: Mapping[str, Any]) -> set[str | None]:
-    """Return the hashes by which an answer may name the draft."""
-    # Stored with the gate, because hashing a large draft takes seconds; gates of earlier releases have none, or one.
+    """Return the hashes with which an answer may identify the draft."""
+    # Stored with the gate, because hashing a large draft takes seconds; gates of earlier releases have none or one.
     named = gate if "object_sha256" in gate else hashes_of(gate["output"])
     return {named["output_sha256"], named["object_sha256"]}
 
@@ -107,7 +107,7 @@ def _check(edit: EditedOutput, gate: dict[str, Any], *, is_approve: bool) -> Non
 
 
 def _in_the_middle(gate: Mapping[str, Any], decision: Decision) -> Decision:
-    """Return the decision on a call with its outcome, its flag, and changed arguments without masks."""
+    """Return the decision on a call with its outcome, its flag, and its changed arguments unmasked."""
     kind, outcomes = gate["ask"]["kind"], gate["outcomes"]
     offered = ", ".join(outcomes)
     outcome = decision.outcome
@@ -147,7 +147,7 @@ def _text_alone(decision: Decision) -> Decision:
 
 
 def _chosen(outcomes: list[str], decision: Decision) -> str | None:
-    """Return the named or only possible outcome; None leaves reading the text to the Flow's model."""
+    """Return the given or only possible outcome; None leaves reading the text to the Flow's model."""
     offered = ", ".join(outcomes)
     if decision.outcome is not None:
         if decision.outcome not in outcomes:
@@ -165,7 +165,7 @@ def _chosen(outcomes: list[str], decision: Decision) -> str | None:
 
 
 def kept(gate: dict[str, Any], said: Decision, settled: Decision) -> dict[str, Any]:
-    """Return what a round keeps of a decision; for a Flow, the flag is what was sent, not what it means."""
+    """Return the part of a decision that a round keeps; for a Flow, the flag as sent, not its meaning."""
     return {
         "is_approve": settled.is_approve if "ask" in gate else said.is_approve,
         "outcome": settled.outcome,
@@ -177,7 +177,7 @@ def kept(gate: dict[str, Any], said: Decision, settled: Decision) -> dict[str, A
 
 
 def of_call(decision: Decision) -> dict[str, Any]:
-    """Return what the journal keeps of a decision on a call."""
+    """Return the part of a decision on a call that the journal keeps."""
     changed = {"arguments": json.loads(decision.edit.text)} if decision.edit else {}
     return {"outcome": decision.outcome, "text": decision.feedback, **changed}
 

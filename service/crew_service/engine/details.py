@@ -30,17 +30,17 @@ from crew_service.storage.states import OVER, State
 LARGEST = 1024 * 1024  # bytes
 LARGEST_WHOLE = 256 * 1024  # characters and bytes of inputs, meta and an output's object
 WHOLE = ("output_json", "meta", "inputs")  # in the order in which they are omitted
-LONGEST_TEXT = 256 * 1024  # characters of stored JSON
+LONGEST_TEXT = 256 * 1024  # characters of stored JSON per text
 SHORTEST_TEXT = 64
-FEW_ROUNDS = 4  # that are read whole, whatever the size of their texts
-AROUND_OUTPUT = 1_000  # characters of a stored task before its output, normally
+FEW_ROUNDS = 4  # rounds read as a whole, whatever the size of their texts
+AROUND_OUTPUT = 1_000  # characters of a stored task before its output, usually
 LONGEST_NAME = 1_000
 MOST_OUTCOMES = 50
-MOST_STEPS = 50  # of all tasks together
+MOST_STEPS = 50  # in total, for all tasks
 LARGEST_STEPS = 256 * 1024  # bytes of JSON in one list of steps
 HALF_SURROGATES = re.compile("[\ud800-\udfff]")
 COMPLETED, RUNNING, PENDING, ERROR, NOT_STARTED = "completed", "running", "pending", "error", "not_started"
-WORDS = {  # from the specification, for a task that has started but not finished
+WORDS = {  # the specification's words for a task that has started but not finished
     State.QUEUED: RUNNING,
     State.RUNNING: RUNNING,
     State.WAITING: RUNNING,
@@ -50,7 +50,7 @@ WORDS = {  # from the specification, for a task that has started but not finishe
 
 SHOWN = 100_000  # characters of a text on the page; the whole text is a link away
 PRINTED = 32 * 1024  # bytes of what a crew printed on the page; the rest is a link away
-TASKS, ROUNDS = 200, 1  # finished tasks, and rounds, on the page, the newest
+TASKS, ROUNDS = 200, 1  # newest finished tasks and newest rounds on the page
 LETTERS = 100  # undelivered webhooks on the page
 
 Record = dict[str, Any]
@@ -59,7 +59,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Found:
-    """An execution that the caller may see; `etag` changes with its writes, for steps every two seconds."""
+    """An execution that the caller may see; `etag` changes with each write, for steps every two seconds."""
 
     id: str
     etag: str
@@ -67,7 +67,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Draft:
-    """What is waiting for a person."""
+    """A draft or question that waits for a person."""
 
     execution_id: str
     task_id: str
@@ -81,7 +81,7 @@ class Draft:
     question: str  # for a Flow
     outcomes: list[str] | None  # for a Flow: the choices; empty for text
     question_id: str  # for a Flow
-    is_ask: bool  # in the middle of a task
+    is_ask: bool  # a question in the middle of a task
     sha256: str  # hash of the whole text
     origin: Origin | None
 
@@ -113,7 +113,7 @@ class Shown:
 
     @property
     def begun(self) -> list[tuple[int, Record]]:
-        """The unfinished tasks with steps, with the positions that they will normally have."""
+        """The unfinished tasks with steps, at their expected positions."""
         tasks = [task for task in self.record["tasks"] if task["state"] != COMPLETED and task["steps"]]
         return list(enumerate(tasks, self.row.completed_tasks))
 
@@ -149,7 +149,7 @@ class Details:
         return self._read(execution_id, lambda connection, row: fitted(self._record(connection, row)))
 
     def version(self, found: Found, *, with_printed: bool) -> tuple[str, list[Row[Any]]]:
-        """Return a value that changes with everything that the page shows, and the webhooks in it."""
+        """Return a value that changes with everything the page shows, and the webhooks among it."""
         with self._database.reading() as connection:
             letters = webhooks.letters(connection, owner=None, execution_id=found.id, limit=LETTERS)
             upto = printed.length(connection, found.id) if with_printed else None
@@ -165,7 +165,7 @@ class Details:
         return self._read(execution_id, read)
 
     def whole_text(self, execution_id: str, part: str, *, with_printed: bool) -> str | None:
-        """Return the whole of one text: `draft`, `output`, `printed`, or the number of a task."""
+        """Return a complete text: `draft`, `output`, `printed`, or a task's, by its number."""
         with self._database.reading() as connection:
             if part == "draft":
                 gate = views.gate(connection, execution_id)
@@ -197,7 +197,7 @@ class Details:
         tasks: int = views.MOST_RESULTS,
         rounds: int = views.MOST_ROUNDS,
     ) -> Record:
-        """Return the details, with this many of the newest finished tasks and rounds."""
+        """Return the details with up to this many of the newest finished tasks and rounds."""
         left_out: list[str] = []
         sizes = views.result_sizes(connection, row.id, most=tasks)
         most = _room([size for _, size in sizes])
@@ -231,7 +231,7 @@ class Details:
         if sizes and sizes[0][0] > 0:
             left_out.append("tasks")
         if len(record["rounds"]) < len(_listed(row.asked)):
-            left_out.append("rounds")  # too many, or from an earlier release, which kept none
+            left_out.append("rounds")  # too many, or from an earlier release, which stored none
         return record
 
     def _ids(self, connection: Connection, row: Row[Any], left_out: list[str]) -> list[str]:
@@ -254,7 +254,7 @@ class Details:
         return values
 
     def _tasks(self, connection: Connection, row: Row[Any], sizes: list[tuple[int, int]], most: int) -> list[Record]:
-        """Return the finished tasks, the started ones, and for a crew the others."""
+        """Return the finished tasks, the started ones and, for a crew, the others."""
         finished = []
         if sizes:
             started = views.result_starts(connection, row.id, since=sizes[0][0], most=most)
@@ -341,7 +341,7 @@ class Details:
 def draft_of(
     execution_id: str, gate: Mapping[str, Any], meta: Any, text: str | None = None, *, is_cut: bool = False
 ) -> Draft:
-    """Return what is waiting, with the given text instead of the gate's, if any."""
+    """Return the waiting draft, with the given text instead of the gate's, if any."""
     text, rounds = str(gate["output"] if text is None else text), gate["rounds"]
     return Draft(
         execution_id,
@@ -401,7 +401,7 @@ def _round(row: Row[Any], most: int) -> Record:
 
 
 def _asked_before(gate: Record, cut: str | None, row: Row[Any], number: int) -> Record:
-    """Questions from an earlier release are stored only in the execution."""
+    """Build the round of a question from an earlier release, which is stored only in the execution."""
     names = ("question", "outcomes", "output_sha256", "ask")
     undecided = dict.fromkeys(("decided_at", "is_approve", "outcome", "human_feedback", "edited", "by"))
     asked = {"number": number, "task_id": str(gate.get("task_id", row.current_task)), "asked_at": _iso(row.updated_at)}
@@ -410,7 +410,7 @@ def _asked_before(gate: Record, cut: str | None, row: Row[Any], number: int) -> 
 
 
 def _room(sizes: list[int]) -> int:
-    """Return how much of each stored text to read, so that together they are as large as the response."""
+    """Return how much of each stored text to read, so that all of them together are as large as the response."""
     left, most = LARGEST, LONGEST_TEXT
     for place, size in enumerate(sorted(sizes)):
         most = left // (len(sizes) - place)
@@ -460,7 +460,7 @@ def _texts(record: Record) -> list[tuple[Record, str]]:
 
 
 def _names(record: Record) -> list[tuple[Record, str, int]]:
-    """Return the positions of the normally short texts, and their maximum lengths."""
+    """Return the positions and maximum lengths of texts that are usually short."""
     for each in record["rounds"]:
         outcomes = _listed(each["outcomes"])
         if len(outcomes) > MOST_OUTCOMES or any(len(str(one)) > LONGEST_NAME for one in outcomes):

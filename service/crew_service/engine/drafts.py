@@ -1,6 +1,6 @@
-"""A draft: the JSON object in its text, its hash, and what may replace it. Pure.
+"""A draft: the JSON object in its text, its hash, and its valid replacements. Pure.
 
-The provider has the same rules on its side; the tests run one corpus through both.
+The provider implements the same rules; the tests run one corpus through both.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def object_sha256(text: str) -> str | None:
     found = json_object_in(text)
     try:
         form = json.dumps(found, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    except RecursionError:  # of an object that was read
+    except RecursionError:  # for an object that was parsed
         return None
     return None if found is None else draft_sha256(form)
 
@@ -64,7 +64,7 @@ def hashes_of(text: str) -> dict[str, str | None]:
 
 
 def json_object_in(text: str | None) -> dict[str, Any] | None:
-    """Return the object that a whole text represents, without a code fence; None if it does not."""
+    """Return the object that a whole text represents, ignoring a code fence; None if it represents none."""
     if text is None or not _without_fence(text).startswith("{"):
         return None
     try:
@@ -87,7 +87,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _finite(text: str) -> int | float | None:
-    """Read a number of JSON as databases return it: -0.0 as 0.0, a large whole one as an int."""
+    """Parse a JSON number as databases return it: -0.0 as 0.0, a large whole number as an int."""
     number = float(text) + 0.0
     if _WHOLE_FROM <= abs(number) <= _LARGEST:
         return int(number)

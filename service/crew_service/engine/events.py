@@ -14,7 +14,7 @@ Event = dict[str, Any]
 def of_write(
     step: states.Move, news: tuple[str, dict[str, Any]] | None, values: dict[str, Any], *, now: float
 ) -> list[Event]:
-    """Return the events of one write of a segment."""
+    """Return the events of one of a segment's writes."""
     kind, body = news or ("", {})
     if step is states.FAIL:
         return [_event("crew_kickoff_failed", {"error": values["error"]}, now)]
@@ -52,7 +52,7 @@ def body(execution_id: str, events: list[Event]) -> dict[str, Any]:
 
 
 class Stream:
-    """The events of one segment for their receiver; without `realtime`, they are collected until the end of a task."""
+    """A segment's events for their receiver; without `realtime`, they are collected until a task ends."""
 
     def __init__(self, hook: dict[str, Any] | None) -> None:
         self.hook = hook
@@ -61,7 +61,7 @@ class Stream:
         self._held: list[Event] = []
 
     def due(self, events: list[Event], *, is_pause: bool) -> list[Event]:
-        """Return what to send with this write: nothing changes before `sent`, because a write may be retried."""
+        """Return what to send with this write. Nothing changes before `sent`, because a write may be retried."""
         wanted = [event for event in events if not self._wanted or event["type"] in self._wanted]
         return [*self._held, *wanted] if self._realtime or is_pause else []
 

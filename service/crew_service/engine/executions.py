@@ -1,4 +1,4 @@
-"""The requests of a caller: start, poll, decide, stop. One transaction each, so that one of two wins."""
+"""A caller's requests: start, poll, decide, stop. Each is one transaction, so that one of two concurrent ones wins."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Start:
     webhooks: dict[str, Any] = field(default_factory=dict)
     limits: dict[str, Any] = field(default_factory=dict)  # its own, lower than the service's
     restore_from: str | None = None
-    continue_from: str | None = None  # any id of an execution that failed, or of one that continues it
+    continue_from: str | None = None  # any id of a failed execution, or of one that continues it
 
 
 Respond = Callable[[str, Decision], dict[str, Any]]
@@ -53,9 +53,9 @@ class Executions:
 
     :param columns: columns that a poll reads
     :param wake: called when something is queued
-    :param cancel: called when it has ended
-    :param changed_task: which finished task the crew no longer has as it was then, given their digests
-    :param edit_problem: why the crew cannot accept an edited answer, given its task, its stored data and the text
+    :param cancel: called when an execution has ended
+    :param changed_task: given finished tasks with their digests, returns the first one that the crew no longer has
+    :param edit_problem: why the crew cannot accept an edited answer, given the task, its stored data and the text
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Executions:
         return answer
 
     def status_row(self, caller: Principal, kickoff_id: str) -> Row[Any] | None:
-        """A status of any size; the output of one that is completed is a `JsonText`."""
+        """Return a status of any size; a completed one's output is a `JsonText`."""
         row = self._read(kickoff_id)
         if row is not None and not integrity.is_readable(row):
             self.end_unreadable(row.id)
@@ -133,7 +133,7 @@ class Executions:
         return row if self._sees(caller, row) else None
 
     def _read(self, kickoff_id: str) -> Row[Any] | None:
-        """Read a status on a connection of its own: one that is large must not hold up those that are peeked at."""
+        """Read a status on its own connection: a large one must not delay those that are peeked at."""
         with self._database.reading() as connection:
             row = connection.execute(self._completed_status_query, {"key": kickoff_id}).one_or_none()
             if row is not None and integrity.is_readable(row):
@@ -141,7 +141,7 @@ class Executions:
             return connection.execute(self._status_query, {"key": kickoff_id}).one_or_none()
 
     def small_status_row(self, caller: Principal, kickoff_id: str) -> Row[Any] | None:
-        """A status that is available at once; None if it is large, unreadable or unknown."""
+        """Return a status that is available at once; None if it is large, unreadable or unknown."""
         row = self._database.peek(self._small_status_query, kickoff_id)
         return row if row is not None and integrity.is_readable(row) and self._sees(caller, row) else None
 
@@ -149,18 +149,18 @@ class Executions:
         return self._sees(caller, self._database.peek(queries.KNOWN, kickoff_id))
 
     def head(self, caller: Principal, some_id: str) -> Row[Any] | None:
-        """Find an execution that the caller may see, by its id or any id by which it is or was polled."""
+        """Find an execution that the caller may see, by its id or by any id under which it is or was polled."""
         with self._database.reading() as connection:
             row = views.head(connection, some_id)
         return row if self._sees(caller, row) else None
 
     def printed(self, execution_id: str) -> str:
-        """Return what the crew of an execution printed, the newest MiB."""
+        """Return the newest MiB that an execution's crew printed."""
         with self._database.reading() as connection:
             return printed.last(connection, execution_id, most=MOST)[0]
 
     def find(self, caller: Principal, some_id: str) -> tuple[Row[Any], list[TaskOutput]] | None:
-        """By the polled id or the kickoff's id; with the finished tasks."""
+        """Find one by the polled id or the kickoff's id; return it with its finished tasks."""
         self._mend(some_id)
         with self._database.reading() as connection:
             row = queries.by_either_id(connection, some_id)
@@ -171,7 +171,7 @@ class Executions:
     def latest(
         self, caller: Principal, limit: int, states: Collection[State] = (), more: Collection[str] = ()
     ) -> list[Row[Any]]:
-        """The newest executions that the caller may see, in any of the states (all if empty), with `more` columns."""
+        """Return the newest executions that the caller may see, in these states (all if empty), with `more` columns."""
 
         def read() -> list[Row[Any]]:
             with self._database.reading() as connection:
@@ -194,7 +194,7 @@ class Executions:
         *,
         answered_by: str | None = None,
     ) -> dict[str, Any]:
-        """Apply the decision; `answer` creates the response from the id to poll from now on, and what was meant."""
+        """Apply the decision; `answer` creates the response from the id to poll next and the decision's meaning."""
         self._mend(decision.execution_id)
         now = self._database.now()
         with self._database.writing() as connection:
@@ -236,7 +236,7 @@ class Executions:
         return answered
 
     def _give_up(self, connection: Connection, row: Row[Any], now: float) -> None:
-        """End it as the unknown outcome of a call would have ended it with nobody to ask."""
+        """End it as if the call's outcome were unknown and nobody could be asked."""
         error, failure = row.gate["failure"], continuing.failure_of(None, row.gate["before"])
         queries.move(connection, row.id, states.GIVE_UP, now=now, error=error, failure=failure, **queries.ended(now))
         self._tell_of_end(connection, row, error, now)
@@ -247,7 +247,7 @@ class Executions:
             return self._repeated(connection, once)[1]
 
     def say_once(self, once: IdempotencyKey | None, answer: dict[str, Any]) -> dict[str, Any]:
-        """Return a response that changes nothing, the same one for the same key."""
+        """Return a response that changes nothing, and always the same one for the same key."""
         if once is None:
             return answer
         with self._database.writing() as connection:
@@ -257,7 +257,7 @@ class Executions:
             return earlier or answer
 
     def stop(self, caller: Principal, kickoff_id: str) -> Row[Any]:
-        """Stop it, and return it as it was."""
+        """Stop it; return its row from before."""
         self._mend(kickoff_id)
         now = self._database.now()
         with self._database.writing() as connection:
@@ -288,7 +288,7 @@ class Executions:
         return key, key.earlier(connection)
 
     def _check_state(self, connection: Connection, caller: Principal, state_id: str) -> None:
-        """A state belongs to its execution's owner; without a known execution, to the organization."""
+        """Check access to a state: it belongs to its execution's owner; without an execution, to the organization."""
         row = queries.by_either_id(connection, state_id)
         if not (self._sees(caller, row) if row is not None else caller.user is None):
             raise UnknownExecution("no such state")
@@ -304,7 +304,7 @@ class Executions:
         return row is not None and self._crew in (None, row.crew) and caller.may_see(row.owner)
 
     def _mend(self, some_id: str) -> None:
-        """End an execution whose row cannot be read, before it is changed."""
+        """Before a change, end an execution whose row cannot be read."""
         with self._database.reading() as connection:
             row = queries.by_either_id(connection, some_id)
         if row is not None and not integrity.is_readable(row):
@@ -356,7 +356,7 @@ class Executions:
 
 
 def _after(connection: Connection, row: Row[Any], decision: Decision) -> Any:
-    """Return what the next segment goes on from; a decision on a call belongs to its entry in the journal."""
+    """Return the gate for the next segment; a decision on a call is stored in its journal entry."""
     if "ask" not in row.gate:
         return decided(row.gate, decision)
     journal.decide(connection, row.id, row.gate["entry"], tidy(of_call(decision)))

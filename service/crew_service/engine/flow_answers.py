@@ -1,4 +1,4 @@
-"""Answers to a Flow's question without a task: at the address of a flow webhook, or by the Flow's id."""
+"""Answers to a Flow's question without a task: at a flow webhook's address, or by the Flow's id."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FlowAnswers:
         self._webhook = webhook
 
     def respond(self, question_id: str, token: str, answer: FlowAnswer) -> dict[str, Any]:
-        """Accept the one answer that a webhook's address is valid for."""
+        """Accept the one answer for which a webhook's address is valid."""
         if self._webhook is None or not self._webhook.is_token(question_id, token):
             raise BadResponseToken("the token is not valid for this question")
         with self._database.reading() as connection:
@@ -58,7 +58,7 @@ class FlowAnswers:
     def _answer(
         self, caller: Principal, row: Row[Any], question: Row[Any], answer: FlowAnswer, *, by: str
     ) -> dict[str, Any]:
-        """Resume the execution with the answer, unless another one was faster."""
+        """Resume the execution with the answer, unless another answer came first."""
         gate = row.gate if row.state == State.WAITING else None
         if gate is None or gate.get("question_id") != question.id:
             raise self._too_late(question.id)
@@ -83,7 +83,7 @@ class FlowAnswers:
 
 
 def _named(source: str | None) -> str:
-    """Return the name that a webhook's receiver uses, which is never that of a token's holder."""
+    """Return the name given by a webhook's receiver, which is never a token holder's name."""
     name = (source or "").strip()
     return "callback" if not name or is_key(name) else name
 

@@ -73,7 +73,7 @@ class FlowWebhook:
 
 
 class FlowWebhooks:
-    """Puts the question of every Flow in this database into the outbox once, whichever service asked it."""
+    """Puts every Flow's question in this database into the outbox once, whichever service asked it."""
 
     def __init__(self, database: Database, webhook: FlowWebhook, posted: Callable[[], None]) -> None:
         self._database = database
@@ -104,7 +104,7 @@ class FlowWebhooks:
         self._posted()
 
     def _body(self, question_id: str, row: Row[Any]) -> dict[str, Any] | None:
-        """None for an unreadable question, which must not prevent the others' announcements."""
+        """Return None for an unreadable question, which must not prevent the others' announcements."""
         try:
             return self._webhook.body(question_id, row)
         except Exception:

@@ -23,7 +23,7 @@ class Health:
         self._problem: str | None = None
 
     def problem(self) -> str | None:
-        """A sentence on what is wrong; None if all is well."""
+        """Return a sentence on what is wrong; None if all is well."""
         with self._lock:
             if time.monotonic() - self._asked_at > FRESH:
                 self._problem = self._ask()
@@ -31,7 +31,7 @@ class Health:
             return self._problem
 
     def dead(self) -> str | None:
-        """Return why only a restart helps, if so; this ignores the database, since a restart does not fix it."""
+        """Return why only a restart helps, if so; ignore the database, which a restart does not fix."""
         gone = next((loop for loop in self._loops if loop.is_gone), None)
         return f"The thread {gone.name!r} has ended and cannot start again; restart the service." if gone else None
 

@@ -14,14 +14,14 @@ class Limits:
     max_tokens: int | None = None  # None: no limit
 
     def lowered(self, own: dict[str, Any] | None) -> Limits:
-        """Include an execution's own limits, checked at its kickoff; the service's may be lower now."""
+        """Apply an execution's own limits, checked at its kickoff; the service's may be lower now."""
         own = own or {}
         tokens = [int(limit) for limit in (self.max_tokens, own.get("max_tokens")) if limit is not None]
         seconds = float(own.get("max_seconds") or self.max_seconds)
         return Limits(min(self.max_seconds, seconds), min(tokens, default=None))
 
     def exceeded(self, seconds: float, tokens: int, earlier_tokens: int = 0) -> str | None:
-        """The error of an execution over its limits.
+        """Return the error of an execution that exceeds its limits; None if it does not.
 
         :param earlier_tokens: tokens used by the executions that it continues
         """

@@ -1,6 +1,6 @@
-"""The machine's resources: how many files this process may use for what, and how to detect exhaustion.
+"""The machine's resources: how many files this process may use for which purpose, and how exhaustion is detected.
 
-On exhaustion, callers wait or refuse. Nothing fails because of it, since others release theirs.
+On exhaustion, callers wait or refuse. Nothing fails because of it, since other work releases its resources.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CONNECTIONS_OUT = 256
 RESERVED_FILES = 256  # for the database and crews
 PAUSE = 2.0  # seconds before new work starts again
 NONE_LEFT = "The machine has no file, thread or memory left for this; try again later."
-LARGE_BLOCK = 1024 * 1024  # bytes of a block of memory that the system gets back as soon as it is freed
+LARGE_BLOCK = 1024 * 1024  # bytes of a memory block that returns to the system as soon as it is freed
 M_MMAP_THRESHOLD = -3  # of malloc.h
 ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 
@@ -40,15 +40,15 @@ def _files() -> int | None:
 
 
 def return_freed_memory() -> None:
-    """Keep glibc from keeping large blocks: after the first one that is freed, it gives back none of that size."""
+    """Make glibc return large blocks; otherwise, after the first free, it keeps blocks of that size."""
     with contextlib.suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
 
 
 def is_trouble(error: BaseException) -> bool:
-    """Whether the machine has no file, thread or memory left. A database reports this as `DatabaseUnavailable`."""
+    """Whether the machine is out of files, threads or memory. A database reports this as `DatabaseUnavailable`."""
     if isinstance(error, OSError):
-        return error.errno in ERRORS or isinstance(error, BlockingIOError)  # the latter of a fork
+        return error.errno in ERRORS or isinstance(error, BlockingIOError)  # the latter from a fork
     if isinstance(error, RuntimeError):
         return "start new thread" in str(error)
     return isinstance(error, MemoryError)

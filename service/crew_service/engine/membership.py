@@ -1,4 +1,4 @@
-"""This process's membership among those that share a database: its heartbeat, and removing processes without one."""
+"""This process's membership among those that share a database: sends heartbeats and removes processes without one."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ DEAD_AFTER = 18.0  # seconds without a heartbeat, measured here
 
 
 class Membership:
-    """`on_loss`: called when other processes removed this one and continue its executions."""
+    """`on_loss`: called when other processes have removed this one and continue its executions."""
 
     def __init__(self, database: Database, *, on_loss: Callable[[], None]) -> None:
         self._database = database
         self._on_loss = on_loss
         self._lock = threading.Lock()
-        self._seen: dict[str, tuple[int, float]] = {}  # process: its number, and since when it is unchanged
+        self._seen: dict[str, tuple[int, float]] = {}  # by process: its number, and since when it is unchanged
         self._looked_at = float("-inf")
         self.loop = Background("membership", self._step, pause=PAUSE)
         self.id = ""
@@ -83,7 +83,7 @@ class Membership:
             self._bury(process_id, beats[process_id])
 
     def _silent(self, beats: dict[str, int], now: float) -> list[str]:
-        """Processes whose number did not grow; time when this process could not check does not count."""
+        """Return processes whose number did not grow; time during which this process could not check does not count."""
         if now - self._looked_at > DEAD_AFTER / 2:
             self._seen.clear()
         self._looked_at = now

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: requests, executions by state, the pool, and webhooks; by crew if crews have names."""
+"""Prometheus metrics: requests, executions by state, the pool, and webhooks; by crew if crews have names."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Metrics:
         self._webhooks.labels(*self._values(crew), kind, outcome).inc()
 
     def spent(self, crew: str, by_model: ByModel) -> None:
-        """Count the additional usage of an execution in this process, by model."""
+        """Count an execution's additional usage in this process, by model."""
         for model, figures in by_model.items():
             label = self._label(model)
             for kind in ("prompt", "completion"):
@@ -74,14 +74,14 @@ class Metrics:
                 self._cost.labels(*self._values(crew), label).inc(cost)
 
     def _label(self, model: str) -> str:
-        """A crew may name its models freely; excess models share a label."""
+        """Return a model's label: a crew may name its models freely, so excess models share one."""
         if model not in self._models and len(self._models) >= MOST_MODELS:
             return "others"
         self._models.add(model)
         return model
 
     def text(self, crew: str | None = None) -> bytes:
-        """Return the figures of one crew, or of all, in the format of Prometheus."""
+        """Return the metrics of one crew, or of all, in Prometheus format."""
         if crew is None:
             return generate_latest(self._registry)
         registry = CollectorRegistry()
@@ -101,7 +101,7 @@ class Pool:
 
 
 class _Gauges(Collector):
-    """Read at every scrape, from the database and the pools."""
+    """Reads the database and the pools at every scrape."""
 
     def __init__(self, database: Database, pools: Mapping[str, Pool], labels: list[str]) -> None:
         self._database, self._pools, self._labels = database, pools, labels
@@ -153,7 +153,7 @@ class _Gauges(Collector):
 
 
 class _OfCrew(Collector):
-    """A registry restricted to one crew."""
+    """Restricts a registry to one crew."""
 
     def __init__(self, registry: CollectorRegistry, crew: str) -> None:
         self._registry, self._crew = registry, crew

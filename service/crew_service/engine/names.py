@@ -1,4 +1,4 @@
-"""Looks up receivers' names in a few separate threads, so that a slow answer only delays its owner.
+"""Looks up receivers' names in a few dedicated threads, so that a slow answer only delays its owner.
 
 A lookup cannot be cancelled. Its waiter gives up together with the send; its place is free when its thread ends.
 """
@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 THREADS = 16
-THREADS_OF_ONE = 2  # owner
+THREADS_OF_ONE = 2  # per owner
 FRESH = 10.0  # seconds for which an answer is reused
 KEPT = 256  # answers
 PER_FAMILY = 2  # addresses tried per name; each may use a file
@@ -38,7 +38,7 @@ class Names:
     async def look_up(self, owner: str, host: str) -> Addresses:
         """Return the addresses of a name.
 
-        :raises OSError: it has none
+        :raises OSError: if it has none
         """
         since, found = self._known.get(host, (float("-inf"), []))
         if time.monotonic() - since < FRESH:
@@ -76,7 +76,7 @@ class Names:
 
 
 def _in_thread(host: str) -> Future[Addresses]:
-    """Look up in a thread that does not keep the process from ending."""
+    """Look up in a thread that does not prevent the process from exiting."""
     looking: Future[Addresses] = Future()
     looking.set_running_or_notify_cancel()  # from now on, a waiter that gives up does not cancel it for others
 
@@ -112,4 +112,4 @@ class OwnNames(AbstractResolver):
         return [ResolveResult(**{**address, "port": port}) for address in await self._names.look_up(self._owner, host)]
 
     async def close(self) -> None:
-        """There is nothing to release."""
+        """Do nothing: there is nothing to release."""

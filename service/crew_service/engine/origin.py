@@ -1,4 +1,4 @@
-"""The DAG run that started an execution, from `meta.airflow`. Anybody may have written it."""
+"""The DAG run that started an execution, from `meta.airflow`, which any caller may have written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 LONGEST_ID = 250  # characters, as in Airflow
-UNFIT = re.compile(r"[\s\x00-\x1f\x7f\\]")  # in an address
+UNFIT = re.compile(r"[\s\x00-\x1f\x7f\\]")  # not allowed in an address
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def origin(meta: Any) -> Origin | None:
 
 
 def _id(given: Any) -> str:
-    """Return an id if every database column accepts it and Airflow could have created it."""
+    """Return an id if every database column accepts it and Airflow could have created it; otherwise, an empty one."""
     if not isinstance(given, str) or len(given) > LONGEST_ID:
         return ""
     return given.replace("\0", "").encode("utf-8", "replace").decode()

@@ -1,8 +1,8 @@
-"""Delivers webhooks off the crew's path, in order for each execution, and keeps the undeliverable ones.
+"""Delivers webhooks independently of crews, in order for each execution, and keeps the undeliverable ones.
 
-A task of the event loop works through one queue at a time. An owner, who holds a token and may choose any number of
-receivers, has a few of these tasks. A receiver counts as slow until it has answered: it gets one task, all slow
-receivers of an owner half of the owner's, and all slow receivers together half of all. So nobody waits for somebody
+An event loop task works through one queue at a time. An owner, who holds a token and may name any number of receivers,
+gets a few of these tasks. A receiver counts as slow until it has answered. It gets one task; all slow receivers of an
+owner get half of the owner's tasks, and all slow receivers together half of all tasks. So nobody waits for somebody
 else's receivers.
 """
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 IDLE = 1.0  # seconds between two polls when nothing was posted
 PER_OWNER = 8  # tasks per owner
-PER_RECEIVER = 6  # for a receiver that answers, since it may stop; others get one
+PER_RECEIVER = 6  # for a receiver that answers, because it may stop; others get one
 SLOW_PER_OWNER = 4  # for all of an owner's receivers that have not answered, or did not last time
 THREADS = 4  # for the database: each keeps memory for the largest bodies it has read
 NEWEST = 1024  # receivers known to answer, or to be late
@@ -45,17 +45,17 @@ NEWEST_PER_OWNER = 64
 KEPT_SESSIONS = 16  # with a connection each, for receivers that answer
 TURN = 50  # webhooks of a queue before other queues of its receiver get a turn
 FIRST_PAUSE = 1.0  # seconds before the second try; doubles from then on, up to an hour
-KEEP_TRYING = 86400.0  # seconds after which a webhook is given up, however few its attempts
+KEEP_TRYING = 86400.0  # seconds after which a webhook is given up, however few attempts it had
 UNFORESEEN = 60.0  # seconds before a queue is retried after an unexpected error
 GRACE = 3.0  # seconds for deliveries to finish when the service stops
-LARGE = 512 * 1024  # characters of a body that is held as a whole, and of a piece of a larger one
+LARGE = 512 * 1024  # characters of a body held in memory as a whole, and of a piece of a larger one
 
 
 Receiver = tuple[str, str]  # its owner, and scheme and host of its address
 
 
 class Newest:
-    """Receivers of a kind: only the newest, since an owner can name any number."""
+    """The newest receivers of one kind, limited because an owner can name any number."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Receiver, None] = OrderedDict()
@@ -125,16 +125,16 @@ class Room:
 
 
 class Withdrawn(Exception):
-    """Nobody is to get the webhook any more."""
+    """The webhook must not be sent any more."""
 
 
 class StoredBody:
-    """A large body, read a piece at a time whenever it is iterated: a receiver that waits has one piece in memory."""
+    """A large body, read piece by piece on every iteration: a waiting receiver has one piece in memory."""
 
     def __init__(self, read: Callable[[int], str | None]) -> None:
-        """`read`: returns the characters that follow so many others, or None if it was withdrawn."""
+        """`read`: returns the characters after the given number of others, or None if the webhook was withdrawn."""
         self._read = read
-        self.failure: Exception | None = None  # of the last reading; the client for HTTP reports it as its own
+        self.failure: Exception | None = None  # from the last iteration; the HTTP client reports it as its own error
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         begin, self.failure = 0, None
@@ -170,7 +170,7 @@ class Outbox:
         self._secret = secret
         self._flow_webhook = flow_webhook
         self._own = own
-        self._working: dict[str, tuple[Receiver, asyncio.Task[None]]] = {}  # queue: its receiver and its task
+        self._working: dict[str, tuple[Receiver, asyncio.Task[None]]] = {}  # by queue: its receiver and its task
         self._quick = Newest()  # those that answered last time; all others are slow
         self._names = Names()
         self._places = machine.connections_out()
@@ -184,7 +184,7 @@ class Outbox:
         self.start = self.loop.start
 
     def posted(self) -> None:
-        """Something may be due; callable from any thread."""
+        """Note that something may be due; callable from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._posted.set)
 
@@ -211,7 +211,7 @@ class Outbox:
             await asyncio.wait_for(self._posted.wait(), IDLE)
 
     async def _leave(self) -> None:
-        """Let current deliveries finish and be stored; longer ones are cancelled, and due again at the next start."""
+        """Let current deliveries finish and be stored; cancel longer ones, which are due again at the next start."""
         tasks = {task for _, task in self._working.values()}
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=GRACE)
@@ -221,7 +221,7 @@ class Outbox:
         await self._sessions.close()
 
     def _claim(self) -> list[Row[Any]]:
-        """Claim what is due and has room. Nothing is sent before the claim is stored."""
+        """Claim due webhooks that have a place. Nothing is sent before the claim is stored."""
         working = dict(self._working)
         room = Room(self._places, self._quick, (receiver for receiver, _ in working.values()))
         try:
@@ -251,7 +251,7 @@ class Outbox:
             return []
 
     async def _work(self, queue: Row[Any]) -> None:
-        """Deliver the queue's webhooks one after another, until one is not accepted or others get a turn."""
+        """Deliver the queue's webhooks one after another, until one is rejected or other queues get a turn."""
         receiver = (queue.owner, queue.receiver)
         try:
             webhook = await asyncio.to_thread(self._first, queue)
@@ -275,7 +275,7 @@ class Outbox:
             self._posted.set()
 
     async def _put_off(self, queue: Row[Any]) -> None:
-        """Pause, whether or not that can be stored; otherwise the queue would be retried at once, forever."""
+        """Pause even if that cannot be stored; otherwise, the queue would be retried at once, forever."""
 
         def write() -> None:
             with self._database.writing() as connection:
@@ -311,12 +311,12 @@ class Outbox:
 
     def _note(self, receiver: Receiver, *, answered: bool) -> None:
         if answered and receiver not in self._quick:
-            self._posted.set()  # queues that waited for the answer have more places now
+            self._posted.set()  # queues that waited for the answer now have more places
         self._quick.note(receiver, is_one=answered)
 
     async def _send(self, client: aiohttp.ClientSession, queue: Row[Any], webhook: Row[Any]) -> str | None:
         is_large, is_question = webhook.size > LARGE, webhook.kind == webhooks.FLOW
-        # The address for the answer is put into a question as a whole, and one receiver gets all of them.
+        # A question needs its whole body in memory, to insert the answer address; one receiver gets all of them.
         async with self._large_question if is_large and is_question else contextlib.nullcontext():
             try:
                 url, authentication, now = await asyncio.to_thread(self._address, queue)
@@ -361,7 +361,7 @@ class Outbox:
         return self._flow_webhook.secret if self._flow_webhook and webhook.kind == webhooks.FLOW else self._secret
 
     def _settle(self, queue: Row[Any], webhook: Row[Any], problem: str | None, *, last: bool) -> Row[Any] | None:
-        """Store the result, however long the database takes, and return what is next: it is not sent again."""
+        """Store the result, however long the database takes, so that it is not sent again; return the next webhook."""
 
         def write() -> Row[Any] | None:
             return self._settle_once(queue, webhook, problem, last=last or self._stopping.is_set())
@@ -397,7 +397,7 @@ class Outbox:
         return tries >= self._attempts or self._database.now() - float(webhook.created_at) > KEEP_TRYING
 
     def _tell(self, webhook: Row[Any], receiver: str, problem: str | None) -> None:
-        """Log every end, but only the first failed attempt, since a receiver may be away for hours."""
+        """Log every final result, but only the first failed attempt, since a receiver may be away for hours."""
         extra = {"execution_id": webhook.execution_id, "webhook": webhook.kind, "receiver": receiver}
         if problem is None:
             log.info("webhook delivered", extra=extra)
@@ -408,7 +408,7 @@ class Outbox:
 
 
 def _threads() -> ThreadPoolExecutor:
-    """Start all at once: if one could not start later, its work would be refused but still done."""
+    """Start all threads at once: if one could not start later, its work would be refused but still done."""
     pool, together = ThreadPoolExecutor(THREADS, "outbox"), threading.Barrier(THREADS)
     try:
         for _ in range(THREADS):
@@ -421,6 +421,6 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _pause(attempts: int) -> float:
-    """Seconds until the next attempt, spread so that recovering receivers do not get everything at once."""
+    """Return the seconds until the next attempt, randomized so that recovering receivers are not flooded."""
     longest = min(FIRST_PAUSE * 2.0 ** min(attempts, 30), webhooks.LONGEST_PAUSE)
     return longest * random.uniform(0.8, 1.0)  # noqa: S311

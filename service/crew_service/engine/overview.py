@@ -1,4 +1,4 @@
-"""Collects the content of the list of executions, within limits; details.py does so for one execution."""
+"""Collects the content of the list of executions, within limits; details.py does the same for one execution."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Listing:
     has_older: bool
     drafts: list[Draft]
     waiting: list[Row[Any]]  # also waiting, with drafts behind a link
-    more_wait: bool  # than these
+    more_wait: bool  # than `waiting` contains
     letters: list[Row[Any]]
     costs: dict[str, float | None]  # USD by execution, if known
 
@@ -63,7 +63,7 @@ class Overview:
 
 
 def _short_draft(connection: Connection, execution_id: str) -> Draft | None:
-    """Return waiting drafts if they are short: the list is requested often."""
+    """Return a waiting draft if it is short: the list is requested often."""
     read = views.wholes(connection, execution_id, ("gate", "meta"), most=LONGEST_GATE)
     gate, meta = (json_values.loads(read[name] or "null") for name in ("gate", "meta"))
     return draft_of(execution_id, gate, meta) if integrity.is_gate(gate) else None

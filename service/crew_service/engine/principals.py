@@ -1,4 +1,4 @@
-"""Callers: the organization, or a user who sees only that user's executions. Tokens are kept as hashes only."""
+"""Callers: the organization, or a user, who sees only their own executions. Only hashes of tokens are kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Principal:
 
 
 def is_key(name: str) -> bool:
-    """Whether a name looks like a token holder's."""
+    """Whether a name looks like one of a token holder."""
     said = name.strip().casefold()
     return said == Principal().key or said.startswith("user:")
 
@@ -46,7 +46,7 @@ class Tokens:
         return self._callers
 
     def caller(self, token: str) -> Principal | None:
-        """Compare every known token in constant time, whichever matches."""
+        """Find the token's holder; compare with every known token in constant time, whichever matches."""
         digest = _digest(token)
         found = None
         for known, caller in self._callers:

@@ -27,15 +27,15 @@ UNSEEN = re.compile(
 )
 FRAMES = ("\u2502", "\u2503", "|")  # beside the lines of a panel
 BREAKS = re.compile(r"\n+")
-FRAMED = re.compile(rf"\n[\n ]*[{''.join(FRAMES)}]? *")  # and what `_without_frame` finds before it, backwards
+FRAMED = re.compile(rf"\n[\n ]*[{''.join(FRAMES)}]? *")  # plus the frame before it, which `_without_frame` removes
 UNFINISHED = re.compile(
     r"(?:\r|\x1b(?:\][^\x07\x1b]*\x1b?|[PX^_][^\x1b]*\x1b?|\[[0-?]*[ -/]*|[ -/]*)"
     r"|\\{1,8}(?:u[0-9A-Fa-f]{0,3}|x[0-9A-Fa-f]?)?)\Z"
 )
 PERCENT = re.compile(r"%[0-9A-F]{2}")
-IN_ADDRESSES = "!#$&'()*+,/:;=?@[]~"  # what HTTP clients do not quote in a complete address
-LEAST_BROKEN = 2  # letters of a secret before a break, for which a line is held back: many end with the first of one
-LONGEST_HELD = 4_096  # characters held back for those that follow
+IN_ADDRESSES = "!#$&'()*+,/:;=?@[]~"  # characters that HTTP clients do not quote in a complete address
+LEAST_BROKEN = 2  # letters of a secret before a break that hold back a line: many end with its first letter
+LONGEST_HELD = 4_096  # characters held back until more output arrives
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:
@@ -59,8 +59,8 @@ class Printed:
         self._wanted = wanted
         self._lock = threading.Lock()
         self._secrets: set[str] = set()
-        self._letters: set[str] = set()  # of each secret, as `_readings` returns them
-        self._margin = 0  # characters next to a cut that may remain of a secret
+        self._letters: set[str] = set()  # of each secret, as returned by `_readings`
+        self._margin = 0  # characters next to a cut that may remain from a secret
         self._raw = bytearray()
         self._is_cut = False
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -68,7 +68,7 @@ class Printed:
         self._text = ""
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """Replace these from now on."""
+        """Replace these secrets from now on."""
         values = [value.strip() for value in secrets if len(_cleaned(value.strip())) >= SHORTEST_SECRET]
         self._secrets = self._secrets | {_cleaned(form) for value in values for form in _forms(value)}
         letters = {known for value in self._secrets for known, _ in _readings(value)}
@@ -85,7 +85,7 @@ class Printed:
         self._wanted(self)
 
     def take(self, *, is_end: bool = False) -> str:
-        """Return what to store; at the end, also what may have been the beginning of something masked."""
+        """Return the text to store; at the end, include what may have been the start of masked text."""
         with self._lock:
             raw, self._raw = bytes(self._raw), bytearray()
             is_cut, self._is_cut = self._is_cut, False
@@ -108,7 +108,7 @@ class Printed:
         self._text = ""
 
     def masked(self, text: str, *, goes_on: bool = False) -> str:
-        """Return a text as people may see it; for a very long or incomplete one, the beginning."""
+        """Return a text that people may see, truncated if very long or incomplete."""
         if len(text) > MOST:
             return self.masked(text[:MOST], goes_on=True)
         text = _cleaned(text)
@@ -130,7 +130,7 @@ class Printed:
         """Return how many characters at the end may begin a secret, with at least this many of its letters."""
         tail = text[-LONGEST_HELD:]
         begun = self._begun_in(tail.rpartition("\n")[2], "", least)
-        # A line that is not at its end may break here.
+        # An unfinished line may break here.
         begun = max(begun, self._begun_in(tail, "\n", max(least, LEAST_BROKEN)))
         return max([begun, *_beginnings(self._secrets, text, least)])
 
@@ -181,7 +181,7 @@ def _readings(text: str) -> Iterator[tuple[str, Sequence[int]]]:
 
 
 def _less(pattern: re.Pattern[str], text: str, places: array[int]) -> tuple[str, array[int]]:
-    """Return a text, and the positions of its characters, without what the pattern finds."""
+    """Return a text and the positions of its characters, with all matches of the pattern removed."""
     parts: list[str] = []
     kept, end = array("L"), 0
     for found in pattern.finditer(text):

@@ -22,7 +22,7 @@ TICK = 0.25
 
 
 class PrintedWriter:
-    """Stores what the executions of a process print."""
+    """Stores the printed output of a process's executions."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
@@ -39,7 +39,7 @@ class PrintedWriter:
         return made
 
     def write(self, one: Printed) -> None:
-        """Store what is available; what the database does not accept is retried in the background."""
+        """Store the available output; retry what the database rejects in the background."""
         try:
             self._write(one, is_end=True)
         except DatabaseUnavailable:

@@ -15,7 +15,7 @@ from crew_service.storage.tables import answers, dead_letters, executions, outbo
 
 log = logging.getLogger(__name__)
 
-TICK = 0.5  # seconds within which erased secrets are gone from the log too
+TICK = 0.5  # seconds until erased secrets are also gone from the log
 PAUSE = 60.0  # seconds between two searches for old executions
 LONGEST = 3600.0  # seconds that a round may take
 AT_ONCE = 500  # executions deleted in one transaction, so that kickoffs do not wait long
@@ -51,7 +51,7 @@ class Retention:
 
 
 def note_ends(database: Database, *, now: float) -> None:
-    """Date the executions that an earlier release ended, which used its machine's clock."""
+    """Date executions ended by an earlier release, which used its machine's clock."""
     unknown = (executions.c.aged_from.is_(None), executions.c.ended_at.is_not(None))
     some = select(executions.c.id).where(*unknown).limit(AT_ONCE)
     found = True
@@ -63,7 +63,7 @@ def note_ends(database: Database, *, now: float) -> None:
 
 
 def add_up_counts(database: Database) -> None:
-    """Keep the number of counter rows small; a database with one writer counts directly."""
+    """Keep the number of counter rows small; a database with one writer updates the counters directly."""
     more = not database.is_sqlite
     while more:
         with database.writing() as connection:
@@ -73,7 +73,7 @@ def add_up_counts(database: Database) -> None:
 def forget_old(database: Database, *, before: float) -> int:
     """Delete executions that ended before this time and whose webhooks are delivered; return their number.
 
-    Responses to requests for unknown executions are deleted by their own age.
+    Delete responses to requests for unknown executions by their own age.
     """
     with database.writing() as connection:
         connection.execute(delete(answers).where(answers.c.execution_id.is_(None), answers.c.created_at < before))

@@ -1,4 +1,4 @@
-"""A write that waits for the database: no progress of a crew is lost, and nothing fails because of it."""
+"""A write that waits for the database, so that no progress of a crew is lost and nothing fails because of an outage."""
 
 from __future__ import annotations
 

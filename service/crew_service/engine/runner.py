@@ -99,7 +99,7 @@ class Runner:
     def _dispatch(self) -> None:
         try:
             self._step()
-        except Exception as error:  # it may have a claim without a started thread
+        except Exception as error:  # a claimed execution may have no thread yet
             self._recovered_at = float("-inf")
             if not machine.is_trouble(error):
                 raise
@@ -135,7 +135,7 @@ class Runner:
             self._try_to_begin(execution_id)
 
     def _try_to_begin(self, execution_id: str) -> None:
-        """One that cannot be started blocks no other; it is recovered after a pause."""
+        """Start an execution. If it cannot start, it blocks no other, and is recovered after a pause."""
         try:
             self._begin(execution_id)
         except Exception as error:
@@ -154,7 +154,7 @@ class Runner:
         try:
             threading.Thread(target=self._run, args=(segment,), name=f"crew-{execution_id[:8]}", daemon=True).start()
         except RuntimeError:
-            self._leave(segment)  # like everything claimed but not run here, it returns to the queue
+            self._leave(segment)  # like everything claimed but not running here, it returns to the queue
             raise
 
     def _load(self, execution_id: str) -> Segment | None:
@@ -204,14 +204,14 @@ class Runner:
             self._leave(segment)
 
     def _rest(self, error: Exception) -> None:
-        """Start nothing for a moment: running executions will release resources."""
+        """Start nothing for a moment: running executions will release their resources."""
         now = time.monotonic()
         if now >= self._rests_until:
             log.warning("executions wait: the machine has no file, thread or memory left (%s)", type(error).__name__)
         self._rests_until = now + machine.PAUSE
 
     def _end_lost(self, segment: Segment) -> None:
-        """What could not be stored once cannot be stored later: without an end, it would run forever."""
+        """End a segment whose result could not be stored and never can be; otherwise, it would run forever."""
         try:
             segment.fail(UNSTORED)
         except Exception:
@@ -220,7 +220,7 @@ class Runner:
     def _give_back(self, segment: Segment) -> None:
         try:
             segment.requeue()
-        except Exception as error:  # others, the next start or `_recover` find it orphaned
+        except Exception as error:  # another process, the next start or `_recover` finds it orphaned
             log.warning(
                 "not returned to the queue: %s", type(error).__name__, extra={"execution_id": segment.execution_id}
             )
@@ -243,7 +243,7 @@ class Runner:
                 self._enforce_limits_of(segment)
 
     def _enforce_limits_of(self, segment: Segment) -> None:
-        """One whose limits cannot be enforced is left, and recovered after a pause; the others continue."""
+        """Enforce one's limits. If that fails, leave it to be recovered after a pause; the others continue."""
         try:
             segment.enforce_limits()
         except Exception as error:
@@ -253,7 +253,7 @@ class Runner:
             segment.job.cancelled.set("its limits cannot be enforced")
 
     def _drop_lost(self) -> None:
-        """Cancel what another process stopped, or took over after removing this one."""
+        """Cancel what another process stopped or, after removing this one, took over."""
         with self._lock:
             running = set(self._running)
         if not running:
@@ -264,7 +264,7 @@ class Runner:
             self.cancel(execution_id, "the execution no longer runs here")
 
     def _recover(self) -> None:
-        """After a claim or an end whose write got no response; only if no claim is in progress."""
+        """Recover from a claim or end whose write got no response; only if no claim is in progress."""
         with self._database.writing() as connection:
             running = list(self._running)
             lost = claims.requeue_lost(connection, self._membership.id, self._name, running, now=self._database.now())

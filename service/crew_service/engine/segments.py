@@ -1,7 +1,7 @@
-"""One segment of an execution, from its claim to its end: what the crew reports becomes durable here.
+"""One segment of an execution, from its claim to its end: stores what the crew reports.
 
-Every write is fenced by the claim, so that a segment whose execution is run elsewhere, or over, changes nothing any
-more; and it is numbered, so that it is made once although it is tried until the database takes it.
+Every write is fenced by the claim, so that a segment changes nothing once its execution has ended or runs elsewhere.
+Each write is numbered, so that it is applied once even if it is retried until the database accepts it.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from crew_service.storage.json_values import tidy
 
 log = logging.getLogger(__name__)
 
-SHOWN = ("task_id", "output", "agent", "execution_time")  # of each task, when the crew is finished
-MOST_TOKENS = 2**31 - 1  # that the column `tokens` holds; `usage` has the figure itself
+SHOWN = ("task_id", "output", "agent", "execution_time")  # per task, when the crew has finished
+MOST_TOKENS = 2**31 - 1  # the maximum of the column `tokens`; `usage` has the exact number
 News = tuple[str, dict[str, Any]]  # a webhook's kind and body
 Result = tuple[Any, dict[str, Any], str | None]  # a finished task, its figures, and its digest
-Store = Callable[[Connection, float], None]  # writes in a transaction, at a moment
-MOST_OPEN = 200  # tasks that have begun and are not finished
-MOST_KILLS = 3  # of a crew's process without a new step in between, after which it is not started again
+Store = Callable[[Connection, float], None]  # writes in a transaction, at the given time
+MOST_OPEN = 200  # tasks that have started but not finished
+MOST_KILLS = 3  # of a crew's process without a new step in between; after that, it is not restarted
 
 
 class Segment:
@@ -86,7 +86,7 @@ class Segment:
         self._printed = printed
         self._began = time.monotonic()
         self._writing = threading.Lock()
-        self._trouble: Exception | None = None  # the last, of a report
+        self._trouble: Exception | None = None  # the last one raised by a report
         self._done = list(done)
         self._used_before = _used_before(row)
         self._used = self._used_before
@@ -104,7 +104,7 @@ class Segment:
             printed=printed.of(row.id),
             steps=row.steps,
             cancelled=cancelled,
-            # Without the segment, which has the job: only the collector would free the two, and the outputs in them.
+            # Without the segment, which references the job: only the garbage collector would free such a cycle.
             recorded=partial(_recorded, database, row.id, cancelled),
         )
         self._steps: int = row.steps
@@ -112,12 +112,12 @@ class Segment:
 
     @property
     def work_seconds(self) -> float:
-        """Seconds of work of the whole execution so far."""
+        """Return the seconds of work of the whole execution so far."""
         before: float = self._row.work_seconds
         return before + time.monotonic() - self._began
 
     def run(self, crew: Crew) -> None:
-        """Run the crew and record how the segment ended; `Cancelled` and trouble of the machine go on to the caller."""
+        """Run the crew and record how the segment ended; raise `Cancelled` and machine errors to the caller."""
         self._digests = {task.id: task.digest for task in crew.tasks}
         with tracing.segment(self._row) as span:
             try:
@@ -127,9 +127,9 @@ class Segment:
             except CrewKilled as killed:
                 span.error = type(killed).__name__
                 self._go_on_after(killed)
-            except BaseException as failure:  # even SystemExit of a crew must not end the service
+            except BaseException as failure:  # even a crew's SystemExit must not end the service
                 if machine.is_trouble(failure) and (crew.isolation == "process" or failure is self._trouble):
-                    raise  # not the crew's own, whose process reports it, or which has raised it itself
+                    raise  # not raised by the crew, whose process would report it, or which would raise it itself
                 span.error = type(failure).__name__
                 if isinstance(failure, CrewFailed):
                     self.fail(str(failure), failure)
@@ -139,16 +139,16 @@ class Segment:
                 self._end(outcome)
 
     def _outcome(self, crew: Crew) -> Outcome:
-        """Run the crew; what it printed is stored before its outcome is."""
+        """Run the crew; store its printed output before its outcome."""
         try:
-            self.enforce_limits()  # those that it continues may have used more than it may
+            self.enforce_limits()  # the executions that it continues may have used more than its limit
             self.job.cancelled.raise_if_set()
             return crew.run(self.job, self.report)
         finally:
             self._printed.write(self.job.printed)
 
     def _go_on_after(self, killed: CrewKilled) -> None:
-        """Run the task again with its journal, but not for ever."""
+        """Rerun the task with its journal, but not forever."""
         if self._kills >= MOST_KILLS:
             self.fail(f"{killed} It was started again {MOST_KILLS} times and came no further.")
             return
@@ -190,7 +190,7 @@ class Segment:
         self._posted()
 
     def enforce_limits(self) -> None:
-        """Fail and cancel it if it has cost too much; not while a write of the crew waits, which is no work."""
+        """Fail and cancel it if it exceeds a limit; not while the crew waits for a write, which is not work."""
         if not self._writing.acquire(blocking=False):
             return
         try:
@@ -205,7 +205,7 @@ class Segment:
             self._writing.release()
 
     def requeue(self) -> None:
-        """Give the execution back, to go on from its last finished task."""
+        """Return the execution to the queue, to continue from its last finished task."""
         now = self._database.now()
         with self._writing, self._database.writing() as connection:
             queries.write_fenced(
@@ -216,7 +216,7 @@ class Segment:
         return lambda connection, now: stored_steps.mark_replayed(connection, self.execution_id, numbers)
 
     def _note(self, step: Step) -> bool:
-        """Store a step; what the journal keeps of it counts as one that a killed process has come further by."""
+        """Store a step. A step that the journal keeps counts as progress of a process that was killed before."""
         if step.is_kept:
             self._kills = 0
         is_known = step.number <= self._steps
@@ -254,7 +254,7 @@ class Segment:
         return {"tokens": min(self._used["total_tokens"], MOST_TOKENS), "usage": self._used, **self._tasks.values}
 
     def fail(self, error: str, failed: CrewFailed | None = None) -> None:
-        """End it with an error: through here goes every text of an exception."""
+        """End it with an error; every exception's text passes through here."""
         failure = tidy(failure_of(failed, self._row.gate))
         self._move(states.FAIL, error=self.job.printed.masked(tidy(error)), failure=failure)
 
@@ -266,7 +266,7 @@ class Segment:
             self._ask(outcome)
             return
         output, output_json = tidy([outcome.output, outcome.output_json])
-        # What the crew counts itself lacks the segments that a crash has ended.
+        # The crew's own counts do not include segments that ended in a crash.
         self._used = max(self._used, usage.counted(outcome.usage), key=lambda used: used["total_tokens"])
         self._move(
             states.COMPLETE,
@@ -300,7 +300,7 @@ class Segment:
         self._pause(gate, tidy(body), current_task=question.task_id, current_agent=question.agent)
 
     def _ask(self, question: PendingQuestion) -> None:
-        """Wait for a person's decision on a call, where it can be given and every service would keep it."""
+        """Wait for a person's decision on a call if one can be given and every running service would keep it."""
         if self._fresh_ids or not self._database.keeps_out_earlier(schema.WITH_ASKS):
             self.fail(asks.failure_of(question))
             return
@@ -346,7 +346,7 @@ class Segment:
             return self._patiently(lambda: self._write_once(step, news, task, **more))
 
     def _patiently(self, write: Callable[[], bool]) -> bool:
-        """Try until the database takes it; what passes meanwhile is no work of the crew."""
+        """Retry until the database accepts the write; the time until then does not count as the crew's work."""
         began = time.monotonic()
         written, tries = retrying.until_available(write, self.job.cancelled)
         if tries > 1:
@@ -362,9 +362,9 @@ class Segment:
         is_calm: bool = False,
         **values: Any,
     ) -> bool:
-        """The row and all that belongs to the write, in one transaction; True if it is written, now or before.
+        """Write the row and everything that belongs to it in one transaction; True if it is written, now or before.
 
-        :param is_calm: whether it may be seen a little later
+        :param is_calm: whether it may become visible a little later
         """
         now = self._database.now()
         happened = self._happened(step, news, values, now)
@@ -411,7 +411,7 @@ class Segment:
 
 
 class OpenTasks:
-    """The tasks that have begun: since when, by which agent, and what they have used; and what each model has used."""
+    """The unfinished tasks: when they started, by which agent, and their usage; and the usage by model."""
 
     def __init__(self, row: Row[Any]) -> None:
         self._models = usage.read(row.model_usage)
@@ -420,7 +420,7 @@ class OpenTasks:
 
     @property
     def values(self) -> dict[str, Any]:
-        """What is stored of them."""
+        """Return the columns to store."""
         return {"model_usage": self._models or None, "open_tasks": self._open or None}
 
     def begin(self, task_id: str, agent: str, *, now: float) -> None:
@@ -429,8 +429,8 @@ class OpenTasks:
             task.setdefault("started_at", now)
 
     def count(self, by_task: Mapping[str, Mapping[str, Any]]) -> usage.ByModel:
-        """Take the figures of this segment; return by how much those of each model have grown."""
-        changed: dict[str, Counter[str]] = defaultdict(Counter)  # what moves to another task is less in its own
+        """Apply this segment's counts; return the increase by model."""
+        changed: dict[str, Counter[str]] = defaultdict(Counter)  # usage moved to another task is subtracted here
         for task_id, models in by_task.items():
             for model, given in models.items():
                 figures = usage.of_model(given)
@@ -444,7 +444,7 @@ class OpenTasks:
         return {model: usage.of_model(dict(more)) for model, more in changed.items()}
 
     def end(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the figures of a task that is finished."""
+        """Return the figures of a finished task."""
         known = self._open.pop(task["task_id"], {})
         return {
             "started_at": known.get("started_at"),
@@ -467,7 +467,7 @@ def _recorded(database: Database, execution_id: str, cancelled: Cancellation) ->
 
 
 def _record(connection: Connection, execution_id: str, step: Step, *, now: float) -> None:
-    """A call of a model comes once, with its answer; one of a tool when it begins, and again when it ends."""
+    """Write a model call once, with its answer, and a tool call twice: when it starts and when it ends."""
     write = journal.end if step.kind == "tool" and step.answer is not None else journal.add
     if step.is_approved and step.answer is None:
         write = journal.carry_out
@@ -480,7 +480,7 @@ def _kept(entry: JournalEntry) -> dict[str, Any]:
 
 
 def _used_before(row: Row[Any]) -> usage.Usage:
-    """Return what the earlier segments used; before 0.2.0 the parts were kept with the gate alone."""
+    """Return the usage of earlier segments; before 0.2.0, only the gate contained its parts."""
     kept = ((row.gate or {}).get("state") or {}).get("usage")
     given = usage.counted(kept if row.usage is None else row.usage)
     return {**given, "total_tokens": max(given["total_tokens"], row.tokens)}

@@ -1,6 +1,6 @@
-"""One POST to a receiver of webhooks: its headers, its signature, and what counts as delivered.
+"""Sends one POST to a webhook receiver: its headers, its signature, and the definition of delivered.
 
-Redirects are never followed, so that a credential only reaches the address it was given for.
+Redirects are never followed, so that a credential only reaches the address for which it was given.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aiohttp.abc import AbstractResolver
 from crew_service.engine import machine
 from crew_service.storage.webhooks import without_credentials
 
-KEPT_SECONDS = 1.0  # to keep an unused session
+KEPT_SECONDS = 1.0  # for an unused session
 STANDARD = "whsec_"  # secrets of https://www.standardwebhooks.com begin with this
 _opened: ContextVar[list[asyncio.Transport] | None] = ContextVar("opened", default=None)
 
@@ -36,7 +36,7 @@ class Loop(asyncio.SelectorEventLoop):
 
 
 class Session:
-    """Sends to one receiver, one webhook at a time. Cookies of one owner must not reach another.
+    """Sends to one receiver, one webhook at a time. It belongs to one owner, because others must not get its cookies.
 
     Its connections are aborted at the end: closing them would wait for a receiver that does not read, and keep the file
     and the body.
@@ -62,7 +62,7 @@ class Session:
 
 
 class Sessions:
-    """Sessions for turns of sends; only a few are kept for their receiver's next turn, since each uses a file."""
+    """Sessions for a series of sends. Only a few are kept for their receiver's next turn, because each uses a file."""
 
     def __init__(self, timeout: float, most: int) -> None:
         """`most`: how many to keep."""
@@ -75,7 +75,7 @@ class Sessions:
     async def turn(
         self, receiver: Hashable, names: AbstractResolver, keep: Callable[[], bool]
     ) -> AsyncIterator[aiohttp.ClientSession]:
-        """Lend a session exclusively to a receiver; at the end, `keep` says whether to keep it."""
+        """Lend a session to one receiver at a time; at the end, call `keep` to decide whether to keep it."""
         session = self._take(receiver) or Session(self._timeout, names)
         session.use()
         kept = False
@@ -121,11 +121,11 @@ async def send(
     secret: str | None,
     now: float,
 ) -> str | None:
-    """Return None once the receiver accepted it, else what went wrong.
+    """Return None if the receiver accepted it; otherwise, the problem.
 
-    :param body: in pieces, it is iterated twice: for its size and signature, and to be sent
+    :param body: if in pieces, it is iterated twice: for its size and signature, then for sending
     """
-    if authentication:  # it overrides a user and password in the address: a request has one Authorization
+    if authentication:  # it overrides a user and password in the address: a request has only one Authorization header
         url = without_credentials(url)
     try:
         proof, size = Signature(secret, int(now), key), 0
@@ -152,9 +152,9 @@ def answered(problem: str | None) -> bool:
 
 
 class Signature:
-    """Signs like live deployments, so that receivers verify both in the same way; with `whsec_`, by the standard too.
+    """Signs like live deployments, so that receivers verify both in the same way; with `whsec_`, also by the standard.
 
-    :param secret: None for no headers
+    :param secret: None for no signature headers
     """
 
     def __init__(self, secret: str | None, timestamp: int, key: str) -> None:
@@ -181,7 +181,7 @@ class Signature:
 
 
 def signature(secret: str, body: bytes, timestamp: int, key: str) -> dict[str, str]:
-    """Return the headers of a body that is signed as a whole."""
+    """Return the headers for a body that is signed as a whole."""
     signing = Signature(secret, timestamp, key)
     signing.add(body)
     return signing.headers
@@ -190,7 +190,7 @@ def signature(secret: str, body: bytes, timestamp: int, key: str) -> dict[str, s
 def standard_key(secret: str) -> bytes | None:
     """Return the key in a Standard Webhooks secret, which begins with `whsec_`; None for any other secret.
 
-    :raises ValueError: the rest is not base64
+    :raises ValueError: if the rest is not base64
     """
     encoded = secret.removeprefix(STANDARD)
     if encoded == secret:
@@ -202,7 +202,7 @@ def standard_key(secret: str) -> bytes | None:
 
 
 def _proof(authentication: Any) -> dict[str, str]:
-    """The requested Authorization."""
+    """Return the requested Authorization header."""
     match authentication:
         case {"strategy": "bearer", "token": token}:
             return {"Authorization": f"Bearer {token}"}

@@ -1,4 +1,4 @@
-"""What people see of a crew's steps: stored without secrets, cut, and told as a record."""
+"""A crew's steps as people see them: stored without secrets, truncated, and returned as records."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from crew_service.prices import Prices
 from crew_service.storage.json_values import tidy
 from crew_service.storage.states import State
 
-SHOWN = 2048  # bytes of the arguments, and of the result
-LONGEST_NAME = 200  # characters of the name of a tool, a model or an agent
-# They would turn around what stands beside them on a page.
+SHOWN = 2048  # bytes of the arguments and of the result
+LONGEST_NAME = 200  # characters of a tool's, model's or agent's name
+# They would reverse adjacent text on a page.
 TURNING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 RUNNING, UNKNOWN = "running", "unknown"
 
 
 def stored(step: Step, printed: Printed) -> dict[str, Any]:
-    """Return what is stored of it, without what the execution's print hides."""
+    """Return a step as stored, without the secrets masked in the execution's output."""
     arguments, is_cut = _shown(step.arguments, printed)
     result, is_cut_too = _shown(step.result, printed)
     texts = {"task_id": step.task_id, "name": step.name[:LONGEST_NAME], "agent": step.agent[:LONGEST_NAME]}
@@ -39,9 +39,9 @@ def stored(step: Step, printed: Printed) -> dict[str, Any]:
 
 
 def told_at_once(step: StepDone, printed: Printed) -> dict[str, str]:
-    """Return a finished step as its receivers get it: without what the execution's print hides, but an answer as it is.
+    """Return a finished step for its receivers, without the secrets masked in printed output; keep an answer as it is.
 
-    What ends where texts are cut may go on, with the rest of a secret.
+    A text that ends at the truncation limit may continue with the rest of a secret.
     """
     texts: dict[str, str] = tidy(vars(step))
     answer = {} if step.tool else {"result": texts.pop("result")}
@@ -61,7 +61,7 @@ def _shown(text: str | None, printed: Printed) -> tuple[str | None, bool]:
 def told(row: Row[Any], execution: Row[Any], prices: Prices) -> dict[str, Any]:
     """Return a stored step as a record.
 
-    :param execution: its `state` and `segment`; a step that an earlier segment has begun does not run any more
+    :param execution: its `state` and `segment`; a step started by an earlier segment is no longer running
     """
     is_here = execution.state == State.RUNNING and execution.segment == row.segment
     used = usage.of_task({row.name: row.usage}) if row.usage else None
@@ -82,5 +82,5 @@ def told(row: Row[Any], execution: Row[Any], prices: Prices) -> dict[str, Any]:
 
 
 def listed(row: Row[Any], execution: Row[Any], prices: Prices) -> dict[str, Any]:
-    """Return a record that names its task, too."""
+    """Return a record that also names its task."""
     return {"task_id": row.task_id, **told(row, execution, prices)}

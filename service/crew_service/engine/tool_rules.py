@@ -1,8 +1,8 @@
-"""Tool rules: whether a call may be repeated if its outcome is unknown, and whether a person must approve it.
+"""Tool rules: whether to repeat a call with an unknown outcome, and whether a person must approve each call.
 
-`repeat` is the default rule. A tool with `once` is never called again automatically after a call whose outcome is
-unknown: a person is asked, or where none can be, the execution fails. `approve` is `once` for a tool of which a person
-approves each call before it runs.
+`repeat` is the default rule. A tool with `once` is never called again automatically after a call with an unknown
+outcome: a person is asked or, if that is impossible, the execution fails. `approve` is `once` for a tool whose calls a
+person approves before they run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 REPEAT, ONCE, APPROVE = "repeat", "once", "approve"
 KNOWN = (REPEAT, ONCE, APPROVE)
-RUN_ONCE = (ONCE, APPROVE)  # whose tools may run only once
+RUN_ONCE = (ONCE, APPROVE)  # tools with these rules may run only once
 NEEDS_JOURNAL = "needs the journal, which --no-journal disables."
 LONGEST_SHOWN = 500  # characters of arguments in an error
 
@@ -27,7 +27,7 @@ class BadRule(ValueError):
 class ToolRule:
     pattern: str  # for `fnmatch`
     rule: str
-    is_common: bool = False  # to several crews, one of which must have such a tool
+    is_common: bool = False  # shared by several crews, one of which must have such a tool
 
     def __post_init__(self) -> None:
         if not self.pattern:
@@ -67,7 +67,7 @@ def of_project(declared: Any) -> list[ToolRule]:
 
 
 def rule_of(rules: Iterable[ToolRule], names: Iterable[str]) -> str:
-    """Return the first matching rule, or the default."""
+    """Return the first rule that matches, or the default."""
     known = tuple(names)
     return next((each.rule for each in rules if each.matches(known)), REPEAT)
 
@@ -75,7 +75,7 @@ def rule_of(rules: Iterable[ToolRule], names: Iterable[str]) -> str:
 def problem(rules: Collection[ToolRule], tools: Collection[Collection[str]] | None, *, is_kept: bool) -> str | None:
     """Return why a crew cannot follow its rules, as the end of a sentence.
 
-    :param tools: the names of each of its tools, the model's name last; None if not all are known yet
+    :param tools: each tool's names, the model's name for it last; None if not all are known yet
     :param is_kept: whether there is a journal
     """
     once = next((rule for rule in rules if rule.rule in RUN_ONCE), None)
@@ -89,7 +89,7 @@ def problem(rules: Collection[ToolRule], tools: Collection[Collection[str]] | No
 
 
 def asking(rules: Iterable[ToolRule]) -> str | None:
-    """Return the rule by which people are asked, as the beginning of a sentence."""
+    """Return the rule that requires asking people, as the beginning of a sentence."""
     return next((f"its rule {rule}" for rule in rules if rule.rule == APPROVE), None)
 
 

@@ -1,7 +1,7 @@
 """An execution's usage of language models so far, across all its segments, however each ended.
 
-The column `tokens` has the total in every release, `usage` its parts, and `model_usage` what is known by model. The
-three may disagree: a service of an earlier release only counts totals. Usage without a named model has no price.
+The column `tokens` has the total in every release, `usage` its parts, and `model_usage` the parts known by model. The
+three may disagree: a service of an earlier release only counts totals. Usage without a model name has no price.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from crew_service.prices import CACHED, UNCOUNTED
 COUNTED = ("total_tokens", "prompt_tokens", "completion_tokens")
 OF_MODEL = (*COUNTED, CACHED, UNCOUNTED)
 HEADER = "Crew-Usage"
-CHAIN = "chain_usage"  # beside the usage of an execution that continues another
-LONGEST_HEADER = 1024  # bytes; proxies allow 4 KiB for all headers of an answer
+CHAIN = "chain_usage"  # next to the usage of an execution that continues another
+LONGEST_HEADER = 1024  # bytes; proxies allow 4 KiB for all headers of a response
 MOST = 2**53 - 1  # tokens: every JSON reader handles this exactly
 MOST_MODELS = 250  # counted separately per execution; more share the unnamed entry
 MOST_MODELS_OF_TASK = 20
@@ -31,12 +31,12 @@ ByModel = dict[str, Figures]
 
 
 def counted(given: Mapping[str, Any] | None) -> Figures:
-    """Return a crew's figures; ignore anything that is not a number of tokens."""
+    """Return a crew's counts, ignoring everything that is not a number of tokens."""
     return _whole({name: _figure((given or {}).get(name)) for name in COUNTED})
 
 
 def _whole(figures: Figures) -> Figures:
-    """Raise the total to the sum of its parts: a budget, which limits the total, must not miss any."""
+    """Raise the total to the sum of its parts: a budget limits the total, so it must not miss any tokens."""
     parts = figures["prompt_tokens"] + figures["completion_tokens"]
     return {**figures, "total_tokens": _figure(max(figures["total_tokens"], parts))}
 
@@ -46,13 +46,13 @@ def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> Figures:
 
 
 def of_model(given: Any) -> Figures:
-    """Return the figures of one model, also how much of its prompts was cached, and how many calls reported none."""
+    """Return one model's counts, including cached prompt tokens and calls without reported tokens."""
     figures = _whole({name: _figure(given.get(name) if isinstance(given, dict) else None) for name in OF_MODEL})
     return {name: figure for name, figure in figures.items() if figure or name in COUNTED}
 
 
 def add_to(by_model: ByModel, model: str, more: Figures, *, most: int = MOST_MODELS) -> None:
-    """Add a model's figures to the others, up to the maximum number."""
+    """Add a model's counts to the others, up to the maximum number of models."""
     name = model.encode("utf-8", "replace").decode()[:LONGEST_NAME]
     if name not in by_model and len(by_model) >= most:
         name = UNNAMED
@@ -79,7 +79,7 @@ def so_far(row: Row[Any]) -> Usage | None:
 
 
 def chain(row: Row[Any]) -> Usage | None:
-    """Return what an execution has used with those that it continues; None where it continues none."""
+    """Return the usage of an execution and those that it continues; None if it continues none."""
     if not isinstance(row.earlier_usage, dict):
         return None
     return _with_models(added(earlier(row), so_far(row) or {}), _models_of_chain(row))
@@ -91,7 +91,7 @@ def earlier(row: Row[Any]) -> Figures:
 
 
 def handed_on(row: Row[Any]) -> dict[str, Any]:
-    """Return what a chain has used up to the end of an execution, as the next one stores it."""
+    """Return a chain's usage up to the end of an execution, in the form that the next one stores."""
     return {"usage": counted(chain(row) or so_far(row)), "model_usage": _models_of_chain(row)}
 
 
@@ -111,7 +111,7 @@ def of_task(stored: Any) -> Usage | None:
 
 
 def _with_models(used: Figures, by_model: ByModel) -> Usage:
-    """Put the models beside the totals, the one with most tokens first."""
+    """Add the models to the totals, the one with the most tokens first."""
     named = [(name, figures) for name, figures in by_model.items() if name != UNNAMED]
     named.sort(key=lambda each: -each[1]["total_tokens"])
     uncounted = sum(figures.get(UNCOUNTED, 0) for figures in by_model.values())
@@ -125,14 +125,14 @@ def _sum(figures: Iterable[Figures]) -> Figures:
 
 
 def told(used: Usage | None, of_chain: Usage | None) -> Usage | None:
-    """Return what is told of an execution: its own usage, and beside it that of its chain if it continues others."""
+    """Return an execution's usage as reported: its own and, if it continues others, its chain's."""
     return used if of_chain is None else {**(used or counted(None)), CHAIN: of_chain}
 
 
 def header(used: Usage | None) -> dict[str, str]:
-    """Write it as a header: ASCII, the totals first, and as many models as fit; none if not counted.
+    """Return the usage as a header: ASCII, totals first, with as many models as fit; no header if not counted.
 
-    The models of a chain are left out.
+    The models of a chain are omitted.
     """
     if not used:
         return {}
@@ -153,7 +153,7 @@ def _without_models(used: Usage) -> Usage:
 
 
 def _ascii(value: Any) -> str:
-    """JSON that a header may hold: of what `json.dumps` does not escape, only DEL is not allowed there."""
+    """Return JSON that is valid in a header: of the characters that `json.dumps` keeps, only DEL is not allowed."""
     return json.dumps(value, separators=(",", ":")).replace("\x7f", "\\u007f")
 
 

@@ -1,1 +1,1 @@
-"""The crew service as HTTP: endpoints, authentication, bodies, the review page and the documentation."""
+"""The crew service's HTTP side: endpoints, authentication, bodies, the review page and the documentation."""

@@ -1,4 +1,4 @@
-"""The code of each endpoint: from a request to an answer. Paths and documentation are in endpoints.py."""
+"""The code of each endpoint: from a request to a response. Paths and documentation are in endpoints.py."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ from crew_service.http.places import PROBES, Places, Threads
 from crew_service.storage.states import State
 
 LONGEST_KEY = 255
-# Response headers that offer extensions of the specification: the path of many polls, the fields of a resume.
+# Response headers that offer extensions to the specification: the path for many polls, the fields of a resume.
 OFFER, PATH = "Crew-Batch-Status", "/statuses"
 EDITS_OFFER, EDITS_FIELD = "Crew-Edited-Output", "edited_output"
 HASH_OFFER, HASH_FIELD = "Crew-Draft-Hash", "output_sha256"
 VIEW = "Crew-View"  # where a browser finds the execution, below the crew's own base URL
 USAGE, USAGE_FIELD = usage.HEADER, "usage"  # beside the body, which stays as specified
 MOST_IDS = 200
-LISTED_STATES = tuple(dict.fromkeys(SPECIFIED.values()))  # the words of the specification, in both dialects
+LISTED_STATES = tuple(dict.fromkeys(SPECIFIED.values()))  # the specification's words, in both dialects
 LONGEST_LIST = 100
 USUAL_LIST = 20
 USUAL_STEPS, MOST_STEPS = 50, 500
@@ -59,13 +59,13 @@ GIVEN_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 NUMBER = re.compile("[1-9][0-9]{0,5}")
 WHOLE = re.compile("0|[1-9][0-9]{0,9}")
 LONGEST_IN_BATCH = 32 * 1024  # characters; a longer status needs its own request
-SMALL_BODY = 16 * 1024  # bytes that are parsed faster than a thread takes to start on them
+SMALL_BODY = 16 * 1024  # bytes that are parsed faster than a thread starts
 
 Asked = TypeVar("Asked")
 
 
 class Repeated(Exception):
-    """The request was answered before, which counts whatever the crew that is served now requires."""
+    """The request was answered before; this counts regardless of the current crew's requirements."""
 
     def __init__(self, answer: dict[str, Any]) -> None:
         super().__init__("the request was answered before")
@@ -130,7 +130,7 @@ class Api:
         return {"code": code, "body": answer, **({USAGE_FIELD: used} if used else {})}
 
     def _said(self, row: Row[Any] | None) -> tuple[int, dict[str, Any], usage.Usage | None]:
-        """Code and body of a status, and the usage."""
+        """Return a status's code, body and usage."""
         if row is None:
             return *self._dialect.unknown(), None
         used = self._prices.priced(usage.so_far(row))
@@ -163,12 +163,12 @@ class Api:
         return await self._in_place(request, self._detailed, _caller(request), request.path_params["id"], known)
 
     def _detailed(self, caller: Principal, some_id: str, known: list[str]) -> Response:
-        """Answer from the ETag alone if the caller has the rest; permissions are checked first."""
+        """Answer from the ETag alone if the caller has the current version; permissions are checked first."""
         found = self._details.found(self._head(caller, some_id))
         headers = {"ETag": found.etag, "Cache-Control": "private, no-cache"}
         if _is_known(found.etag, known):
             return Response(status_code=304, headers=headers)
-        # It is created once per state, however many ask for it.
+        # It is created once per state, however many callers request it.
         text = self._places.pages.get(found.etag, lambda: self._details.text(found.id))
         if text is None:
             raise UnknownExecution("no such execution")
@@ -290,9 +290,9 @@ class Api:
     async def _read(
         self, request: Request, endpoint: str, understand: Callable[[dict[str, Any]], Asked]
     ) -> tuple[Asked, IdempotencyKey | None]:
-        """Return the request in a body; read a large body in a thread, so that others do not wait.
+        """Parse the request in a body; a large body is parsed in a thread, so that others do not wait.
 
-        :raises Repeated: it was answered before
+        :raises Repeated: if it was answered before
         """
         settings = self._service.settings
         raw = await bodies.read(request, limit=settings.max_body, seconds=settings.body_seconds)
@@ -343,7 +343,7 @@ def _caller(request: Request) -> Principal:
 
 
 def _is_known(etag: str, given: list[str]) -> bool:
-    """Whether `If-None-Match` names it; weak comparison, as in RFC 9110 for this header."""
+    """Whether `If-None-Match` contains the ETag, by weak comparison, as RFC 9110 requires for this header."""
     tags = {tag.strip().removeprefix("W/") for line in given for tag in line.split(",")}
     return etag in tags or "*" in tags
 
@@ -383,5 +383,5 @@ def _iso(moment: float) -> str:
 
 
 def _is_uuid(text: str) -> bool:
-    """The service creates only such ids; anything else is unknown without a query."""
+    """Whether a text is a UUID: the service creates only such ids, so others are unknown without a query."""
     return GIVEN_ID.fullmatch(text) is not None

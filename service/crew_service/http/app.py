@@ -1,4 +1,4 @@
-"""Build the application: the endpoints of each crew behind its authentication."""
+"""Builds the application: the endpoints of each crew behind its authentication."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def create_app(settings: Settings, crews: Mapping[str, Crew]) -> FastAPI:
 
 
 async def _watch(process: Process) -> None:
-    """From the event loop, which lives as long as the service does."""
+    """Watch the threads from the event loop, which lives as long as the service does."""
     while True:
         await asyncio.sleep(WATCHED)
         process.health.watch()
 
 
 def crew_app(service: Container, dialect: Dialect, places: Places, base: str = "") -> FastAPI:
-    """The whole API of one crew, its page and its documentation."""
+    """Return one crew's whole API, with its page and documentation."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     endpoints = table(dialect, flow=service.crew.kind == "flow")
     open_paths = frozenset(endpoint.path for endpoint in endpoints if not endpoint.needs_token)
@@ -91,9 +91,9 @@ def crew_app(service: Container, dialect: Dialect, places: Places, base: str = "
 
 
 def _add_routes(app: FastAPI, endpoints: tuple[Endpoint, ...], api: Api) -> None:
-    """Add the routes, the frequent ones first, since the router tries them in order.
+    """Add the routes, frequent ones first, since the router tries them in order.
 
-    They are plain routes, because each handler reads its own request: FastAPI's routes look for arguments at every
+    They are plain routes, because each handler reads its own request: FastAPI's routes resolve arguments on every
     request, which makes a poll a third more expensive. documentation.py describes them.
     """
     for endpoint in sorted(endpoints, key=lambda endpoint: not endpoint.frequent):
@@ -102,7 +102,7 @@ def _add_routes(app: FastAPI, endpoints: tuple[Endpoint, ...], api: Api) -> None
 
 
 class _Route(Route):
-    """Names itself in the scope, for the metrics; Starlette's routes do so only in recent releases."""
+    """Puts its name into the scope for the metrics; Starlette's routes only do so in recent releases."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match, more = super().matches(scope)

@@ -1,4 +1,4 @@
-"""Turn a request body into a plain JSON object that can be stored and resent, or refuse it with one sentence."""
+"""Parses a request body into a plain JSON object that can be stored and resent, or refuses it with one sentence."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fastapi import HTTPException, Request
 
 MAX_DEPTH = 64
 DRAINED = 32  # read a body up to this multiple of its limit, since a peer does not read a response while sending
-ESCAPE = re.compile(rb"\\.", re.DOTALL)  # outside a string it is not JSON, and the decoder stops
-STRING = re.compile(rb'"[^"]*"?')  # also an unterminated one, to avoid retrying from each quote in it
+ESCAPE = re.compile(rb"\\.", re.DOTALL)  # outside a string, it is not JSON, and the decoder stops
+STRING = re.compile(rb'"[^"]*"?')  # or an unterminated one, to avoid retrying from each quote in it
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 LEVELS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 SHOWN = 80  # characters of a caller's text that a response repeats
 
 
 class BadBody(ValueError):
-    """The body is not a JSON object that the service can use."""
+    """The body is not a JSON object usable by the service."""
 
 
 class _TooLarge(Exception):
@@ -39,7 +39,7 @@ async def read(request: Request, *, limit: int, seconds: float) -> bytes:
 
 
 async def _collect(pieces: AsyncIterable[bytes], limit: int) -> bytes:
-    """Return a whole body; raise as soon as there is no point in reading on."""
+    """Return a whole body; raise as soon as reading on is pointless."""
     kept, size = bytearray(), 0
     async for piece in pieces:
         size += len(piece)
@@ -66,7 +66,7 @@ def parse(raw: bytes, content_type: str | None) -> dict[str, Any]:
 
 
 def _depth(raw: bytes) -> int:
-    """Count the levels of lists and objects before anything is built from them."""
+    """Count the nesting levels of lists and objects before building anything from them."""
     brackets = STRING.sub(b"", ESCAPE.sub(b"", raw)).translate(None, NO_BRACKETS)
     return max(accumulate(map(LEVELS.__getitem__, brackets)), default=0)
 

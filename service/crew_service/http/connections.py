@@ -1,6 +1,6 @@
-"""Limits connections: clients must send and read in time, and at the limit the idlest one is dropped.
+"""Limits connections: clients must send and read in time, and at the limit the longest idle one is dropped.
 
-Memory for requests is limited too: at the limit, drop the client that reads no response, or that has sent longest.
+Memory for requests is limited, too: at the limit, drop the client that reads no response or has been sending longest.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from crew_service.settings import Settings
 HEADER_SECONDS = 10.0  # for a request's headers, for its trailers, and for reading a byte of the response
 HEADER_BYTES = 64 * 1024  # of headers and trailers together
 MOST_HEADERS = 200
-HEADER_OVERHEAD = 128  # bytes of memory that a header takes beside its text
+HEADER_OVERHEAD = 128  # bytes of memory per header in addition to its text
 HELD_BYTES = 64 * 1024 * 1024  # of all unanswered requests
 GOODBYE_SECONDS = 2.0  # for a client to read the last response before the connection closes
-RESET = struct.pack("ii", 1, 0)  # as SO_LINGER
-PIPELINED = 32  # requests that may wait for the response to the previous one
+RESET = struct.pack("ii", 1, 0)  # the value of SO_LINGER
+PIPELINED = 32  # requests that may wait for the previous one's response
 PIECE = 32 * 1024  # bytes of a response written at once; the rest stays in the response, which is shared
 TOO_MUCH = "Too much is being sent to this service; try again later."
 REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large", 503: b"Unavailable"}
@@ -42,9 +42,9 @@ class Arriving(Enum):
 
 
 class Held:
-    """Counts the bytes of unanswered requests that the process holds, the oldest first.
+    """Counts the bytes of unanswered requests held by the process, oldest first.
 
-    A request is known by its connection while its headers arrive, and by its cycle from then on.
+    A request is identified by its connection while its headers arrive, and by its cycle from then on.
     """
 
     def __init__(self, largest: int) -> None:
@@ -58,7 +58,7 @@ class Held:
         self.count(cycle, size)
 
     def add(self, cycle: Any, size: int) -> None:
-        """Count more of a request, and drop others if it is too much."""
+        """Count more bytes of a request, and drop others if the total is too large."""
         self.count(cycle, min(size, self._largest - self._sizes.get(cycle, 0)))
         self.has_room()
 
@@ -74,7 +74,7 @@ class Held:
         return self._total <= HELD_BYTES
 
     def end(self, cycle: Any) -> int:
-        """Return how much was counted."""
+        """Stop counting a request; return its bytes."""
         self._connections.pop(cycle, None)
         size = self._sizes.pop(cycle, 0)
         self._total -= size
@@ -86,7 +86,7 @@ class Held:
             self._total += size
 
     def _drop_unreading(self) -> bool:
-        """End the oldest connection whose client does not read, if it holds its share; a slow reader does not."""
+        """End the oldest connection whose client does not read, if it holds its full share; a slow reader does not."""
         share = self._total / len(self._sizes)
         for cycle, each in self._connections.items():
             if self._sizes[cycle] >= share and each.is_unread():
@@ -96,7 +96,7 @@ class Held:
         return False
 
     def _refuse_oldest(self) -> bool:
-        """Refuse the oldest request that is incomplete."""
+        """Refuse the oldest incomplete request."""
         oldest = next((each for cycle, each in self._connections.items() if each.is_incomplete(cycle)), None)
         if oldest:
             oldest.refuse(503, TOO_MUCH)
@@ -104,7 +104,7 @@ class Held:
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """One parser, wherever the service is installed: it sets `cycle` once the headers of a request are complete."""
+    """Uses the same parser wherever the service is installed; it sets `cycle` once a request's headers are complete."""
 
     header_seconds = HEADER_SECONDS
     room = 10_000
@@ -115,8 +115,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._arriving = Arriving.NOTHING
         self._header_bytes = 0
-        self._has_chunk_begun = False  # without a byte of its body yet: the last one has none, and trailers follow
-        self._trailer_bytes = 0  # or of anything else since the last byte of a body
+        self._has_chunk_begun = False  # no byte of its body yet: the last chunk has none, and trailers follow
+        self._trailer_bytes = 0  # or of anything else since a body's last byte
         self._is_refused = False
         self._answering: Any = None
         self._unread = 0  # bytes of responses not yet read at the last check
@@ -144,7 +144,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.held.add(self if self._arriving is Arriving.HEADERS else self.cycle, len(data))
 
     def _limit_headers(self) -> None:
-        """Only the server counts these: they reach an application when complete, if at all."""
+        """Only the server counts these: if an application gets them at all, they are complete."""
         if not self.between_requests() and (self._arriving is Arriving.NOTHING or not self._trailer_bytes):
             self._stop_timer()
         if self._expects_trailers() and self._timer is None:
@@ -169,7 +169,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Ignore trailers: they arrive after the headers were checked."""
+        """Ignore trailers, which arrive after the headers were checked."""
         if self._arriving is not Arriving.HEADERS:
             return
         if len(self.headers) >= MOST_HEADERS:
@@ -191,7 +191,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._has_chunk_begun = True
 
     def on_body(self, body: bytes) -> None:
-        """Like the server itself, inlined: a body may come in a million chunks."""
+        """Count a body like the server itself, inlined: it may come in a million chunks."""
         self._has_chunk_begun, self._trailer_bytes = False, 0
         cycle = self.cycle
         if not cycle.response_complete:
@@ -224,7 +224,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._unread = left
 
     def abort(self) -> None:
-        """Reset it, so that the kernel does not keep unread data either."""
+        """Reset the connection, so that the kernel does not keep unread data either."""
         self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         self.transport.abort()
 
@@ -258,23 +258,23 @@ class GuardedProtocol(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def silent(self) -> bool:
-        """The client has to act: to send the rest of a request, or to read an answer."""
+        """Whether the client must act: send the rest of a request, or read a response."""
         return self.half_sent() or self.is_unread()
 
     def is_unread(self) -> bool:
-        """The client has to read an answer."""
+        """Whether the client must read a response."""
         return self.transport.get_write_buffer_size() > 0
 
     def pipelined(self) -> int:
-        """Requests that wait for the response to the previous one."""
+        """Return the number of requests that wait for the previous one's response."""
         return len(self.pipeline)
 
     def half_sent(self) -> bool:
-        """A request has begun to arrive, or never did on a new connection."""
+        """Whether a request has begun to arrive or, on a new connection, none has yet."""
         return self._timer is not None or (self.cycle is not None and self.cycle.more_body)
 
     def is_incomplete(self, cycle: Any) -> bool:
-        """Whether that request still arrives: its headers, or its body."""
+        """Whether that request is still arriving: its headers or its body."""
         is_read = (self._arriving, cycle) in ((Arriving.HEADERS, self), (Arriving.BODY, self.cycle))
         return is_read and not self._is_refused and not self.transport.is_closing()
 
@@ -296,9 +296,9 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _make_room(self) -> None:
-        """Drop the longest silent connection: first among those whose client has to act.
+        """Drop the longest silent connection, preferably one whose client must act.
 
-        Then one whose client has sent several requests at once, then one between requests.
+        Otherwise, drop one whose client has sent several requests at once, then one between requests.
         """
         others = [each for each in self.connections if each is not self and isinstance(each, GuardedProtocol)]
         candidates = [each for each in others if each.silent()]
@@ -311,7 +311,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def refuse(self, code: int, detail: str) -> None:
-        """Stop reading. Respond instead of the server, or let a started response finish."""
+        """Stop reading. Respond instead of the server, or let a response in progress finish."""
         if self._is_refused or self.transport.is_closing():
             return
         is_incomplete = self.is_incomplete(self.cycle)
@@ -335,7 +335,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._say_goodbye()
 
     def _say_goodbye(self) -> None:
-        """Keep reading briefly: closing while the client sends would discard what it has not read."""
+        """Keep reading briefly: closing while the client sends would discard data that it has not read."""
         if not self.transport.is_closing():
             self.transport.write_eof()
             self._timer = self.loop.call_later(GOODBYE_SECONDS, self.transport.close)
@@ -346,7 +346,7 @@ class Unreadable(Exception):
 
 
 class InPieces:
-    """Passes on a response body in pieces: the server waits before each until its client has read."""
+    """Sends a response body in pieces: the server waits before each one until its client has read."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""Marks what a revised draft removed and added, by line, and by word in changed lines."""
+"""Marks what a revised draft removed and added, by line and, in changed lines, by word."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Sides(NamedTuple):
 
 
 class Comparison:
-    """One comparison of two drafts; whatever remains when the steps are used up is marked as changed."""
+    """Compares two drafts; whatever remains when the steps are used up is marked as changed."""
 
     def __init__(self) -> None:
         self._steps_left = MOST_STEPS

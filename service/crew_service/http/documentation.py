@@ -71,7 +71,7 @@ def _nothing() -> None:  # no arguments and no docstring: FastAPI would describe
 
 
 def _description(endpoint: Endpoint) -> str:
-    """Return the text above the fields: the purpose of the body, and whether a token is needed."""
+    """Return the text above the fields: the body's purpose, and whether a token is needed."""
     body = cleandoc(endpoint.body.__doc__ or "") if endpoint.body else ""
     return "\n\n".join(filter(None, (body, "" if endpoint.needs_token else "No token is needed.")))
 
@@ -120,7 +120,7 @@ def install(app: FastAPI, endpoints: tuple[Endpoint, ...], crew: Crew, limits: L
         return json.dumps(document(), ensure_ascii=False, separators=(",", ":")).encode()
 
     async def answer() -> Response:
-        """Anybody may request it, so it is created once."""
+        """Return the document, created once because anybody may request it."""
         return Response(written(), media_type="application/json")
 
     app.openapi = document  # type: ignore[method-assign]
@@ -149,7 +149,7 @@ def _document(endpoints: tuple[Endpoint, ...], crew: Crew) -> dict[str, Any]:
 
 
 def _give_back_nulls(schemas: dict[str, Any]) -> None:
-    """Restore null in examples: FastAPI omits it, but responses of the live dialect contain it."""
+    """Restore null in examples: FastAPI omits it, but the live dialect's responses contain it."""
     models = {**vars(response_models), **vars(live_models)}
     for name, schema in schemas.items():
         if "examples" in schema and name in models:
@@ -164,7 +164,7 @@ def _say_limits(schema: dict[str, Any], limits: Limits) -> None:
 
 
 def _ask_for_inputs(schema: dict[str, Any], crew: Crew) -> None:
-    """Name the crew's own inputs, so that the document shows what a kickoff of this service needs."""
+    """Add the crew's own inputs, so that the document shows what this service's kickoff requires."""
     if crew.kind != "flow":
         del schema["properties"]["restoreFromStateId"]
     if not crew.inputs:

@@ -1,4 +1,4 @@
-"""Every error as JSON with a `detail`, from whatever part of the service."""
+"""Returns every error as JSON with a `detail`, whichever part of the service raised it."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ async def http_error(request: Request, error: Any) -> Response:
 
 
 def _with_head(allowed: str) -> str:
-    """Every GET may be a HEAD; not every kind of route lists it, nor in a fixed order."""
+    """Allow HEAD wherever GET is allowed; not every kind of route lists it, nor in a fixed order."""
     methods = set(allowed.split(", "))
     return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
 
 
 async def _left(request: Request, error: Exception) -> Response:
-    """Nobody reads this response; its code distinguishes the request from the service's own errors in the metrics."""
+    """Return a code for the metrics, distinct from the service's own errors; nobody reads the response."""
     return Response(status_code=499)
 
 
 async def _unavailable(request: Request, error: Any) -> JSONResponse:
-    """The outcome is unknown: a write may have happened before the database became unavailable."""
+    """Report an unknown outcome: a write may have succeeded before the database became unavailable."""
     return JSONResponse({"detail": str(error)}, 503, RETRY_AFTER)
 
 
@@ -57,5 +57,5 @@ async def _of_machine(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
-    """Answer without details: the server logs the error itself."""
+    """Respond without details; the server logs the error itself."""
     return JSONResponse({"detail": "Internal server error"}, 500)

@@ -1,4 +1,4 @@
-"""The forms of the page: signing in and out, deciding, stopping, and resending a webhook."""
+"""The page's forms: signing in and out, deciding, stopping, and resending a webhook."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from crew_service.http.sender import sender_of
 
 COOKIE = "crew_session"
 FORM_LIMIT = 256 * 1024  # bytes of a form
-TYPED = ("execution_id", "mark", "feedback")  # of a decision, kept across a login
+TYPED = ("execution_id", "mark", "feedback")  # fields of a decision, kept across a login
 NOTICES = {
     "answered": "Answered; the crew continues.",
     "approved": "Approved; the crew continues.",
@@ -53,7 +53,7 @@ class Forms(ABC):
     ) -> Response: ...
 
     async def session(self, request: Request) -> BrowserSession | None:
-        """Return the session of the cookie, or one for this request if it carries a token."""
+        """Return the session for the cookie, or a temporary one for a request with a token."""
         caller = request.state.caller
         if caller:
             return BrowserSession(caller)
@@ -144,12 +144,12 @@ def keep_cookie(request: Request, answer: Response, name: str, key: str, *, path
 
 
 def _base(request: Request) -> str:
-    """Return the path of the crew: the session of one crew is not sent to another."""
+    """Return the crew's path: one crew's session is not sent to another crew."""
     return f"{request.scope.get('root_path', '')}/"
 
 
 def _decision(form: dict[str, str]) -> Decision | None:
-    """Read the form; None if required feedback is missing."""
+    """Parse the form; None if required feedback is missing."""
     outcome = form.get("outcome")
     feedback = form.get("feedback", "").strip()
     approve = {"approve": True, "answer": None}.get(form.get("decision", ""), False)
@@ -174,9 +174,9 @@ def _notice(decision: Decision) -> str:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form of this service.
+    """Return the fields of one of this service's forms.
 
-    :raises HTTPException: a page of another site sent it, or it cannot be read
+    :raises HTTPException: if another site's page sent it, or it cannot be parsed
     """
     if _is_cross_site(request):
         raise HTTPException(403, FOREIGN_FORM)

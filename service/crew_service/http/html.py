@@ -79,7 +79,7 @@ templates.filters |= {
 class Room:
     """The space left on a page for long texts: each is cut to its own limit, and all together to this.
 
-    Until that CPU time of its thread, they are rendered as more than plain text.
+    Until its thread reaches this CPU time, they are rendered as more than plain text.
     """
 
     def __init__(self, size: int, until: float) -> None:
@@ -111,20 +111,20 @@ class Room:
 
 
 def budget() -> float:
-    """Return this thread's CPU time until which a page started now renders more than plain text."""
+    """Return the CPU time of this thread until which a page started now renders more than plain text."""
     _compile_templates()
     return time.thread_time() + markdown.SECONDS
 
 
 @cache
 def _compile_templates() -> None:
-    """Compile all templates once: it takes as long as a page may, so the first page would be plain text."""
+    """Compile all templates once: this takes as long as a page may, so the first page would be plain text."""
     for name in templates.list_templates():
         templates.get_template(name)
 
 
 def render(template: str, until: float, **values: Any) -> bytes:
-    """Return a page, with shorter long texts if it would be too large."""
+    """Return a page; shorten its long texts if it would be too large."""
     for room in ROOMS:
         text = templates.get_template(template).render(room=Room(room, until), **values)
         page = text.encode("utf-8", "replace")

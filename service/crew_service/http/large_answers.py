@@ -1,6 +1,6 @@
-"""A large answer: sent in pieces as the client reads it, with what is stored as JSON passed on as it is.
+"""Sends a large response in pieces as the client reads it, and passes on stored JSON unchanged.
 
-Encoded as a whole it would be held twice until a slow client has it, and all other threads would wait for the encoding.
+Encoding it as a whole would keep it twice until a slow client has it, and would block all other threads.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LargeAnswer(Response):
 
 
 def _texts(content: Any) -> list[str]:
-    """Return the JSON, in parts: those that are encoded here, and between them those that are stored."""
+    """Return the JSON in parts: those encoded here and, between them, the stored ones."""
     stored: list[str] = []
     mark = uuid4().hex
 

@@ -13,8 +13,8 @@ from crew_service.http.auth import DENIED
 
 log = logging.getLogger(__name__)
 
-TRIES, SECONDS = 10, 60.0  # failures of one address within that time before it must wait
-ADDRESSES = 10_000  # remembered; the oldest are forgotten first
+TRIES, SECONDS = 10, 60.0  # failures of one address within this time until it must wait
+ADDRESSES = 10_000  # remembered addresses; the oldest are forgotten first
 
 
 class LoginRefused(Exception):
@@ -24,15 +24,15 @@ class LoginRefused(Exception):
 
 
 class LoginLimit:
-    """Kept in memory: a failure must not cost a database write, which anybody could cause."""
+    """Keeps its data in memory: a failure must not cost a database write, which anybody could cause."""
 
     def __init__(self) -> None:
         self._failures: dict[str, deque[float]] = {}
 
     def admit(self, address: str, token: str, crews: Iterable[Container]) -> list[tuple[Container, Principal]]:
-        """Return the crews that a token gives access to, each with its caller; the first is for the log.
+        """Return the crews that a token gives access to, each with its caller; the first one is for the log.
 
-        :raises LoginRefused: it gives access to none, or too many tries from this address have failed
+        :raises LoginRefused: if it gives access to none, or too many attempts from this address have failed
         """
         if wait := self.wait(address):
             log.warning("login refused: too many failures from %s", address)
@@ -47,7 +47,7 @@ class LoginLimit:
         return known
 
     def wait(self, address: str) -> float:
-        """Return the seconds until this address may try again; 0 if it may."""
+        """Return the seconds until this address may try again; 0 if it may do so now."""
         failures = self._failures.get(address, deque())
         now = time.monotonic()
         while failures and now - failures[0] > SECONDS:

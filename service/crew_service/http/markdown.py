@@ -1,4 +1,4 @@
-"""Renders a draft's Markdown so that nothing in it loads or runs and links show their targets."""
+"""Renders a draft's Markdown so that nothing in it loads or runs, and links show their targets."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markupsafe import Markup, escape
 
-# Text that exceeds one of these is shown as plain text, because others wait while it is rendered.
+# Text that exceeds one of these is shown as plain text, because others wait during rendering.
 LONGEST = 100_000  # characters
 LARGEST = 300_000  # characters of HTML: a table of 1.5 KB may have 65,000 cells
 SECONDS = 0.1  # of CPU
-STEPS = 32  # of parser and renderer, from one look at the clock to the next
+STEPS = 32  # steps of the parser and renderer between two clock readings
 
 
 class _Renderer(RendererHTML):
@@ -54,7 +54,7 @@ class _TooCostly(Exception):
 
 
 class _Limit:
-    """A limit in CPU time of its thread; reading that clock costs as much as a step, so only few steps do."""
+    """A limit on its thread's CPU time; reading that clock costs as much as a step, so only few steps read it."""
 
     def __init__(self, until: float) -> None:
         self._until = until
@@ -66,7 +66,7 @@ class _Limit:
 
 
 def _in_time(state: Any, *_: Any) -> bool:
-    """A rule before the others, which the parser tries at every position of a text."""
+    """Check the limit as a rule before the others: the parser tries it at every position of a text."""
     state.env["limit"].check()
     return False
 
@@ -81,7 +81,7 @@ def _parser() -> MarkdownIt:
 
 
 def render(text: str, until: float = math.inf) -> Markup:
-    """Return it as HTML before this thread reaches that CPU time."""
+    """Return the text as HTML before this thread reaches that CPU time."""
     until = min(until, time.thread_time() + SECONDS)
     html = _rendered(text, until) if len(text) <= LONGEST else None
     if html is None:

@@ -40,7 +40,7 @@ SCRIPT = (Path(__file__).parent / "page.js").read_bytes()
 
 
 class Page(Forms):
-    """Plain forms and links, which also work without the script; the script keeps the page up to date."""
+    """Uses plain forms and links, which also work without the script; the script keeps the page up to date."""
 
     def __init__(self, service: Container, places: Places, details: Details) -> None:
         super().__init__(service)
@@ -77,7 +77,7 @@ class Page(Forms):
     async def show(
         self, request: Request, session: BrowserSession, execution_id: str, typed: dict[str, str] | None = None
     ) -> Response:
-        """One execution; with what was typed before the session ended, if anything."""
+        """Show one execution, with text typed before the session ended, if any."""
         common = self._common(request, session)
 
         def page() -> Response:
@@ -138,7 +138,7 @@ class Page(Forms):
 
 
 def _filter(request: Request, crew: str, session: BrowserSession) -> Filter:
-    """Ignore filters that cannot be parsed."""
+    """Return the request's filter, ignoring values that cannot be parsed."""
     given = request.query_params
     states = frozenset(state for state in State if state.value == given.get("state"))
     moment, _, last = without_zeros(given.get("before", "")).partition(",")

@@ -1,8 +1,8 @@
-"""Limits for expensive work: pages, lists, searches, records, and checks of edited answers. Nothing else waits for it.
+"""Limits expensive work: pages, lists, searches, records, and checks of edited answers. Nothing else waits for it.
 
-An owner has a few places; further requests wait briefly and are then told to come back. Polls of many executions, and
-large statuses, wait for their turn, since tasks depend on them. The work has its own threads, fewer than the database
-has connections, and an owner never gets all of them. Work that several request at once is done once.
+An owner has a few places; further requests wait briefly and are then told to retry. Polls of many executions and
+large statuses wait for their turn, since tasks depend on them. The work has its own threads, fewer than the database
+has connections, and an owner never gets all of them. Identical work for concurrent requests is done once.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ THREADS = 4  # per process: they read the database, which allows ten connections
 THREADS_OF_ONE = 2
 PATIENCE = 2.0  # seconds that a further request waits for a place
 KEPT = 16 * 1024 * 1024  # bytes of created pages
-PAGE = 1024  # overhead of each in bytes
+PAGE = 1024  # bytes of overhead per page
 EDITS = 8  # edited answers per owner, running or waiting
-BATCHES = 2  # polls of many executions at once per process, and one per owner: others find a thread
-STATUSES = 2  # large ones at once per process, and one per owner: reading one takes twice its size
+BATCHES = 2  # polls of many executions at once per process, and one per owner: others find a free thread
+STATUSES = 2  # large statuses at once per process, and one per owner: reading one takes twice its size
 CHECKS = 2  # per process, and one per owner: each is a process that runs the crew's code for up to a minute
 PROBES = 2
 RETRY_AFTER = {"Retry-After": "2"}
@@ -56,7 +56,7 @@ class Shares:
     """A limited number of places per owner; used only in the event loop."""
 
     def __init__(self, what: str, *, places: int, threads: int, of_one: int, is_patient: bool = False) -> None:
-        """`is_patient`: further requests wait without end."""
+        """`is_patient`: further requests wait indefinitely."""
         self._is_patient = is_patient
         self._busy = f"You already have {places} {what} in progress; try again later."
         self._owners = defaultdict[str, _Owner](lambda: _Owner(places, of_one))
@@ -64,7 +64,7 @@ class Shares:
         self._threads = Threads(threads)
 
     async def run(self, owner: str, work: Callable[..., Made], *args: Any) -> Made:
-        """Work in a thread; this does not include receiving and sending bodies."""
+        """Run work in a thread; receiving and sending bodies is not included."""
         own = self._owners[owner]
         self._here[owner] += 1
         try:
@@ -87,7 +87,7 @@ class Shares:
 
 
 class MadeOnce:
-    """Keeps the most recently requested pages; requests for a page in progress wait for it."""
+    """Keeps the most recently requested pages; concurrent requests for the same page wait for the first."""
 
     def __init__(self, most: int = KEPT) -> None:
         self._most = most
@@ -98,7 +98,7 @@ class MadeOnce:
     def get(self, key: Hashable, make: Callable[[], bytes | None]) -> bytes | None:
         """Return the result of `make`, or its earlier result for the same key.
 
-        :param key: identifies the displayed state, and everything that differs between viewers
+        :param key: identifies the displayed state and everything that differs between viewers
         """
         with self._lock:
             page, is_mine = self._pages.get(key), key not in self._pages

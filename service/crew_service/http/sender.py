@@ -1,4 +1,4 @@
-"""The sender of a request: the peer of its connection, or the address reported by a proxy that the operator trusts.
+"""The sender of a request: its connection's peer, or the address reported by a proxy that the operator trusts.
 
 Anybody can send `X-Forwarded-For`, and a proxy may pass it on unchanged.
 """
@@ -18,7 +18,7 @@ LOCAL = "127.0.0.1"  # a proxy there reports a request's scheme even if it is no
 
 
 class WithPeer:
-    """Keeps the connection's peer beside the information from proxy headers."""
+    """Keeps the connection's peer next to the information from proxy headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = cast(ASGIApp, ProxyHeadersMiddleware(cast(Any, app), os.environ.get(PROXIES, LOCAL)))

@@ -14,11 +14,11 @@ from crew_service.http.sender import WithPeer
 from crew_service.settings import Settings
 
 BACKLOG = 2048
-ACCEPTED_AT_ONCE = 64  # before the event loop handles them: the remaining files must be enough for these
+ACCEPTED_AT_ONCE = 64  # before the event loop handles them: enough files must remain for these
 
 
-SEND_BUFFER = 256 * 1024  # bytes of responses that the kernel holds for a client; otherwise it grows to megabytes
-TICKS = 10  # of the server's main loop in a second
+SEND_BUFFER = 256 * 1024  # bytes of responses that the kernel holds per client; otherwise, it grows to megabytes
+TICKS = 10  # of the server's main loop per second
 
 
 class Server(uvicorn.Server):
@@ -32,7 +32,7 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """The event loop uses its backlog for both: how many may wait, and how many to accept at once."""
+        """Use the event loop's backlog for both: how many clients may wait, and how many to accept at once."""
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(BACKLOG)
@@ -52,12 +52,12 @@ def bind(host: str, port: int) -> socket.socket:
 def server(settings: Settings, crews: Mapping[str, Crew]) -> Server:
     config = uvicorn.Config(
         WithPeer(InPieces(create_app(settings, crews))),
-        proxy_headers=False,  # by `WithPeer`
+        proxy_headers=False,  # handled by `WithPeer`
         log_config=None,
         access_log=False,
         lifespan="on",
         timeout_graceful_shutdown=10,
-        timeout_keep_alive=75,  # longer than a poller's pause: a POST on a connection just closed has no outcome
+        timeout_keep_alive=75,  # longer than a poller's pause: a POST on a connection just closed has no known outcome
         backlog=ACCEPTED_AT_ONCE,
         http=guarded(settings),
         ws="none",  # there are no WebSockets, and a handshake would be answered before the token is checked

@@ -19,7 +19,7 @@ ASSETS = {  # by path: the package and the file in it
 }
 PATHS = ("/docs", *ASSETS)
 OPEN_PATHS = frozenset({"/openapi.json", *PATHS})
-# Swagger UI sets styles of elements, and its style sheet holds its icons as data.
+# Swagger UI sets inline styles on elements, and its style sheet contains its icons as data.
 SOURCES = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'"
 )
@@ -33,7 +33,7 @@ def add_to(app: FastAPI) -> None:
 
 @cache
 def _asset(path: str) -> bytes:
-    """Read it once: each client would otherwise use up an open file while it does not read."""
+    """Read an asset once: otherwise, each client would use an open file while it does not read."""
     package, name = ASSETS[path]
     return (Path(str(files(package))) / name).read_bytes()
 

@@ -1,1 +1,1 @@
-"""What the crew service stores: tables, transactions, queries."""
+"""The crew service's storage: tables, transactions, queries."""

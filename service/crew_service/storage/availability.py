@@ -1,4 +1,4 @@
-"""Whether the database can be used: each change is logged once, however many requests and threads notice it."""
+"""Tracks whether the database is usable. Each change is logged once, however many requests and threads notice it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sqlalchemy.exc import (
 
 log = logging.getLogger(__name__)
 
-QUIET = 60.0  # seconds between two log lines that say the same
+QUIET = 60.0  # seconds between two identical log lines
 
 LOCKED = "The database is locked by another process."
 SENTENCES = {
@@ -37,15 +37,15 @@ UNREACHABLE = "The database cannot be reached."
 
 
 class DatabaseUnavailable(Exception):
-    """The database cannot be used for now. The text is a sentence for callers, and says nothing of the inside."""
+    """The database is currently unusable. The text is a sentence for callers and reveals no internals."""
 
 
 class FileMoved(Exception):
-    """The file that was opened does not stand at its path any more."""
+    """The opened file is no longer at its path."""
 
 
 def is_trouble(error: Exception) -> bool:
-    """Whether the database is at fault, and not the statement or its values."""
+    """Whether the database is at fault, rather than the statement or its values."""
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
     mistakes = (IntegrityError, ProgrammingError, DataError, NotSupportedError)
@@ -67,11 +67,11 @@ class Availability:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong, since the last write that succeeded."""
+        """The problem since the last successful write, if any."""
         return self._problem
 
     def failed(self, error: Exception) -> str:
-        """Note the trouble; returns the sentence for callers."""
+        """Record a failure; return the sentence for callers."""
         self._problem = sentence(error)
         if self._may_log(self._problem):
             reason = str(getattr(error, "orig", None) or error).partition("\n")[0][:300]
@@ -79,14 +79,14 @@ class Availability:
         return self._problem
 
     def works(self) -> None:
-        """Note a write that succeeded."""
+        """Record a successful write."""
         if self._problem is not None:
             self._problem = None
             if self._may_log("works"):
                 log.warning("The database can be used again.")
 
     def _may_log(self, what: str) -> bool:
-        """Trouble that comes and goes is logged no more often than trouble that stays."""
+        """Log intermittent trouble no more often than permanent trouble."""
         with self._lock:
             due = time.monotonic() - self._logged.get(what, float("-inf")) >= QUIET
             if due:

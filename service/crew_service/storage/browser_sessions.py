@@ -1,4 +1,4 @@
-"""Sessions of browsers, known to every process on the database; each function is part of the caller's transaction."""
+"""Browser sessions, shared by every process on the database; each function is part of the caller's transaction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection, Row
 
 from crew_service.storage.tables import sessions
 
-MOST = 1000  # sessions of one holder of a token that are kept for a crew; the oldest give way
+MOST = 1000  # sessions kept per crew and token holder; the oldest are dropped first
 
 
 def add(connection: Connection, *, now: float, **values: Any) -> None:

@@ -1,4 +1,4 @@
-"""Executions that continue one another, each by at most one; each function is part of the caller's transaction."""
+"""Chains of executions, each continued by at most one other; each function is part of the caller's transaction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection, Row
 from crew_service.storage import queries, schema, views
 from crew_service.storage.tables import executions, journal, results, steps
 
-CONTINUED_BY = "continued_by"  # in a `failure`, in place of what could be taken over
+CONTINUED_BY = "continued_by"  # in a `failure`, instead of the data to take over
 NEXT = select(executions.c.id).where(executions.c.continued_from == bindparam("id"))
 FINISHED = (
     select(results.c.task, results.c.digest)
@@ -21,7 +21,7 @@ FINISHED = (
 )
 TAKEN = [column for column in results.c if column is not results.c.execution_id]
 ENTRY = [column for column in journal.c if column not in (journal.c.execution_id, journal.c.number)]
-# What is new of a step that an earlier execution has made: its usage was counted there.
+# The new values for an earlier execution's step: its usage was counted there.
 OF_STEP = {"segment": literal(0), "usage": null(), "from_journal": true()}
 OTHERS = [column for column in steps.c if column.name not in ("execution_id", "number")]
 STEP = [steps.c.execution_id, steps.c.number, *OTHERS]
@@ -29,7 +29,7 @@ SHOWN = [OF_STEP.get(column.name, column) for column in OTHERS]
 
 
 def last(connection: Connection, some_id: str) -> tuple[str, Row[Any]] | None:
-    """Find the chain of an id; return the id of the execution that has it, and the last of the chain, locked."""
+    """Find the chain of an id; return its execution's id, and the chain's last execution, locked."""
     head = None if "\0" in some_id else views.head(connection, some_id)
     row = queries.locked(connection, head.id) if head else None
     while row is not None and (following := connection.execute(NEXT, {"id": row.id}).scalar()):
@@ -38,12 +38,12 @@ def last(connection: Connection, some_id: str) -> tuple[str, Row[Any]] | None:
 
 
 def finished(connection: Connection, execution_id: str) -> list[Row[Any]]:
-    """Return the finished tasks with their digests, in their order."""
+    """Return the finished tasks with their digests, in order."""
     return list(connection.execute(FINISHED, {"id": execution_id}))
 
 
 def take_results(connection: Connection, execution_id: str, finished: Collection[str], *, into: str) -> int:
-    """Copy the finished tasks, since either execution may be deleted before the other; return how many steps they have.
+    """Copy the finished tasks, since either execution may be deleted before the other; return their number of steps.
 
     :param finished: the ids of these tasks
     """
@@ -64,11 +64,11 @@ def take_journal(
     unanswered: Collection[int],
     after: int,
 ) -> int:
-    """Move the journal, with the steps that people see of its answers; return how many entries it has.
+    """Move the journal, with the displayed steps of its answers; return its number of entries.
 
-    :param refused: the task that begins anew: of its calls, those of tools that may run only once are kept
-    :param unanswered: the numbers of calls that are to be made again
-    :param after: the number of the step before
+    :param refused: the task that starts over: of its calls, only those of run-once tools are kept
+    :param unanswered: the numbers of the calls to repeat
+    :param after: the number of the previous step
     """
     mine = journal.c.execution_id == execution_id
     if refused is not None:
@@ -89,15 +89,15 @@ def take_journal(
 
 
 def close(connection: Connection, execution_id: str, *, continued_by: str) -> None:
-    """Let none continue it any more, also when the execution that does is deleted: what it left is gone then."""
+    """Prevent further continuations, even once the continuing execution is deleted, since its data is gone then."""
     mine = executions.c.id == execution_id
     connection.execute(update(executions).where(mine).values(failure={CONTINUED_BY: continued_by}))
 
 
 def close_gaps(connection: Connection, deleted: Mapping[str, str | None]) -> None:
-    """Let what continued a deleted execution continue what that one continued, so that each id still leads on.
+    """Link the successors of deleted executions to these executions' predecessors, so that each id still leads on.
 
-    :param deleted: ids of executions that exist no more, each with the id of the one that it continued
+    :param deleted: ids of deleted executions, each with the id of the execution that it continued
     """
     continued_from = executions.c.continued_from
     followers = select(executions.c.id, continued_from).where(continued_from.in_(list(deleted)))
@@ -110,7 +110,7 @@ def close_gaps(connection: Connection, deleted: Mapping[str, str | None]) -> Non
 
 
 def keep_out_earlier(connection: Connection) -> bool:
-    """Let no release claim executions here that cannot continue one; False where such a one is at work."""
+    """Keep releases that cannot continue executions from claiming any here; False if one of them is running."""
     if connection.dialect.name == "sqlite":
         return True
     return schema.keep_out_earlier(connection, schema.WITH_CHAINS)

@@ -1,9 +1,9 @@
-"""Which process runs which execution; each function is part of the caller's transaction.
+"""Records which process runs which execution; each function is part of the caller's transaction.
 
-A process is registered while it lives, and its heartbeat is a number that grows. Another process that sees no growth
-for long enough deletes it and continues what it ran. No clock is compared, neither between machines nor
-with an earlier moment. A process that was deleted by mistake learns it when it counts or claims next; what its segments
-write meanwhile is refused, since every claim gives the execution a new segment number.
+A process is registered while it lives, and increments a number as its heartbeat. If another process sees no growth for
+long enough, it deletes that process and continues its executions. Clocks are never compared, neither between machines
+nor with an earlier time. A process that was deleted by mistake notices at its next count or claim. Until then, writes
+of its segments are rejected, since every claim gives the execution a new segment number.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LONGEST_DELAY = 2.0  # seconds; a later due_at means the clock was set back
 
 
 def register(connection: Connection, process_id: str, *, host: str, alone: bool, now: float) -> int:
-    """Add a process; where it is `alone` on the database, nobody else lives. Returns what it found orphaned."""
+    """Add a process; if it is `alone` on the database, no other lives. Return how many executions it found orphaned."""
     if alone:
         connection.execute(delete(processes))
     row = {"id": process_id, "beat": 0, "host": host, "started_at": now, "release": schema.newest()}
@@ -36,7 +36,7 @@ def unregister(connection: Connection, process_id: str, *, now: float) -> None:
 
 
 def beat(connection: Connection, process_id: str) -> bool:
-    """Write a heartbeat; False when others have removed this process."""
+    """Write a heartbeat; False if others have removed this process."""
     counted = update(processes).where(processes.c.id == process_id).values(beat=processes.c.beat + 1)
     return connection.execute(counted).rowcount == 1
 
@@ -46,7 +46,7 @@ def beats(connection: Connection) -> dict[str, int]:
 
 
 def remove_process(connection: Connection, process_id: str, *, beat: int, now: float) -> int | None:
-    """Delete a process without a heartbeat; return how many executions continue elsewhere, None if there was one."""
+    """Delete a process without a heartbeat; return how many executions continue elsewhere, None if it had one."""
     dead = delete(processes).where(processes.c.id == process_id, processes.c.beat == beat)
     if connection.execute(dead).rowcount == 0:
         return None
@@ -54,7 +54,7 @@ def remove_process(connection: Connection, process_id: str, *, beat: int, now: f
 
 
 def claim_due(connection: Connection, process_id: str, crew: str, *, now: float, limit: int) -> list[str] | None:
-    """Take up to `limit` queued executions, the oldest first; None when this process was removed."""
+    """Take up to `limit` queued executions, oldest first; None if this process was removed."""
     alive = select(processes.c.id).where(processes.c.id == process_id).with_for_update(read=True)
     if connection.execute(alive).one_or_none() is None:
         return None
@@ -69,7 +69,7 @@ def claim_due(connection: Connection, process_id: str, crew: str, *, now: float,
     claimed = list(connection.execute(query).scalars())
     if claimed:
         values: dict[str, Any] = {"state": CLAIM.target, "claimed_by": process_id, "segment": executions.c.segment + 1}
-        # One that a service of an earlier release claimed first has no beginning that is known.
+        # If a service of an earlier release claimed it first, its start time is unknown.
         values["started_at"] = case((executions.c.segment == 0, now), else_=executions.c.started_at)
         values |= {"writes": 0, "current_task": None, "current_agent": None, "counted_at": now, "updated_at": now}
         connection.execute(update(executions).where(executions.c.id.in_(claimed)).values(values))
@@ -82,13 +82,13 @@ def claimed_by(connection: Connection, process_id: str, crew: str) -> set[str]:
 
 
 def has_queued(connection: Connection, crew: str) -> bool:
-    """Whether something is queued: asked before a claim, since a transaction costs more."""
+    """Whether anything is queued: checked before a claim, because a transaction costs more."""
     query = select(executions.c.id).where(executions.c.crew == crew, executions.c.state == State.QUEUED).limit(1)
     return connection.execute(query).one_or_none() is not None
 
 
 def requeue_lost(connection: Connection, process_id: str, crew: str, running: Collection[str], *, now: float) -> int:
-    """What is claimed by this process but run by none of its threads goes on from its last finished task."""
+    """Requeue what this process has claimed but no thread runs, to continue from its last finished task."""
     mine = or_(executions.c.claimed_by == process_id, executions.c.claimed_by.is_(None))
     lost = and_(mine, executions.c.crew == crew, executions.c.id.not_in(running))
     return _requeue(connection, lost, now)

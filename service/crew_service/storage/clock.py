@@ -1,4 +1,4 @@
-"""The time of all that is stored or signed: the database server's, since the clocks of its services may differ."""
+"""The time for everything stored or signed: the database server's, since the clocks of its services may differ."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from sqlalchemy import text
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-FRESH = 15.0  # seconds for which the server's clock is not asked again
+FRESH = 15.0  # seconds until the server's clock is read again
 POSTGRESQL = text("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)")
 
 
 class Clock:
-    """Goes on by the monotonic clock between two readings: a step of this machine's clock changes nothing."""
+    """Advances with the monotonic clock between two readings, so that adjusting this machine's clock has no effect."""
 
     def __init__(self, reader: Engine) -> None:
         self._reader = reader
         self._is_asked = reader.dialect.name == "postgresql"
-        self._ahead = 0.0  # of the monotonic clock
+        self._ahead = 0.0  # relative to the monotonic clock
         self._asked_at = float("-inf")
 
     def now(self) -> float:
-        """Return seconds since 1970; a SQLite file is written by one machine, whose clock is the only one."""
+        """Return seconds since 1970; for SQLite, by this machine's clock, because only one machine writes the file."""
         if not self._is_asked:
             return time.time()
         if time.monotonic() - self._asked_at > FRESH:
@@ -33,7 +33,7 @@ class Clock:
         return time.monotonic() + self._ahead
 
     def ask(self) -> None:
-        """Read the server's clock. It fails while the server is away, when the last reading goes on."""
+        """Read the server's clock. If the server is down, this fails, and the last reading remains in use."""
         if self._is_asked:
             with self._reader.connect() as connection:
                 began = time.monotonic()

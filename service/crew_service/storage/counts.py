@@ -1,4 +1,4 @@
-"""How many executions and dead letters are stored, as the database counts them: no figure is read from the rows."""
+"""The numbers of stored executions and dead letters, counted by the database itself instead of by reading all rows."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from sqlalchemy.engine import Connection
 from crew_service.storage.tables import counts
 from crew_service.storage.transactions import lock_name
 
-GIVEN_UP = "given up"  # what a dead letter counts as; an execution counts as its state
-AT_ONCE = 500  # rows that are added up in one statement
+GIVEN_UP = "given up"  # the state under which a dead letter is counted; an execution counts under its own
+AT_ONCE = 500  # rows added up in one statement
 SUMS = select(counts.c.crew, counts.c.what, func.sum(counts.c.number).label("number")).group_by(
     counts.c.crew, counts.c.what
 )
 
 
 def stored(connection: Connection) -> dict[tuple[str, str], int]:
-    """Return the number of executions by crew and state, and of dead letters."""
+    """Return the number of executions by crew and state, and the number of dead letters."""
     return {(row.crew, row.what): int(row.number) for row in connection.execute(SUMS)}
 
 
 def add_up(connection: Connection) -> bool:
-    """Put one row in the place of several of one thing; False where there is nothing more to do."""
+    """Replace several rows of one counter with their sum; False if there is nothing left to do."""
     lock_name(connection, "counts")
     some = select(counts).order_by(counts.c.id.desc()).limit(AT_ONCE)
     rows = list(connection.execute(some))

@@ -1,4 +1,4 @@
-"""The database: transactions that are durable once they are left, and one error for everything that is its fault."""
+"""The database: transactions that are durable once left, and a single error for everything that is its fault."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class DatabaseUnusable(Exception):
 
 
 class Database:
-    """With `serve`, a SQLite file is held for this process: a second service on it would run the same executions."""
+    """With `serve`, lock a SQLite file for this process: a second service on it would run the same executions."""
 
     def __init__(self, database: str, *, serve: bool = False) -> None:
         self.availability = Availability()
-        self.erased = threading.Event()  # something secret was erased; its traces in the log are to go too
+        self.erased = threading.Event()  # a secret was erased; its traces in the write-ahead log must go, too
         self._held = contextlib.ExitStack()
         self._turn = WriterTurn()
         self._peeking = threading.Lock()
@@ -56,7 +56,7 @@ class Database:
     def _open(self, url: Any) -> None:
         if self._file:
             with contextlib.suppress(FileExistsError):
-                self._file.touch(mode=0o600, exist_ok=False)  # it holds the credentials of webhooks
+                self._file.touch(mode=0o600, exist_ok=False)  # it holds webhook credentials
             self._engines = engines.sqlite(self._file)
         else:
             self._engines = engines.server(url)
@@ -70,14 +70,14 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Each statement sees what was committed when it began."""
+        """Read; each statement sees everything committed before it began."""
         with self._blamed(), self._engines.reader.connect() as connection:
             yield connection
 
     def peek(self, query: Select[Any], key: str) -> Row[Any] | None:
-        """One row by its key, on a connection kept for this: to take one from the pool costs as much as the read.
+        """Return one row by its key, on a dedicated connection: taking one from the pool costs as much as the read.
 
-        None also for a row with a large value, if this `peeks_at_small`.
+        Also return None for a row with a large value, if this `peeks_at_small`.
         """
         if self._peeker is None:
             with self.reading() as connection:
@@ -88,7 +88,7 @@ class Database:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
-        """One transaction; it is durable once the block is left without an error."""
+        """Open one transaction; it is durable once the block exits without an error."""
         with self._blamed(), self._in_turn() as until, self._engines.writer.connect() as connection:
             if until is not None:
                 connection.execution_options(**{engines.BUSY: max(until - time.monotonic(), 0.0)})
@@ -99,7 +99,7 @@ class Database:
         self.availability.works()
 
     def keep_out_earlier_releases(self, oldest: str) -> None:
-        """Let no release whose last migration is before `oldest` claim executions here; on SQLite none can."""
+        """Keep releases whose last migration is before `oldest` from claiming executions here; on SQLite, none can."""
         if self.is_sqlite:
             return
         with self.writing() as connection:
@@ -111,7 +111,7 @@ class Database:
             )
 
     def keeps_out_earlier(self, oldest: str) -> bool:
-        """The same; False where such a release is at work, and nothing changes."""
+        """The same, but return False and change nothing if such a release is running."""
         try:
             self.keep_out_earlier_releases(oldest)
         except DatabaseUnusable:
@@ -119,11 +119,11 @@ class Database:
         return True
 
     def now(self) -> float:
-        """Return the moment by the database's clock, in seconds since 1970."""
+        """Return the current time by the database's clock, in seconds since 1970."""
         return self._clock.now()
 
     def forget_erased(self) -> bool:
-        """Empty the write-ahead log, which still holds what was erased from the tables; False when it is in use."""
+        """Empty the write-ahead log, which still contains data erased from the tables; False if it is in use."""
         if not self.is_sqlite:
             return True
         with self._blamed(), self._in_turn(), self._engines.reader.connect() as connection:
@@ -140,7 +140,7 @@ class Database:
 
     @contextlib.contextmanager
     def _in_turn(self) -> Iterator[float | None]:
-        """Hold this process's turn to write to SQLite; yield until when to wait for other processes."""
+        """Hold this process's turn to write to SQLite; yield the time until which to wait for other processes."""
         if not self.is_sqlite:
             yield None
             return
@@ -152,7 +152,7 @@ class Database:
 
     @contextlib.contextmanager
     def _blamed(self) -> Iterator[None]:
-        """What is the database's fault becomes `DatabaseUnavailable`, without a word of SQL."""
+        """Turn the database's own failures into `DatabaseUnavailable`, without any SQL in the message."""
         try:
             self._check_file()
             yield
@@ -162,7 +162,7 @@ class Database:
             raise DatabaseUnavailable(self.availability.failed(error)) from None
 
     def _check_file(self) -> None:
-        """Fail where the file was moved or replaced: SQLite would go on writing to the old one."""
+        """Fail if the file was moved or replaced: SQLite would continue writing to the old one."""
         if self._file is None or (found := _identity(self._file)) == self._identity:
             return
         if found is None:
@@ -172,7 +172,7 @@ class Database:
                 self._reopen(found)
 
     def _reopen(self, identity: tuple[int, int]) -> None:
-        """Another file stands at the path: a copy that was put back, as a rule."""
+        """Reopen the path after its file was replaced, usually by a restored copy."""
         if self._peeker is not None:
             self._peeker.close()
         self._engines.dispose()

@@ -1,4 +1,4 @@
-"""Connections: how SQLite and database servers are opened so that no wait on them is without a limit."""
+"""Connections: opens SQLite and database servers so that every wait on them is limited."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ BUSY_TIMEOUT = "PRAGMA busy_timeout=10000"  # the command line writes to the sam
 PRAGMAS = (
     BUSY_TIMEOUT,
     "PRAGMA journal_mode=WAL",
-    "PRAGMA synchronous=FULL",  # an acknowledged kickoff survives the machine too, not only the process
-    "PRAGMA secure_delete=ON",  # erased credentials are not left in free pages
+    "PRAGMA synchronous=FULL",  # an acknowledged kickoff survives a crash of the machine, not only of the process
+    "PRAGMA secure_delete=ON",  # free pages keep no erased credentials
 )
 LIBPQ: dict[str, Any] = {
     "connect_timeout": 10,  # seconds
-    "tcp_user_timeout": 20_000,  # milliseconds without an acknowledgement, after which a silent server counts as gone
+    "tcp_user_timeout": 20_000,  # milliseconds without an acknowledgement until a silent server counts as gone
     "application_name": "airflow-crew-service",
 }
 LOCK_TIMEOUT = "SET lock_timeout = '10s'"
-SMALL = 64 * 1024  # bytes of a value that is read in microseconds
-LIMIT_LENGTH = 0  # of sqlite3.h; `sqlite3` has a name for it from Python 3.11 on
-CONNECTIONS = 10  # of one process to a database server, which as a rule allows 100 in all
+SMALL = 64 * 1024  # bytes of a value that is read within microseconds
+LIMIT_LENGTH = 0  # from sqlite3.h; `sqlite3` defines it since Python 3.11
+CONNECTIONS = 10  # per process to a database server, which normally allows 100 in total
 
 
 class Engines(NamedTuple):
-    """The two ways to begin."""
+    """The two ways to begin a transaction."""
 
     reader: Engine
     writer: Engine
 
     @property
     def driver_error(self) -> type[Exception]:
-        """What the driver itself raises where SQLAlchemy does not wrap it: as a connection goes back to the pool."""
+        """The driver's own exception, where SQLAlchemy does not wrap it: when a connection returns to the pool."""
         driver: Any = self.writer.dialect.dbapi
         error: type[Exception] = driver.Error
         return error
 
     def dispose(self) -> None:
-        """Close the connections of both that are not in use."""
+        """Close the unused connections of both."""
         self.reader.dispose()
         self.writer.dispose()
 
 
 def sqlite(file: Path) -> Engines:
-    # A statement that is kept for later keeps what it was given last: of those that write, 10 MB of an output.
+    # A cached statement keeps its last parameters: for a write, that may be an output of 10 MB.
     reader, writer = _sqlite(file), _sqlite(file, cached_statements=0)
     event.listen(writer, "begin", _begin)
     return Engines(reader, writer)
 
 
 def refuse_large(connection: Connection) -> bool:
-    """Let SQLite refuse to read large values on this connection; False where Python cannot, before 3.11.
+    """Make SQLite refuse to read large values on this connection; False if Python cannot, before 3.11.
 
-    To compare their lengths it would read them, at 10 ms for 10 MB.
+    Comparing their lengths would read them, at 10 ms per 10 MB.
     """
     raw: Any = connection.connection.dbapi_connection
     if not hasattr(raw, "setlimit"):
@@ -92,7 +92,7 @@ def server(url: URL) -> Engines:
         pool_size=CONNECTIONS,
         max_overflow=CONNECTIONS // 2,
         pool_timeout=15,
-        pool_pre_ping=True,  # a connection that was cut while it lay idle costs no request
+        pool_pre_ping=True,  # a connection that was cut while idle fails no request
         hide_parameters=True,
         json_deserializer=loads,
         connect_args=LIBPQ if is_libpq else {},
@@ -103,7 +103,7 @@ def server(url: URL) -> Engines:
 
 
 def _prepare(connection: Any, record: Any) -> None:
-    connection.isolation_level = None  # transactions are begun below, not by the driver's guess
+    connection.isolation_level = None  # transactions begin below, not when the driver guesses
     cursor = connection.cursor()
     for pragma in PRAGMAS:
         cursor.execute(pragma)
@@ -115,7 +115,7 @@ def _begin(connection: Connection) -> None:
     if seconds is not None:
         connection.exec_driver_sql(f"PRAGMA busy_timeout={seconds * 1000:.0f}")
     try:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")  # a later upgrade from reading to writing could fail
+        connection.exec_driver_sql("BEGIN IMMEDIATE")  # upgrading from reading to writing later could fail
     finally:
         if seconds is not None:
             connection.exec_driver_sql(BUSY_TIMEOUT)

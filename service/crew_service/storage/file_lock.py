@@ -1,6 +1,6 @@
-"""One service per SQLite file: a second one would run the same executions.
+"""Allows one service per SQLite file: a second one would run the same executions.
 
-By `flock`, which a kill releases; a library for lock files adds systems on which the service does not run.
+Uses `flock`, which a kill releases; a library for lock files would only add systems that the service does not support.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class AlreadyServed(Exception):
 
 @contextmanager
 def held(file: Path, *, named: str) -> Iterator[None]:
-    """Hold the database for the block. `file` is its real path, so that no second name leads around the lock."""
+    """Lock the database within the block. `file` is its real path, so that no other name bypasses the lock."""
     with Path(f"{file}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Rows that cannot be read: found by the form of their values, and changed so that they end as an error."""
+"""Handles unreadable rows: detects them by the shape of their values, and ends their executions with an error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NEEDED: dict[str, tuple[str, ...]] = {State.WAITING: ("gate",), State.COMPLETED:
 
 
 def is_readable(row: Row[Any]) -> bool:
-    """Whether every value that was read has the form in which it was stored."""
+    """Whether every value has the shape in which it was stored."""
     whole = all(check(value) for check, value in zip(_checks(row._fields), row, strict=True))
     return whole and all(getattr(row, name, True) is not None for name in NEEDED.get(row.state, ()))
 
@@ -55,17 +55,17 @@ def _check(name: str) -> Callable[[Any], bool]:
 
 
 def is_gate(gate: Any) -> bool:
-    """Whether what an execution waits for has what every reader of it takes for granted."""
+    """Whether a waiting execution's gate has everything that its readers expect."""
     return isinstance(gate, dict) and gate.keys() >= GATE
 
 
 def is_task(task: Any) -> bool:
-    """Whether a finished task has what every reader of it takes for granted."""
+    """Whether a finished task has everything that its readers expect."""
     return isinstance(task, dict) and task.keys() >= TASK
 
 
 def can_go_on(row: Row[Any], done: list[Any]) -> bool:
-    """Whether a claimed execution has all that its next segment needs."""
+    """Whether a claimed execution has everything that its next segment needs."""
     gate, hooks = row.gate, row.webhooks
     return (
         is_readable(row)
@@ -77,7 +77,7 @@ def can_go_on(row: Row[Any], done: list[Any]) -> bool:
 
 
 def end_unreadable(connection: Connection, execution_id: str, *, now: float) -> None:
-    """End it as an error without reading it; every value that may be the bad one is replaced."""
+    """End it with an error without reading it, replacing every value that may be the corrupt one."""
     empty: dict[str, Any] = {name: None for name, kinds in KINDS.items() if NONE in kinds}
     numbers = dict.fromkeys(("created_at", "due_at", "updated_at", "ended_at", "aged_from", "counted_at"), now)
     counts: dict[str, Any] = dict.fromkeys(("completed_tasks", "tokens", "writes", "work_seconds"), 0)

@@ -1,7 +1,7 @@
-"""What calls of models and tools have answered in unfinished tasks; each function is part of the caller's transaction.
+"""Answers of model and tool calls in unfinished tasks; each function is part of the caller's transaction.
 
-Triggers delete a task's entries with its result, and an execution's when it completes, is stopped or is deleted. Those
-of an execution that failed stay as long as it does.
+Triggers delete a task's entries together with its result, and an execution's entries when it completes, is stopped or
+is deleted. A failed execution keeps its entries.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from crew_service.storage.tables import journal
 
-# Built once: to build a statement costs several times what it costs to run it.
+# Built once: building a statement costs several times as much as running it.
 ENTRIES = (
     select(*(column for column in journal.c if column.key not in ("execution_id", "began_at", "ended_at")))
     .where(journal.c.execution_id == bindparam("id"))
@@ -28,7 +28,7 @@ BEGIN_ALLOWED = DECIDE.values(began_at=bindparam("began_at"))
 
 
 def add(connection: Connection, execution_id: str, entry: dict[str, Any], *, now: float) -> None:
-    """Add a call that has begun, or one that is over, which has an answer."""
+    """Add a call that has started, or a finished one, which has an answer."""
     answer = _encoded(entry)
     ended_at = None if answer is None else now
     row = {**entry, "answer": answer, "execution_id": execution_id, "began_at": now, "ended_at": ended_at}
@@ -36,28 +36,28 @@ def add(connection: Connection, execution_id: str, entry: dict[str, Any], *, now
 
 
 def end(connection: Connection, execution_id: str, entry: dict[str, Any], *, now: float) -> None:
-    """Store the answer of a call whose beginning was stored."""
+    """Store the answer of a call whose start was stored."""
     values = {"id": execution_id, "place": entry["number"], "ended_at": now, "answer": _encoded(entry)}
     connection.execute(END, values)
 
 
 def ask(connection: Connection, execution_id: str, entry: dict[str, Any], *, now: float) -> None:
-    """Add a call that a person is asked about, unless it began earlier."""
+    """Add a call that a person is asked about, unless it has already started."""
     if connection.execute(ONE, {"id": execution_id, "place": entry["number"]}).first() is None:
         add(connection, execution_id, entry, now=now)
 
 
 def decide(connection: Connection, execution_id: str, number: int, decision: dict[str, Any]) -> None:
-    """Store what a person decided on a call; arguments that were changed earlier stay so."""
+    """Store a person's decision on a call; arguments that were changed earlier stay changed."""
     earlier = connection.execute(ONE, {"id": execution_id, "place": number}).one().decision or {}
     values = {"id": execution_id, "place": number, "decision": {**earlier, **decision}}
     connection.execute(DECIDE, values)
 
 
 def carry_out(connection: Connection, execution_id: str, entry: dict[str, Any], *, now: float) -> None:
-    """Begin a call that a person has allowed, which allows it no second time.
+    """Start a call that a person has allowed, which uses up the permission.
 
-    :raises LookupError: nobody has
+    :raises LookupError: if nobody has allowed it
     """
     found = connection.execute(ONE, {"id": execution_id, "place": entry["number"]}).one_or_none()
     if found is None or "outcome" not in (found.decision or {}):
@@ -67,7 +67,7 @@ def carry_out(connection: Connection, execution_id: str, entry: dict[str, Any], 
 
 
 def entries(connection: Connection, execution_id: str) -> list[dict[str, Any]]:
-    """List them in their order."""
+    """List the entries in order."""
     found = connection.execute(ENTRIES, {"id": execution_id}).mappings()
     return [
         {**row, "answer": None if row["answer"] is None else bytes(row["answer"]).decode(errors="replace")}

@@ -1,4 +1,4 @@
-"""Stored JSON never fails to be read: what is not JSON any more reads as `UNREADABLE`."""
+"""Stored JSON can always be read: invalid JSON reads as `UNREADABLE`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 import math
 from typing import Any, ClassVar, Final
 
-LARGEST_WHOLE = 2**63  # larger numbers may be too long for Python to write out
+LARGEST_WHOLE = 2**63  # larger numbers may be too long for Python to print
 
 
 class JsonText:
-    """A stored value that is passed on as it is stored: to decode and encode 10 MB holds up every other thread."""
+    """A stored value passed on unchanged: decoding and encoding 10 MB blocks every other thread."""
 
     KINDS: ClassVar[dict[str, type]] = {'"': str, "[": list, "{": dict}
 
@@ -23,7 +23,7 @@ class JsonText:
 
 
 class Unreadable:
-    """Stands for a stored value that cannot be decoded."""
+    """Replaces a stored value that cannot be decoded."""
 
     def __repr__(self) -> str:
         return "UNREADABLE"
@@ -33,7 +33,7 @@ UNREADABLE: Final = Unreadable()
 
 
 def loads(text: Any) -> Any:
-    """Decode for the engine: one bad value must not cost the other rows of an answer."""
+    """Decode for the engine: one bad value must not break an answer's other rows."""
     try:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError):
@@ -41,9 +41,9 @@ def loads(text: Any) -> Any:
 
 
 def tidy(value: Any) -> Any:
-    """Make a crew's value plain JSON that every reader accepts: no lone surrogates, no NaN, no foreign types.
+    """Convert a crew's value to plain JSON that every reader accepts: no lone surrogates, no NaN, no foreign types.
 
-    Strings that are plain are not copied: many executions may wait with a large one for their turn to write.
+    Do not copy plain strings: many executions may hold a large one while waiting for their turn to write.
     """
     try:
         return _tidied(value)

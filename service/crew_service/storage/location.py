@@ -1,4 +1,4 @@
-"""Where a database is: what `--db` names, as a URL of SQLAlchemy and, for SQLite, as the one real path of the file."""
+"""Where a database is: the SQLAlchemy URL for `--db` and, for SQLite, the file's one real path."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from urllib.parse import quote, unquote, urlsplit
 
 from sqlalchemy.engine import URL, make_url
 
-POSTGRESQL_DRIVERS = ("psycopg", "psycopg2")  # the first that is installed serves a URL that names none
+POSTGRESQL_DRIVERS = ("psycopg", "psycopg2")  # the first installed one serves a URL without a driver
 
 
 class NoLocation(ValueError):
-    """The name cannot be that of a database which several connections share."""
+    """The name cannot refer to a database shared by several connections."""
 
 
 class InMemory(NoLocation):
-    """Each connection would get a database of its own, gone with the service."""
+    """Each connection would get its own database, lost when the service exits."""
 
 
 def url_of(database: str) -> URL:
-    """A file name, or any URL of SQLAlchemy."""
+    """Return the URL for a file name or any SQLAlchemy URL."""
     try:
         url = make_url(database) if "://" in database else URL.create("sqlite", database=database)
     except ValueError:
@@ -33,13 +33,13 @@ def url_of(database: str) -> URL:
 
 
 def shown(database: str) -> str:
-    """Return what may be told of a database: its name without a password."""
+    """Return a database's name without a password, for display."""
     text = re.sub("(?<=://)([^/@:]*):.*@", r"\1:***@", database)
     return re.sub("(?<=password=)[^&]*", "***", text)
 
 
 def file_of(url: URL) -> Path | None:
-    """The real path of a SQLite file, however it is named; None for other databases."""
+    """Return the real path of a SQLite file, however it is named; None for other databases."""
     if url.get_backend_name() != "sqlite":
         return None
     name = url.database or ""
@@ -54,6 +54,6 @@ def file_of(url: URL) -> Path | None:
 
 
 def sqlite_url(path: Path) -> URL:
-    """Open the file, and never make an empty one in its place when it was moved away."""
+    """Open the file, but never create an empty one if it was moved away."""
     query = {"mode": "rw", "uri": "true"}
     return URL.create("sqlite", database=f"file:{quote(str(path))}", query=query)

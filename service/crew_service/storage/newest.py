@@ -1,4 +1,4 @@
-"""The newest executions of a list, read along an index: nothing that is stored beside them costs time."""
+"""The newest executions of a list, read along an index: other stored data costs no time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy.sql import ColumnElement, Select
 from crew_service.storage.states import State
 from crew_service.storage.tables import executions
 
-Position = tuple[float, str]  # the moment and the id of an execution, by which lists are ordered
+Position = tuple[float, str]  # the time and id of an execution, which define the order of lists
 
 
 def newest(
@@ -26,9 +26,9 @@ def newest(
     before: Position | None = None,
     limit: int,
 ) -> list[Row[Any]]:
-    """Return them, the newest first; of every crew, of everybody, of every DAG, in every state where none is given.
+    """Return the newest executions first; arguments that are not given do not restrict crew, owner, DAG or state.
 
-    :param columns: `created_at` and `id` among them
+    :param columns: including `created_at` and `id`
     """
     query = _in_order(select(*columns), limit)
     for column, value in ((executions.c.crew, crew), (executions.c.owner, owner), (executions.c.dag_id, dag_id)):
@@ -41,8 +41,8 @@ def newest(
         )
     if not states:
         return list(connection.execute(query))
-    # A part for each state, since together they would be read along an index of all states; in one statement, so that
-    # an execution whose state changes meanwhile is neither missed nor seen twice.
+    # One subquery per state, since a combined one would use an index of all states; in one statement, so that an
+    # execution whose state changes in the meantime is neither missed nor returned twice.
     parts = [select(query.where(executions.c.state == state).subquery()) for state in states]
     return sorted(connection.execute(union_all(*parts)), key=position, reverse=True)[:limit]
 

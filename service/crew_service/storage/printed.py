@@ -1,4 +1,4 @@
-"""What crews print, in pieces, of each execution the newest; each function is part of the caller's transaction."""
+"""Printed output in pieces, the newest of each execution; each function is part of the caller's transaction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAST = (
 
 
 def add(connection: Connection, execution_id: str, text: str, *, most: int) -> None:
-    """Append a text and delete what stands before the last `most` bytes; a deleted execution keeps nothing."""
+    """Append a text and delete everything before the last `most` bytes; a deleted execution keeps nothing."""
     locked = select(executions.c.id).where(executions.c.id == execution_id).with_for_update()
     if connection.execute(locked).one_or_none() is None:
         return
@@ -34,12 +34,12 @@ def add(connection: Connection, execution_id: str, text: str, *, most: int) -> N
 
 
 def last(connection: Connection, execution_id: str, *, most: int) -> tuple[str, bool]:
-    """Return the last `most` bytes, and whether something was printed before."""
+    """Return the last `most` bytes, and whether there was earlier output."""
     pieces = list(connection.execute(LAST, {"key": execution_id, "most": most}))
     text = "".join(piece.text for piece in pieces).encode()
     return text[-most:].decode(errors="ignore"), bool(pieces) and pieces[-1].upto > most
 
 
 def length(connection: Connection, execution_id: str) -> int:
-    """Return how many bytes were printed by now."""
+    """Return the number of bytes printed so far."""
     return connection.execute(LENGTH, {"key": execution_id}).scalar() or 0

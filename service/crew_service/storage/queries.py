@@ -42,19 +42,19 @@ LISTED = [
         *("completed_tasks", "current_task", "asked", "ended_at"),
     )
 ]
-CHECKED = ("gate", "webhooks", "last_task", "last_step", "limits")  # that nobody is shown, as far as they are small
+CHECKED = ("gate", "webhooks", "last_task", "last_step", "limits")  # not displayed; checked if small
 LONGEST_ERROR = 10_000  # characters of an error in a list
 LONG_ERROR = "The error is too long for a list; the status has it."
 CALM = 2.0  # seconds
 
-# Built once: to build a statement costs several times what it costs to run it.
+# Built once: building a statement costs several times as much as running it.
 BY_ID = select(executions).where(executions.c.id == bindparam("id"))
 BY_KICKOFF_ID = select(executions).where(executions.c.kickoff_id == bindparam("id"))
 TASKS_OF = select(results.c.task).where(results.c.execution_id == bindparam("id")).order_by(results.c.position)
 
 
 def status_query(names: tuple[str, ...]) -> Select[Any]:
-    """A poll reads only the columns that it reports: decoding the others takes longer than the read."""
+    """Select only the columns that a poll reports: decoding the others takes longer than the read."""
     columns = [executions.c[name] for name in ("id", "kickoff_id", "crew", "owner", "state", *names)]
     return select(*columns).where(executions.c.kickoff_id == bindparam("key"))
 
@@ -71,18 +71,18 @@ class _AsStored(TypeDecorator[JsonText]):
 
 
 def completed_status_query(names: tuple[str, ...], *, is_sqlite: bool) -> Select[Any]:
-    """The same of a completed execution, its output not decoded; no row of any other, or where it cannot be read."""
+    """The same for a completed execution, without decoding its output; no row for any other, or an unreadable one."""
     output = [name for name in names if name in ("tasks", "output", "output_json")]
     whole = [type_coerce(cast(executions.c[name], Text), _AsStored).label(name) for name in output]
     query = status_query(tuple(name for name in names if name not in output)).add_columns(*whole)
     query = query.where(executions.c.state == State.COMPLETED)
-    if is_sqlite:  # elsewhere the database has checked it
+    if is_sqlite:  # other databases have checked it
         query = query.where(*(func.json_valid(func.coalesce(executions.c[name], "null")) for name in output))
     return query
 
 
 def small_status_query(names: tuple[str, ...]) -> Select[Any]:
-    """The same where it is read and decoded in microseconds; no row of any other."""
+    """The same if it can be read and decoded within microseconds; otherwise, no row."""
     lengths = [
         func.length(cast(executions.c[name], Text)) for name in names if isinstance(executions.c[name].type, JSON)
     ]
@@ -98,17 +98,17 @@ def by_kickoff_id(connection: Connection, kickoff_id: str) -> Row[Any] | None:
 
 
 def _by(connection: Connection, query: Select[Any], some_id: str) -> Row[Any] | None:
-    """A caller's id may be any text, and PostgreSQL refuses to compare one with a zero character."""
+    """Find one row. A caller's id may be any text, but PostgreSQL refuses to compare text with a zero character."""
     return None if "\0" in some_id else connection.execute(query, {"id": some_id}).one_or_none()
 
 
 def by_either_id(connection: Connection, some_id: str) -> Row[Any] | None:
-    """By the polled id or by that of the kickoff."""
+    """Find one by the polled id or the kickoff's id."""
     return by_kickoff_id(connection, some_id) or by_id(connection, some_id)
 
 
 def locked(connection: Connection, some_id: str) -> Row[Any] | None:
-    """As `by_either_id`; nobody else changes the row before this transaction ends."""
+    """Like `by_either_id`, but lock the row until this transaction ends."""
     for query in (BY_KICKOFF_ID.with_for_update(), BY_ID.with_for_update()):
         row = _by(connection, query, some_id)
         if row is not None:
@@ -129,7 +129,7 @@ def latest(
     states: Collection[State] = (),
     more: Collection[str] = (),
 ) -> list[Row[Any]]:
-    """The newest executions; of every crew, of everybody, in every state where none is given."""
+    """Return the newest executions; arguments that are not given do not restrict crew, owner or state."""
     is_long = func.length(cast(executions.c.error, Text)) > LONGEST_ERROR
     error = case((is_long, literal(LONG_ERROR, executions.c.error.type)), else_=executions.c.error).label("error")
     columns = [*LISTED, *map(_if_small, CHECKED), *(executions.c[name] for name in more), error]
@@ -137,21 +137,21 @@ def latest(
 
 
 def _if_small(name: str) -> ColumnElement[Any]:
-    """The column, so that a list finds what cannot be read; in place of a large value one that can."""
+    """Return the column, so that a list detects unreadable values; a readable constant replaces a large value."""
     column = executions.c[name]
     is_large = func.length(cast(column, Text)) > SMALL
     return case((is_large, literal(dict.fromkeys(GATE), column.type)), else_=column).label(name)
 
 
 def move(connection: Connection, execution_id: str, step: Move, *, now: float, **values: Any) -> bool:
-    """Make the move where the state allows it."""
+    """Make the move if the state allows it."""
     query = update(executions).where(executions.c.id == execution_id, executions.c.state.in_(step.sources))
     done = connection.execute(query.values(state=step.target, claimed_by=None, updated_at=now, **values))
     return done.rowcount == 1
 
 
 class Fence(NamedTuple):
-    """What a segment's next write must find: its own claim, and as many writes as it has made."""
+    """The condition for a segment's next write: its own claim, and the number of writes it has made."""
 
     execution_id: str
     segment: int
@@ -159,7 +159,7 @@ class Fence(NamedTuple):
 
 
 class Calm(NamedTuple):
-    """The writes that may be seen a little later: so many until now, so many before the period of the last one."""
+    """Writes that may become visible a little later: the total so far, and the total before the last one's period."""
 
     writes: int
     shown: int
@@ -173,7 +173,7 @@ class Calm(NamedTuple):
         return Calm(self.writes + 1, self.seen(now), now)
 
     def seen(self, now: float) -> int:
-        """Return how many of them are seen: those of a period together, once it is over."""
+        """Return how many of them are visible: those of one period together, once it is over."""
         is_over = self.at is None or now // CALM != self.at // CALM
         return self.writes if is_over else self.shown
 
@@ -183,7 +183,7 @@ class Calm(NamedTuple):
 
 
 def write_fenced(connection: Connection, fence: Fence, step: Move, *, now: float, **values: Any) -> bool:
-    """Write for the segment that still runs; False when another has the execution, or somebody stopped it."""
+    """Write for the running segment; False if another one has the execution, or somebody stopped it."""
     values |= {"state": step.target, "writes": fence.writes + 1, "updated_at": now}
     if step is not NOTE:
         values["claimed_by"] = None
@@ -205,14 +205,14 @@ def _fenced(sources: frozenset[State], names: tuple[str, ...]) -> Update:
 
 
 def was_written(connection: Connection, fence: Fence) -> bool:
-    """Whether that write was made after all: a commit whose answer was lost."""
+    """Whether that write succeeded after all: a commit whose response was lost."""
     query = select(executions.c.segment, executions.c.writes).where(executions.c.id == fence.execution_id)
     row = connection.execute(query).one_or_none()
     return row is not None and (row.segment, row.writes) == (fence.segment, fence.writes + 1)
 
 
 def ended(now: float) -> dict[str, Any]:
-    """What every end writes: what only a running execution needs is erased, credentials first of all."""
+    """Return the columns written at every end: erase what only a running execution needs, above all credentials."""
     return {"ended_at": now, "aged_from": now, "webhooks": None, "gate": None}
 
 
@@ -220,4 +220,4 @@ def add_result(
     connection: Connection, execution_id: str, position: int, task: Any, figures: Any = None, digest: str | None = None
 ) -> None:
     values = {"execution_id": execution_id, "position": position, "task": task, "figures": figures, "digest": digest}
-    connection.execute(insert(results), values)  # apart from the statement, which SQLAlchemy keeps with its values
+    connection.execute(insert(results), values)  # separate from the statement, which SQLAlchemy caches with its values

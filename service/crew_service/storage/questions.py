@@ -1,6 +1,6 @@
-"""What people are asked. Each round, its draft and its decision stay with the execution.
+"""Questions to people. Each round, its draft and its decision are kept with the execution.
 
-The questions of Flows have ids besides: each is announced once and answered once.
+Questions of Flows also have ids: each is announced once and answered once.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from crew_service.storage.states import State
 from crew_service.storage.tables import executions, questions, rounds
 
 LONGEST_ARGUMENTS = 4_000  # characters of a call's arguments that a round keeps besides its text
-LONGEST_DRAFT = 256 * 1024  # characters of a draft, or of an answer, that a round keeps
+LONGEST_DRAFT = 256 * 1024  # characters of a draft or answer that a round keeps
 
 
 def open_round(connection: Connection, execution_id: str, number: int, gate: Mapping[str, Any], *, now: float) -> None:
-    """Keep what a person is asked."""
+    """Store a question to a person."""
     connection.execute(insert(rounds).values(**_asked(execution_id, number, gate), asked_at=now))
 
 
 def close_round(connection: Connection, row: Row[Any], decision: Mapping[str, Any], *, now: float) -> None:
-    """Keep the decision on what a waiting execution asks; a service of an earlier release kept no question."""
+    """Store the decision on a waiting execution's question; a service of an earlier release stored no question."""
     decision = {**decision, "human_feedback": decision["human_feedback"][:LONGEST_DRAFT], "decided_at": now}
     number = len(row.asked)
     mine = update(rounds).where(rounds.c.execution_id == row.id, rounds.c.number == number)
@@ -60,7 +60,7 @@ def ask(connection: Connection, question_id: str, execution_id: str, *, now: flo
 
 
 def close(connection: Connection, gate: Mapping[str, Any], *, by: str, now: float) -> None:
-    """Record the answer to a gate's question; a crew's task has none of these."""
+    """Record the answer to a gate's question; a crew's task has no such question."""
     query = update(questions).where(questions.c.id == gate.get("question_id"))
     connection.execute(query.values(answered_at=now, answered_by=by))
 
@@ -82,9 +82,9 @@ def any_unannounced(connection: Connection) -> bool:
 
 
 def claim_unannounced(connection: Connection, *, now: float) -> list[tuple[str, Row[Any]]]:
-    """Mark questions as announced, since each is announced at most once.
+    """Mark questions as announced, because each is announced at most once.
 
-    Return those that still wait, and those of which nobody can tell since their execution cannot be read.
+    Return those still waiting, and those whose status is unknown because their execution cannot be read.
     """
     wanted = select(questions.c.id, questions.c.execution_id).where(questions.c.announced_at.is_(None)).limit(100)
     found = []

@@ -1,7 +1,7 @@
-"""Brings a database to the schema of this release, once, however many processes start at the same time.
+"""Upgrades a database to this release's schema once, however many processes start at the same time.
 
-On PostgreSQL two neighbouring releases may share a database for the time of a rollout, there and back: migrations only
-add, and a database that a newer release has upgraded says from which migration on an older one may go on.
+On PostgreSQL, two neighbouring releases may share a database during a rollout or rollback: migrations only add, and a
+database upgraded by a newer release records the oldest migration that may still use it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from sqlalchemy import inspect, text
 from sqlalchemy.engine import Connection
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-BEFORE_MIGRATIONS = "0001"  # what release 0.1 made, which kept no account of it
-OLDEST = "0011"  # the last migration of the oldest release that may work beside this one
-WITH_RULES = "0012"  # the last migration of the oldest release that knows rules of tools
-WITH_CHAINS = "0014"  # the same of executions that continue others
-WITH_ASKS = "0015"  # the same of questions in the middle of a task
-SQLITE_VERSION = 2  # release 0.1 refuses any but its own, which is 1
-LOCK = 0x63726577  # of PostgreSQL, for the transaction that changes the schema
+BEFORE_MIGRATIONS = "0001"  # the schema of release 0.1, which did not record migrations
+OLDEST = "0011"  # the last migration of the oldest release that may run beside this one
+WITH_RULES = "0012"  # the last migration of the oldest release that knows tool rules
+WITH_CHAINS = "0014"  # the same for executions that continue others
+WITH_ASKS = "0015"  # the same for questions in the middle of a task
+SQLITE_VERSION = 2  # release 0.1 refuses any version but its own, which is 1
+LOCK = 0x63726577  # PostgreSQL lock for the transaction that changes the schema
 
 
 class OtherVersion(Exception):
-    """The database was made by a release that this one does not know."""
+    """The database was created by a release unknown to this one."""
 
 
 def newest() -> str:
@@ -30,7 +30,7 @@ def newest() -> str:
 
 
 def bring_up_to_date(connection: Connection) -> None:
-    """Apply what is missing, in the caller's transaction, which on SQLite must have the write lock already."""
+    """Apply missing migrations in the caller's transaction, which on SQLite must already hold the write lock."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
     found = _revision(connection)
@@ -49,7 +49,7 @@ def bring_up_to_date(connection: Connection) -> None:
 
 
 def _revision(connection: Connection) -> str | None:
-    """The newest migration that was applied; None for an empty database."""
+    """Return the newest applied migration; None for an empty database."""
     if connection.dialect.name == "sqlite" and _sqlite_version(connection) > SQLITE_VERSION:
         raise OtherVersion
     tables = inspect(connection)
@@ -63,7 +63,7 @@ def _revision(connection: Connection) -> str | None:
 
 
 def _may_work_beside(connection: Connection, found: str) -> bool:
-    """Whether the newer release that has upgraded the database says so."""
+    """Whether the newer release that upgraded the database allows this one."""
     if connection.dialect.name == "sqlite" or not inspect(connection).has_table("releases"):
         return False
     asked = text("SELECT oldest FROM releases WHERE newest = :found")
@@ -72,7 +72,7 @@ def _may_work_beside(connection: Connection, found: str) -> bool:
 
 
 def keep_out_earlier(connection: Connection, oldest: str) -> bool:
-    """Let no release start here whose last migration is before `oldest`; False where one is at work already."""
+    """Keep releases whose last migration is before `oldest` from starting here; False if one is running already."""
     connection.execute(text("UPDATE releases SET oldest = :oldest WHERE oldest < :oldest"), {"oldest": oldest})
     earlier = text("SELECT count(*) FROM processes WHERE release IS NULL OR release < :oldest")
     return connection.execute(earlier, {"oldest": oldest}).scalar() == 0
@@ -84,7 +84,7 @@ def _sqlite_version(connection: Connection) -> int:
 
 
 def _upgrade(connection: Connection, *, carried_over: bool) -> None:
-    from alembic import command  # only where there is something to do, since its import takes a moment
+    from alembic import command  # imported only when needed, because it takes a moment
     from alembic.config import Config
 
     config = Config(attributes={"connection": connection})

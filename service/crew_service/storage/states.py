@@ -1,4 +1,4 @@
-"""Every state of an execution and every move between them; a move from elsewhere is refused by the database."""
+"""Every state of an execution and every move between states; the database rejects all other moves."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 
 class State(str, Enum):
-    QUEUED = "queued"  # wants a place in the pool
+    QUEUED = "queued"  # needs a place in the pool
     RUNNING = "running"
     WAITING = "waiting"  # for a person; `pending` in the specification
     COMPLETED = "completed"
     FAILED = "failed"
     STOPPED = "stopped"
 
-    __str__ = str.__str__  # as with StrEnum, which Python 3.10 lacks
+    __str__ = str.__str__  # like StrEnum, which requires Python 3.11
 
 
 class Move(NamedTuple):
@@ -26,7 +26,7 @@ OVER = frozenset({State.COMPLETED, State.FAILED, State.STOPPED})
 
 CLAIM = Move(frozenset({State.QUEUED}), State.RUNNING)
 NOTE = Move(frozenset({State.RUNNING}), State.RUNNING)  # progress
-REQUEUE = Move(frozenset({State.RUNNING}), State.QUEUED)  # the process that ran it is gone
+REQUEUE = Move(frozenset({State.RUNNING}), State.QUEUED)  # the process running it is gone
 WAIT = Move(frozenset({State.RUNNING}), State.WAITING)
 RESUME = Move(frozenset({State.WAITING}), State.QUEUED)
 COMPLETE = Move(frozenset({State.RUNNING}), State.COMPLETED)

@@ -1,7 +1,7 @@
-"""What people see of calls of models and tools; each function is part of the caller's transaction.
+"""Model and tool calls as people see them; each function is part of the caller's transaction.
 
-A trigger deletes the steps of an execution with it. The end of its task, which erases what its journal holds, leaves
-them as they are.
+A trigger deletes an execution's steps together with it. The end of a task erases its journal entries, but not its
+steps.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from sqlalchemy.engine import Connection, Row
 
 from crew_service.storage.tables import steps
 
-AT_ONCE = 500  # numbers in one statement
+AT_ONCE = 500  # numbers per statement
 ENDED = ("state", "seconds", "usage", "result")
-# Built once: to build a statement costs several times what it costs to run it.
+# Built once: building a statement costs several times as much as running it.
 THIS = (steps.c.execution_id == bindparam("id"), steps.c.number == bindparam("place"))
 BEGIN = insert(steps)
 FORGET = delete(steps).where(*THIS)
@@ -36,7 +36,7 @@ LISTED = OF_EXECUTION.where(steps.c.number > bindparam("after")).order_by(steps.
 
 
 def begin(connection: Connection, execution_id: str, step: dict[str, Any], *, again: bool) -> None:
-    """Add a step that begins; one that an earlier segment had begun takes its own place again."""
+    """Add a step that starts; if an earlier segment started it, replace that row."""
     if again:
         connection.execute(FORGET, {"id": execution_id, "place": step["number"]})
     connection.execute(BEGIN, {**step, "execution_id": execution_id, "from_journal": False})
@@ -48,13 +48,13 @@ def end(connection: Connection, execution_id: str, step: dict[str, Any]) -> None
 
 
 def mark_replayed(connection: Connection, execution_id: str, numbers: Sequence[int]) -> None:
-    """Note that the answers of these steps were taken from the journal."""
+    """Record that these steps were answered from the journal."""
     for start in range(0, len(numbers), AT_ONCE):
         connection.execute(MARK, {"id": execution_id, "numbers": numbers[start : start + AT_ONCE]})
 
 
 def newest(connection: Connection, execution_id: str, *, most: int) -> list[Row[Any]]:
-    """Return the newest steps, the oldest of them first."""
+    """Return the newest steps in chronological order."""
     return list(connection.execute(NEWEST, {"id": execution_id, "most": most}))[::-1]
 
 

@@ -1,4 +1,4 @@
-"""Locks for the time of a transaction, where rows cannot give them."""
+"""Locks for the duration of a transaction, where row locks are not possible."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection
 
 
 def lock_name(connection: Connection, name: str) -> None:
-    """Hold a name until the transaction ends. SQLite has one writer at a time, which is lock enough."""
+    """Lock a name until the transaction ends. SQLite only allows one writer at a time, which is lock enough."""
     if connection.dialect.name == "postgresql":
         digest = hashlib.sha256(name.encode()).digest()
         number = int.from_bytes(digest[:8], "big", signed=True)

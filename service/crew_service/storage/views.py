@@ -1,4 +1,4 @@
-"""What pages and details read: never more than they show, however large the outputs are that crews have stored."""
+"""Queries for pages and details: they never read more than is shown, however large the stored outputs are."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from crew_service.storage.states import State
 from crew_service.storage.tables import earlier_kickoff_ids, executions, results, rounds
 
 SHORT = 300  # characters of a text in a list
-SEARCHED = 10_000  # of the newest executions, whose inputs are searched
-SAME_START = 100  # executions whose ids begin with the same eight digits
-ID_START = re.compile(r"[0-9a-f]{8}[0-9a-f-]*\Z")  # enough of an id to be looked for among all executions
+SEARCHED = 10_000  # newest executions whose inputs are searched
+SAME_START = 100  # executions whose ids share the first eight digits
+ID_START = re.compile(r"[0-9a-f]{8}[0-9a-f-]*\Z")  # enough of an id to search all executions for it
 DECODER = json.JSONDecoder(parse_constant=lambda _: None)
-WHOLE_CHARACTERS = re.compile(r'(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*')  # of a JSON string, up to one that is cut
+WHOLE_CHARACTERS = re.compile(r'(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*')  # of a JSON string, up to a truncated one
 SPACE = re.compile(r"[ \t\r\n]*")
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Which executions a list shows; `before` is the moment and the id of the last one on the page before."""
+    """The executions that a list shows; `before` is the time and id of the last one on the previous page."""
 
     crew: str
     owner: str | None
@@ -49,7 +49,7 @@ LISTED = [
 
 
 def newest(connection: Connection, which: Filter, *, limit: int) -> list[Row[Any]]:
-    """Return the newest executions of a filter, with the beginning of their inputs and of their error."""
+    """Return the newest executions that match a filter, with the beginning of their inputs and error."""
     columns = [*LISTED, *(_start(executions.c[name], SHORT) for name in ("current_task", "inputs", "error"))]
     if which.search or (which.dag_id and (which.states or which.owner is not None)):
         return _found(connection, columns, which, limit)
@@ -66,7 +66,7 @@ def newest(connection: Connection, which: Filter, *, limit: int) -> list[Row[Any
 
 
 def _found(connection: Connection, columns: list[Any], which: Filter, limit: int) -> list[Row[Any]]:
-    """Look among the newest executions of the crew or the DAG, and for the beginning of an id among all."""
+    """Search the newest executions of the crew or DAG, and all executions for the beginning of an id."""
     ids = set(connection.execute(_among_recent(which).limit(limit)).scalars())
     if ID_START.match(which.search.lower()):
         ids |= _ids_from(connection, which.search.lower())
@@ -97,7 +97,7 @@ def _among_recent(which: Filter) -> Select[Any]:
 
 
 def _ids_from(connection: Connection, start: str) -> set[str]:
-    """Return the executions whose id, or polled id, begins so; `g` comes after every digit of an id."""
+    """Return executions whose id or polled id starts like this; `g` sorts after every digit of an id."""
     columns = (executions.c.id, executions.c.kickoff_id)
     queries = (select(executions.c.id).where(column >= start, column < f"{start}g") for column in columns)
     return {found for query in queries for found in connection.execute(query.limit(SAME_START)).scalars()}
@@ -110,7 +110,7 @@ def _fits(row: Row[Any], which: Filter) -> bool:
 
 
 def whole(connection: Connection, execution_id: str, position: int | None) -> Any:
-    """Return the output of an execution, or its task at that position; None where there is none."""
+    """Return an execution's output, or its task at that position; None if there is none."""
     query = select(executions.c.output).where(executions.c.id == execution_id)
     if position is not None:
         query = select(results.c.task).where(results.c.execution_id == execution_id, results.c.position == position)
@@ -126,7 +126,7 @@ def _length(column: ColumnElement[Any]) -> ColumnElement[int]:
 
 
 def beginning(stored: str) -> str:
-    """Return what the beginning of a JSON text says: of a string its characters, of anything else the JSON itself."""
+    """Decode the beginning of a JSON value: return a string's characters, or the JSON itself for any other value."""
     if not stored.startswith('"'):
         return stored
     try:
@@ -137,7 +137,7 @@ def beginning(stored: str) -> str:
 
 
 def fields(stored: str) -> tuple[dict[str, Any], str | None]:
-    """Return the fields at the beginning of a JSON object, and the name of one that is a string and is cut."""
+    """Return the fields at the beginning of a JSON object, and the name of a truncated string field, if any."""
     found: dict[str, Any] = {}
     at = _past(stored, 0, "{")
     try:
@@ -160,15 +160,15 @@ def fields(stored: str) -> tuple[dict[str, Any], str | None]:
 
 
 def _past(stored: str, at: int, mark: str) -> int | None:
-    """Return where the text goes on after a mark; None where the mark does not come next."""
+    """Return the position after a mark and the blanks around it; None if the mark does not come next."""
     at = SPACE.match(stored, at).end()  # type: ignore[union-attr]
     if stored[at : at + 1] != mark:
         return None
     return SPACE.match(stored, at + 1).end()  # type: ignore[union-attr]
 
 
-# The details of one execution. `key` is the id; what a request may read is decided by the head alone. Statements are
-# made once: to make one takes as long as to execute it, and a page needs a dozen.
+# The details of one execution. `key` is its id; `head` alone decides what a request may read. Statements are built
+# once: building one takes as long as executing it, and a page needs a dozen.
 MINE = executions.c.id == bindparam("key")
 MOST = bindparam("most", type_=Integer)
 HEAD = select(
@@ -206,7 +206,7 @@ MOST_IDS = 500
 
 
 def head(connection: Connection, some_id: str) -> Row[Any] | None:
-    """Find an execution by its id, or by any under which it is or was polled."""
+    """Find an execution by its id, or by any id under which it is or was polled."""
     found = (connection.execute(query, {"key": some_id}).one_or_none() for query in HEADS)
     return next((row for row in found if row is not None), None)
 
@@ -225,7 +225,7 @@ EARLIER_IDS = (
 
 
 def earlier_ids(connection: Connection, execution_id: str) -> list[str]:
-    """Return under which ids an execution was polled between its first and its present one, the newest last."""
+    """Return the ids under which an execution was polled between its first and its current one, newest last."""
     return list(connection.execute(EARLIER_IDS, {"key": execution_id}).scalars())[::-1]
 
 
@@ -236,7 +236,7 @@ def _wholes(names: tuple[str, ...]) -> Select[Any]:
 
 
 def wholes(connection: Connection, execution_id: str, names: tuple[str, ...], *, most: int) -> dict[str, str | None]:
-    """Return columns as the JSON that is stored: empty where it is longer than `most` characters, None for none."""
+    """Return columns as stored JSON: empty if longer than `most` characters, None if there is no value."""
     row = connection.execute(_wholes(names), {"key": execution_id, "most": most}).one()
     return dict(zip(names, row, strict=True))
 
@@ -253,13 +253,13 @@ def _starts_of(table: Table, names: Collection[str]) -> list[ColumnElement[Any]]
 def starts(
     connection: Connection, execution_id: str, names: tuple[str, ...], *, most: int
 ) -> dict[str, tuple[str | None, bool]]:
-    """Return the beginnings of texts, and whether these are cut."""
+    """Return the beginnings of texts, and whether they are truncated."""
     row = connection.execute(_starts(names), {"key": execution_id, "most": most}).one()
     return {name: begun(getattr(row, name), getattr(row, f"{name}_length"), most) for name in names}
 
 
 def begun(stored: str | None, length: int | None, most: int) -> tuple[str | None, bool]:
-    """Return the characters of a string of which the first `most` of its JSON were read, and whether it goes on."""
+    """Return the characters of a string from the first `most` of its JSON, and whether it is longer."""
     return (None, False) if stored in (None, "null") else (beginning(str(stored)), (length or 0) > most)
 
 
@@ -277,13 +277,13 @@ RESULT_STARTS = (
 
 
 def result_sizes(connection: Connection, execution_id: str, *, most: int = MOST_RESULTS) -> list[tuple[int, int]]:
-    """Return positions and lengths of the newest finished tasks, the oldest of them first."""
+    """Return positions and lengths of the newest finished tasks, oldest first."""
     newest = connection.execute(RESULT_SIZES, {"key": execution_id, "most": most})
     return [(row[0], row[1] or 0) for row in newest][::-1]
 
 
 def result_starts(connection: Connection, execution_id: str, *, since: int, most: int) -> list[Row[Any]]:
-    """Return `position`, `figures` and the beginning of `task` of finished tasks."""
+    """Return `position`, `figures` and the beginning of `task` for finished tasks."""
     return list(connection.execute(RESULT_STARTS, {"key": execution_id, "since": since, "most": most}))
 
 
@@ -307,7 +307,7 @@ def round_sizes(connection: Connection, execution_id: str, newest: int) -> list[
 
 
 def round_starts(connection: Connection, execution_id: str, newest: int, *, most: int) -> list[Row[Any]]:
-    """Return the newest rounds, the oldest of them first, with the beginnings of their texts."""
+    """Return the newest rounds, oldest first, with the beginnings of their texts."""
     return list(connection.execute(ROUND_STARTS, {"key": execution_id, "newest": newest, "most": most}))[::-1]
 
 
@@ -316,12 +316,12 @@ GATE_START = select(_start(executions.c.gate, MOST)).where(MINE)
 
 
 def gate(connection: Connection, execution_id: str) -> dict[str, Any] | None:
-    """Return what an execution waits for; None where that cannot be read."""
+    """Return the gate of a waiting execution; None if it cannot be read."""
     stored = connection.execute(GATE, {"key": execution_id}).scalar_one_or_none()
     return stored if integrity.is_gate(stored) else None
 
 
 def gate_start(connection: Connection, execution_id: str, *, most: int) -> tuple[dict[str, Any], str | None]:
-    """Return the `fields` at the beginning of what an execution waits for."""
+    """Return the `fields` at the beginning of a waiting execution's gate."""
     stored = connection.execute(GATE_START, {"key": execution_id, "most": most}).scalar_one_or_none()
     return fields(stored) if isinstance(stored, str) else ({}, None)

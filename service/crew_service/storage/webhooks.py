@@ -1,7 +1,7 @@
-"""Webhooks that are to be delivered, in a queue for each execution and address, and those that were given up.
+"""Undelivered webhooks, in a queue per execution and address, and undeliverable ones.
 
-Each function is part of the caller's transaction. A queue is claimed by one process, so its webhooks leave in their
-order and once. The claim ends with the process, as that of an execution does.
+Each function is part of the caller's transaction. One process claims a queue, so its webhooks are sent in order and
+once. The claim ends with the process, like that of an execution.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from sqlalchemy.sql import ColumnElement, Select
 
 from crew_service.storage.tables import dead_letters, executions, outbox, processes, webhook_queues
 
-FLOW = "flow"  # the kind that announces the question of a Flow; only a service that has its secret may send it
+FLOW = "flow"  # announces a Flow's question; only a service with the Flow's secret may send it
 QUESTIONS = ("human_input", FLOW)
-AT_ONCE = 0.0  # when a queue is due whose address has not failed
+AT_ONCE = 0.0  # the due time of a queue whose address has not failed
 LONGEST_PAUSE = 3600.0  # seconds; a due_at later than twice that means the clock was set back
 
 
 def post(
     connection: Connection, execution_id: str, kind: str, hook: dict[str, Any], body: Any, *, now: float, key: str = ""
 ) -> None:
-    """Put a webhook at the end of its queue; under its key, where it has one."""
+    """Append a webhook to its queue, under its key, if it has one."""
     _put(connection, execution_id, kind, hook, json.dumps(body), now=now, key=key or str(uuid4()))
 
 
@@ -61,7 +61,7 @@ def _put(
         "attempts": 0,
         "created_at": now,
     }
-    connection.execute(insert(outbox), values)  # apart from the statement, which SQLAlchemy keeps with its values
+    connection.execute(insert(outbox), values)  # separate from the statement, which SQLAlchemy caches with its values
 
 
 def _queue(connection: Connection, execution_id: str, hook: dict[str, Any]) -> str:
@@ -96,14 +96,15 @@ def due(
     per_owner: int,
     with_flows: bool = True,
 ) -> list[Row[Any]]:
-    """Return queues that this process has or can have: of each owner a few to quick and to slow receivers.
+    """Return queues that this process has or may claim: for each owner, a few to quick and a few to slow receivers.
 
-    They come fairly: each of an owner's quick and slow receivers has its first place before one has its second, and so
-    has each owner.
+    The order is fair: each of an owner's quick and slow receivers gets a first place before any gets a second, and so
+    does each owner.
 
     :param quick: owners and receivers that have answered; all others are slow
-    :param full: owners without a place, and those without one for a slow receiver
-    :param own: crews whose users are their own
+    :param full: owners without a free place
+    :param full_of_slow: owners without a place for a slow receiver
+    :param own: crews that have their own users
     """
     given = {"now": now, "process": process_id, "quick": list(quick), "full": list(full), "slow": list(full_of_slow)}
     given |= {"at_work": list(at_work), "per_owner": per_owner}
@@ -112,7 +113,7 @@ def due(
 
 @lru_cache
 def _due(own: frozenset[str], with_flows: bool) -> Select[Any]:
-    """Built once: to build a statement costs several times what it costs to run it."""
+    """Built once: building a statement costs several times as much as running it."""
 
     def any_of(name: str) -> Any:
         return bindparam(name, expanding=True)
@@ -140,13 +141,13 @@ def _with_execution() -> Any:
 
 
 def _owner(own: Collection[str]) -> ColumnElement[str]:
-    """Name the holder of a token; queues whose execution is gone have one owner together."""
+    """Return the token holder's name; queues whose execution is gone share one owner."""
     crew = case((executions.c.crew.in_(own), executions.c.crew), else_="")
     return case((executions.c.id.is_(None), ""), else_=crew + " " + func.coalesce(executions.c.owner, ""))
 
 
 def _earlier_elsewhere() -> ColumnElement[bool]:
-    """Whether another queue of the execution has an earlier webhook for this address: credentials make no order."""
+    """Whether another queue of the execution has an earlier webhook for this address: credentials affect no order."""
     other, theirs = webhook_queues.alias(), outbox.alias()
     own = select(func.min(outbox.c.id)).where(outbox.c.queue_id == webhook_queues.c.id)
     same = and_(other.c.execution_id == webhook_queues.c.execution_id, other.c.id != webhook_queues.c.id)
@@ -156,7 +157,7 @@ def _earlier_elsewhere() -> ColumnElement[bool]:
 
 
 def claim(connection: Connection, process_id: str, queue_ids: list[str], *, own: Collection[str]) -> list[Row[Any]]:
-    """Take these queues, as far as no other process was quicker; each with its crew and its owner."""
+    """Claim those of these queues that no other process has claimed first; return each with its crew and owner."""
     wanted = webhook_queues.c.id.in_(queue_ids)
     connection.execute(update(webhook_queues).where(wanted, _free(process_id)).values(claimed_by=process_id))
     return list(connection.execute(_claimed(frozenset(own)), {"ids": queue_ids, "process": process_id}))
@@ -175,7 +176,7 @@ def _is_due(now: Any) -> ColumnElement[bool]:
 
 
 def _free(process_id: Any) -> ColumnElement[bool]:
-    """Claimed by nobody else that lives."""
+    """Whether no other living process has claimed it."""
     claimed_by = webhook_queues.c.claimed_by
     return or_(claimed_by.is_(None), claimed_by == process_id, claimed_by.not_in(select(processes.c.id)))
 
@@ -184,7 +185,7 @@ HEAD = [outbox.c[name] for name in ("id", "key", "queue_id", "execution_id", "ki
 
 
 def first(connection: Connection, queue_id: str) -> Row[Any] | None:
-    """Return the webhook whose turn it is, without its body, which may be large."""
+    """Return the next webhook without its body, which may be large."""
     query = select(*HEAD).where(outbox.c.queue_id == queue_id).order_by(outbox.c.id).limit(1)
     return connection.execute(query).one_or_none()
 
@@ -192,7 +193,7 @@ def first(connection: Connection, queue_id: str) -> Row[Any] | None:
 def address_of(connection: Connection, queue_id: str) -> tuple[str, Any]:
     """Return the address of a queue and its authentication.
 
-    :raises ValueError: it cannot be read
+    :raises ValueError: if it cannot be read
     """
     query = select(webhook_queues.c.url, webhook_queues.c.authentication).where(webhook_queues.c.id == queue_id)
     url, authentication = connection.execute(query).one()
@@ -202,19 +203,19 @@ def address_of(connection: Connection, queue_id: str) -> tuple[str, Any]:
 
 
 def body_of(connection: Connection, webhook_id: int, begin: int, most: int) -> str | None:
-    """Return the characters of a body that follow the first `begin`, at most so many; None if it was withdrawn."""
+    """Return at most this many characters of a body after the first `begin`; None if it was withdrawn."""
     piece = func.substr(outbox.c.body, begin + 1, most)
     return connection.execute(select(piece).where(outbox.c.id == webhook_id)).scalar_one_or_none()
 
 
 def must_wait(connection: Connection, queue_id: str) -> bool:
-    """Whether what is first here has to let an earlier webhook for the same address go first."""
+    """Whether the queue's next webhook must wait for an earlier one to the same address."""
     query = select(webhook_queues.c.id).where(webhook_queues.c.id == queue_id, _earlier_elsewhere())
     return connection.execute(query).first() is not None
 
 
 def hold(connection: Connection, queue_id: str, process_id: str) -> bool:
-    """Lock a claimed queue for this transaction; False when it is claimed no more."""
+    """Lock a claimed queue for this transaction; False if it is no longer claimed."""
     mine = and_(webhook_queues.c.id == queue_id, webhook_queues.c.claimed_by == process_id)
     return connection.execute(select(webhook_queues.c.id).where(mine).with_for_update()).one_or_none() is not None
 
@@ -228,7 +229,7 @@ def count_attempt(connection: Connection, webhook_id: int) -> None:
 
 
 def put_off(connection: Connection, queue_id: str, *, due_at: float) -> None:
-    """Count a try of whatever is first in the queue, and let the others go first, without reading anything of it."""
+    """Count an attempt for the queue's next webhook and let other queues go first, without reading the webhook."""
     oldest = select(func.min(outbox.c.id)).where(outbox.c.queue_id == queue_id).scalar_subquery()
     connection.execute(update(outbox).where(outbox.c.id == oldest).values(attempts=outbox.c.attempts + 1))
     values = {"claimed_by": None, "due_at": due_at}
@@ -236,7 +237,7 @@ def put_off(connection: Connection, queue_id: str, *, due_at: float) -> None:
 
 
 def give_up(connection: Connection, webhook: Row[Any], queue: Row[Any], problem: str, *, now: float) -> None:
-    """Keep the webhook as a dead letter, with its token, which nobody is shown; a password in its address goes."""
+    """Keep the webhook as a dead letter, with its token, which is never shown; remove a password from its address."""
     kept = select(outbox.c.body).where(outbox.c.id == webhook.id).scalar_subquery()
     try:
         url, authentication = address_of(connection, queue.id)
@@ -261,7 +262,7 @@ def give_up(connection: Connection, webhook: Row[Any], queue: Row[Any], problem:
 
 
 def release(connection: Connection, queue_id: str, *, due_at: float) -> None:
-    """Give a queue back, or remove it with its credentials when it is empty."""
+    """Release a queue, or remove it with its credentials if it is empty."""
     if first(connection, queue_id) is None:
         connection.execute(delete(webhook_queues).where(webhook_queues.c.id == queue_id))
     else:
@@ -270,7 +271,7 @@ def release(connection: Connection, queue_id: str, *, due_at: float) -> None:
 
 
 def withdraw_question(connection: Connection, execution_id: str) -> None:
-    """Withdraw the webhook of a question that is answered or moot."""
+    """Withdraw the webhook of a question that is answered or obsolete."""
     for table in (outbox, dead_letters):
         connection.execute(delete(table).where(table.c.execution_id == execution_id, table.c.kind.in_(QUESTIONS)))
     empty = ~exists().where(outbox.c.queue_id == webhook_queues.c.id)
@@ -287,9 +288,9 @@ def letters(
     key: str | None = None,
     among: int | None = None,
 ) -> list[Row[Any]]:
-    """Return the newest dead letters of whatever is given, without their bodies.
+    """Return the newest dead letters that match the given arguments, without their bodies.
 
-    :param among: how many of the newest of all are looked at
+    :param among: how many of the newest dead letters to search
     """
     asked = {"key": key, "execution_id": execution_id, "owner": owner, "crew": crew, "among": among}
     given = {name: value for name, value in asked.items() if value is not None}
@@ -307,14 +308,14 @@ def _letters(*given: str) -> Select[Any]:
         if name in ("key", "execution_id"):
             query = query.where(source.c[name] == bindparam(name))
         elif name in ("owner", "crew"):
-            # Not as a join: SQLite would go through the executions of the crew.
+            # Not a join: SQLite would scan the crew's executions.
             of_it = select(executions.c[name]).where(executions.c.id == source.c.execution_id)
             query = query.where(of_it.scalar_subquery() == bindparam(name))
     return query.order_by(source.c.given_up_at.desc(), source.c.id.desc()).limit(bindparam("most"))
 
 
 def resend(connection: Connection, key: str, *, now: float) -> bool:
-    """Put a dead letter back into a queue; False when there is none of that key."""
+    """Return a dead letter to a queue; False if no letter has that key."""
     letter = connection.execute(select(dead_letters).where(dead_letters.c.key == key)).one_or_none()
     if letter is None or connection.execute(delete(dead_letters).where(dead_letters.c.key == key)).rowcount == 0:
         return False
@@ -324,7 +325,7 @@ def resend(connection: Connection, key: str, *, now: float) -> bool:
 
 
 def _hook_of(connection: Connection, letter: Row[Any]) -> dict[str, Any]:
-    """Return where it went, with the password in its address as long as the execution still has that."""
+    """Return its destination, with the password in the address as long as the execution still has it."""
     query = select(executions.c.webhooks).where(executions.c.id == letter.execution_id)
     hook = _object(_object(connection.execute(query).scalar_one_or_none()).get(letter.kind))
     if without_credentials(str(hook.get("url", ""))) == letter.url:
@@ -333,19 +334,19 @@ def _hook_of(connection: Connection, letter: Row[Any]) -> dict[str, Any]:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """Return a stored object; an empty one for what cannot be read."""
+    """Return a stored object, or an empty one if unreadable."""
     return value if isinstance(value, dict) else {}
 
 
 def receiver(url: str) -> str:
-    """Scheme and host: the rest of an address may hold a secret, and is never logged."""
+    """Return scheme and host: the rest of an address may contain a secret, and is never logged."""
     scheme, _, rest = url.partition("://")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     return f"{scheme}://{authority.rpartition('@')[2]}".lower()
 
 
 def without_credentials(url: str) -> str:
-    """Without a parser, which could refuse what an earlier release has stored."""
+    """Remove credentials without a parser, which might reject what an earlier release stored."""
     scheme, mark, rest = url.partition("://")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     return f"{scheme}{mark}{authority.rpartition('@')[2]}{rest[len(authority) :]}"

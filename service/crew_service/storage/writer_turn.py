@@ -1,4 +1,4 @@
-"""SQLite has one writer: the threads of this process queue here, where the wait is fair and short."""
+"""SQLite has one writer: this process's threads queue here, where waiting is fair and short."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Iterator
 
-WAIT = 8.0  # seconds that a writer waits in all: for its turn, and for other processes
-LEAST = 0.2  # seconds that it waits where others have waited before it
-KNOWN = 2 * WAIT  # seconds after the start of a wait, or its end in vain, for which the file counts as locked
+WAIT = 8.0  # seconds that a writer waits in total: for its turn and for other processes
+LEAST = 0.2  # seconds that it waits if others have waited before it
+KNOWN = 2 * WAIT  # seconds after a wait started, or failed, during which the file counts as locked
 
 
 class Busy(Exception):
@@ -20,7 +20,7 @@ class WriterTurn:
     def __init__(self) -> None:
         self._turn = threading.Lock()
         self._waits_since: float | None = None  # for another process, by the monotonic clock
-        self._seen_at = 0.0  # when that was last known
+        self._seen_at = 0.0  # when that was last observed
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[float]:
@@ -36,7 +36,7 @@ class WriterTurn:
 
     @contextlib.contextmanager
     def beginning(self) -> Iterator[None]:
-        """Note how long the start of a transaction takes: while it waits, those that come wait no longer than it."""
+        """Track how long starting a transaction takes: while one waits, later ones wait no longer than it."""
         now = time.monotonic()
         self._waits_since, self._seen_at = self._since(now), now
         try:
@@ -48,7 +48,7 @@ class WriterTurn:
 
     @property
     def is_locked(self) -> bool:
-        """Whether a writer of this process waits for another process, or did so a moment ago."""
+        """Whether a writer of this process is waiting for another process, or did so a moment ago."""
         return self._waits_since is not None
 
     def _since(self, now: float) -> float:

@@ -1,4 +1,4 @@
-"""What both dialects share: reading a body in either spelling, and errors in the dialect's shape."""
+"""The code that both dialects share: parsing a body in either spelling, and errors in the dialect's shape."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from crew_service.storage.states import State
 
 ONCE = {422: "The Idempotency-Key was already used with a different body."}
 
-USED = ("usage", "tokens", "model_usage", "earlier_usage")  # columns for what a status reports besides its body
+USED = ("usage", "tokens", "model_usage", "earlier_usage")  # columns for usage that a status reports besides its body
 WITH_AUTHENTICATION = ("humanInputWebhook", "webhooks")
 LONGEST_REASON = 300  # characters of a reason, which may repeat what the caller sent
 
@@ -29,9 +29,9 @@ Body = TypeVar("Body", bound=Record)
 
 class Dialect(ABC):
     name: ClassVar[str]
-    fresh_ids: ClassVar[bool]  # a new task_id whenever a person is asked, a new kickoff_id at every resume
+    fresh_ids: ClassVar[bool]  # a new task_id for every question to a person, a new kickoff_id at every resume
     queue_delay: ClassVar[float]  # minimum seconds that an execution is queued
-    bad_request: ClassVar[int]  # the code of a request that cannot be read
+    bad_request: ClassVar[int]  # the code for a request that cannot be parsed
     resume_body: ClassVar[type[WebhookUrls]]
     flow_resume_body: ClassVar[type[WebhookUrls]]
     columns: ClassVar[tuple[str, ...]]  # columns of an execution that its status needs
@@ -72,7 +72,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def malformed(self, message: str) -> HTTPException:
-        """Return the response to a body that is not a JSON object."""
+        """Return the response to a body other than a JSON object."""
 
     @abstractmethod
     def refuse(self, error: ValidationError) -> HTTPException:
@@ -97,7 +97,7 @@ class Dialect(ABC):
 
 
 def _folded(body: dict[str, Any], model: type[Record]) -> dict[str, Any]:
-    """Fold both spellings of each field into the model's own, which wins if both are given; null means absent."""
+    """Fold both spellings of each field into the model's own, which wins if both are given; null counts as absent."""
     given = {name: value for name, value in body.items() if value is not None}
     known = set(model.model_fields)
     folded = {name: value for name, value in given.items() if name in known}
@@ -117,7 +117,7 @@ def _folded(body: dict[str, Any], model: type[Record]) -> dict[str, Any]:
 
 
 def problems(error: ValidationError) -> list[dict[str, Any]]:
-    """Return where each wrong field is and what is wrong with it."""
+    """Return the position and problem of each wrong field."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return [{"loc": list(e["loc"]), "msg": e["msg"][:LONGEST_REASON], "type": e["type"]} for e in found]
 

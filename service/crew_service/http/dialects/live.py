@@ -1,4 +1,4 @@
-"""The shapes of live deployments (docs/api.md). Unlike there, a bad body never causes a 500."""
+"""The response shapes of live deployments (docs/api.md). Unlike there, a bad body never causes a 500."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class LiveDialect(Dialect):
         )
 
     def decision(self, body: dict[str, Any], crew: Crew) -> Decision:
-        """Live deployments decide by the text alone; for a Flow, the Flow interprets the text."""
+        """Decide by the text alone, like live deployments; a Flow interprets its text itself."""
         said = self.read(LiveResumeBody, body)
         feedback = said.humanFeedback or ""
         approves = None if crew.kind == "flow" else reads_like_approval(feedback)

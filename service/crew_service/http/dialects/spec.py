@@ -1,4 +1,4 @@
-"""The shapes of the specification (docs/api.md)."""
+"""The response shapes of the specification (docs/api.md)."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class SpecDialect(Dialect):
 
 
 def _asked(gate: dict[str, Any]) -> dict[str, Any]:
-    """Return a question besides the text, if any; a crew's task has none."""
+    """Return a question's fields besides the text, if any; a crew's task has none."""
     if gate.get("outcomes") is None:
         return {}
     return {name: gate[name] for name in ("question", "outcomes", "ask") if name in gate}

@@ -1,11 +1,11 @@
-"""How an older database becomes one of this release: one file in `versions` for each change, applied in order at start.
+"""Upgrades an older database to this release: `versions` has one file per change, applied in order at startup.
 
 To change the schema:
 
 1. Change `storage/tables.py`.
-2. Add `versions/NNNN_subject.py` with the next number: `revision = "NNNN"`, `down_revision` the one before, and an
-   `upgrade()`. New columns are nullable or have a `server_default`, since rows exist already.
-3. Run `tests/service/test_service_migrations.py`, which compares the outcome with the tables.
+2. Add `versions/NNNN_subject.py` with the next number: `revision = "NNNN"`, `down_revision` the previous one, and an
+   `upgrade()`. New columns are nullable or have a `server_default`, because rows already exist.
+3. Run `tests/service/test_service_migrations.py`, which compares the result with the tables.
 
-A file that was released never changes. There is no way back: keep a copy of the database before an upgrade.
+A released file never changes. There is no downgrade: keep a copy of the database before an upgrade.
 """

@@ -1,4 +1,4 @@
-"""Alembic runs this to apply the migrations on the connection, and in the transaction, of `schema.bring_up_to_date`."""
+"""Run by Alembic to apply the migrations on the connection, and in the transaction, of `schema.bring_up_to_date`."""
 
 from __future__ import annotations
 
