@@ -10,7 +10,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Create the tables of release 0.1."""
+    """Create what release 0.1 created."""
     op.create_table(
         "executions",
         sa.Column("id", sa.String(36), primary_key=True),

@@ -1,4 +1,4 @@
-"""Flows: the state that a Flow starts from, and its questions to people."""
+"""Flows: the state that one starts from, and the questions that it asks people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Webhooks wait in a queue per execution and address; undeliverable ones are kept as dead letters."""
+"""Webhooks wait in a queue for each execution and address; what is given up is kept as a dead letter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FROM outbox o JOIN executions e ON e.id = o.execution_id ORDER BY o.id
 
 
 def upgrade() -> None:
-    """Carry over undelivered webhooks; all of them are due at once."""
+    """Carry over what is to be delivered; all of it is due at once."""
     connection = op.get_bind()
     waiting = connection.execute(sa.text(WAITING)).all()
     op.drop_table("outbox")
@@ -80,7 +80,7 @@ def _create() -> tuple[sa.Table, sa.Table]:
 
 def _queue(row: Any) -> dict[str, Any]:
     found = _read(row.url)
-    url = found if isinstance(found, str) else ""  # given up when its turn comes
+    url = found if isinstance(found, str) else ""  # which is given up when it is its turn
     scheme, _, rest = url.partition("://")
     hook = _object(_object(_read(row.webhooks)).get("human_input")) if row.kind == "human_input" else {}
     return {
@@ -93,7 +93,7 @@ def _queue(row: Any) -> dict[str, Any]:
 
 
 def _read(text: Any) -> Any:
-    """An unreadable row must not keep the service from starting."""
+    """One row that cannot be read must not keep the service from its start."""
     try:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError):

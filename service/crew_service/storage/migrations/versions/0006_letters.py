@@ -1,4 +1,4 @@
-"""A webhook that was given up can be resent unchanged, even after its execution has ended."""
+"""A webhook that was given up can be sent again as it was, also after the end of its execution."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ down_revision = "0005"
 
 
 def upgrade() -> None:
-    """Add a column; letters from earlier releases have no value, and are sent as far as their execution allows."""
+    """Add a column; letters of earlier releases have none, and are sent as far as their execution knows."""
     op.add_column("dead_letters", sa.Column("hook", sa.JSON(none_as_null=True)))

@@ -1,4 +1,4 @@
-"""An execution keeps the trace context of its kickoff and of a person's latest answer."""
+"""An execution keeps the trace context of its kickoff, and of the last answer of a person."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ down_revision = "0007"
 
 
 def upgrade() -> None:
-    """Add a column; executions of earlier releases have no value, so their next segment starts a trace."""
+    """Add a column; executions of earlier releases have none, and their next segment begins a trace."""
     op.add_column("executions", sa.Column("trace", sa.JSON(none_as_null=True)))

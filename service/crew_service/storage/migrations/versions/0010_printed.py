@@ -1,7 +1,7 @@
-"""Printed output of crews, and the DAG that started an execution.
+"""What crews print, and the DAG that an execution was started by.
 
-Rows from earlier releases have neither. Services of an earlier release may still delete executions beside this one, so
-a trigger deletes what belongs to an execution.
+Rows of earlier releases have neither. Services of an earlier release may go on deleting executions beside this one, so
+the end of what belongs to an execution is kept by a trigger.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The database records which releases may use it, so that two neighbouring ones can share it during a rollout."""
+"""The database says which releases may work on it, so that two neighbouring ones can for the time of a rollout."""
 
 from __future__ import annotations
 
