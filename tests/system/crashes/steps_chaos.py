@@ -178,6 +178,18 @@ def start_all(services: list[CrewService], folder: Path, size: int) -> dict[str,
     return cases
 
 
+def give_up_unknown(service: CrewService, killer: Killer) -> None:
+    """Answer each question about a tool whose outcome is unknown, so that its execution fails."""
+    headers = {"Authorization": f"Bearer {service.token}"}
+    for row in killer.rows("SELECT kickoff_id FROM executions WHERE state = 'waiting'"):
+        seen = requests.get(f"{service.url}/status/{row.kickoff_id}", headers=headers, timeout=PATIENCE).json()
+        assert (seen["ask"]["kind"], seen["ask"]["tool"]) == ("unknown_outcome", ONCE)
+        named = {"execution_id": row.kickoff_id, "task_id": seen["task_id"], "human_feedback": ""}
+        body = {**named, "is_approve": False, "outcome": "fail"}
+        answer = requests.post(f"{service.url}/resume", headers=headers, json=body, timeout=PATIENCE)
+        assert answer.ok, answer.text
+
+
 def effects(log: Path) -> Counter[Call]:
     """Count what the tools have done."""
     done = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
