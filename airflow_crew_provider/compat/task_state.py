@@ -186,15 +186,20 @@ def task_state_of(context: Any, name: str) -> TaskState:
     return VariableTaskState(task_identity(context), name, stored) if clears_discard_task_state() else stored
 
 
+def map_index_of(ti: Any) -> int:
+    """Return the map index of a task instance; -1 if it is not mapped."""
+    index = getattr(ti, "map_index", None)
+    return -1 if index is None else index
+
+
 def task_identity(context: Any) -> Json:
     """Return the fields that identify a task instance across its tries; in a loop, including the iteration."""
     ti = context["ti"]
-    index = getattr(ti, "map_index", -1)
     return {
         "dag_id": ti.dag_id,
         "run_id": ti.run_id,
         "task_id": ti.task_id,
-        "map_index": -1 if index is None else index,
+        "map_index": map_index_of(ti),
         **region_of(context),
     }
 
@@ -361,8 +366,7 @@ def push_shared(context: Any, key: str, value: Any) -> None:
     """Push an XCom of the running task, bypassing an XCom backend."""
     ti = context["ti"]
     if XCom is not _plain():
-        index = -1 if ti.map_index is None else ti.map_index
-        where = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": index}
+        where = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": map_index_of(ti)}
         _plain().set(key=key, value=value, **where)
         return
     ti.xcom_push(key=key, value=value)

@@ -252,7 +252,6 @@ def _questions_in(row: Variable | None) -> FlowQuestions:
 
 
 Run = tuple[str, str]  # DAG id, run id
-RUN_FIELDS = {"dag_id", "run_id"}
 
 
 def sweep(now: datetime) -> int:

@@ -14,7 +14,7 @@ from airflow_crew_provider.api.answers import ReviewAnswer
 from airflow_crew_provider.api.asks import DENY
 from airflow_crew_provider.compat.arguments import WaitArguments
 from airflow_crew_provider.compat.nested_task import outside_dag
-from airflow_crew_provider.compat.task_state import task_state_of
+from airflow_crew_provider.compat.task_state import map_index_of, task_state_of
 from airflow_crew_provider.compat.version import has_form_per_attempt
 from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed
 from airflow_crew_provider.hooks.crew import CrewHook
@@ -329,7 +329,7 @@ class CrewRunOperator(CrewKickoffOperator):
         before = self._run.kept.decisions[-1:]
         if not before:
             return None
-        stored = context["ti"].xcom_pull(task_ids=self.task_id, key=REVIEW_KEY, map_indexes=_index(context["ti"]))
+        stored = context["ti"].xcom_pull(task_ids=self.task_id, key=REVIEW_KEY, map_indexes=map_index_of(context["ti"]))
         is_same = isinstance(stored, dict) and stored.get("decided_at") == before[0]["decided_at"]
         return stored if is_same else before[0]
 
@@ -399,7 +399,3 @@ class CrewRunOperator(CrewKickoffOperator):
 def _inside(review: NestedReview, context: Any) -> Any:
     """Return the asking task's context, from which notifiers read the question."""
     return {**context, "task": review}
-
-
-def _index(ti: Any) -> int:
-    return -1 if ti.map_index is None else ti.map_index

@@ -24,6 +24,7 @@ from airflow_crew_provider.api.values import record_or_none
 from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.compat.answer_trigger import unreadable
 from airflow_crew_provider.compat.loops import previous_xcom
+from airflow_crew_provider.compat.task_state import map_index_of
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.flows import questions as flow
 from airflow_crew_provider.models import Json
@@ -201,8 +202,7 @@ class ReviewRules:
         ti = context["ti"]
         if task_id == ti.task_id:  # in a loop
             return previous_xcom(context, task_id, REVIEW_KEY)
-        index = -1 if ti.map_index is None else ti.map_index
-        return ti.xcom_pull(task_ids=task_id, key=REVIEW_KEY, map_indexes=index)
+        return ti.xcom_pull(task_ids=task_id, key=REVIEW_KEY, map_indexes=map_index_of(ti))
 
 
 class Decision:

@@ -149,13 +149,12 @@ class ScriptedCrew:
         names = [[tool] for tool in self._tools]
         if problem := tool_rules.problem(self._options.rules, names, is_kept=self._options.is_kept):
             raise BadTarget(problem)
-
         if self._asking and not self._options.is_kept:
             raise BadTarget(f"{self._asking} {NEEDS_JOURNAL}")
 
     @property
     def has_once(self) -> bool:
-        return any(rule.rule in RUN_ONCE for rule in self._options.rules)
+        return tool_rules.run_once(self._options.rules) is not None
 
     @property
     def asks(self) -> str | None:
@@ -227,6 +226,7 @@ class _Call:
     """A call of a tool, and what it needs from people."""
 
     entry: JournalEntry
+    earlier: JournalEntry | None  # from the last attempt
     agent: str
     arguments: dict[str, Any]
     result: str  # JSON
@@ -279,17 +279,16 @@ class _Tools:
         entry = JournalEntry(number, task.id, part, "tool", key, tool, once=once)
         changed = asks.arguments_of(earlier)
         arguments = arguments if changed is None else changed
-        return _Call(entry, task.agent, arguments, _json(_fill(step.result, values)), ask)
+        return _Call(entry, earlier, task.agent, arguments, _json(_fill(step.result, values)), ask)
 
     def _use(self, call: _Call, seconds: float) -> None:
-        entry = call.entry
-        earlier = self._recorded.get((entry.task_id, entry.part, entry.key))
+        entry, earlier = call.entry, call.earlier
         if earlier and earlier.answer is not None:
             self._replayed.append(earlier.number)
             return
         self._tell()
         is_allowed = asks.is_allowed(earlier)
-        if earlier and not is_allowed and asks.outcome_of(earlier):
+        if earlier and asks.is_decided(earlier):
             self._write(self._begun(call, is_kept=False))
             self._write(self._ended(call, _json(asks.result_of(earlier))))
             return

@@ -27,7 +27,7 @@ from crew_service.engine.crew import (
     TaskInfo,
 )
 from crew_service.engine.printed import masked
-from crew_service.engine.tool_rules import NEEDS_JOURNAL, RUN_ONCE, BadRule, JournalOptions, ToolRule
+from crew_service.engine.tool_rules import NEEDS_JOURNAL, BadRule, JournalOptions, ToolRule
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class CrewAICrew:
 
     @property
     def has_once(self) -> bool:
-        return any(rule.rule in RUN_ONCE for rule in self._rules)
+        return tool_rules.run_once(self._rules) is not None
 
     @property
     def asks(self) -> str | None:
@@ -77,7 +77,7 @@ class CrewAICrew:
 
     def _problem(self, options: JournalOptions) -> str | None:
         """Return why its rules cannot be followed, as the end of a sentence; None if they can."""
-        once = next((f"its rule {rule}" for rule in self._rules if rule.rule in RUN_ONCE), self._asking)
+        once = tool_rules.run_once(self._rules) or self._asking
         if once and options.is_kept and not self._keeps_journal:
             return f"{once} cannot be kept with CrewAI {version('crewai')}, which calls tools in another way."
         if self._asking and not options.is_kept:

@@ -309,7 +309,7 @@ class Journal:
         with self._lock:
             key = f"{digest}:{self._count(scope.task, digest)}"
             earlier = self._take(scope.task, key)
-            is_decided = _is_decided(earlier)
+            is_decided = asks.is_decided(earlier)
             found = [asks.result_of(earlier)] if earlier and is_decided else _read(earlier, expected)
             has_effect = kind == "tool" and not is_read
             if found is None and not has_effect:
@@ -326,7 +326,7 @@ class Journal:
         once = earlier.once if earlier else None
         entry = JournalEntry(number, scope.task, scope.part, kind, key, name, within, once=once)
         agent = self._agent(scope.task, within)
-        return Call(self, entry, found, expected, earlier, has_effect=has_effect, agent=agent, is_decided=is_decided)
+        return Call(self, entry, found, expected, earlier, has_effect=has_effect, agent=agent)
 
     def _agent(self, task: str, within: str | None, role: str = "") -> str:
         """Record the agent that works there, if given; return the known one."""
@@ -424,7 +424,7 @@ class Journal:
         known = self._earlier.get(task, {})
         entry = known.pop(key, None)
         self._taken.notify_all()
-        if entry and (entry.answer is not None or _is_decided(entry)):
+        if entry and (entry.answer is not None or asks.is_decided(entry)):
             for inner in [each.key for each in known.values() if each.within == key]:
                 self._drop(known, inner)
         return entry
@@ -484,7 +484,6 @@ class Call:
     earlier: JournalEntry | None  # from the last attempt
     has_effect: bool  # otherwise, it is repeated if it failed or did not end
     agent: str = ""
-    is_decided: bool = False  # by a person: it does not run and gets a new answer
     ask: AskKind | None = None  # what to ask a person before it runs
     tool: Any = None
     asked: Any = None  # the request as shown to people
@@ -497,6 +496,11 @@ class Call:
     @property
     def is_answered(self) -> bool:
         return self.found is not None
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether a person has decided about it: it does not run and gets a new answer."""
+        return asks.is_decided(self.earlier)
 
     def answer(self) -> Any:
         """Return the last attempt's answer, or raise its exception."""
@@ -618,11 +622,6 @@ class Call:
 
     def _step(self, **told: Any) -> Step:
         return Step(**{**vars(self.entry), "agent": self.agent, **told})
-
-
-def _is_decided(entry: JournalEntry | None) -> bool:
-    """Whether a person has decided that the call does not run."""
-    return asks.outcome_of(entry) is not None and not asks.is_allowed(entry)
 
 
 def _has(known: dict[str, JournalEntry], entry: JournalEntry) -> bool:

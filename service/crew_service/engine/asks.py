@@ -40,6 +40,11 @@ def is_allowed(entry: JournalEntry | None) -> bool:
     return outcome_of(entry) in RUNNING
 
 
+def is_decided(entry: JournalEntry | None) -> bool:
+    """Whether a person has decided that the call does not run."""
+    return outcome_of(entry) is not None and not is_allowed(entry)
+
+
 def outcome_of(entry: JournalEntry | None) -> str | None:
     """Return a person's decision on a call if it has not been carried out yet."""
     return (entry.decision or {}).get("outcome") if entry and entry.answer is None else None

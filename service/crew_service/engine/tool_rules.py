@@ -78,14 +78,19 @@ def problem(rules: Collection[ToolRule], tools: Collection[Collection[str]] | No
     :param tools: each tool's names, the model's name for it last; None if not all are known yet
     :param is_kept: whether there is a journal
     """
-    once = next((rule for rule in rules if rule.rule in RUN_ONCE), None)
+    once = run_once(rules)
     if once and not is_kept:
-        return f"its rule {once} {NEEDS_JOURNAL}"
+        return f"{once} {NEEDS_JOURNAL}"
     if tools is None:
         return None
     lost = next((rule for rule in rules if not (rule.is_common or any(map(rule.matches, tools)))), None)
     known = ", ".join(list(names)[-1] for names in tools) or "it has none"
     return f"its rule {lost} matches none of its tools ({known})." if lost else None
+
+
+def run_once(rules: Iterable[ToolRule]) -> str | None:
+    """Return the rule that allows a tool to run only once, as the beginning of a sentence."""
+    return next((f"its rule {rule}" for rule in rules if rule.rule in RUN_ONCE), None)
 
 
 def asking(rules: Iterable[ToolRule]) -> str | None:
