@@ -271,12 +271,10 @@ def revision_by_schema(shown: Json) -> Json:
         "The output does not match the required schema. Violations, each with its path: "
         f"{shown[VIOLATIONS]}. Return the whole output again so that it matches"
     )
-    now = {"responded_at": datetime.now(UTC)}
-    review = review_of(shown, now, choice={"is_approve": False}, feedback=feedback, reviewer=None)
-    return {**review, SCHEMA_REVISION: BY_SCHEMA}
+    return {**_without_person(shown, {"is_approve": False}, feedback), SCHEMA_REVISION: BY_SCHEMA}
 
 
-# --- decisions without a person ---
+# --- other decisions without a person ---
 
 
 def denial_unseen(shown: Json, ask: Json) -> Json:
@@ -285,16 +283,18 @@ def denial_unseen(shown: Json, ask: Json) -> Json:
         "Denied, because the call could not be shown to a person as a whole: its arguments are unreadable, or longer "
         f"than {SHOWN_CHARACTERS:,} characters. Use a shorter call"
     )
-    now = {"responded_at": datetime.now(UTC)}
-    review = review_of(shown, now, choice=asks.answered(ask, asks.DENY), feedback=feedback, reviewer=None)
-    return {**review, NOT_SHOWN: True}
+    return {**_without_person(shown, asks.answered(ask, asks.DENY), feedback), NOT_SHOWN: True}
 
 
 def approval_by_rule(shown: Json, reason: str) -> Json:
     """Return the review with which a rule of the DAG approves a draft."""
+    return {**_without_person(shown, {"is_approve": True}), AUTO_APPROVED: reason}
+
+
+def _without_person(shown: Json, choice: Json, feedback: str = "") -> Json:
+    """Return the review of a choice that is made now."""
     now = {"responded_at": datetime.now(UTC)}
-    review = review_of(shown, now, choice={"is_approve": True}, feedback="", reviewer=None)
-    return {**review, AUTO_APPROVED: reason}
+    return review_of(shown, now, choice=choice, feedback=feedback, reviewer=None)
 
 
 def _tasks_follow(pending: Json) -> bool:

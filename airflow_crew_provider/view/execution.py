@@ -267,14 +267,6 @@ def _contradicts(asked: Json, decision: Json) -> bool:
 
 def _decided(asked: Json, decision: Json) -> Json:
     """Return a round with Airflow's decision instead of the deployment's."""
-    by = (
-        "by auto_approve"
-        if decision["by_rule"]
-        else "by the schema"
-        if decision[SCHEMA_REVISION]
-        else "at the deadline"
-    )
-    by = "because nobody can be shown all of it" if decision["unseen"] else by
     taken = ("output_sha256", "is_approve", "human_feedback", "who", "approvals")
     return {
         **asked,
@@ -283,9 +275,18 @@ def _decided(asked: Json, decision: Json) -> Json:
         "outcome": decision["outcome"] or asked["outcome"],
         "asks": asked["asks"] or decision["asks"],
         "edited": decision["edited"] or asked["edited"],
-        "by": by,
+        "by": _reason(decision),
         "by_airflow": True,
     }
+
+
+def _reason(decision: Json) -> str:
+    """Return why a decision without a person was made, as the end of a sentence."""
+    if decision["unseen"]:
+        return "because nobody can be shown all of it"
+    if decision["by_rule"]:
+        return "by auto_approve"
+    return "by the schema" if decision[SCHEMA_REVISION] else "at the deadline"
 
 
 def _compared(computed: str | None, named: str | None, *, arrived_cut: bool) -> str:
