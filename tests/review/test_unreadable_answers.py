@@ -11,7 +11,7 @@ import pytest
 from airflow.models.trigger import handle_event_submit
 from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow.triggers.base import TriggerEvent
-from airflow_stand_ins import PENDING, Supervisor, TaskParked
+from airflow_stand_ins import PENDING, Supervisor, parked
 
 from airflow_crew_provider.operators.review import CrewReviewOperator
 from airflow_crew_provider.operators.usage_approval import CrewUsageApprovalOperator
@@ -40,12 +40,6 @@ def said(option: str, given: Json) -> Json:
     who = {"id": "7", "name": "Ann"}
     now = datetime.now(UTC)
     return {"chosen_options": [option], "params_input": given, "responded_at": now, "responded_by_user": who}
-
-
-def parked(run: Any) -> Json:
-    with pytest.raises(TaskParked) as waits:
-        run()
-    return dict(waits.value.kwargs)
 
 
 def looks(run: Any) -> TaskDeferred:

@@ -28,6 +28,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.waits)
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A new database of either kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/x.db"
+    return request.getfixturevalue("postgresql")
+
+
 @pytest.fixture
 def collector() -> Iterator[Collector]:
     """Receive the spans of services."""

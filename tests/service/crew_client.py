@@ -201,3 +201,8 @@ class Receiver:
         self.hold.set()
         self._server.shutdown()
         self._server.server_close()
+
+
+def figure(client: Client, name: str) -> float:
+    """Return a metric of the service."""
+    return float(client.get("/metrics").text.split(f"\ncrew_service_{name} ", 1)[1].split("\n", 1)[0])

@@ -36,13 +36,6 @@ def scenario(*, fails: bool = True, **notes: Any) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/x.db"
-    return request.getfixturevalue("postgresql")
-
-
 @pytest.fixture
 def repaired(tmp_path: Path) -> Callable[..., Any]:
     """The same service with another crew, on the database that the first one has left."""

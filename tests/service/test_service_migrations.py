@@ -42,13 +42,6 @@ RUNNING = "17343fed-3a05-413c-98cd-d16c5946aab8"
 QUEUED = "2525bacb-9f6b-4bb6-a526-03c6049f873a"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/x.db"
-    return request.getfixturevalue("postgresql")
-
-
 def test_what_the_migrations_make_is_what_the_code_reads(database: str) -> None:
     Database(database).close()
     engine = create_engine(database)

@@ -9,7 +9,6 @@ import json
 import time
 import uuid
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,13 +34,6 @@ UPDATE executions SET state = 'completed', tokens = 90, usage = :usage, output =
 """
 RESUME = "UPDATE executions SET kickoff_id = :new, updated_at = :now WHERE id = :id"
 REMOVAL = "DELETE FROM executions WHERE id = :id"
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/x.db"
-    return request.getfixturevalue("postgresql")
 
 
 def write(connection: Connection, statement: str, some_id: str, **more: Any) -> None:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 import standardwebhooks
-from crew_client import PLAIN, Client, Command, Receiver, Serve, eventually
+from crew_client import PLAIN, Client, Command, Receiver, Serve, eventually, figure
 
 from crew_service.engine import outbox
 from crew_service.engine.crew import Completed, Job, Report, StepDone, TaskDone, TaskInfo, TaskOutput
@@ -52,10 +52,6 @@ def talk(client: Client, steps: int, size: int = 1, **webhooks: Any) -> str:
     answer = client.post("/kickoff", {"inputs": {"steps": steps, "size": size}, **webhooks})
     assert answer.status_code == 200, answer.text
     return str(answer.json()["kickoff_id"])
-
-
-def figure(client: Client, name: str) -> float:
-    return float(client.get("/metrics").text.split(f"\ncrew_service_{name} ", 1)[1].split("\n", 1)[0])
 
 
 def thoughts(receiver: Receiver, path: str) -> list[int]:

@@ -6,16 +6,12 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from crew_client import PLAIN, Client, Command, Receiver, Serve, eventually
+from crew_client import PLAIN, Command, Receiver, Serve, eventually, figure
 
 from crew_service.engine import outbox
 from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.waits
-
-
-def figure(client: Client, name: str) -> float:
-    return float(client.get("/metrics").text.split(f"\ncrew_service_{name} ", 1)[1].split("\n", 1)[0])
 
 
 @pytest.mark.row("S34")

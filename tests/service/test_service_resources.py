@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pytest
-from crew_client import PLAIN, Command, Receiver, Serve, eventually
+from crew_client import PLAIN, Command, Receiver, Serve, eventually, figure
 from test_service_fairness import silence, store_webhooks
-from test_service_outbox import figure
 
 from crew_service.engine import machine
 from crew_service.engine.background import Background
