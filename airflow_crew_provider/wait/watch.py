@@ -137,7 +137,7 @@ LONGEST_RETRY_AFTER = 300.0
 NOW_AND_THEN = 600.0  # seconds between two lookups of the connection during a wait
 HEARTBEAT = 300.0
 SHORTEST = 0.05
-SHORTEST_POLL = 1.0
+SHORTEST_POLL = 5.0
 SHARE_OF_TIME_WAITED = 0.02
 SLOWEST = 6
 JITTER = 0.2
@@ -271,7 +271,7 @@ class Watch:
         self._retry_after = getattr(error, "retry_after", None)
         if not is_forgiven:
             return self._outcome(GAVE_UP, f"{self._failing(now)}, the last time: {error}. {self.fate}")
-        return self._past_deadline(now)
+        return self._past_deadline(now, error)
 
     def forgives_one_more(self, *, now: float) -> bool:
         """Whether the wait continues after this poll failed for a transient reason."""
@@ -403,11 +403,11 @@ class Watch:
         since = datetime.fromtimestamp(self.failing_since or now, UTC).isoformat(timespec="seconds")
         return f"The status request has failed {self.failures} times since {since}"
 
-    def _past_deadline(self, now: float) -> Outcome | None:
+    def _past_deadline(self, now: float, error: exceptions.CrewError | None = None) -> Outcome | None:
         if self.deadline is None or now < self.deadline:
             return None
-        waited = _duration(now - self.started)
-        return self._outcome(TIMEOUT, f"The wait timed out after {waited}. {self.fate}")
+        unseen = f"; the last status request failed: {error}" if error else ""
+        return self._outcome(TIMEOUT, f"The wait timed out after {_duration(now - self.started)}{unseen}. {self.fate}")
 
     def _outcome(self, kind: str, message: str = "", usage: Json | None = None) -> Outcome:
         return Outcome(kind, self.kickoff_id, message, usage=usage)

@@ -78,9 +78,10 @@ def test_a_trigger_that_is_made_by_hand_fires_the_end_and_the_sensor_takes_it(sc
 
 def test_a_sensor_keeps_the_timeout_that_it_was_given(scripted_crew, context):
     scripted_crew(scenario("x"))
-    sensor = CrewStatusSensor(task_id="wait", kickoff_id=CrewHook().kickoff({"topic": "tea"}), timeout=7)
+    kickoff_id = CrewHook().kickoff({"topic": "tea"})
+    sensor = CrewStatusSensor(task_id="wait", kickoff_id=kickoff_id, timeout=70, poke_interval=0.1)
     sensor.execute(context)
-    assert sensor.timeout == 7
+    assert sensor.timeout == 70
 
 
 def test_the_inputs_annotation_of_a_decorated_function_splits_no_record():
