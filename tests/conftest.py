@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -25,6 +26,10 @@ AIRFLOW = Version(Version(version("apache-airflow") if HAS_PROVIDER else "0").ba
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 AIRFLOW_HOME = tempfile.mkdtemp(prefix="crew-tests-")
+
+# What is collected stays until the end. The garbage collector went through it again and again, which took two fifths of
+# the time of a collection, in each worker.
+gc.disable()
 
 # The limit of a whole test, which is 600 s (`pyproject.toml`), is prolonged like all others.
 if FACTOR != 1:
@@ -102,6 +107,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("slow")
         if config.pluginmanager.hasplugin("xdist") and (group := _group(item)):
             item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -68,6 +68,7 @@ def steps(execution: dict[str, Any]) -> list[tuple[str, str, bool]]:
     return [(step["name"], step["state"], step["from_journal"]) for step in execution["tasks"][2]["steps"]]
 
 
+@pytest.mark.long
 def test_a_crew_whose_third_task_fails_by_a_tool_and_then_by_its_model_is_paid_for_once(
     airflow: AirflowStack, group: ProcessGroup, model: OpenAI, tmp_path: Path
 ) -> None:

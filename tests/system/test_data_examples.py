@@ -69,6 +69,7 @@ def test_missed_days_are_caught_up_and_a_day_that_runs_again_replaces_its_row(
     assert [old[2] == new[2] for old, new in zip(before, after, strict=True)] == [True, False, True]
 
 
+@pytest.mark.long
 def test_twenty_customers_run_five_at_a_time_and_are_summed_up(airflow: AirflowStack, group: ProcessGroup) -> None:
     service = served("customer_letters", "crew_letters", airflow, group)
     airflow.api.json("POST", "pools", json={"name": "crews", "slots": SLOTS, "include_deferred": True})

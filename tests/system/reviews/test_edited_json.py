@@ -28,13 +28,12 @@ def field(page: Page) -> Locator:
     return page.locator("#element_edited_draft")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("draft", "output"),
     [
         ('{"title": "Tea", "words": 10}', {"title": "Coffee", "words": 10}),
-        pytest.param(
-            '{"title": "Tea", "moles": 6.02e23}', '{"title": "Coffee", "moles": 6.02e23}', marks=pytest.mark.long
-        ),
+        ('{"title": "Tea", "moles": 6.02e23}', '{"title": "Coffee", "moles": 6.02e23}'),
     ],
     ids=["an object", "a number that Airflow cannot hand on"],
 )
