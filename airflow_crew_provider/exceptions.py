@@ -1,4 +1,4 @@
-"""What can go wrong between Airflow and a crew, each with a name. Texts and attributes never show a token.
+"""The errors between Airflow and a crew. Their messages and attributes never show a token.
 
 ::
 
@@ -91,9 +91,9 @@ class CrewKeyReused(CrewApiError):
 
 
 class CrewAlreadyContinued(CrewApiError):
-    """409: another execution goes on from the one that was to be continued; this request has started nothing.
+    """409: another execution already continues the one in the request; this request started nothing.
 
-    :param kickoff_id: of that other execution
+    :param kickoff_id: the id of that other execution
     """
 
     def __init__(self, status_code: int, method: str, path: str, detail: str, kickoff_id: str = "") -> None:
@@ -115,7 +115,7 @@ class CrewRateLimited(CrewApiError):
 
 
 class CrewServerError(CrewApiError):
-    """5xx: the service failed. After a POST, it is unknown what it did before."""
+    """5xx: the service failed. After a POST, it is unknown what it did before it failed."""
 
     def __init__(self, status_code: int, method: str, path: str, detail: str, retry_after: float | None = None) -> None:
         super().__init__(status_code, method, path, detail)

@@ -45,18 +45,18 @@ def get_provider_info() -> dict[str, Any]:
 
 
 def _settings() -> dict[str, Any]:
-    """Return the settings of the section ``[crew]``; one without a default depends on the Airflow."""
+    """Return the settings of the section ``[crew]``; one without a default depends on the Airflow version."""
     return {
         "task_tab": {
-            "description": "Whether tasks have the tab Crew. Before Airflow 3.4, which shows it on tasks of this "
-            "provider only, it is off unless this is True, and then on every task; it needs Airflow 3.1.",
+            "description": "Whether tasks have the Crew tab. Airflow 3.4 shows it only on this provider's tasks. "
+            "Airflow 3.1 to 3.3 would show it on every task, so there it is off unless this is True.",
             "version_added": "0.2.0",
             "type": "boolean",
             "example": "True",
             "default": None,
         },
         "run_tab": {
-            "description": "Whether DAG runs have the tab Crews, which lists the executions of a run.",
+            "description": "Whether DAG runs have the Crews tab, which lists the executions of a run.",
             "version_added": "0.2.0",
             "type": "boolean",
             "example": "True",
@@ -66,7 +66,7 @@ def _settings() -> dict[str, Any]:
 
 
 def legacy_field_behaviour() -> dict[str, Any]:
-    """Return the same form in the spelling that hooks give it."""
+    """Return the same form in the format that a hook returns."""
     return {"hidden_fields": _HIDDEN, "relabeling": _LABELS, "placeholders": _PLACEHOLDERS}
 
 
@@ -76,13 +76,13 @@ def connection_fields() -> dict[str, Any]:
         "timeout": _field("Timeout (s)", "number", "Connecting, reading, and one whole poll", 30),
         "kickoff_timeout": _field("Kickoff timeout (s)", "number", "Kickoff and resume: allow a cold start", 180),
         "verify": _field("Verify TLS", "string", "true, false, or the path of a CA file", "true"),
-        "proxy": _field("Proxy", "string", "URL of the proxy; else the environment's is used"),
+        "proxy": _field("Proxy", "string", "Proxy URL; by default, the environment's"),
         "idempotency_keys": _field(
             "Honours idempotency keys", "boolean", "The service honours the Idempotency-Key header", False
         ),
         "console_url": _field("Console URL", "string", "For links; {kickoff_id} and {execution_id} are filled in"),
-        "browser_url": _field("Browser URL", "string", "The base URL for browsers, if not the one above; for links"),
-        "inbox_url": _field("Inbox URL", "string", "The inbox of this Airflow, as the service sees it"),
+        "browser_url": _field("Browser URL", "string", "Base URL for links in browsers, if it differs from Host"),
+        "inbox_url": _field("Inbox URL", "string", "URL at which the service reaches this Airflow's inbox"),
         "kind": _field("Kind", "string", "crew or flow; leave it empty if unknown"),
         "flow_webhook_secret": _secret("Flow webhook secret", "Secret the console signs Flow webhooks with"),
         "crew_webhook_secret": _secret("Crew webhook secret", "Secret that authenticates this crew's webhooks"),

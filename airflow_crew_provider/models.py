@@ -307,7 +307,7 @@ class CrewInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Kickoff:
-    """What ``POST /kickoff`` carries; the value that an operator passes through the hook to the call.
+    """The content of a kickoff: the value that an operator passes through the hook to the call.
 
     ``webhooks`` may be ``inbox`` until its addresses are created right before the POST.
     """
@@ -333,7 +333,7 @@ class EditedOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """What ``POST /resume`` carries (specification, section 2.3; for a Flow also the chosen outcome).
+    """The content of a resume (specification, section 2.3; for a Flow also the chosen outcome).
 
     :param output_sha256: the hash of the answered draft; only `airflow-crew-service` checks it
     """

@@ -1,7 +1,7 @@
 """Writes what type checkers know of the arguments of operators and of `@task.crew`.
 
 `python -m scripts.arguments` writes both files from the signatures of Airflow and of the operators; with `--check` it
-only says whether they are up to date. Airflow's own arguments are those of the Airflow that is installed.
+only reports whether they are up to date. Airflow's own arguments are those of the Airflow that is installed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Writes the faults into docs/reliability.md, and which tests are marked with their rows into tests/reliability.md.
+"""Writes the faults into docs/reliability.md, and the tests that are marked with their rows into tests/reliability.md.
 
-`python -m scripts.reliability` writes both; with `--check` it only says whether they are up to date.
+`python -m scripts.reliability` writes both; with `--check` it only reports whether they are up to date.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PAGE = ROOT / "docs" / "reliability.md"
 TESTS = ROOT / "tests" / "reliability.md"
 ABOUT = """# Which tests prove which fault
 
-Written by `python -m scripts.reliability` from `@pytest.mark.row`. What users need of it stands in
+Written by `python -m scripts.reliability` from `@pytest.mark.row`. The part for users is in
 [docs/reliability.md](../docs/reliability.md).
 """
 BEGIN, END = "<!-- rows: written by scripts/reliability.py -->", "<!-- end of rows -->"
@@ -80,15 +80,15 @@ ROWS = {
     "N26": ("a header's value is part of an input's name", "masked only where it is displayed"),
     "N27": ("another task is cleared, this task is retried", "nothing is started again"),
     "N28": ("many polls in one request: rejected, failing, lost", "each wait polls alone"),
-    "N29": ("a connection is edited while waits use the old one", "each ends where the connection now points"),
+    "N29": ("a connection is edited while waits use the old one", "each ends at the new address"),
     "N30": ("no usage is reported while a budget is set", "the task fails or asks"),
     "N31": ("the trace differs at each try", "still the same request"),
     "N32": ("fields that an operator adds differ", "still the same request"),
     "N33": ("an execution exceeds its budget", "it is stopped; retries start nothing"),
-    "N34": ("the Host is edited during a wait", "it ends at the new one"),
+    "N34": ("the Host is edited during a wait", "it ends at the new Host"),
     "N35": ("404 for a running execution, for a while or elsewhere", "a stop is attempted; no second execution"),
     "N36": ("an agent's second question fails, and its task is retried", "the first is not asked again"),
-    "N37": ("continuing what failed is refused, or its answer lost", "from the start, or one goes on; never two"),
+    "N37": ("continuing a failed execution: refused, or no response", "it restarts, or one continues; never two"),
     "A1": ("worker killed between the POST and its record", "no second execution; the next try says so"),
     "A2": ("worker killed while it waits", "the next try waits for the same execution"),
     "A3": ("triggerer killed with 100 waits", "another one continues them, with their deadlines"),
@@ -100,7 +100,7 @@ ROWS = {
     "A9": ("an answer late, twice, empty, huge, with templates", "the first valid one counts; text is data"),
     "A10": ("10,000 waits on one triggerer", "the loop is never late, sockets are bounded"),
     "A11": ("the wait's XCom changes while a form is open", "an answer belongs to the draft that was shown"),
-    "A12": ("a kickoff is cleared and the new execution needs fewer rounds", "the result is of the new execution"),
+    "A12": ("a kickoff is cleared and the new execution needs fewer rounds", "the result is that of the new execution"),
     "A13": ("an answer between two tries; a notifier that raises", "the answer is kept and used; no task fails"),
     "A14": ("a record's Variable cannot be read", "the try fails before anything is sent"),
     "A15": ("killed during the POST; its record fails", "the log names the id or the time"),
@@ -181,7 +181,7 @@ ROWS = {
     "F6": ("the service is killed while a Flow waits", "it keeps waiting, and continues after the answer"),
     "F7": (
         "an answer leads a Flow back before its question, also over restarts",
-        "the same methods run as by CrewAI itself",
+        "the same methods run as in CrewAI itself",
     ),
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 def base_url(host: str | None, port: int | None, schema: str | None) -> str:
     """Return the base URL without a trailing slash; a missing scheme means https, a path is kept."""
     if not host or not host.strip():
-        raise ValueError("Host is empty; it takes the base URL of the deployed crew")
+        raise ValueError("Host is empty; set it to the base URL of the deployed crew")
     return _base_url(host.strip(), port, schema, HOST)
 
 
@@ -34,7 +34,7 @@ def _base_url(host: str, port: int | None, schema: str | None, name: str) -> str
     if "@" in parts.netloc:
         raise ValueError(f"{name} carries a credential; put the token in Password")
     if parts.query or parts.fragment:
-        raise ValueError(f"{name} has a query or a fragment; it takes the base URL alone")
+        raise ValueError(f"{name} has a query or a fragment; enter only the base URL")
     netloc = parts.netloc if _port(parts, name) or not port else f"{parts.netloc}:{port}"
     return urlunsplit((parts.scheme, netloc, quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~"), "", ""))
 
@@ -42,7 +42,7 @@ def _base_url(host: str, port: int | None, schema: str | None, name: str) -> str
 def _port(parts: SplitResult, name: str) -> int | None:
     try:
         return parts.port
-    except ValueError:  # its text would show the port
+    except ValueError:  # its message would show the port
         problem = f"{name} has a port that is not a number up to 65535"
     raise ValueError(problem)
 

@@ -117,7 +117,7 @@ def in_words(ask: Json) -> str:
         QUESTION: f"{who} asks a question",
         UNKNOWN_OUTCOME: f"it is not known whether {tool} has run",
     }
-    return said.get(ask["kind"], "what it asks cannot be read")
+    return said.get(ask["kind"], "the question cannot be read")
 
 
 # --- changed arguments ---

@@ -149,7 +149,7 @@ def storable(value: Any) -> Any:
 
 
 def detail(answer: HttpResponse, mask: Mask = unmasked) -> str:
-    """Return the reason of a refusal on one line, from any known shape."""
+    """Return the reason for a refusal on one line, from any known shape."""
     body = _json_or_none(answer)
     said = _said(body) if isinstance(body, dict) else ""
     return _one_line(mask(said)) if said else words(answer, mask)

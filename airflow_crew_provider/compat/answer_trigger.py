@@ -1,7 +1,7 @@
 """Waits for a person's answer: every answer before Airflow 3.3, from 3.3 on one that may already exist.
 
-Airflow's own trigger fires at once if the answer exists already, and a task that resumes before the scheduler has
-noticed that it left its worker is failed (see `deferral`). A program may send any JSON as fields of an answer, even
+Airflow's own trigger fires at once if the answer exists already, and Airflow fails a task that resumes before the
+scheduler has noticed that it left its worker (see `deferral`). A program may send any JSON as fields of an answer, even
 names that Airflow's serialization reserves: Airflow stores such fields but cannot deliver them to the task.
 """
 

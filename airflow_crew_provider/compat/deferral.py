@@ -1,7 +1,7 @@
 """How long Airflow may take to notice that a task left its worker.
 
-A task that is queued again before the scheduler has recorded that it left its worker is failed, as if its process had
-died. The scheduler's `process_executor_events` does this in these states:
+Airflow fails a task that is queued again before the scheduler has recorded that it left its worker, as if its process
+had died. The scheduler's `process_executor_events` does this in these states:
 
 * 2.11.2, 3.0.6, 3.1.8: scheduled, queued and running (apache/airflow issue 66374);
 * 3.2.2, 3.3.0, 3.3.2: queued (issue 67287) and running (72716);

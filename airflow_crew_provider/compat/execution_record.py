@@ -6,7 +6,7 @@ when a task succeeds. So the record is a Variable on every version that has the 
 information, so a lookup is one statement without decryption. It stays until its DAG run is deleted
 (`inbox.store.sweep`).
 
-A run may poll what another DAG has started, if its connection's token may read it. So the record of a kickoff, which
+A run may poll an execution of another DAG if its connection's token may read it. So the record of a kickoff, which
 got the id from the service, differs from that of a task that was given the id.
 """
 

@@ -66,9 +66,9 @@ def make_loop(group_id: str, body: Callable[[], None], *, until: Callable[..., A
     :param most: the maximum number of iterations
     :raises ValueError: this Airflow has no loops, or none here
     """
-    refusal = "and without loop=True the group has separate tasks for each round"
+    refusal = "without loop=True, the group has separate tasks for each round"
     if not has_loops():
-        raise ValueError(f"loop=True needs Airflow 3.4 or newer, which has Task Loops, {refusal}")
+        raise ValueError(f"loop=True needs Airflow 3.4 or newer, which has Task Loops; {refusal}")
     from airflow.sdk import task_group
 
     factory: Any = task_group(group_id=group_id, tooltip=tooltip)(body)
@@ -76,5 +76,5 @@ def make_loop(group_id: str, body: Callable[[], None], *, until: Callable[..., A
         group = factory.loop(max_iterations=most, until=until)
     except NotImplementedError as error:
         where = "inside a mapped task group, or inside another loop"
-        raise ValueError(f"loop=True: Airflow has no Task Loops {where}, {refusal}") from error
+        raise ValueError(f"loop=True: Airflow has no Task Loops {where}; {refusal}") from error
     return group.dag.get_task(group.gate_task_id)

@@ -1,7 +1,7 @@
 """Metrics about crews, sent through Airflow.
 
 The names are a promise: `docs/data-and-cost.md` lists them. Since Airflow 3.2 there are two `Stats`. One is configured
-where tasks run, the other in Airflow's own processes, of which the triggerer is one.
+where tasks run, the other in Airflow's own processes, such as the triggerer.
 """
 
 from __future__ import annotations

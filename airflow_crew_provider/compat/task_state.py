@@ -86,7 +86,7 @@ class Attempt:
         return replace(self, max_tries=0, retries=0)
 
     def as_dict(self) -> Json:
-        """Return what a record keeps of this try; omit unknown fields."""
+        """Return the fields of this try that a record keeps; omit unknown ones."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def follows(self, kept: Json) -> bool:
@@ -301,7 +301,7 @@ class VariableTaskState:
         return _checked("read", lambda: found_or_none(lambda: Variable.get(key, deserialize_json=True)))
 
     def _set(self, key: str, value: Json) -> None:
-        said = "What a task of {dag_id} keeps between its tries, in {run_id}".format_map(self._run)
+        said = "State that a task of {dag_id} keeps between tries, in {run_id}".format_map(self._run)
         _checked("stored", lambda: Variable.set(key, value, description=said, serialize_json=True))
         if self._get(key) != json.loads(json.dumps(value)):
             raise TaskStateUnavailable(f"Airflow's Variable {key} does not read back as it was stored")
@@ -353,10 +353,10 @@ def _record(value: Any) -> Json:
 
 
 class RelatedTask(Protocol):
-    """A task of Airflow, as the tasks before and after it are found."""
+    """An Airflow task, from which its upstream and downstream tasks can be found."""
 
     def has_dag(self) -> bool:
-        """Whether it belongs to a DAG; one that is called by hand does not."""
+        """Whether it belongs to a DAG; a task that is called directly does not."""
 
     def get_flat_relatives(self, upstream: bool = False) -> Iterable[Any]:
         """Return the tasks after it, or those before it."""

@@ -118,7 +118,7 @@ def response(execution: Execution) -> ManagedAgentResponse:
 
 
 def prompt_of(request: ManagedAgentRequest) -> str:
-    """Return the prompt of a request, if it asks for nothing that a crew cannot do."""
+    """Return the prompt of a request; refuse a request for anything that a crew cannot do."""
     asked = {"messages": request.messages, "session_id": request.session_id, "vendor_options": request.vendor_options}
     refused = [name for name, value in asked.items() if value]
     if refused or request.prompt is None:
@@ -161,7 +161,7 @@ class Consultation:
     # --- what an earlier try started ---
 
     def _started_before(self) -> str | None:
-        """Return the execution that an earlier try started for this question, unless it failed or is not wanted."""
+        """Return the execution that an earlier try started for this question, if it should be used again."""
         record = self._record
         kickoff_id = record.kickoff_id
         if kickoff_id is None:

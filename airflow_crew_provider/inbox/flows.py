@@ -48,7 +48,7 @@ def sender(crew_conn_id: str) -> FlowSender | None:
 
 
 FOREIGN_HOST = Answer(422, "the callback_url is on a host that the connection does not allow")
-NO_QUESTION = Answer(200, "this asks nothing, nothing changed")
+NO_QUESTION = Answer(200, "this is not a question; nothing changed")
 
 router = APIRouter()
 

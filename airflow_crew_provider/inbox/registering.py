@@ -91,7 +91,7 @@ def check(hook: ConnectedCrew) -> None:
     if not (hook.connection.inbox_url or "").startswith(("https://", "http://")):
         raise CrewInvalidInput(
             f"Connection {hook.crew_conn_id!r} has no inbox_url in its Extra, or one that is not an http or https "
-            "address; webhooks='inbox' needs the inbox of this Airflow as the service sees it, e.g. "
+            "address; webhooks='inbox' needs the URL at which the service reaches this Airflow's inbox, e.g. "
             "https://airflow.example.com/crew-inbox. Nothing was sent"
         )
 

@@ -265,7 +265,7 @@ class PostRecord:
         """
         self.attempt.tell_doubt(self.newest.attempt)
         if self.memory.outlives_run and not self.attempt.follows(self.newest.attempt):
-            log.warning("The record that this task finds is of a deleted DAG run of the same id; it is not used")
+            log.warning("This task's record is from a deleted DAG run with the same id, so it is ignored")
             self.newest = StoredPost()
             self.memory.forget()
 

@@ -176,7 +176,7 @@ class KickoffStart:
         try:
             asked = self._asked or self._hook.inputs()
         except CrewError as error:
-            why = f"whether the service can continue it is not known ({error})"
+            why = f"it is not known whether the service can continue it ({error})"
         else:
             if asked.continues:
                 self._log.info("Continuing execution %s from the task that failed", self._failed)
@@ -207,14 +207,14 @@ class KickoffStart:
         try:
             found = self._hook.client.send(endpoints.details(continued_by)).found or {}
         except CrewError as problem:
-            raise outcomes.CrewTryFailed(f"{said}, and what has started it is not known ({problem})") from problem
+            raise outcomes.CrewTryFailed(f"{said}, and it is not known what started it ({problem})") from problem
         meta = found.get("meta")
         airflow = meta.get("airflow") if isinstance(meta, dict) else None
         mine = task_identity(self._context)
         names = {*mine, *REGION_FIELDS}
         if not isinstance(airflow, dict) or any(airflow.get(name) != mine.get(name) for name in names):
-            raise outcomes.CrewTaskFailed(f"{said}, and this task has not started it. {WHAT_TO_CHECK}")
-        self._log.info("%s, and an earlier try has started it; going on with it", said)
+            raise outcomes.CrewTaskFailed(f"{said}, and this task did not start it. {WHAT_TO_CHECK}")
+        self._log.info("%s, and an earlier try started it; reattaching to it", said)
         self.kickoff_id = continued_by
         self.record.adopt(continued_by)
         tell_inbox(self._context, self.record, again=True)
@@ -252,7 +252,7 @@ class KickoffStart:
             self._failed = self.record.kickoff_id if self._may_continue else None
             return False
         seen = f"is {reply.state}" if isinstance(reply, Execution) else f"could not be polled ({reply})"
-        self._log.info("An earlier try started execution %s, which %s; going on with it", self.kickoff_id, seen)
+        self._log.info("An earlier try started execution %s, which %s; reattaching to it", self.kickoff_id, seen)
         return True
 
     def _settle_unknown(self, sender: Sender) -> None:
@@ -263,11 +263,11 @@ class KickoffStart:
         changed = self.record.changes(sender)
         asked_for = self._task.on_unknown_outcome == "retry"
         if changed and (self.record.sent_by_another(sender) or not asked_for):
-            now = f"Connection {self._hook.crew_conn_id!r} has another sender now: {', '.join(changed)} changed"
+            now = f"Connection {self._hook.crew_conn_id!r} is different now: {', '.join(changed)} changed"
             raise outcomes.CrewTaskFailed(f"{said}. {now}, so the service may not recognize it. {WHAT_TO_CHECK}")
         if not asked_for and not self.record.same_request:
             raise outcomes.CrewTaskFailed(
-                f"{said}; it was for another request, so its key cannot be used. {WHAT_TO_CHECK}"
+                f"{said}; it was for a different request, so its key cannot be used. {WHAT_TO_CHECK}"
             )
         if self._may_continue and self.record.same_request:
             self._failed = self.record.added.get(CONTINUED)
@@ -295,7 +295,7 @@ class KickoffStart:
         elif not record.cleared and self._task.on_unknown_outcome != "retry":
             raise outcomes.CrewTryFailed(
                 f"{why} since execution {record.kickoff_id} was started. {fate}. No second execution is started while "
-                "the first may run. A retry checks again; clear this task to start a new one anyway, or see to it that "
+                "the first may run. A retry checks again; clear this task to start a new one anyway, or make sure that "
                 "every try renders the same inputs"
             )
         self._log.warning("%s. %s. Starting a new execution", why, fate)
@@ -324,7 +324,7 @@ class KickoffStart:
         """
         not_known = f"Execution {kickoff_id} could not be stopped: the service does not know it"
         if self.record.sent_by_another(sender):
-            return False, f"{not_known}, where the connection leads now or with its present token"
+            return False, f"{not_known}, at the connection's current address or with its current token"
         try:
             self._hook.inputs()
         except CrewError as error:
@@ -333,17 +333,17 @@ class KickoffStart:
         if not since:
             since = now
             self.record.mark_unknown_since(now)
-        said = f"{not_known} since {_utc(since)}"
+        said = f"{not_known}, first noticed at {_utc(since)}"
         if now - since < GRACE_FOR_UNKNOWN_ID:
-            return False, f"{said}, which counts as its end after {GRACE_FOR_UNKNOWN_ID:.0f} s"
-        return True, f"{said}, which counts as its end"
+            return False, f"{said}; after {GRACE_FOR_UNKNOWN_ID:.0f} s, it counts as ended"
+        return True, f"{said}, so it counts as ended"
 
     # --- a try that ends without an execution ---
 
     def what_is_known(self) -> str:
         """Return a sentence on the executions that earlier tries started, as far as recorded."""
         if self._record is None:
-            return "This try sent nothing; what earlier tries have started is not known"
+            return "This try sent nothing; it is not known what earlier tries started"
         open_posts = [post for post in self._record.posts if post.state is not State.OVER]
         if not open_posts:
             return "No execution was started"

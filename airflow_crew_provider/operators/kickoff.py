@@ -131,7 +131,7 @@ class CrewKickoffOperator(WaitingTask):
         start = self._starting
         kickoff_id = start.kickoff_id if start else self._kickoff_id
         if kickoff_id:
-            self.log.warning("The task was killed while execution %s may run", kickoff_id)
+            self.log.warning("The task was killed, and execution %s may still be running", kickoff_id)
             self.stop_if_asked(kickoff_id)
         elif start and start.sent_at:
             self.log.error(
@@ -201,8 +201,8 @@ class CrewKickoffOperator(WaitingTask):
         assert execution.ask
         assert question
         self.log.warning(
-            "Execution %s asks what became of a call: %s. This task asks nobody, so it answers that the execution "
-            "fails",
+            "Execution %s asks what became of a call: %s. This task asks nobody, so it answers that the "
+            "execution should fail",
             kickoff_id,
             self.hook.mask_for_log(asks.in_words(execution.ask)),
         )
@@ -240,7 +240,7 @@ class CrewKickoffOperator(WaitingTask):
         try:
             self._record(context).mark_over_budget(passed)
         except CrewError as error:
-            self.log.warning("That the budget is passed could not be stored: %s", error)
+            self.log.warning("The exceeded budget could not be recorded: %s", error)
 
     def _record(self, context: Any) -> PostRecord:
         return PostRecord(task_state_of(context, KICKOFF_STATE), Attempt.of(context, self))
@@ -248,7 +248,7 @@ class CrewKickoffOperator(WaitingTask):
     def failed(self, watch: Watch, error: str) -> NoReturn:
         """Fail so that a retry starts a new execution."""
         failure = CrewExecutionFailed(watch.kickoff_id, error)
-        where = ", from the failed task where the service can" if self.retry_from == FROM_FAILED_TASK else ""
+        where = ", from the failed task if the service supports that" if self.retry_from == FROM_FAILED_TASK else ""
         raise outcomes.CrewTryFailed(f"{failure}. A retry of this task starts a new execution{where}") from failure
 
     def timed_out(self, watch: Watch, message: str) -> NoReturn:
@@ -262,4 +262,4 @@ class CrewKickoffOperator(WaitingTask):
 def _advice(error: CrewError) -> str:
     if isinstance(error, CrewUnauthorized):
         return "Check the connection's token. "
-    return "Check the connection's Host, whose path leads to the crew. " if isinstance(error, CrewNotFound) else ""
+    return "Check the connection's Host, including its path. " if isinstance(error, CrewNotFound) else ""

@@ -37,8 +37,8 @@ class CrewResumeOperator(CrewTask):
     :param outcome: for a Flow: the chosen outcome; for a question in the middle of a task: the word that answers it;
         you can then omit ``is_approve`` (templated)
     :param webhooks: the kickoff's webhooks again, or the word ``inbox``; None ends notifications (templated)
-    :param has_next_round: whether a wait and a review of a new draft follow; if so, an edit of a draft that somebody
-        else sent back is not sent but the task succeeds; otherwise it fails
+    :param has_next_round: whether a wait and a review of a new draft follow; if so, the task succeeds without sending
+        the edit of a draft that somebody else sent back; otherwise it fails
     :param crew_conn_id: the connection of type ``crew`` (templated)
     """
 

@@ -227,8 +227,8 @@ class DraftCheck:
         now = seen.shown_task or seen.crew_task_id
         if self._answer.in_the_middle:
             return (
-                f"The question {self._answer.crew_task_id} of execution {self._answer.execution_id} is not open any "
-                f"more; {now} waits now. This answer was not sent and changed nothing; review what waits now"
+                f"The question {self._answer.crew_task_id} of execution {self._answer.execution_id} is no longer "
+                f"open; {now} is waiting. This answer was not sent and changed nothing; review that instead"
             )
         return (
             f"Execution {self._answer.execution_id} waits with a different draft from the one that was answered (task "

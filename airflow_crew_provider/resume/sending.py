@@ -164,7 +164,7 @@ class Resuming:
     def _hand_on(self, refused: Exception) -> str:
         """Leave the current draft to the next wait and its reviewer; the edit is not applied."""
         what = "The changed arguments are" if self._answer.in_the_middle else "The edited draft is"
-        self._log.warning("%s not applied. %s. The next wait passes on what waits now", what, refused)
+        self._log.warning("%s not applied. %s. The next wait passes on the current draft or question", what, refused)
         self._resumed = Resumed(self._answer.execution_id, NOT_SENT, "The draft has changed since it was edited")
         return self._answer.execution_id
 

@@ -131,7 +131,7 @@ class ReviewForm:
         who = (previous.get("reviewer") or {}).get("name") or decided_by(previous)
         when = f"in {before}**{f', by {_code(who)}' if who else ', at the deadline'}"
         if self.ask and previous.get("edited_output") and previous.get("crew_task_id") == self.pending["crew_task_id"]:
-            said = f"**Approved {when}, but the service did not take the changed arguments, and the tool has not run:"
+            said = f"**Approved {when}, but the service did not accept the changed arguments, and the tool has not run:"
             return f"{said}\n\n{drafts.fenced(drafts.visible(previous['edited_output'][:SHOWN_FEEDBACK]))}"
         if "outcome" in previous:
             return _answer_to_flow(previous, when)
@@ -185,7 +185,7 @@ class ReviewForm:
             asks.APPROVE: f"the tool runs with these arguments{instead}.",
             asks.DENY: "the tool does not run. The agent reads your *Feedback* as the reason, and continues.",
             asks.ANSWER: "the agent reads your *Feedback*. An empty answer is not accepted, and you are asked again.",
-            asks.DONE: "the tool has run; your *Feedback* is taken for its result.",
+            asks.DONE: "the tool has run; your *Feedback* is used as its result.",
             asks.RUN_AGAIN: "the tool runs once more with these arguments.",
             asks.FAIL: "the execution fails.",
         }

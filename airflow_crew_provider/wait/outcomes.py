@@ -42,7 +42,7 @@ RETRIES = 2
 
 
 def at_least(default_args: Mapping[str, Any] | None, delay: timedelta, retries: int = RETRIES) -> Json:
-    """Return the arguments of a task: so many retries, or more if its DAG's ``default_args`` set more.
+    """Return the arguments of a task: this many retries, or more if its DAG's ``default_args`` set more.
 
     :param delay: between two tries, if ``default_args`` does not set one
     """
@@ -177,7 +177,8 @@ def ended(poller: Poller, watch: Watch, outcome: Outcome) -> Execution | None:
     if second.kind in (COMPLETED, PENDING):
         return again.last
     raise exceptions.CrewProtocolError(
-        f"Execution {watch.kickoff_id} was seen {outcome.kind}, but its result could not be fetched: {second.message}"
+        f"Execution {watch.kickoff_id} was seen as {outcome.kind}, but its result could not be fetched: "
+        f"{second.message}"
     )
 
 

@@ -8,7 +8,7 @@ from yarl import URL
 
 
 def parsed(address: str) -> str:
-    """Return the address in the form that is sent to.
+    """Return the address in the form that the sender uses.
 
     :raises ValueError: the sender could not send there
     """

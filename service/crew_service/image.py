@@ -24,7 +24,7 @@ USER crew
 CMD ["airflow-crew-service", "serve", "--host", "0.0.0.0", "--crew", "/project"]
 """
 DOCKERIGNORE = """\
-# Keys of models are given to the container, not to the image.
+# Model keys belong in the container, not in the image.
 **/.env
 **/.env.*
 **/.git

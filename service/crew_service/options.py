@@ -153,7 +153,7 @@ def _tool_rules(given: list[str], crews: Iterable[str]) -> dict[str, tuple[ToolR
 
 
 def settings_of(arguments: argparse.Namespace, token: str, crews: dict[str, Crew], **more: Any) -> Settings:
-    """Return what the options come to; a process that serves no requests has only some of them."""
+    """Return the settings from the options; a process that serves no requests has only some of them."""
     given = vars(arguments)
     serves = "user_token" in given
     webhook_secret = serves and (arguments.webhook_secret or os.environ.get(WEBHOOK_SECRET))

@@ -274,7 +274,7 @@ class _Tools:
         key = hashlib.sha256(asked).hexdigest()[:32]
         earlier = self._recorded.get((task.id, part, key))
         number = earlier.number if earlier else self._newest + 1
-        # Its rule may have been taken away since it began.
+        # Its rule may have been removed since it started.
         once = bool(ask or rule in RUN_ONCE or (earlier and earlier.once)) or None
         entry = JournalEntry(number, task.id, part, "tool", key, tool, once=once)
         changed = asks.arguments_of(earlier)
@@ -295,7 +295,7 @@ class _Tools:
         if call.ask and not earlier:
             raise call.asks(call.ask)
         if earlier and entry.once and not is_allowed:
-            raise call.asks(asks.UNKNOWN, "it had begun and has no recorded end")
+            raise call.asks(asks.UNKNOWN, "it had started, and its end was not recorded")
         self._newest = max(self._newest, entry.number)
         began = time.monotonic()
         self._write(self._begun(call, is_kept=is_allowed or not earlier, is_approved=is_allowed))

@@ -41,10 +41,10 @@ def test_the_base_url_of_a_connection(host: str, port: int | None, schema: str |
     assert base_url(host, port, schema) == url
 
 
-EMPTY = "Host is empty; it takes the base URL of the deployed crew"
+EMPTY = "Host is empty; set it to the base URL of the deployed crew"
 NO_HTTP = "Host (with Schema) is not an http or https address"
 CREDENTIAL = "Host carries a credential; put the token in Password"
-MORE = "Host has a query or a fragment; it takes the base URL alone"
+MORE = "Host has a query or a fragment; enter only the base URL"
 BAD_PORT = "Host has a port that is not a number up to 65535"
 
 

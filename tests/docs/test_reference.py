@@ -145,7 +145,9 @@ def test_the_crew_in_one_task_takes_what_the_page_says() -> None:
         return  # on this Airflow nobody can be asked
     run = importlib.import_module("airflow_crew_provider.operators.run").CrewRunOperator
     [taken] = re.findall(r"^It takes (.*?)\. `retries`", section("CrewRunOperator"), re.MULTILINE | re.DOTALL)
-    own, *excepted = (set(re.findall(r"`(\w+)`", part)) for part in re.split(r", the parameters of|, and of", taken))
+    own, *excepted = (
+        set(re.findall(r"`(\w+)`", part)) for part in re.split(r", the parameters of|, and those of", taken)
+    )
     parents = (CrewKickoffOperator, documented()["CrewReviewOperator"])
     inherited = {name for parent, without in zip(parents, excepted, strict=True) for name in named(parent) - without}
     assert named(run) == (inherited - {"output_schema"}) | own | {"notifiers"}

@@ -132,7 +132,7 @@ def test_f2_what_cannot_be_read_is_refused(send: Send, body: Any) -> None:
 def test_an_event_that_asks_nothing_is_acknowledged(send: Send) -> None:
     before = stored()
     for body in (question(event_type="responded"), question(status="responded")):
-        assert send(body).json() == {"status": "this asks nothing, nothing changed"}
+        assert send(body).json() == {"status": "this is not a question; nothing changed"}
     assert stored() == before
 
 

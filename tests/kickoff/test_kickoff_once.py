@@ -190,7 +190,7 @@ def test_a2_a_retry_takes_up_the_execution_that_was_started(
     assert run(kickoff(), task_run.retry()) == "k-1"
     assert len(server.sent(POST)) == 1
     assert task_run.xcom["kickoff_id"] == "k-1"
-    assert "going on with it" in log_text()
+    assert "reattaching to it" in log_text()
 
 
 def _started_and_died(task_run: TaskRun) -> None:
@@ -273,7 +273,7 @@ def test_n35_an_execution_that_is_not_known_for_long_counts_as_over_after_a_stop
     server: FaultServer, not_found: TaskRun, monkeypatch: pytest.MonkeyPatch, log_text: Callable[[], str]
 ) -> None:
     for _ in range(2):
-        refused(not_found, rf"does not know it since 20.* counts as its end after 300 s.*{NO_SECOND}")
+        refused(not_found, rf"does not know it, first noticed at 20.* after 300 s, it counts as ended.*{NO_SECOND}")
     assert len(server.sent("POST /stop/k-1")) == 2
     assert len(server.sent(POST)) == 1
     unknown_for(monkeypatch, long_enough=True)
@@ -309,7 +309,7 @@ def test_n35_what_is_seen_between_two_404s_begins_anew_or_proves_nothing(
     refused(not_found)
     server.on(POLL, 404)
     if seen != 503:
-        refused(not_found, "counts as its end after 300 s")
+        refused(not_found, "after 300 s, it counts as ended")
         assert len(server.sent(POST)) == 1
     else:
         assert run(kickoff(**CHANGED), not_found.retry()) == "k-2"
@@ -326,7 +326,7 @@ def test_n35_a_404_for_another_token_or_at_another_place_says_nothing(
     server.on(f"GET {path}/inputs", {"inputs": ["topic"]}).on(f"GET {path}/status/k-1", 404)
     server.on(f"POST {path}/stop/k-1", 404)
     connect(f"{server.url}{path}", **{name: value for name, value in moved.items() if name == "token"})
-    refused(not_found, "or with its present token")
+    refused(not_found, "or with its current token")
     assert len(server.sent(POST)) == 1
 
 
@@ -384,7 +384,7 @@ def test_n11_a_changed_request_after_an_unknown_outcome_never_borrows_the_key(
         run(kickoff(on_unknown_outcome=on_unknown_outcome), task_run)
     changed = kickoff(inputs={"topic": "other"}, on_unknown_outcome=on_unknown_outcome)
     if on_unknown_outcome == "fail":
-        with pytest.raises(CrewTaskFailed, match="another request"):
+        with pytest.raises(CrewTaskFailed, match="a different request"):
             run(changed, task_run.retry())
         assert len(server.sent(POST)) == 1
     else:
@@ -519,7 +519,7 @@ def test_n12_a_path_without_a_crew_ends_at_once_with_the_crews_that_there_are(se
 @pytest.mark.parametrize("check_inputs", [True, False])
 def test_n12_a_404_is_final_whatever_else_is_said(server: FaultServer, answer: Any, check_inputs: bool) -> None:
     server.on("GET /inputs", answer).on(POST, answer)
-    with pytest.raises(CrewTaskFailed, match=r"returned 404: .*Host, whose path leads to the crew") as error:
+    with pytest.raises(CrewTaskFailed, match=r"returned 404: .*Host, including its path") as error:
         run(kickoff(check_inputs=check_inputs))
     assert len(str(error.value)) < 1000
 

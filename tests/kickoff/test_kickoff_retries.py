@@ -289,7 +289,7 @@ def test_a15_a_task_that_is_killed_before_the_record_names_the_id(
     store.set = killed
     with pytest.raises(KeyboardInterrupt):
         operator.execute(task_run.context())
-    assert "killed while execution k-1 may run" in log_text()
+    assert "was killed, and execution k-1 may still be running" in log_text()
 
 
 @pytest.fixture

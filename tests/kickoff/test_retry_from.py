@@ -87,7 +87,7 @@ def test_what_a_flow_was_restored_from_is_left_to_the_service(server: FaultServe
     [
         ({"inputs": ["topic"]}, "the service cannot continue it"),
         ({"inputs": ["topic"], "continues": "yes"}, "the service cannot continue it"),
-        (500, "whether the service can continue it is not known"),
+        (500, "it is not known whether the service can continue it"),
     ],
 )
 def test_a_service_that_does_not_say_so_starts_from_the_beginning(
@@ -195,7 +195,7 @@ def test_one_that_somebody_else_continues_is_neither_adopted_nor_started_again(
     server: FaultServer, found: dict[str, Any]
 ) -> None:
     server.on(POST, {"kickoff_id": "k-1"}, CONTINUED).on("GET /executions/k-9", found)
-    with pytest.raises(CrewTaskFailed, match="Execution k-9 already continues k-1, and this task has not started it"):
+    with pytest.raises(CrewTaskFailed, match="Execution k-9 already continues k-1, and this task did not start it"):
         run(kickoff(), failed_once())
     assert sent(server) == [None, "k-1"]
 
@@ -204,7 +204,7 @@ def test_as_long_as_it_is_not_known_whose_it_is_nothing_is_started(server: Fault
     server.on(POST, {"kickoff_id": "k-1"}, CONTINUED)
     server.on("GET /executions/k-9", 500, details(IDENTITY)).on("GET /status/k-9", COMPLETED)
     task_run = failed_once()
-    with pytest.raises(CrewTryFailed, match="Execution k-9 already continues k-1, and what has started it is not"):
+    with pytest.raises(CrewTryFailed, match="Execution k-9 already continues k-1, and it is not known what started it"):
         run(kickoff(), task_run)
     assert run(kickoff(), task_run.retry())["kickoff_id"] == "k-9"
     assert sent(server) == [None, "k-1"]
@@ -217,7 +217,9 @@ def test_after_a_409_no_later_try_sends_anything(server: FaultServer, connect: C
     operator = kickoff(on_unknown_outcome="retry")
     task_run = failed_once(operator)
     for changed in ({}, {}, {"retry_from": "start"}):
-        with pytest.raises(CrewTryFailed, match="Execution k-9 already continues k-1, and what has started it is not"):
+        with pytest.raises(
+            CrewTryFailed, match="Execution k-9 already continues k-1, and it is not known what started it"
+        ):
             run(kickoff(on_unknown_outcome="retry", **changed), task_run)
         task_run = task_run.retry()
     with pytest.raises(CrewTaskFailed, match="Execution k-9 already continues k-1, and the request has changed since"):

@@ -83,7 +83,9 @@ def test_the_four_fields_take_the_word_too(server: FaultServer, outcome: str, is
 
 def test_an_answer_to_an_earlier_question_is_not_sent(server: FaultServer) -> None:
     server.on(POLL, asks(4))
-    with pytest.raises(CrewTaskFailed, match="draft_task#3 of execution k-1 is not open any more; draft_task#4 waits"):
+    with pytest.raises(
+        CrewTaskFailed, match="draft_task#3 of execution k-1 is no longer open; draft_task#4 is waiting"
+    ):
         run(resume())
     assert server.sent(POST) == []
 

@@ -391,7 +391,7 @@ def test_changed_arguments_need_no_offer_to_edit_drafts(service: Service) -> Non
 def test_an_answer_reaches_no_other_question(service: Service) -> None:
     service.shows = [NEXT_QUESTION]
     message = said(first(service, answered()))
-    assert message.startswith("The question draft_task#3 of execution k-1 is not open any more; draft_task#4 waits now")
+    assert message.startswith("The question draft_task#3 of execution k-1 is no longer open; draft_task#4 is waiting")
 
 
 @pytest.mark.parametrize("outcome", ["approve", "deny"])

@@ -245,7 +245,7 @@ def test_n8_a_completed_execution_whose_result_is_gone_fails_with_a_message(
 ) -> None:
     monkeypatch.setattr(outcomes, "FORGIVEN", 0.5)
     server.on(POLL, dialect.running, dialect.completed, dialect.failed)
-    with pytest.raises(AirflowException, match="was seen completed, but its result could not be fetched"):
+    with pytest.raises(AirflowException, match="was seen as completed, but its result could not be fetched"):
         end_of(sensor("deferrable"))
 
 

@@ -108,7 +108,7 @@ def test_a_denied_call_does_not_run_and_its_agent_learns_the_reason(serve: Serve
     finished(client, kickoff_id)
     [(_, state, _, result)] = tool_steps(client, kickoff_id)
     told = f" Reason: {reason}" if reason else ""
-    denied = f"A person has denied this call of the tool send_mail, so it was not run.{told}"
+    denied = f"A person denied this call of the tool send_mail, so it was not run.{told}"
     assert (state, json.loads(result)) == ("done", denied)
 
 
@@ -358,7 +358,7 @@ def test_s1_killed_at_each_point_a_call_runs_once_and_only_by_its_approval(
     running = command(*options)
     status = asked(running.client(TOKEN), kickoff_id, 2)
     assert (status["ask"]["kind"], status["outcomes"]) == ("unknown_outcome", ["done", "run_again", "fail"])
-    assert "had begun and has no recorded end" in status["question"]
+    assert "had started, and its end was not recorded" in status["question"]
     running.kill()
     running = command(*options)
     client = running.client(TOKEN)
@@ -421,8 +421,8 @@ def test_s1_an_unknown_outcome_that_is_given_up_fails_and_whoever_continues_is_a
     assert answer(client, kickoff_id, **body).json()["status"] == "resumed"
     error = client.until(kickoff_id, "error")["error"]
     assert error == (
-        "The tool send_mail may run only once, but it is unknown whether it did its work with {}: it had begun and "
-        "has no recorded end. It was not run again; check what it did before you start the crew again."
+        "The tool send_mail may run only once, but it is unknown whether it did its work with {}: it had started, "
+        "and its end was not recorded. It was not run again; check what it did before you start the crew again."
     )
     [event] = eventually(lambda: receiver.bodies("/events"), "the event")[0]["events"]
     assert event["data"] == {"error": error}
@@ -490,7 +490,9 @@ def test_s31_beside_an_earlier_release_an_unknown_outcome_fails(serve: Serve, po
     asked(client, client.kickoff("ann"))
 
 
-@pytest.mark.parametrize(("kind", "what"), [("tool", "approve a call"), ("question", "answer a question")])
+@pytest.mark.parametrize(
+    ("kind", "what"), [("tool", "approve a tool call"), ("question", "answer an agent's question")]
+)
 def test_a_question_that_nobody_can_be_asked_ends_the_execution(serve: Serve, kind: AskKind, what: str) -> None:
     client = serve(crew=Asking(kind), dialect="live")
     failed = client.until(client.kickoff("ann"), "FAILED")["status"]

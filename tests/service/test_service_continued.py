@@ -90,7 +90,7 @@ def test_the_finished_tasks_of_a_failed_execution_are_not_run_again(repaired: Ca
         assert (listed["total_tokens"], listed["chain_usage"]["total_tokens"]) == (1, 111)
         page = client.get(f"/view?id={second}", headers={"Accept": "text/html"}).text
         assert f'<dt>Continues</dt><dd><a href="view?id={first}">' in page
-        assert "1, 111 with what it continues" in page
+        assert "1, 111 including the executions that it continues" in page
         earlier = client.get(f"/executions/{first}").json()
         assert (earlier["continued_from"], earlier["chain_usage"], earlier["state"]) == (None, None, "error")
         assert "chain_usage" not in json.loads(client.get(f"/status/{first}").headers["Crew-Usage"])
@@ -129,7 +129,7 @@ def test_what_cannot_be_continued_is_refused_and_nothing_is_started(serve: Serve
     other = go_on(ann, first, inputs={"topic": "AI", "review": "no", "more": 1})
     assert (other.status_code, other.json()["detail"]) == (
         422,
-        f"Execution {first} cannot be continued: it was started with other inputs.",
+        f"Execution {first} cannot be continued: it was started with different inputs.",
     )
     assert go_on(client, waiting, inputs={"topic": "AI"}).json()["detail"].endswith("it is not over.")
     client.post(f"/stop/{waiting}")
@@ -202,7 +202,7 @@ def test_a_crew_whose_finished_tasks_have_changed_starts_from_the_beginning(
     with repaired(scenario(fails=False, **change)) as service:
         refused = go_on(Client(service.url, service.token), first)
         assert refused.status_code == 422
-        assert refused.json()["detail"].endswith("its finished task 'notes' is not one that the crew has now.")
+        assert refused.json()["detail"].endswith("its finished task 'notes' is not among the crew's current tasks.")
 
 
 def test_what_tools_have_done_in_the_execution_that_failed_are_steps_of_the_one_that_continues_it(
@@ -293,7 +293,7 @@ def test_a_limit_of_tokens_counts_the_chain_and_what_has_passed_it_is_not_contin
     client = serve(scenario())
     limited = failed(client, limits={"max_tokens": 50})
     assert "TokenLimitExceeded" in client.status(limited)["error"]
-    assert go_on(client, limited).json()["detail"].endswith("it has used more tokens than it may.")
+    assert go_on(client, limited).json()["detail"].endswith("it has used more tokens than allowed.")
     second = go_on(client, failed(client), limits={"max_tokens": 105}).json()["kickoff_id"]
     said = client.until(second, "error")["error"]
     assert said == "TokenLimitExceeded: the execution used 0 tokens and continues one that used 110, its limit is 105"

@@ -85,7 +85,7 @@ def test_a_dockerignore_that_keeps_keys_out_is_left_as_it_is(ignored: str, tmp_p
     ("files", "sentence"),
     [
         ({"notes.txt": ""}, "is not a CrewAI project: there is no [tool.crewai] type"),
-        ({"pyproject.toml": CREW}, "is not a CrewAI project: [tool.crewai] says type 'crew'"),
+        ({"pyproject.toml": CREW}, "is not a CrewAI project: [tool.crewai] has type 'crew'"),
         ({"pyproject.toml": "[["}, "pyproject.toml is not valid TOML"),
         ({"crew.jsonc": "{}"}, "has neither pyproject.toml nor requirements.txt"),
     ],

@@ -123,7 +123,7 @@ def test_a_newer_database_is_refused_and_left_alone(database: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     engine.dispose()
-    with pytest.raises(DatabaseUnusable, match="another version"):
+    with pytest.raises(DatabaseUnusable, match="a different version"):
         Database(database)
 
 

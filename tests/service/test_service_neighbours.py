@@ -118,6 +118,6 @@ def test_s31_an_older_release_works_beside_a_newer_schema_only_where_that_allows
     Database(postgresql).close()
     assert revision(postgresql) == NEXT
     upgraded(oldest=NEXT)
-    with pytest.raises(DatabaseUnusable, match="another version"):
+    with pytest.raises(DatabaseUnusable, match="a different version"):
         Database(postgresql)
     engine.dispose()

@@ -433,7 +433,7 @@ def test_many_drafts_leave_the_list_where_it_is(client: Client) -> None:
         client.until(kickoff_id, "pending")
     above, below = client.get("/").text.split('<div id="rows"')
     assert above.count('action="review"') == 3
-    assert "5 others wait" in above
+    assert "5 others are waiting" in above
     assert all(kickoff_id in above for kickoff_id in ids)
     assert "<details" in above
     assert not re.search("<details[^>]* open", above)

@@ -81,7 +81,7 @@ def test_a_database_of_another_version_is_refused_and_left_alone(tmp_path: Path)
     Database(str(tmp_path / "x.db")).close()
     with sqlite3.connect(tmp_path / "x.db") as connection:
         connection.execute("PRAGMA user_version=999")
-    with pytest.raises(DatabaseUnusable, match="another version"):
+    with pytest.raises(DatabaseUnusable, match="a different version"):
         Database(str(tmp_path / "x.db"))
 
 

@@ -419,8 +419,8 @@ def test_of_a_deployment_without_steps_nothing_is_said_of_them() -> None:
 def test_an_execution_that_continues_another_says_so_and_what_they_used_together() -> None:
     used = {"usage": {"total_tokens": 1}, "chain_usage": {"total_tokens": 1111, "cost_usd": 0.5}}
     html = rendered({"state": "running", "continued_from": "e-0", **used})
-    assert "failed in execution <code>e-0</code>" in html
-    assert "<b>1,111 tokens · $0.5000</b> with what it continues" in html
+    assert "failed task of execution <code>e-0</code>" in html
+    assert "<b>1,111 tokens · $0.5000</b> including the executions that it continues" in html
 
 
 @pytest.fixture(scope="module")

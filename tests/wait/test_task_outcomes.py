@@ -206,7 +206,7 @@ def test_a_result_that_cannot_be_fetched_is_an_error_that_says_so() -> None:
     hook: Any = Hook(GAVE_UP, "too late")
     with pytest.raises(CrewProtocolError) as error:
         outcomes.ended(hook, watch(), Outcome(COMPLETED, "k-1"))
-    said = "Execution k-1 was seen completed, but its result could not be fetched: too late"
+    said = "Execution k-1 was seen as completed, but its result could not be fetched: too late"
     assert str(error.value) == said
 
 

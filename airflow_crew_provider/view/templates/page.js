@@ -1,5 +1,5 @@
 "use strict";
-// Follows Airflow's theme, counts seconds, and replaces what has changed while the execution runs.
+// Follows Airflow's theme, counts seconds, and replaces changed parts while the execution runs.
 const PAUSE = 2000, SLOWEST = 30000; // ms
 const crew = document.getElementById("crew");
 let mark = null, pause = PAUSE;
@@ -32,7 +32,7 @@ function localize() {
 
 function nameOf(link) { return [link.closest("details[id]")?.id, link.getAttribute("href")].join(" "); }
 
-// A live region is read aloud only where it stays while its text changes.
+// A screen reader only announces a live region that stays on the page while its text changes.
 function announce() {
   const said = document.getElementById("said"), state = document.getElementById("state"), bar = document.getElementById("progress");
   if (!said || !state) return;
@@ -71,7 +71,7 @@ async function refresh() {
 
 function schedule() { setTimeout(() => (document.hidden ? schedule() : refresh()), pause); }
 
-// The frame may not open pages by itself; the page around it may.
+// This frame must not open pages itself, but the page around it may.
 document.addEventListener("click", (event) => {
   const link = event.target.closest?.("a[target]"), around = parentOf();
   if (!link || !around || !/^(https?|mailto):/.test(link.href)) return;

@@ -21,7 +21,4 @@ class AskPerson(BaseTool):
     args_schema: type[BaseModel] = Question
 
     def _run(self, question: str) -> str:
-        raise Fatal(
-            "An agent asks a person by AskPerson, which needs the crew service's journal; this call has none, so "
-            "nobody was asked."
-        )
+        raise Fatal("AskPerson needs the crew service's journal, and this call has none, so nobody was asked.")

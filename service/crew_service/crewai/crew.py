@@ -79,7 +79,7 @@ class CrewAICrew:
         """Return why its rules cannot be followed, as the end of a sentence; None if they can."""
         once = tool_rules.run_once(self._rules) or self._asking
         if once and options.is_kept and not self._keeps_journal:
-            return f"{once} cannot be kept with CrewAI {version('crewai')}, which calls tools in another way."
+            return f"{once} cannot be kept with CrewAI {version('crewai')}, which calls tools in a different way."
         if self._asking and not options.is_kept:
             return f"{self._asking} {NEEDS_JOURNAL}"
         known = self._tools if self._knows_all_tools else None

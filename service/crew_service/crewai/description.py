@@ -68,11 +68,11 @@ def arguments_problem(served: Crew | FlowSource, name: str, text: str) -> str | 
     tools = [] if isinstance(served, FlowSource) else _known_tools(served)
     tool = next((each for each in tools if internals.tool_name(each) == name), None)
     if tool is None:
-        return f"the arguments of {name}, a tool that is known only when its task runs, cannot be checked before"
+        return f"the arguments of {name}, a tool that is known only when its task runs, cannot be checked in advance"
     try:
         internals.validated(tool, json.loads(text))
     except ValueError as problem:
-        return f"{name} does not take these arguments: {problem}"
+        return f"{name} does not accept these arguments: {problem}"
     return None
 
 

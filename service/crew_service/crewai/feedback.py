@@ -14,9 +14,9 @@ from crew_service.crewai.errors import Fatal
 from crew_service.engine.crew import Round
 
 NOT_STOPPED = "A task that asks a person was not stopped; the crew must leave CrewAI's hooks alone."
-AT_A_TERMINAL = "The crew asks a person at a terminal, and there is none; a task with human_input asks by the service."
-ASKED = "The Flow asks a person at a terminal, and there is none; a method with @human_feedback asks by the service."
-OF_A_TASK = "A crew that was started by a task asks a person; only the served crew's own tasks can."
+AT_A_TERMINAL = "The crew asks a person at a terminal, but has none; a task with human_input asks through the service."
+ASKED = "The Flow asks at a terminal, but has none; a method with @human_feedback asks through the service."
+OF_A_TASK = "A crew that a task started asks a person; only tasks of the served crew itself can ask."
 
 
 def refuse(*args: object, **values: object) -> NoReturn:

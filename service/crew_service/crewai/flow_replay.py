@@ -32,7 +32,7 @@ class Replay:
         _, result = self._results.pop(place)
         if "lost" in result:
             raise CrewFailed(
-                f"The Flow's method {name!r} had finished, but what it returned ({result['lost']}) cannot be stored, "
-                "so the Flow cannot go on after it. Start it again."
+                f"The Flow's method {name!r} had finished, but its return value ({result['lost']}) cannot be stored, "
+                "so the Flow cannot continue after it. Start it again."
             )
         return dict(result)

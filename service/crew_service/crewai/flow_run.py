@@ -95,7 +95,7 @@ class FlowRun:
     def _restore(self, state_id: str) -> None:
         state = self._own_persistence.load_state(state_id) if self._own_persistence else None
         if not state:
-            reason = "holds no state of that id" if self._own_persistence else "has no @persist"
+            reason = "has no state with that id" if self._own_persistence else "has no @persist"
             raise CrewFailed(f"The Flow cannot start from the state {state_id}: it {reason}.")
         internals.restore_state(self._flow, state)
 
@@ -219,7 +219,7 @@ class FlowRun:
             answer["output"],
             answer["agent"],
             state,
-            question=f"May the answer of the task {task.partition('.')[2]} go on?",
+            question=f"Do you approve the answer of the task {task.partition('.')[2]}?",
             outcomes=[APPROVE, REVISE],
             details={
                 "flow_class": self._name,
@@ -241,5 +241,5 @@ class _Asking:
 
     def request_feedback(self, context: PendingFeedbackContext, flow: Any) -> str:
         if flow is not self._flow:
-            raise Fatal("A Flow that was started by a method asks a person; only the served Flow itself can.")
+            raise Fatal("A Flow that a method started asks a person; only the served Flow itself can ask.")
         raise HumanFeedbackPending(context=context)

@@ -51,11 +51,11 @@ class FlowSource:
 
     def describe(self) -> dict[str, Any]:
         if not self._methods:
-            raise UnsupportedCrew("it is a Flow without methods; one with @start() would do.")
+            raise UnsupportedCrew("it is a Flow without methods; give it one with @start().")
         for name in self._never_listening:
             raise UnsupportedCrew(
                 f"its start method {name!r} also listens, which CrewAI {crewai.__version__} ignores; "
-                "a newer CrewAI would do, or a method of its own that listens."
+                "use a newer CrewAI, or let a separate method listen."
             )
         tasks = [
             {

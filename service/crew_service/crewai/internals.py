@@ -1,4 +1,4 @@
-"""Everything that the service uses of CrewAI beyond its public API; no other module does.
+"""All uses of CrewAI beyond its public API; other modules use only the public API.
 
 `kickoff` and `resume` cannot pause a Flow without a thread, keep several gates open, or continue after a crash:
 CrewAI's own pause cancels the branches beside the gate and forgets which methods have finished.
@@ -332,8 +332,8 @@ def tool_name(tool: BaseTool) -> str:
 def validated(tool: BaseTool, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments as the tool receives them.
 
-    :raises ValueError: its schema refuses them
-    :raises ValueError: if its schema rejects them"""
+    :raises ValueError: if its schema rejects them
+    """
     return dict(tool.args_schema.model_validate(arguments).model_dump())
 
 

@@ -357,10 +357,10 @@ class Journal:
         with self._taken:
             known = self._earlier.get(entry.task_id, {})
             if call.earlier:
-                raise call.asks(asks.UNKNOWN, "it had begun and has no recorded end")
+                raise call.asks(asks.UNKNOWN, "it had started, and its end was not recorded")
             # Of parallel calls, the others may arrive a moment later.
             if not self._taken.wait_for(lambda: not _has(known, entry), CAME_BY):
-                raise call.asks(asks.UNKNOWN, "the crew has not asked for an earlier call of it again")
+                raise call.asks(asks.UNKNOWN, "the crew has not repeated an earlier call of it")
             if (scope, entry.name) in self._cancelled:
                 raise call.asks(asks.UNKNOWN, "an earlier call of it was cancelled")
 
@@ -547,7 +547,7 @@ class Call:
         try:
             return (), internals.validated(self.tool, changed)
         except ValueError as problem:
-            raise NotRun(self.entry.name, self.once, f"it does not take the changed arguments: {problem}") from None
+            raise NotRun(self.entry.name, self.once, f"it does not accept the changed arguments: {problem}") from None
 
     def asks(self, kind: AskKind, text: str = "") -> Asked:
         """Return the exception to raise, so that the crew stops until a person has decided."""

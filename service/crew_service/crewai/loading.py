@@ -79,8 +79,8 @@ def _only(module: ModuleType, kind: str) -> Any:
     what = "Flow class" if kind == "flow" else "CrewBase class"
     names = ", ".join(sorted(getattr(value, "__name__", "a Crew") for value in found)) or "none"
     raise UnsupportedCrew(
-        f"{module.__name__} should have one {what}, and it has {len(found)} ({names}); "
-        f"name what to serve, as in {module.__name__}:NAME."
+        f"{module.__name__} should have one {what}, but has {len(found)} ({names}); "
+        f"name the one to serve, as in {module.__name__}:NAME."
     )
 
 

@@ -193,8 +193,8 @@ class NestedTasks:
         """Fail unless the answered task has run again."""
         if self._unused and _method(self._unused) == method:
             raise Fatal(
-                f"The crew that the method {method!r} started is not the one that a person has answered: the same "
-                "tasks must come with the same descriptions when the method runs again. Start it again."
+                f"The crew that the method {method!r} started is not the one that a person has answered: its "
+                "tasks must have the same descriptions when the method runs again. Start it again."
             )
 
 

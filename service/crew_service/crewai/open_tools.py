@@ -23,7 +23,7 @@ class NoSuchTool(Fatal):
 
     def __init__(self, rule: ToolRule, names: Iterable[str]) -> None:
         super().__init__(
-            f"The rule {rule} matches none of the crew's tools, of which some are known only now "
+            f"The rule {rule} matches none of the crew's tools, some of which are known only now "
             f"({', '.join(names) or 'there are none'}). No tool of this task was run: correct the name of the rule."
         )
 

@@ -26,7 +26,7 @@ SETTINGS = {
     "CREWAI_DISABLE_VERSION_CHECK": "true",
     "CREWAI_TRACING_ENABLED": "false",
 }
-"""A crew behind the service sends nothing to CrewAI and asks nothing of PyPI, unless the environment says so."""
+"""Crews behind the service send nothing to CrewAI and do not query PyPI, unless the environment enables this."""
 
 OLDEST = "1.15.3"  # the first version with hooks around each task
 READY = 180.0  # seconds; importing CrewAI takes about five on an idle machine

@@ -45,7 +45,7 @@ class Project:
             path = (self.root / self.definition).resolve()
             if not path.is_relative_to(self.root) or not path.is_file():
                 raise UnsupportedCrew(
-                    f"[tool.crewai] names the definition {self.definition!r}, which is no file in it."
+                    f"[tool.crewai] names the definition {self.definition!r}, which is not a file in the project."
                 )
             return path
         names = {"crew": DECLARATIVE_CREWS, "flow": DECLARATIVE_FLOWS, None: DECLARATIVE_CREWS + DECLARATIVE_FLOWS}
@@ -74,7 +74,7 @@ class Project:
             "flow": "module main.py in src/<package> or definition in [tool.crewai]",
         }
         what = wanted.get(self.kind or "", "crew.jsonc, flow.yaml, src/<package>/crew.py or src/<package>/main.py")
-        says = f"[tool.crewai] says type {self.kind!r}" if self.kind else "there is no [tool.crewai] type"
+        says = f"[tool.crewai] has type {self.kind!r}" if self.kind else "there is no [tool.crewai] type"
         found = ", ".join(sorted(path.name for path in self.root.iterdir() if not path.name.startswith("."))[:10])
         return f"{says}, and no {what} was found; the folder has {found or 'no files'}."
 
@@ -86,9 +86,9 @@ def of_folder(folder: Path) -> Project:
     crewai = settings.get("tool", {}).get("crewai", {})
     kind, definition = crewai.get("type"), crewai.get("definition")
     if kind == "agent":
-        raise UnsupportedCrew("[tool.crewai] describes an agent of its own; give it a task in a crew, and serve that.")
+        raise UnsupportedCrew("[tool.crewai] describes a single agent; give it a task in a crew, and serve that.")
     if kind not in (None, *MODULES):
-        raise UnsupportedCrew(f"[tool.crewai] says type {kind!r}; crew or flow would do.")
+        raise UnsupportedCrew(f"[tool.crewai] has type {kind!r}; it must be crew or flow.")
     scripts = settings.get("project", {}).get("scripts", {})
     return Project(root, kind, definition, tuple(value for value in scripts.values() if isinstance(value, str)))
 

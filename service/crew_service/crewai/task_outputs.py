@@ -82,14 +82,14 @@ def edit_problem(task: Task, output: StoredOutput, text: str) -> str | None:
         result = restored(task, edited(output, text))
         _fitting(task.output_json, result.json_dict)
     except CrewFailed as failure:
-        return f"its task cannot take it. {failure}"
+        return f"its task cannot accept it. {failure}"
     for guardrail in internals.guardrails_of(task):
         try:
             passes, said = guardrail(result)
         except Exception as error:
             return f"the guardrail of its task failed with {type(error).__name__}: {error}"
         if not passes:
-            return f"the guardrail of its task refuses it: {said}"
+            return f"the guardrail of its task rejects it: {said}"
     return None
 
 
@@ -105,7 +105,7 @@ def check_path(declared: str, path: str) -> None:
     """Refuse a path that inputs have moved out of the folder that the crew names, by default the working directory."""
     folder = Path(f"{declared.partition('{')[0]}_").parent.resolve()
     if not Path(path).expanduser().resolve().is_relative_to(folder):
-        raise CrewFailed(f"The inputs lead the output_file {declared!r} out of its folder; no task was run.")
+        raise CrewFailed(f"The inputs move the output_file {declared!r} out of its folder; no task was run.")
 
 
 def _content(output: TaskOutput) -> str:

@@ -61,14 +61,14 @@ def result_of(entry: JournalEntry) -> str:
     text: str = decision["text"]
     if decision["outcome"] != DENY:
         return text
-    denied = f"A person has denied this call of the tool {entry.name}, so it was not run."
+    denied = f"A person denied this call of the tool {entry.name}, so it was not run."
     return f"{denied} Reason: {text}" if text.strip() else denied
 
 
 def failure_of(question: PendingQuestion) -> str:
     """Return an execution's error if nobody can be asked its question, or a person gives up on an unknown outcome."""
     if question.kind != UNKNOWN:
-        what = "answer a question of an agent" if question.kind == QUESTION else "approve a call of a tool"
+        what = "answer an agent's question" if question.kind == QUESTION else "approve a tool call"
         return f"A person must {what} ({question.entry.name}), and nobody can be asked here. It was not run."
     return tool_rules.not_known(question.entry.name, question.shown, question.text)
 

@@ -90,9 +90,9 @@ def _problem(row: Row[Any], inputs: dict[str, Any]) -> str | None:
     if chains.CONTINUED_BY in row.failure:
         return f"execution {row.failure[chains.CONTINUED_BY]} has continued it, and was deleted"
     if OVER_TOKENS in row.failure:
-        return "it has used more tokens than it may"
+        return "it has used more tokens than allowed"
     if _canonical(row.inputs) != _canonical(inputs):
-        return "it was started with other inputs"
+        return "it was started with different inputs"
     return None
 
 
@@ -122,10 +122,10 @@ def take_over(
     if not all(integrity.is_task(task) for task, _ in finished):
         raise CannotContinue(row.id, "a finished task cannot be read")
     if name := changed([(task["task_id"], digest) for task, digest in finished]):
-        raise CannotContinue(row.id, f"its finished task {name!r} is not one that the crew has now")
+        raise CannotContinue(row.id, f"its finished task {name!r} is not among the crew's current tasks")
     if lost := _lost([task for task, _ in finished], row.failure["gate"]):
         name, kind = lost
-        raise CannotContinue(row.id, f"what its finished method {name!r} returned ({kind}) cannot be stored")
+        raise CannotContinue(row.id, f"the return value ({kind}) of its finished method {name!r} cannot be stored")
     if not chains.keep_out_earlier(connection):
         raise CannotContinue(row.id, "a service of an earlier release works on the same database and might take it")
     steps = chains.take_results(connection, row.id, [task["task_id"] for task, _ in finished], into=into)

@@ -50,7 +50,7 @@ class Membership:
             with self._database.reading() as connection:
                 if self.id in claims.beats(connection):
                     return  # another thread was faster
-            log.warning("other processes considered this one dead; they continue what it ran")
+            log.warning("other processes considered this one dead and continue its executions")
             self._on_loss()
             self._register()
 

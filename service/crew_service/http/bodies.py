@@ -39,7 +39,7 @@ async def read(request: Request, *, limit: int, seconds: float) -> bytes:
 
 
 async def _collect(pieces: AsyncIterable[bytes], limit: int) -> bytes:
-    """Return a whole body; raise as soon as reading on is pointless."""
+    """Return a whole body; raise as soon as further reading is pointless."""
     kept, size = bytearray(), 0
     async for piece in pieces:
         size += len(piece)
@@ -100,7 +100,7 @@ def _first_repeated(pairs: list[tuple[str, Any]]) -> str:
         if name in seen:
             return name
         seen.add(name)
-    raise AssertionError("no name stands twice")
+    raise AssertionError("no name is repeated")
 
 
 def _no_constant(word: str) -> Any:

@@ -1,12 +1,12 @@
 "use strict";
-// Brings what is shown up to date, part by part; a part that somebody reads or types in is left alone.
+// Updates the page part by part, except for a part that somebody is reading or typing in.
 
 const PAUSE = 3000; // ms between two updates
 const SLOWEST = 30000; // after failures
 let pause = PAUSE;
-const shown = new Map(); // what the server last sent for each part
+const shown = new Map(); // by part: the last response of the server
 
-// A server knows no time zones: it writes UTC, which stays where this script does not run.
+// The server does not know the time zone of the reader: it writes UTC, which remains if this script does not run.
 function localize() {
   for (const time of document.querySelectorAll("time[datetime]:not([title])")) {
     const moment = new Date(time.dateTime);
@@ -28,7 +28,7 @@ function inUse(part) {
   const selection = document.getSelection();
   const selected = selection && !selection.isCollapsed && selection.intersectsNode?.(part);
   const read = selection && !selection.isCollapsed && part.contains(selection.anchorNode);
-  const active = document.activeElement; // what was folded out by a click is still to be brought up to date
+  const active = document.activeElement; // an element that a click has opened must still be updated
   return typed(part) || (part.contains(active) && active.tagName !== "SUMMARY") || selected || read;
 }
 
@@ -72,7 +72,7 @@ function retire(part) {
   if (part.querySelector(".gone")) return;
   const note = document.createElement("p");
   note.className = "problem gone";
-  note.textContent = "This draft does not wait any more; what you typed is still here.";
+  note.textContent = "This draft is no longer waiting; your text is still here.";
   part.prepend(note);
   for (const button of part.querySelectorAll("button")) button.disabled = true;
 }
@@ -93,7 +93,7 @@ async function refresh() {
   schedule();
 }
 
-// After a new login the forms on the page belong to the session before.
+// After a new login, the forms on the page still belong to the previous session.
 function renewForms(next) {
   const key = next.querySelector("input[name=form_key]")?.value;
   if (key) for (const field of document.querySelectorAll("input[name=form_key]")) field.value = key;
@@ -103,7 +103,7 @@ function schedule() {
   setTimeout(() => (document.hidden ? schedule() : refresh()), pause);
 }
 
-// What is typed survives a closed tab, a reload and the end of a session.
+// Typed text survives a closed tab, a reload and the end of a session.
 function keep(field) {
   const key = "feedback-" + field.dataset.keep;
   if (field.value) sessionStorage.setItem(key, field.value);

@@ -40,7 +40,9 @@ class Database:
             self._open(url)
         except schema.OtherVersion:
             self._held.close()
-            raise DatabaseUnusable(f"The database {named} is of another version; move it, or name another.") from None
+            raise DatabaseUnusable(
+                f"The database {named} is from a different version; move it, or name another one."
+            ) from None
         except location.InMemory:
             raise DatabaseUnusable(f"The database {named} is in memory and keeps nothing; name a file.") from None
         except (ArgumentError, DatabaseError, ImportError, OSError, location.NoLocation) as error:

@@ -103,7 +103,7 @@ def test_s33_a_call_runs_by_its_approval_and_a_denied_one_is_told_to_its_agent(
     assert answer(case, second, "deny", "Not this one.").ok
     assert case.ended()["status"] == "completed"
     assert case.logged("tool") == [f"0 of {case.name}", f"2 of {case.name}"]
-    assert "has denied this call of the tool take_note, so it was not run. Reason: Not this one." in told(case, server)
+    assert "denied this call of the tool take_note, so it was not run. Reason: Not this one." in told(case, server)
     assert case.models(server) == 3
     steps = case.client.get(f"/executions/{case.id}/steps").json()["steps"]
     assert [(step["name"], step["state"]) for step in steps if step["kind"] == "tool"] == [
@@ -209,7 +209,7 @@ def test_changed_arguments_are_checked_while_the_question_is_open_and_then_used(
 
     for wrong in ({"copies": 1}, {"to": "bob", "copies": "many"}):
         refused = answer(case, status, "approve", **changed(wrong))
-        assert (refused.status_code, "send_mail does not take" in refused.json()["detail"]) == (400, True), wrong
+        assert (refused.status_code, "send_mail does not accept" in refused.json()["detail"]) == (400, True), wrong
         assert case.client.status(case.id) == status
     assert answer(case, status, "approve", **changed({"to": "bob", "copies": 2})).ok
     assert case.ended()["status"] == "completed"

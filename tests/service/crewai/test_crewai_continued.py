@@ -186,7 +186,7 @@ def test_a_flow_that_cannot_go_on_after_a_finished_method_is_not_continued(servi
     first = client.post("/kickoff", {"inputs": {}}).json()["kickoff_id"]
     assert client.until(first, "error")["error"] == "OSError: no disk"
     refused = client.post("/kickoff", {"inputs": {}, "continueFrom": first})
-    reason = "what its finished method 'first' returned (lock) cannot be stored"
+    reason = "the return value (lock) of its finished method 'first' cannot be stored"
     assert (refused.status_code, refused.json()["detail"]) == (
         422,
         f"Execution {first} cannot be continued: {reason}.",

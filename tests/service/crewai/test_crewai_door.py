@@ -60,7 +60,7 @@ REFUSED = {
     "There you are.": "JSON object",
 }
 OF_THE_GUARDRAIL = {
-    json.dumps({"x": 3, "why": "mine " * 20}): "the guardrail of its task refuses it: it is too long",
+    json.dumps({"x": 3, "why": "mine " * 20}): "the guardrail of its task rejects it: it is too long",
     '{"x": 3, "why": "boom"}': "the guardrail of its task failed with RuntimeError: out of order",
 }
 

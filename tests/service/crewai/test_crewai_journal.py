@@ -255,8 +255,8 @@ def test_a_tool_that_was_interrupted_runs_again_unless_it_may_run_only_once(
         arguments = json.dumps({"text": f"1 of {case.name}"})
         assert given_up(case) == (
             f"The tool take_note may run only once, but it is unknown whether it did its work with {arguments}: "
-            "it had begun and has no recorded end. It was not run again; check what it did before you start the "
-            "crew again."
+            "it had started, and its end was not recorded. It was not run again; check what it did before you start "
+            "the crew again."
         )
         assert case.logged("tool") == [f"0 of {case.name}", f"1 of {case.name}"]
         assert case.models(server) == 2
@@ -294,7 +294,7 @@ def test_a_rule_for_a_tool_that_nobody_has_fails_the_task_that_brings_tools(
     assert ended["status"] == state, ended
     if state == "error":
         assert ended["error"] == (
-            "The rule take_notes=once matches none of the crew's tools, of which some are known only now (sign, "
+            "The rule take_notes=once matches none of the crew's tools, some of which are known only now (sign, "
             "take_note). No tool of this task was run: correct the name of the rule."
         )
         assert (case.models(server), case.logged("tool")) == (0, [])
@@ -466,5 +466,5 @@ def test_a_tool_that_may_run_once_is_not_run_again_whatever_it_has_called_before
         begin(again)
     assert (asked.value.question.kind, asked.value.question.text) == (
         "unknown_outcome",
-        "it had begun and has no recorded end",
+        "it had started, and its end was not recorded",
     )

@@ -152,7 +152,7 @@ def test_a_tool_that_may_run_once_is_not_run_with_other_arguments_in_the_place_o
     tmp_path: Path,
 ) -> None:
     crew = once("rephrasing", tmp_path, dies_before=2)
-    with pytest.raises(CrewFailed, match=": the crew has not asked for an earlier call of it again"):
+    with pytest.raises(CrewFailed, match=": the crew has not repeated an earlier call of it"):
         run(crew)
     assert len(crew.calls(of="tool")) == 1
 

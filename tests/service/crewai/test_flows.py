@@ -90,7 +90,9 @@ def test_a_persisted_state_is_where_another_execution_starts_from(play: Player) 
     assert second.segment().output == "ducks 3"
 
 
-@pytest.mark.parametrize(("name", "reason"), [("CountingFlow", "no state of that id"), ("BriefingFlow", "no @persist")])
+@pytest.mark.parametrize(
+    ("name", "reason"), [("CountingFlow", "no state with that id"), ("BriefingFlow", "no @persist")]
+)
 def test_a_state_that_is_not_there_is_not_silently_left_out(play: Player, name: str, reason: str) -> None:
     run = flow(play, name)
     run.restore_from = "an-unknown-state"
@@ -119,7 +121,7 @@ def test_a_flow_goes_on_from_its_last_finished_method(play: Player) -> None:
 def test_crews_inside_a_flow_ask_a_person_and_nothing_that_has_finished_runs_again(play: Player) -> None:
     run = flow(play, "CrewAsksFlow")
     ways = ["approve", "revise"]
-    question = "May the answer of the task writing go on?"
+    question = "Do you approve the answer of the task writing?"
     assert waits(run.segment()) == ("research.writing", "writing v1", question, ways)
     assert waits(run.choose("revise", "shorter")) == ("research.writing", "writing v2 (shorter)", question, ways)
     place = run.choose("approve")

@@ -66,14 +66,18 @@ def test_a_scenario_and_a_crew_are_distinguished_by_their_content(tmp_path: Path
     ("settings", "files", "reason"),
     [
         ('[tool.crewai]\ntype = "flow"\n', {}, "type 'flow', and no module main.py"),
-        ('[tool.crewai]\ntype = "tool"\n', {}, "type 'tool'; crew or flow would do"),
-        ('[tool.crewai]\ntype = "agent"\n', {"agent_dot_jsonc": "{}"}, "an agent of its own; give it a task in a crew"),
-        ('[tool.crewai]\ntype = "crew"\ndefinition = "gone.jsonc"\n', {}, "'gone.jsonc', which is no file"),
+        ('[tool.crewai]\ntype = "tool"\n', {}, "type 'tool'; it must be crew or flow"),
+        ('[tool.crewai]\ntype = "agent"\n', {"agent_dot_jsonc": "{}"}, "a single agent; give it a task in a crew"),
+        (
+            '[tool.crewai]\ntype = "crew"\ndefinition = "gone.jsonc"\n',
+            {},
+            "'gone.jsonc', which is not a file in the project",
+        ),
         ("[project]\nname = 'other'\n", {"notes_dot_txt": ""}, "the folder has notes.txt, pyproject.toml"),
         (
             '[tool.crewai]\ntype = "flow"\n',
             {"src__two__main_dot_py": FLOW + FLOW.replace("TellFlow", "OtherFlow")},
-            "has 2 (OtherFlow, TellFlow); name what to serve, as in two.main:NAME",
+            "has 2 (OtherFlow, TellFlow); name the one to serve, as in two.main:NAME",
         ),
         ("tool = [", {}, "not valid TOML"),
     ],

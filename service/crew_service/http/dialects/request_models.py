@@ -183,8 +183,8 @@ class KickoffBody(WebhookUrls):
     )
     continueFrom: Annotated[Name, Field(min_length=1)] | None = Field(
         None,
-        description="The id of an execution that ended as an error, with the same inputs: the new one goes on from the "
-        "task that failed.",
+        description="The id of an execution that ended as an error, with the same inputs: the new one continues from "
+        "the failed task.",
     )
     limits: KickoffLimits | None = Field(None, description="An execution that exceeds them ends as an error.")
 

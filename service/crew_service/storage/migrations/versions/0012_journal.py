@@ -1,7 +1,7 @@
-"""The journal: what each call of a model and of a tool has answered in the tasks that are not finished; and releases.
+"""The journal: the answer of each model and tool call in unfinished tasks; and releases.
 
-Services of an earlier release may finish tasks and executions beside this one, so triggers delete what nobody needs
-any more.
+Services of an earlier release may finish tasks and executions beside this one, so triggers delete entries that are no
+longer needed.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from alembic import op
 revision = "0012"
 down_revision = "0011"
 
-# PostgreSQL reads no JSON in which a zero character stands, wherever it stands. Evaluated once, not for each row.
+# PostgreSQL cannot read JSON that contains a zero character. Evaluated once, not for each row.
 WITHOUT_ZERO = r"CAST(replace(CAST({} AS text), '\u0000', '\u0001') AS json)"
 OF_TASK = f"(SELECT {WITHOUT_ZERO.format('NEW.task')} ->> 'task_id')"
 
-# Name, event, what must hold, and what is deleted then; a task's name stands in JSON on both sides.
+# Name, event, condition, and what is deleted; both sides store a task's name as JSON.
 TRIGGERS = (
     (
         "journal_of_task_deleted",

@@ -1,4 +1,4 @@
-"""Steps: what people see of calls of models and tools, which stays with the execution; and which writes are steps.
+"""Steps: model and tool calls as people see them, kept with the execution; and which writes are steps.
 
 Services of an earlier release may delete executions beside this one, so a trigger deletes their steps.
 """

@@ -1,4 +1,4 @@
-"""Questions in the middle of a task: what a person decided on a call, and what a round asked about."""
+"""Questions in the middle of a task: a person's decision on a call, and the subject of a round's question."""
 
 from __future__ import annotations
 
