@@ -54,6 +54,8 @@ class CrewKickoffOperator(WaitingTask):
     :param wait_for_completion: wait until the execution is completed; a wait for a person counts as in progress, but
         a tool call whose outcome is unknown fails the execution, since nobody is asked about it
     :param deferrable: wait in the triggerer, without a worker slot
+    :param poll_in_worker: with ``deferrable``, poll about once a second in the worker for so long before the task
+        defers, in seconds or as a timedelta: the end of a short crew is noticed without the pause after a deferral
     :param poll_interval: the shortest pause between two polls, in seconds or as a timedelta
     :param timeout: how long to wait, in seconds or as a timedelta; None for no end
     :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out
@@ -79,6 +81,7 @@ class CrewKickoffOperator(WaitingTask):
         check_inputs: bool = True,
         wait_for_completion: bool = False,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poll_in_worker: float | str | timedelta = 0,
         poll_interval: float | str | timedelta = 10.0,
         timeout: float | str | timedelta | None = None,
         cancel_on_kill: bool = True,
@@ -104,6 +107,7 @@ class CrewKickoffOperator(WaitingTask):
         self.check_inputs = check_inputs
         self.wait_for_completion = wait_for_completion
         self.deferrable = deferrable
+        self.poll_in_worker = outcomes.seconds(poll_in_worker, "poll_in_worker") or 0.0
         self.poll_interval = poll_interval
         self.timeout = timeout
         self.cancel_on_kill = cancel_on_kill
