@@ -69,6 +69,9 @@ class CrewKickoffOperator(WaitingTask):
     template_fields_renderers: ClassVar[dict[str, str]] = {"inputs": "json", "webhooks": "json", "meta": "json"}
     operator_extra_links = (CrewExecutionLink(),)
     ui_color = "#e8e4f8"
+    schema_of_waits: Any = None  # the output schema of the waits in `crew_with_review`
+    _starting: KickoffStart | None = None
+    _kickoff_id: str | None = None
 
     def __init__(
         self,
@@ -93,8 +96,8 @@ class CrewKickoffOperator(WaitingTask):
         refuse_literal_credentials(webhooks)
         for name, value in (("poll_interval", poll_interval), ("timeout", timeout)):
             outcomes.seconds(value, name)
-        if self.output_rules.names and not wait_for_completion:
-            raise ValueError(f"{self.output_rules.names[0]} needs wait_for_completion=True, or belongs to the sensor")
+        if not wait_for_completion and (names := self.output_rules.names):
+            raise ValueError(f"{names[0]} needs wait_for_completion=True, or belongs to the sensor")
         if on_unknown_outcome not in ("fail", "retry"):
             raise ValueError(f"on_unknown_outcome must be 'fail' or 'retry', not {on_unknown_outcome!r}")
         if retry_from not in RETRY_FROM:
@@ -113,9 +116,6 @@ class CrewKickoffOperator(WaitingTask):
         self.cancel_on_kill = cancel_on_kill
         self.on_unknown_outcome = on_unknown_outcome
         self.retry_from = retry_from
-        self.schema_of_waits: Any = None  # the output schema of the waits in `crew_with_review`
-        self._starting: KickoffStart | None = None
-        self._kickoff_id: str | None = None
 
     @outcomes.ends_in_a_sentence
     def execute(self, context: Any) -> Any:

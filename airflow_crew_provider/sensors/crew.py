@@ -50,6 +50,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     template_fields: Sequence[str] = ("kickoff_id", "execution_id", "crew_conn_id", "output_to")
     operator_extra_links = (CrewExecutionLink(),)
     ui_color = "#e8e4f8"
+    _watch: Watch | None = None
 
     def __init__(
         self,
@@ -74,7 +75,6 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         self.poll_in_worker = seconds(poll_in_worker, "poll_in_worker") or 0.0
         self.cancel_on_timeout = cancel_on_timeout
         self.cancel_on_kill = cancel_on_kill
-        self._watch: Watch | None = None
 
     @ends_in_a_sentence
     def execute(self, context: Any) -> Any:
