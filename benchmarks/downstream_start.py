@@ -25,6 +25,7 @@ CASES = {
     "polled every 5 s, crew of 25 s": ("crew_polled", 25.0),
     "woken by webhook, crew of 25 s": ("crew_woken", 25.0),
     "polled every 5 s, crew of 2 s": ("crew_polled", 2.0),
+    "polled in the worker first, crew of 2 s": ("crew_in_worker", 2.0),
     "woken by webhook, crew of 2 s": ("crew_woken", 2.0),
 }
 

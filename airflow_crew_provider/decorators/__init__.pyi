@@ -28,6 +28,7 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
         check_inputs: bool = True,
         wait_for_completion: bool = True,
         deferrable: bool = ...,
+        poll_in_worker: float | str | timedelta = 0,
         poll_interval: float | str | timedelta = 10.0,
         timeout: float | str | timedelta | None = None,
         cancel_on_kill: bool = True,
@@ -52,6 +53,8 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
         :param wait_for_completion: wait until the execution is completed; a wait for a person counts as in progress,
             but a tool call whose outcome is unknown fails the execution, since nobody is asked about it
         :param deferrable: wait in the triggerer, without a worker slot
+        :param poll_in_worker: with ``deferrable``, poll about once a second in the worker for so long before the task
+            defers, in seconds or as a timedelta: the end of a short crew is noticed without the pause after a deferral
         :param poll_interval: the shortest pause between two polls, in seconds or as a timedelta
         :param timeout: how long to wait, in seconds or as a timedelta; None for no end
         :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out

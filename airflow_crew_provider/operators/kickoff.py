@@ -54,6 +54,8 @@ class CrewKickoffOperator(WaitingTask):
     :param wait_for_completion: wait until the execution is completed; a wait for a person counts as in progress, but
         a tool call whose outcome is unknown fails the execution, since nobody is asked about it
     :param deferrable: wait in the triggerer, without a worker slot
+    :param poll_in_worker: with ``deferrable``, poll about once a second in the worker for so long before the task
+        defers, in seconds or as a timedelta: the end of a short crew is noticed without the pause after a deferral
     :param poll_interval: the shortest pause between two polls, in seconds or as a timedelta
     :param timeout: how long to wait, in seconds or as a timedelta; None for no end
     :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out
@@ -67,6 +69,9 @@ class CrewKickoffOperator(WaitingTask):
     template_fields_renderers: ClassVar[dict[str, str]] = {"inputs": "json", "webhooks": "json", "meta": "json"}
     operator_extra_links = (CrewExecutionLink(),)
     ui_color = "#e8e4f8"
+    schema_of_waits: Any = None  # the output schema of the waits in `crew_with_review`
+    _starting: KickoffStart | None = None
+    _kickoff_id: str | None = None
 
     def __init__(
         self,
@@ -79,6 +84,7 @@ class CrewKickoffOperator(WaitingTask):
         check_inputs: bool = True,
         wait_for_completion: bool = False,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poll_in_worker: float | str | timedelta = 0,
         poll_interval: float | str | timedelta = 10.0,
         timeout: float | str | timedelta | None = None,
         cancel_on_kill: bool = True,
@@ -90,8 +96,8 @@ class CrewKickoffOperator(WaitingTask):
         refuse_literal_credentials(webhooks)
         for name, value in (("poll_interval", poll_interval), ("timeout", timeout)):
             outcomes.seconds(value, name)
-        if self.output_rules.names and not wait_for_completion:
-            raise ValueError(f"{self.output_rules.names[0]} needs wait_for_completion=True, or belongs to the sensor")
+        if not wait_for_completion and (names := self.output_rules.names):
+            raise ValueError(f"{names[0]} needs wait_for_completion=True, or belongs to the sensor")
         if on_unknown_outcome not in ("fail", "retry"):
             raise ValueError(f"on_unknown_outcome must be 'fail' or 'retry', not {on_unknown_outcome!r}")
         if retry_from not in RETRY_FROM:
@@ -104,14 +110,12 @@ class CrewKickoffOperator(WaitingTask):
         self.check_inputs = check_inputs
         self.wait_for_completion = wait_for_completion
         self.deferrable = deferrable
+        self.poll_in_worker = outcomes.seconds(poll_in_worker, "poll_in_worker") or 0.0
         self.poll_interval = poll_interval
         self.timeout = timeout
         self.cancel_on_kill = cancel_on_kill
         self.on_unknown_outcome = on_unknown_outcome
         self.retry_from = retry_from
-        self.schema_of_waits: Any = None  # the output schema of the waits in `crew_with_review`
-        self._starting: KickoffStart | None = None
-        self._kickoff_id: str | None = None
 
     @outcomes.ends_in_a_sentence
     def execute(self, context: Any) -> Any:

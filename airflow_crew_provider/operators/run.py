@@ -95,6 +95,8 @@ class CrewRunOperator(CrewKickoffOperator):
     :param restore_from: for a Flow with ``@persist``: the id of the state to start from (templated)
     :param crew_conn_id: the connection of type ``crew`` (templated)
     :param check_inputs: request ``GET /inputs`` first, and fail if a required input is missing
+    :param poll_in_worker: poll about once a second in the worker for so long before the task defers, in seconds or as a
+        timedelta
     :param poll_interval: the shortest pause between two polls, in seconds or as a timedelta
     :param timeout: how long the crew may work, not counting the time people take, in seconds or as a timedelta; None
         for no limit
@@ -131,6 +133,7 @@ class CrewRunOperator(CrewKickoffOperator):
         restore_from: str | XComArg | None = None,
         crew_conn_id: str = CrewHook.default_conn_name,
         check_inputs: bool = True,
+        poll_in_worker: float | str | timedelta = 0,
         poll_interval: float | str | timedelta = 10.0,
         timeout: float | str | timedelta | None = None,
         cancel_on_kill: bool = True,
@@ -165,6 +168,7 @@ class CrewRunOperator(CrewKickoffOperator):
             check_inputs=check_inputs,
             wait_for_completion=True,
             deferrable=True,
+            poll_in_worker=poll_in_worker,
             poll_interval=poll_interval,
             timeout=timeout,
             cancel_on_kill=cancel_on_kill,

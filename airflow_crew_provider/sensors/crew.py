@@ -38,6 +38,8 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     :param crew_conn_id: the connection of type ``crew`` (templated)
     :param wait_past_pending: whether an execution that waits for a person counts as in progress
     :param deferrable: wait in the triggerer, without a worker slot
+    :param poll_in_worker: with ``deferrable``, poll about once a second in the worker for so long before the task
+        defers, in seconds or as a timedelta: the end of a short crew is noticed without the pause after a deferral
     :param cancel_on_timeout: stop the execution, best effort, when the sensor times out
     :param cancel_on_kill: stop the execution, best effort, when a user ends the waiting task
     :param poke_interval: the shortest pause between two polls, in seconds or as a timedelta; with
@@ -48,6 +50,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     template_fields: Sequence[str] = ("kickoff_id", "execution_id", "crew_conn_id", "output_to")
     operator_extra_links = (CrewExecutionLink(),)
     ui_color = "#e8e4f8"
+    _watch: Watch | None = None
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         crew_conn_id: str = CrewHook.default_conn_name,
         wait_past_pending: bool = False,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poll_in_worker: float | str | timedelta = 0,
         cancel_on_timeout: bool = False,
         cancel_on_kill: bool = False,
         poke_interval: float = 10.0,
@@ -68,9 +72,9 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         self.crew_conn_id = crew_conn_id
         self.wait_past_pending = wait_past_pending
         self.deferrable = deferrable
+        self.poll_in_worker = seconds(poll_in_worker, "poll_in_worker") or 0.0
         self.cancel_on_timeout = cancel_on_timeout
         self.cancel_on_kill = cancel_on_kill
-        self._watch: Watch | None = None
 
     @ends_in_a_sentence
     def execute(self, context: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -31,6 +32,7 @@ from airflow_crew_provider.wait.watch import (
 )
 
 UNKNOWN = "unknown"
+PAUSE_IN_WORKER = 1.0  # seconds between two polls before a deferral, or a shorter poll interval
 
 
 class CrewTask(BaseOperator):
@@ -161,6 +163,7 @@ class WaitingTask(CrewTask):
     """
 
     cancel_on_kill: bool
+    poll_in_worker: float  # seconds
     inbox: Json | None = None  # where the execution's webhooks are stored, once looked up
     _ti: Any = None
 
@@ -245,9 +248,17 @@ class WaitingTask(CrewTask):
         raise NotImplementedError
 
     def begin_in_triggerer(self, context: Any, watch: Watch) -> Any:
-        """Poll once, and leave the rest to the triggerer unless the execution has ended."""
-        outcome = self.poller.poll_once(watch)
-        self.push_view(context, watch)
+        """Poll once, and for `poll_in_worker`; leave the rest to the triggerer unless the execution has ended."""
+        ends = watch.started + self.poll_in_worker
+        interval, watch.poll_interval = watch.poll_interval, min(watch.poll_interval, PAUSE_IN_WORKER)
+        while True:
+            outcome = self.poller.poll_once(watch)
+            self.push_view(context, watch)
+            pause = watch.pause(now=time.time())
+            if outcome is not None or time.time() + pause > ends:
+                break
+            time.sleep(pause)
+        watch.poll_interval = interval
         if outcome is None:
             self.go_on(watch)
         return self.end(context, watch, outcome)

@@ -13,7 +13,12 @@ COMMON = {"schedule": None, "start_date": pendulum.datetime(2026, 1, 1, tz="UTC"
 with DAG("many_waits", **COMMON):
     CrewStatusSensor(task_id="wait", kickoff_id="wait-0", deferrable=True, poke_interval=30)
 
-for name, how in {"polled": {"poll_interval": 5}, "woken": {"poll_interval": 600, "webhooks": "inbox"}}.items():
+WAITS = {
+    "polled": {"poll_interval": 5},
+    "in_worker": {"poll_interval": 5, "poll_in_worker": 20},
+    "woken": {"poll_interval": 600, "webhooks": "inbox"},
+}
+for name, how in WAITS.items():
     with DAG(f"crew_{name}", **COMMON):
 
         @task

@@ -48,7 +48,7 @@ def test_a19_a_time_is_read_as_it_is_meant(value: Any, read: float | None) -> No
 
 @pytest.mark.row("A19")
 @pytest.mark.parametrize("value", ["ten", "", "None", True, float("nan"), float("inf"), -1, [10], object()])
-@pytest.mark.parametrize("name", ["poll_interval", "timeout"])
+@pytest.mark.parametrize("name", ["poll_interval", "timeout", "poll_in_worker"])
 def test_a19_what_is_no_time_is_refused_by_its_name_when_the_dag_is_parsed(name: str, value: Any) -> None:
     with pytest.raises(CrewInvalidInput, match=f"{name} must be a number of seconds"):
         kickoff(**{name: value})
