@@ -45,21 +45,21 @@ class CrewKickoffOperator(WaitingTask):
     Returns the kickoff id or, with ``wait_for_completion``, the record of the completed execution. Either way, the task
     pushes the id as XCom ``kickoff_id`` as soon as it is known.
 
-    :param inputs: what the crew asks for, plain JSON (templated)
+    :param inputs: the crew's inputs, plain JSON (templated)
     :param webhooks: a dict or `Webhooks` of the addresses to notify, or the word ``inbox`` (templated)
     :param meta: echoed by the service in webhooks; the key ``airflow`` is added (templated)
-    :param restore_from: of a Flow with ``@persist``: the id of the state that it starts from (templated)
+    :param restore_from: for a Flow with ``@persist``: the id of the state to start from (templated)
     :param crew_conn_id: the connection of type ``crew`` (templated)
-    :param check_inputs: ask ``GET /inputs`` first, and fail if one that is known to be required is missing
+    :param check_inputs: request ``GET /inputs`` first, and fail if a required input is missing
     :param wait_for_completion: wait until the execution is completed; a wait for a person counts as in progress, but
         a tool call whose outcome is unknown fails the execution, since nobody is asked about it
     :param deferrable: wait in the triggerer, without a worker slot
     :param poll_interval: the shortest pause between two polls, in seconds or as a timedelta
-    :param timeout: how long to wait, in seconds or as a timedelta; None for no end
+    :param timeout: how long to wait, in seconds or as a timedelta; None for no limit
     :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out
-    :param on_unknown_outcome: after a lost answer: ``fail``, or ``retry`` and risk a second execution
-    :param retry_from: where a retry goes on after an execution that failed, with ``wait_for_completion``: at its
-        ``failed_task``, where the service can continue an execution, or at the ``start``
+    :param on_unknown_outcome: after a lost response: ``fail``, or ``retry`` and risk a second execution
+    :param retry_from: where a retry continues after a failed execution, with ``wait_for_completion``: at its
+        ``failed_task`` if the service can continue the execution, or at the ``start``
     """
 
     hook_class = CrewHook
