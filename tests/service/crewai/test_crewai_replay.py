@@ -119,8 +119,11 @@ def test_nobody_waits_for_a_limit_of_requests_that_are_not_made(play: Player) ->
     assert {call for call in calls if "waits" in call}, "else this proves nothing"
 
 
-@pytest.mark.parametrize("kind", ["plain", "parallel", "awaited", "cached", "limited", "delegating"])
-def test_nobody_hears_of_a_tool_a_second_time(play: Player, kind: str) -> None:
+HEARD = ("plain", "parallel", "awaited", "cached", "limited", "delegating", "remembering", "reasoning")
+
+
+@pytest.mark.parametrize("kind", [*HEARD, pytest.param("Nested", marks=pytest.mark.long)])
+def test_nobody_hears_of_a_step_a_second_time(play: Player, kind: str) -> None:
     """What a process has not told before it was killed may be lost."""
 
     def told(dies_before: int) -> tuple[int, Counter[str]]:

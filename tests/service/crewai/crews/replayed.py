@@ -13,6 +13,9 @@ from typing import Any
 
 from crewai import Agent, BaseLLM, Crew, Flow, Process, Task
 from crewai.events import ToolUsageFinishedEvent, ToolUsageStartedEvent, crewai_event_bus
+from crewai.events.types.logging_events import AgentLogsExecutionEvent
+from crewai.events.types.memory_events import MemoryRetrievalCompletedEvent, MemoryRetrievalStartedEvent
+from crewai.events.types.reasoning_events import AgentReasoningCompletedEvent, AgentReasoningStartedEvent
 from crewai.flow import start
 from crewai.memory.types import MemoryRecord
 from crewai.memory.unified_memory import Memory
@@ -40,18 +43,35 @@ def log(**entry: Any) -> int:
 
 @crewai_event_bus.on(ToolUsageStartedEvent)
 def started(source: Any, event: ToolUsageStartedEvent) -> None:
-    heard("started", event)
+    heard(started=event.tool_name, args=event.tool_args)
 
 
 @crewai_event_bus.on(ToolUsageFinishedEvent)
 def finished(source: Any, event: ToolUsageFinishedEvent) -> None:
-    heard("finished", event)
+    heard(finished=event.tool_name, args=event.tool_args)
 
 
-def heard(what: str, event: Any) -> None:
-    """Log an event in a file of its own: its handler runs beside the crew, and no call is counted."""
+@crewai_event_bus.on(MemoryRetrievalStartedEvent)
+@crewai_event_bus.on(AgentReasoningStartedEvent)
+def began(source: Any, event: Any) -> None:
+    heard(started=event.type)
+
+
+@crewai_event_bus.on(MemoryRetrievalCompletedEvent)
+@crewai_event_bus.on(AgentReasoningCompletedEvent)
+def ended(source: Any, event: Any) -> None:
+    heard(finished=event.type)
+
+
+@crewai_event_bus.on(AgentLogsExecutionEvent)
+def logged(source: Any, event: AgentLogsExecutionEvent) -> None:
+    heard(logged=event.formatted_answer.text)
+
+
+def heard(**entry: Any) -> None:
+    """Log what a listener got in a file of its own: it may run beside the crew, and no call is counted."""
     with TURN:
-        write(str(Path(INPUTS["log"]).with_suffix(".events")), {what: event.tool_name, "with": event.tool_args})
+        write(str(Path(INPUTS["log"]).with_suffix(".events")), entry)
 
 
 def action(name: str, **arguments: Any) -> str:
@@ -266,7 +286,8 @@ class Nested(Flow):
     def work(self) -> str:
         remember({"log": self.state["log"]})
         play = in_turn(action("ask", what="a"), action("take", what="b"), final("done"))
-        texts = [crew(agent(play, Ask(), take)).kickoff(INPUTS).raw for _ in range(2)]
+        of = agent(play, Ask(), take)
+        texts = [crew(of, step_callback=lambda _: heard(step="told")).kickoff(INPUTS).raw for _ in range(2)]
         return " ".join([*texts, take.run(what="c")])
 
 
