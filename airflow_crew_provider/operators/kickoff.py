@@ -186,7 +186,7 @@ class CrewKickoffOperator(WaitingTask):
         """Return the watch of a task that resumes from the triggerer."""
         return self._watch(context, self._kickoff_id or "")
 
-    def asked(self, context: Any, watch: Watch, execution: Execution) -> Any:
+    def handle_question(self, context: Any, watch: Watch, execution: Execution) -> Any:
         """Answer ``fail`` to a question about a tool call's unknown outcome; then wait for the end."""
         watch.known = True
         if asks.is_unknown_outcome(execution.ask):
@@ -223,7 +223,7 @@ class CrewKickoffOperator(WaitingTask):
             outcomes.fail_task(error, f"Execution {kickoff_id} waits for an answer; a retry of this task answers again")
         return AnsweredDraft(shown, time.time() + OLD_QUESTION_SHOWS)
 
-    def completed(self, context: Any, execution: Execution) -> Json:
+    def make_result(self, context: Any, execution: Execution) -> Json:
         """Return the record of the completed execution."""
         self._close_record(context, finished=True)
         return execution.record()
@@ -245,13 +245,13 @@ class CrewKickoffOperator(WaitingTask):
     def _record(self, context: Any) -> PostRecord:
         return PostRecord(task_state_of(context, KICKOFF_STATE), Attempt.of(context, self))
 
-    def failed(self, watch: Watch, error: str) -> NoReturn:
+    def raise_failure(self, watch: Watch, error: str) -> NoReturn:
         """Fail so that a retry starts a new execution."""
         failure = CrewExecutionFailed(watch.kickoff_id, error)
         where = ", from the failed task where the service can" if self.retry_from == FROM_FAILED_TASK else ""
         raise outcomes.CrewTryFailed(f"{failure}. A retry of this task starts a new execution{where}") from failure
 
-    def timed_out(self, watch: Watch, message: str) -> NoReturn:
+    def raise_timeout(self, watch: Watch, message: str) -> NoReturn:
         """Fail, and stop the execution if `cancel_on_kill` is set."""
         fate = (
             self.stop_execution(watch.kickoff_id) if self.cancel_on_kill else "A retry of this task waits for it again"
