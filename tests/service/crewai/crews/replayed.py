@@ -17,9 +17,11 @@ from crewai.events.types.logging_events import AgentLogsExecutionEvent
 from crewai.events.types.memory_events import MemoryRetrievalCompletedEvent, MemoryRetrievalStartedEvent
 from crewai.events.types.reasoning_events import AgentReasoningCompletedEvent, AgentReasoningStartedEvent
 from crewai.flow import start
+from crewai.knowledge.knowledge import Knowledge
 from crewai.memory.types import MemoryRecord
 from crewai.memory.unified_memory import Memory
 from crewai.tools import BaseTool, tool
+from crewai.utilities.internal_instructor import InternalInstructor
 from crewai.utilities.rpm_controller import RPMController
 from pydantic import BaseModel
 from scribe import write
@@ -357,6 +359,49 @@ def remembering() -> Crew:
     )
     made.agents[0].memory = memory
     return made
+
+
+class Known(Knowledge):
+    """Holds something else in every process."""
+
+    def query(self, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+        return [{"content": INPUTS["fresh"], "score": 0.99}]
+
+
+def knowing() -> Crew:
+    """Its model first words a query of its knowledge."""
+    of = agent(in_turn(action("take", what="a"), action("take", what="b"), final("done")), take)
+    of.knowledge = Known.model_construct()
+    return crew(of)
+
+
+class Converting:
+    """The client of a provider that turns answers into objects."""
+
+    @property
+    def chat(self) -> Any:
+        return self
+
+    completions = chat
+
+    def create(self, *args: Any, **kwargs: Any) -> Point:
+        log(converts="the answer")
+        return Point(x=3)
+
+
+def instructed() -> Crew:
+    """Its answer becomes an object by its provider's own client, after the first guardrail and before the second."""
+    InternalInstructor._create_instructor_client = lambda _: Converting()  # type: ignore[method-assign, assignment]
+
+    def accepted(output):  # type: ignore[no-untyped-def]  # CrewAI refuses annotations that are strings
+        return True, output.raw
+
+    def checked(output):  # type: ignore[no-untyped-def]
+        log(checks="the object")
+        return True, output
+
+    of = agent(in_turn(calls(("take", {"what": "a"})), "three"), take, native=True)
+    return crew(of, task(of, output_json=Point, guardrails=[accepted, checked]))
 
 
 def paced() -> Crew:
