@@ -19,7 +19,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -173,6 +173,16 @@ class TaskState(Protocol):
 
     def close(self, record: Json) -> None:
         """Store the last record of a task that is about to succeed, or leave nothing behind."""
+
+
+def check_move(thing: str, before: str, move: str, after: str, allowed: Collection[str | None]) -> None:
+    """Check a move of a stored record.
+
+    :param allowed: the states to which the record's `MOVES` lead
+    :raises RuntimeError: `after` is not one of them
+    """
+    if after not in allowed:
+        raise RuntimeError(f"A {thing} that is {before} cannot be {after} by {move}")
 
 
 def task_state_of(context: Any, name: str) -> TaskState:

@@ -47,20 +47,20 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
 
         :param webhooks: a dict or `Webhooks` of the addresses to notify, or the word ``inbox`` (templated)
         :param meta: echoed by the service in webhooks; the key ``airflow`` is added (templated)
-        :param restore_from: of a Flow with ``@persist``: the id of the state that it starts from (templated)
+        :param restore_from: for a Flow with ``@persist``: the id of the state to start from (templated)
         :param crew_conn_id: the connection of type ``crew`` (templated)
-        :param check_inputs: ask ``GET /inputs`` first, and fail if one that is known to be required is missing
+        :param check_inputs: request ``GET /inputs`` first, and fail if a required input is missing
         :param wait_for_completion: wait until the execution is completed; a wait for a person counts as in progress,
             but a tool call whose outcome is unknown fails the execution, since nobody is asked about it
         :param deferrable: wait in the triggerer, without a worker slot
         :param poll_in_worker: with ``deferrable``, poll about once a second in the worker for so long before the task
             defers, in seconds or as a timedelta: the end of a short crew is noticed without the pause after a deferral
         :param poll_interval: the shortest pause between two polls, in seconds or as a timedelta
-        :param timeout: how long to wait, in seconds or as a timedelta; None for no end
+        :param timeout: how long to wait, in seconds or as a timedelta; None for no limit
         :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out
-        :param on_unknown_outcome: after a lost answer: ``fail``, or ``retry`` and risk a second execution
-        :param retry_from: where a retry goes on after an execution that failed, with ``wait_for_completion``: at its
-            ``failed_task``, where the service can continue an execution, or at the ``start``
+        :param on_unknown_outcome: after a lost response: ``fail``, or ``retry`` and risk a second execution
+        :param retry_from: where a retry continues after a failed execution, with ``wait_for_completion``: at its
+            ``failed_task`` if the service can continue the execution, or at the ``start``
         :param output_schema: the schema of the completed output: a JSON Schema (a dict), or a pydantic model or its
             import path, ``package.module:Model``
         :param max_total_tokens: fail the task if the execution uses more tokens; None for no limit

@@ -49,7 +49,7 @@ from typing import Any
 
 from airflow_crew_provider import exceptions
 from airflow_crew_provider.client.deployment import CrewConnection
-from airflow_crew_provider.compat.task_state import Attempt, TaskState, TaskStateUnavailable
+from airflow_crew_provider.compat.task_state import Attempt, TaskState, TaskStateUnavailable, check_move
 from airflow_crew_provider.inbox.messages import WORD
 from airflow_crew_provider.models import Json, Webhooks, canonical_json
 
@@ -217,8 +217,7 @@ class StoredPost:
 
         :raises RuntimeError: it is not one of `MOVES`
         """
-        if new.state not in MOVES[move].get(self.state, ()):
-            raise RuntimeError(f"A POST that is {self.state} cannot be {new.state} by {move}")
+        check_move("POST", self.state, move, new.state, MOVES[move].get(self.state, ()))
         return new
 
 

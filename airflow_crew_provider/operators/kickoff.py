@@ -45,23 +45,23 @@ class CrewKickoffOperator(WaitingTask):
     Returns the kickoff id or, with ``wait_for_completion``, the record of the completed execution. Either way, the task
     pushes the id as XCom ``kickoff_id`` as soon as it is known.
 
-    :param inputs: what the crew asks for, plain JSON (templated)
+    :param inputs: the crew's inputs, plain JSON (templated)
     :param webhooks: a dict or `Webhooks` of the addresses to notify, or the word ``inbox`` (templated)
     :param meta: echoed by the service in webhooks; the key ``airflow`` is added (templated)
-    :param restore_from: of a Flow with ``@persist``: the id of the state that it starts from (templated)
+    :param restore_from: for a Flow with ``@persist``: the id of the state to start from (templated)
     :param crew_conn_id: the connection of type ``crew`` (templated)
-    :param check_inputs: ask ``GET /inputs`` first, and fail if one that is known to be required is missing
+    :param check_inputs: request ``GET /inputs`` first, and fail if a required input is missing
     :param wait_for_completion: wait until the execution is completed; a wait for a person counts as in progress, but
         a tool call whose outcome is unknown fails the execution, since nobody is asked about it
     :param deferrable: wait in the triggerer, without a worker slot
     :param poll_in_worker: with ``deferrable``, poll about once a second in the worker for so long before the task
         defers, in seconds or as a timedelta: the end of a short crew is noticed without the pause after a deferral
     :param poll_interval: the shortest pause between two polls, in seconds or as a timedelta
-    :param timeout: how long to wait, in seconds or as a timedelta; None for no end
+    :param timeout: how long to wait, in seconds or as a timedelta; None for no limit
     :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out
-    :param on_unknown_outcome: after a lost answer: ``fail``, or ``retry`` and risk a second execution
-    :param retry_from: where a retry goes on after an execution that failed, with ``wait_for_completion``: at its
-        ``failed_task``, where the service can continue an execution, or at the ``start``
+    :param on_unknown_outcome: after a lost response: ``fail``, or ``retry`` and risk a second execution
+    :param retry_from: where a retry continues after a failed execution, with ``wait_for_completion``: at its
+        ``failed_task`` if the service can continue the execution, or at the ``start``
     """
 
     hook_class = CrewHook
@@ -190,7 +190,7 @@ class CrewKickoffOperator(WaitingTask):
         """Return the watch of a task that resumes from the triggerer."""
         return self._watch(context, self._kickoff_id or "")
 
-    def asked(self, context: Any, watch: Watch, execution: Execution) -> Any:
+    def handle_question(self, context: Any, watch: Watch, execution: Execution) -> Any:
         """Answer ``fail`` to a question about a tool call's unknown outcome; then wait for the end."""
         watch.known = True
         if asks.is_unknown_outcome(execution.ask):
@@ -227,7 +227,7 @@ class CrewKickoffOperator(WaitingTask):
             outcomes.fail_task(error, f"Execution {kickoff_id} waits for an answer; a retry of this task answers again")
         return AnsweredDraft(shown, time.time() + OLD_QUESTION_SHOWS)
 
-    def completed(self, context: Any, execution: Execution) -> Json:
+    def make_result(self, context: Any, execution: Execution) -> Json:
         """Return the record of the completed execution."""
         self._close_record(context, finished=True)
         return execution.record()
@@ -249,13 +249,13 @@ class CrewKickoffOperator(WaitingTask):
     def _record(self, context: Any) -> PostRecord:
         return PostRecord(task_state_of(context, KICKOFF_STATE), Attempt.of(context, self))
 
-    def failed(self, watch: Watch, error: str) -> NoReturn:
+    def raise_failure(self, watch: Watch, error: str) -> NoReturn:
         """Fail so that a retry starts a new execution."""
         failure = CrewExecutionFailed(watch.kickoff_id, error)
         where = ", from the failed task if the service supports that" if self.retry_from == FROM_FAILED_TASK else ""
         raise outcomes.CrewTryFailed(f"{failure}. A retry of this task starts a new execution{where}") from failure
 
-    def timed_out(self, watch: Watch, message: str) -> NoReturn:
+    def raise_timeout(self, watch: Watch, message: str) -> NoReturn:
         """Fail, and stop the execution if `cancel_on_kill` is set."""
         fate = (
             self.stop_execution(watch.kickoff_id) if self.cancel_on_kill else "A retry of this task waits for it again"

@@ -296,18 +296,18 @@ class CrewRunOperator(CrewKickoffOperator):
             watch.deadline, watch.answered = self._run.deadline(limit), self._run.answered
         return watch
 
-    def completed(self, context: Any, execution: Execution) -> Json:
+    def make_result(self, context: Any, execution: Execution) -> Json:
         """Return the record of a completed execution; ask about any other."""
         if execution.state is not ExecutionState.COMPLETED:
             self._ask(context, execution.record(self.execution_id))
         self._store(self._run.finish, "A retry of this task finds the execution completed")
-        super().completed(context, execution)
+        super().make_result(context, execution)
         return execution.record(self.execution_id)
 
-    def failed(self, watch: Watch, error: str) -> NoReturn:
+    def raise_failure(self, watch: Watch, error: str) -> NoReturn:
         """Fail so that a retry starts a new execution, unless it would find only the first id of this one."""
         if watch.kickoff_id == self.execution_id:
-            super().failed(watch, error)
+            super().raise_failure(watch, error)
         failure = CrewExecutionFailed(watch.kickoff_id, error)
         raise CrewTaskFailed(
             f"{failure}. The resume of execution {self.execution_id} was accepted; its continuation failed. Clear this "

@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from airflow_crew_provider.compat.task_state import Attempt, TaskState, task_state_of
+from airflow_crew_provider.compat.task_state import Attempt, TaskState, check_move, task_state_of
 from airflow_crew_provider.exceptions import CrewError
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.stored_names import REVIEW_STATE
@@ -127,8 +127,7 @@ class StoredQuestion:
 
         :raises RuntimeError: it is not one of `MOVES`
         """
-        if MOVES[move].get(self.state) is not new.state:
-            raise RuntimeError(f"A question that is {self.state} cannot be {new.state} by {move}")
+        check_move("question", self.state, move, new.state, [MOVES[move].get(self.state)])
         return new
 
     def anew(self, attempt: Attempt, **known: Any) -> StoredQuestion:

@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_crew_provider.api.answers import Draft
-from airflow_crew_provider.compat.task_state import TaskState
+from airflow_crew_provider.compat.task_state import TaskState, check_move
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.stored_names import NUMBER_FIELD, VALIDATION
 from airflow_crew_provider.wait.watch import AnsweredDraft
@@ -173,8 +173,7 @@ class RunRecord:
         return self.kept.since + limit - self.kept.worked
 
     def _move(self, move: str, new: StoredRun) -> None:
-        if MOVES[move].get(self.kept.state) is not new.state:
-            raise RuntimeError(f"A task that is {self.kept.state} cannot be {new.state} by {move}")
+        check_move("task", self.kept.state, move, new.state, [MOVES[move].get(self.kept.state)])
         self._memory.keep(new.to_json())
         self.kept = new
 

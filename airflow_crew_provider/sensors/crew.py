@@ -160,13 +160,13 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         if said:
             raise CrewTaskFailed(said)
 
-    def completed(self, context: Any, execution: Execution) -> Json:
+    def make_result(self, context: Any, execution: Execution) -> Json:
         """Return the record."""
         if self.reschedule:
             task_state_of(context, WATCH_STATE).close({})
         return execution.record(self.execution_id)
 
-    def failed(self, watch: Watch, error: str) -> NoReturn:
+    def raise_failure(self, watch: Watch, error: str) -> NoReturn:
         """Fail for good; after a resume, say that the answer was accepted but its continuation failed."""
         failure = CrewExecutionFailed(watch.kickoff_id, error)
         continuation = f"{self._resumed(watch)}Waiting again cannot help; clear the kickoff to start a new one"
@@ -179,7 +179,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
             return ""
         return f"The resume of execution {root} was accepted; its continuation failed. "
 
-    def timed_out(self, watch: Watch, message: str) -> NoReturn:
+    def raise_timeout(self, watch: Watch, message: str) -> NoReturn:
         """Fail as sensors do at their timeout, and stop the execution if requested."""
         fate = self.stop_execution(watch.kickoff_id) if self.cancel_on_timeout else "Clear this task to wait again"
         raise AirflowSensorTimeout(f"{message}. {fate}")

@@ -230,20 +230,20 @@ class WaitingTask(CrewTask):
         """Return the watch that the task's arguments describe; its deadline counts from now."""
         raise NotImplementedError
 
-    def completed(self, context: Any, execution: Execution) -> Json:
+    def make_result(self, context: Any, execution: Execution) -> Json:
         """Return the record."""
         raise NotImplementedError
 
-    def asked(self, context: Any, watch: Watch, execution: Execution) -> Any:
+    def handle_question(self, context: Any, watch: Watch, execution: Execution) -> Any:
         """Handle a question that ends a wait although it passes others, and continue."""
         watch.known = True
         self.go_on(watch)
 
-    def failed(self, watch: Watch, error: str) -> NoReturn:
+    def raise_failure(self, watch: Watch, error: str) -> NoReturn:
         """Raise for an execution that failed."""
         raise NotImplementedError
 
-    def timed_out(self, watch: Watch, message: str) -> NoReturn:
+    def raise_timeout(self, watch: Watch, message: str) -> NoReturn:
         """Raise for a wait that reached its deadline."""
         raise NotImplementedError
 
@@ -318,9 +318,9 @@ class WaitingTask(CrewTask):
         if outcome.kind == FAILED:
             metrics.failed(self.crew_conn_id, outcome.usage)
             self.report(context, ExecutionState.ERROR, watch.kickoff_id, usage=outcome.usage)
-            self.failed(watch, outcome.message)
+            self.raise_failure(watch, outcome.message)
         if outcome.kind == TIMEOUT:
-            self.timed_out(watch, outcome.message)
+            self.raise_timeout(watch, outcome.message)
         if outcome.kind == GAVE_UP:
             raise outcomes.CrewTryFailed(f"{outcome.message}. A retry of this task polls again")
         assert outcome.kind in (COMPLETED, PENDING)
@@ -338,7 +338,7 @@ class WaitingTask(CrewTask):
         if execution.state is ExecutionState.PENDING and (passed := self.watched_budget.passed_by(execution.usage)):
             self._over_budget(context, watch, passed, execution.usage)
         if execution.state is ExecutionState.PENDING and watch.wait_past_pending:
-            return self.asked(context, watch, execution)
+            return self.handle_question(context, watch, execution)
         if execution.flow_id and execution.flow_id != execution.kickoff_id:
             self.note_run(context, execution.flow_id)
         self.report(context, execution.state, execution.kickoff_id, usage=execution.usage)
@@ -349,12 +349,12 @@ class WaitingTask(CrewTask):
             self.log.info("%s", self.hook.mask_for_log(outcomes.in_short(execution, page)))
         self.check(context, execution)
         if execution.state is not ExecutionState.COMPLETED:
-            return self.completed(context, execution)
+            return self.make_result(context, execution)
         # Before the task records its end, so that a retry finds the execution again.
         changed = self.output_rules.applied(execution, self.log)
         if self._pushes_keys:
             push_keys(context, execution.kickoff_id, changed["output"])
-        return {**self.completed(context, execution), **changed}
+        return {**self.make_result(context, execution), **changed}
 
     def _over_budget(self, context: Any, watch: Watch, passed: str, usage: Json | None) -> NoReturn:
         self.record_over_budget(context, passed)

@@ -10,9 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from fastapi.testclient import TestClient
 from faults.server import FaultServer
 from faults.wire import Reply
@@ -23,7 +25,8 @@ from airflow_crew_provider.models import Json, output_sha256
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.view import page, plugin
-from airflow_crew_provider.view.execution import LONGEST, Seen, of_details, progress, with_decisions
+from airflow_crew_provider.view.deployment import look_up
+from airflow_crew_provider.view.execution import LONGEST, Seen, Target, of_details, progress, with_decisions
 from airflow_crew_provider.view.page import Facts
 from scripts.stack.waiting import FACTOR, PATIENCE, wait_until
 
@@ -421,6 +424,33 @@ def test_an_execution_that_continues_another_says_so_and_what_they_used_together
     html = rendered({"state": "running", "continued_from": "e-0", **used})
     assert "failed task of execution <code>e-0</code>" in html
     assert "<b>1,111 tokens · $0.5000</b> including the executions that it continues" in html
+
+
+@pytest.mark.slow
+def test_the_steps_that_an_execution_has_taken_from_the_one_it_continues_are_shown(
+    connect: Callable[..., None], tmp_path: Path
+) -> None:
+    local = pytest.importorskip("crew_service.local")
+
+    def ended(service: Any, **more: str) -> tuple[str, str]:
+        """Start an execution; return its id, and what the tab shows of its end."""
+        connect(service.url, service.token)
+        sent = {"json": {"inputs": {}, **more}, "headers": {"Authorization": f"Bearer {service.token}"}}
+        kickoff_id = requests.post(f"{service.url}/kickoff", **sent, timeout=PATIENCE).json()["kickoff_id"]
+        target = Target("crew_default", kickoff_id, kickoff_id, f"/view?id={kickoff_id}")
+        seen = wait_until(lambda: (now := look_up(target, None)).is_final and now, "the end")
+        return kickoff_id, page.fragment(Facts(kickoff_id, kickoff_id, "crew_default", seen, []), form="/f", run="/r")
+
+    notes = {"id": "notes", "agent": "Clerk", "output": "Notes", "steps": [{"tool": "look_up"}]}
+    report = {"id": "report", "agent": "Clerk", "steps": [{"tool": "send_mail"}]}
+    database = {"db": tmp_path / "service.db"}
+    with local.running_service(scenario={"tasks": [notes, {**report, "error": "no ink"}]}, **database) as service:
+        first, failed = ended(service)
+    with local.running_service(scenario={"tasks": [notes, {**report, "output": "Report"}]}, **database) as service:
+        _, continued = ended(service, continueFrom=first)
+    for html, copied in ((failed, 0), (continued, 2)):
+        tools = re.findall(r"<code>(look_up|send_mail)</code>", html)
+        assert (tools, html.count("from journal</span>")) == (["look_up", "send_mail"], copied)
 
 
 @pytest.fixture(scope="module")

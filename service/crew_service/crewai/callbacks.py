@@ -33,15 +33,36 @@ def call(callback: Callback, argument: Any) -> None:
 
 
 def listen_to_steps(crew: Crew, report: Callable[[Progress], None]) -> None:
+    for agent in _agents_of(crew):
+        agent.step_callback = NewSteps(_listener(agent.step_callback or crew.step_callback, report))
+
+
+def pass_over_replayed_steps(crew: Crew) -> None:
+    """Call the step callbacks of a running crew's agents only for new steps; a crew may run more than once."""
+    for agent in _agents_of(crew):
+        callers: list[Any] = [agent, agent.agent_executor]  # the latter has had its own copy since the kickoff
+        for caller in filter(None, callers):
+            if caller.step_callback and not isinstance(caller.step_callback, NewSteps):
+                caller.step_callback = NewSteps(caller.step_callback)
+
+
+class NewSteps:
+    """A step callback that is not called for steps from the journal: it received them in the last attempt."""
+
+    def __init__(self, own: Callback) -> None:
+        self._own = own
+
+    def __call__(self, answer: Any) -> Any:
+        return None if journal.is_replaying() else self._own(answer)
+
+
+def _agents_of(crew: Crew) -> list[Agent]:
     agents = [*crew.agents, *(task.agent for task in crew.tasks), crew.manager_agent]
-    for agent in {id(agent): agent for agent in agents if isinstance(agent, Agent)}.values():
-        agent.step_callback = _listener(agent.step_callback or crew.step_callback, report)
+    return list({id(agent): agent for agent in agents if isinstance(agent, Agent)}.values())
 
 
 def _listener(own: Callback | None, report: Callable[[Progress], None]) -> Callback:
     def step(answer: Any) -> None:
-        if journal.is_replaying():  # both received it before
-            return
         if isinstance(answer, AgentAction | AgentFinish):  # not the bare result that CrewAI reports before the action
             report(_step(answer))
         if own:

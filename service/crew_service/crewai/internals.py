@@ -36,7 +36,7 @@ from crewai.utilities.rpm_controller import RPMController
 from crewai.utilities.string_utils import sanitize_tool_name
 from pydantic import BaseModel
 
-from crew_service.crewai import tool_events
+from crew_service.crewai import step_events
 from crew_service.crewai.errors import Interrupted
 
 AsyncCall = Callable[..., Awaitable[Any]]
@@ -74,16 +74,13 @@ class Call(Protocol):
     used: dict[str, int]  # tokens, if counted
 
 
-class Recorder(tool_events.Answers, Protocol):
+class Recorder(step_events.Answers, Protocol):
     """Answers calls from a journal and records the others. A method that returns None does neither for the call."""
 
     def of_model(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None: ...
     def of_conversion(self, model: Any, content: str, expected: Any) -> RecordedCall | None: ...
     def of_tool(self, tool: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None: ...
     def of_recall(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None: ...
-
-    def has_model_answer(self) -> bool:
-        """Whether the journal has a model's answer for the running task."""
 
 
 class RecordedCall(Protocol):
@@ -129,7 +126,7 @@ def record_calls(recorder: Recorder) -> None:
     for name in ("run", "arun"):  # they call the function directly; otherwise, a tool would behave like its base class
         if name in vars(Tool):
             delattr(Tool, name)
-    emit = tool_events.filtered(crewai_event_bus.emit, lambda: _recorders[0])
+    emit = step_events.filtered(crewai_event_bus.emit, lambda: _recorders[0])
     crewai_event_bus.emit = emit  # type: ignore[method-assign, assignment]
     wait, recall = RPMController.check_or_wait, unified_memory.Memory.recall
     RPMController.check_or_wait = wraps(wait)(_unless_answered(wait))  # type: ignore[method-assign, assignment]

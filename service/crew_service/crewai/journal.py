@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
-from crew_service.crewai import answers, internals, tool_events
+from crew_service.crewai import answers, internals, step_events
 from crew_service.crewai.ask_person import AskPerson
 from crew_service.crewai.errors import Asked, Fatal
 from crew_service.engine import asks, tool_rules
@@ -51,7 +51,6 @@ CAME_BY = 10.0  # seconds that a call waits for calls made in parallel
 OF_ENTRY = 512  # bytes that an entry counts in addition to its answer
 REMEMBERED = 50  # newest exceptions, one of which may end the crew
 FROM_OUTSIDE = (TimeoutError, ConnectionError, MemoryError)  # these do not mean that an answer of the crew was rejected
-RECALL = "recall"  # the name of the displayed step
 OF_CALL = ("messages", "tools", "callbacks", "available_functions", "from_task", "from_agent", "response_model")
 
 
@@ -260,6 +259,7 @@ class Journal:
         call = self._call("model", name, answers.prompt_as_text((name, *asked)), expected)
         if call:
             call.inner = replace(place, in_model=True)
+            call.announce(step_events.PLAN)
         return call
 
     def of_tool(self, tool: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
@@ -287,16 +287,16 @@ class Journal:
                 call.ask = asks.QUESTION if isinstance(tool, AskPerson) else asks.TOOL
                 internals.never_cache(tool)
             call.text_of = getattr(tool, "format_output_for_agent", str)  # not every version has this method
-            is_replayed = call.is_answered and not call.is_decided
-            (tool_events.is_answered if is_replayed else tool_events.runs)(name)
+            call.announce(name)
         return call
 
     def of_recall(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Return an agent's memory lookup: a tool call that only reads."""
-        call = self._call("tool", RECALL, answers.as_text((args, kwargs)), is_read=True)
+        call = self._call("tool", step_events.RECALL, answers.as_text((args, kwargs)), is_read=True)
         if call:
             call.asked = kwargs or args
             call.inner = Place(call.entry.key)
+            call.announce(step_events.RECALL)
         return call
 
     def _call(
@@ -501,6 +501,11 @@ class Call:
     def is_decided(self) -> bool:
         """Whether a person has decided about it: it does not run and gets a new answer."""
         return asks.is_decided(self.earlier)
+
+    def announce(self, step: str) -> None:
+        """Emit the event of its start, if it was held back, unless listeners received it in the last attempt."""
+        is_replayed = self.is_answered and not self.is_decided
+        (step_events.is_answered if is_replayed else step_events.runs)(step)
 
     def answer(self) -> Any:
         """Return the last attempt's answer, or raise its exception."""

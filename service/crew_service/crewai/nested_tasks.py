@@ -24,7 +24,7 @@ from crewai.hooks import InterceptionPoint, register_hook
 from crewai.hooks.contexts import StepContext
 
 from crew_service.crewai import internals, journal
-from crew_service.crewai.callbacks import call, callbacks_of
+from crew_service.crewai.callbacks import call, callbacks_of, pass_over_replayed_steps
 from crew_service.crewai.channel import decision_from
 from crew_service.crewai.description import named_tasks
 from crew_service.crewai.errors import Fatal, Interrupted
@@ -147,6 +147,8 @@ class NestedTasks:
             return self._approve(task, place)
         if place in self._drafts and place != self._decided:
             raise run.ask(place, self._drafts[place])
+        if crew := internals.crew_of(task):
+            pass_over_replayed_steps(crew)
         return None
 
     def _approve(self, task: Task, place: str) -> TaskOutput:

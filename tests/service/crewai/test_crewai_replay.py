@@ -21,7 +21,7 @@ Player = Callable[..., EngineStub]
 EXACT = ("plain", "guarded", "structured", "identical", "refusing", "limited", "cached", "delegating")
 MORE = ("hierarchical", "planned", "reviewed", "Nested")
 SIDE_BY_SIDE = ("parallel", "beside")
-RARE = ("awaited", "dated", "reasoning", "overflowing", "remembering")
+RARE = ("awaited", "dated", "reasoning", "overflowing", "remembering", "instructed")
 
 
 def run(crew: EngineStub) -> tuple[str, int]:
@@ -92,9 +92,12 @@ def test_of_calls_side_by_side_only_one_that_was_under_way_is_made_again(play: P
         assert (calls - whole).total() <= 1
 
 
-def test_after_a_prompt_that_is_new_tools_are_still_known_by_their_arguments(play: Player) -> None:
-    _, whole = killed(play, "fresh", 0)
-    _, calls = killed(play, "fresh", 4)
+@pytest.mark.parametrize(("kind", "before"), [("fresh", 4), ("knowing", 5)])
+def test_after_a_prompt_that_is_new_tools_are_still_known_by_their_arguments(
+    play: Player, kind: str, before: int
+) -> None:
+    _, whole = killed(play, kind, 0)
+    _, calls = killed(play, kind, before)
     tools = {call: count for call, count in calls.items() if "tool" in json.loads(call)}
     assert set(tools.values()) == {1}
     assert (calls - whole).total() == 2, "the model was asked anew"
@@ -112,6 +115,12 @@ def test_what_a_memory_has_answered_is_known(play: Player) -> None:
     assert killed(play, "remembering", 3) == killed(play, "remembering", 0)
 
 
+def test_an_answer_that_a_providers_client_made_an_object_of_is_not_converted_again(play: Player) -> None:
+    whole = killed(play, "instructed", 0)
+    assert whole[1]['{"converts": "the answer"}'] == 1
+    assert killed(play, "instructed", whole[1].total() - 1) == whole
+
+
 def test_nobody_waits_for_a_limit_of_requests_that_are_not_made(play: Player) -> None:
     _, calls = killed(play, "paced", 3)
     assert {call for call in calls if "waits" in call} == set()
@@ -119,8 +128,11 @@ def test_nobody_waits_for_a_limit_of_requests_that_are_not_made(play: Player) ->
     assert {call for call in calls if "waits" in call}, "else this proves nothing"
 
 
-@pytest.mark.parametrize("kind", ["plain", "parallel", "awaited", "cached", "limited", "delegating"])
-def test_nobody_hears_of_a_tool_a_second_time(play: Player, kind: str) -> None:
+HEARD = ("plain", "parallel", "awaited", "cached", "limited", "delegating", "remembering", "reasoning")
+
+
+@pytest.mark.parametrize("kind", [*HEARD, pytest.param("Nested", marks=pytest.mark.long)])
+def test_nobody_hears_of_a_step_a_second_time(play: Player, kind: str) -> None:
     """What a process has not told before it was killed may be lost."""
 
     def told(dies_before: int) -> tuple[int, Counter[str]]:

@@ -13,10 +13,15 @@ from typing import Any
 
 from crewai import Agent, BaseLLM, Crew, Flow, Process, Task
 from crewai.events import ToolUsageFinishedEvent, ToolUsageStartedEvent, crewai_event_bus
+from crewai.events.types.logging_events import AgentLogsExecutionEvent
+from crewai.events.types.memory_events import MemoryRetrievalCompletedEvent, MemoryRetrievalStartedEvent
+from crewai.events.types.reasoning_events import AgentReasoningCompletedEvent, AgentReasoningStartedEvent
 from crewai.flow import start
+from crewai.knowledge.knowledge import Knowledge
 from crewai.memory.types import MemoryRecord
 from crewai.memory.unified_memory import Memory
 from crewai.tools import BaseTool, tool
+from crewai.utilities.internal_instructor import InternalInstructor
 from crewai.utilities.rpm_controller import RPMController
 from pydantic import BaseModel
 from scribe import write
@@ -40,18 +45,35 @@ def log(**entry: Any) -> int:
 
 @crewai_event_bus.on(ToolUsageStartedEvent)
 def started(source: Any, event: ToolUsageStartedEvent) -> None:
-    heard("started", event)
+    heard(started=event.tool_name, args=event.tool_args)
 
 
 @crewai_event_bus.on(ToolUsageFinishedEvent)
 def finished(source: Any, event: ToolUsageFinishedEvent) -> None:
-    heard("finished", event)
+    heard(finished=event.tool_name, args=event.tool_args)
 
 
-def heard(what: str, event: Any) -> None:
-    """Log an event in a file of its own: its handler runs beside the crew, and no call is counted."""
+@crewai_event_bus.on(MemoryRetrievalStartedEvent)
+@crewai_event_bus.on(AgentReasoningStartedEvent)
+def began(source: Any, event: Any) -> None:
+    heard(started=event.type)
+
+
+@crewai_event_bus.on(MemoryRetrievalCompletedEvent)
+@crewai_event_bus.on(AgentReasoningCompletedEvent)
+def ended(source: Any, event: Any) -> None:
+    heard(finished=event.type)
+
+
+@crewai_event_bus.on(AgentLogsExecutionEvent)
+def logged(source: Any, event: AgentLogsExecutionEvent) -> None:
+    heard(logged=event.formatted_answer.text)
+
+
+def heard(**entry: Any) -> None:
+    """Log what a listener got in a file of its own: it may run beside the crew, and no call is counted."""
     with TURN:
-        write(str(Path(INPUTS["log"]).with_suffix(".events")), {what: event.tool_name, "with": event.tool_args})
+        write(str(Path(INPUTS["log"]).with_suffix(".events")), entry)
 
 
 def action(name: str, **arguments: Any) -> str:
@@ -266,7 +288,8 @@ class Nested(Flow):
     def work(self) -> str:
         remember({"log": self.state["log"]})
         play = in_turn(action("ask", what="a"), action("take", what="b"), final("done"))
-        texts = [crew(agent(play, Ask(), take)).kickoff(INPUTS).raw for _ in range(2)]
+        of = agent(play, Ask(), take)
+        texts = [crew(of, step_callback=lambda _: heard(step="told")).kickoff(INPUTS).raw for _ in range(2)]
         return " ".join([*texts, take.run(what="c")])
 
 
@@ -336,6 +359,49 @@ def remembering() -> Crew:
     )
     made.agents[0].memory = memory
     return made
+
+
+class Known(Knowledge):
+    """Holds something else in every process."""
+
+    def query(self, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+        return [{"content": INPUTS["fresh"], "score": 0.99}]
+
+
+def knowing() -> Crew:
+    """Its model first words a query of its knowledge."""
+    of = agent(in_turn(action("take", what="a"), action("take", what="b"), final("done")), take)
+    of.knowledge = Known.model_construct()
+    return crew(of)
+
+
+class Converting:
+    """The client of a provider that turns answers into objects."""
+
+    @property
+    def chat(self) -> Any:
+        return self
+
+    completions = chat
+
+    def create(self, *args: Any, **kwargs: Any) -> Point:
+        log(converts="the answer")
+        return Point(x=3)
+
+
+def instructed() -> Crew:
+    """Its answer becomes an object by its provider's own client, after the first guardrail and before the second."""
+    InternalInstructor._create_instructor_client = lambda _: Converting()  # type: ignore[method-assign, assignment]
+
+    def accepted(output):  # type: ignore[no-untyped-def]  # CrewAI refuses annotations that are strings
+        return True, output.raw
+
+    def checked(output):  # type: ignore[no-untyped-def]
+        log(checks="the object")
+        return True, output
+
+    of = agent(in_turn(calls(("take", {"what": "a"})), "three"), take, native=True)
+    return crew(of, task(of, output_json=Point, guardrails=[accepted, checked]))
 
 
 def paced() -> Crew:
