@@ -219,7 +219,7 @@ class CrewRunOperator(CrewKickoffOperator):
         if not is_asked:
             return super().resume_execution(next_method, next_kwargs, context)
         if isinstance(event := given.get("event"), dict):
-            given = {**given, "event": bound_to(run.kept.number, event)}
+            given = {**given, "event": bound_to(run.kept.form, event)}
         pending = self._pending_again()
         if pending is None and "shown" not in given:
             raise CrewTryFailed(
@@ -318,13 +318,14 @@ class CrewRunOperator(CrewKickoffOperator):
 
     def _review(self, pending: Json | None, number: int, context: Any = None) -> NestedReview:
         """Return the task that asks the question with this number."""
+        form = self._found.kept.form if self._found else number
         with outside_dag():
             return NestedReview(
                 task_id=self.task_id,
                 pending=pending or {},
                 previous=self._decision_before(context) if context else None,
                 round_number=number,
-                params={**own_params(self), NUMBER_FIELD: number_param(number)},
+                params={**own_params(self), NUMBER_FIELD: number_param(form)},
                 **{name: getattr(self, name) for name in ASKED},
             )
 

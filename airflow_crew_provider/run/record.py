@@ -64,6 +64,7 @@ class StoredRun:
     :param decisions: all reviews, without drafts
     :param answered: the draft that was answered last, which a status may still show
     :param over: whether the execution has completed
+    :param earlier: how many questions this task's earlier executions have asked
     """
 
     execution_id: str = ""
@@ -77,6 +78,7 @@ class StoredRun:
     decisions: list[Json] = field(default_factory=list)
     answered: Json | None = None
     over: bool = False
+    earlier: int = 0
 
     @classmethod
     def from_json(cls, kept: Json) -> StoredRun:
@@ -86,6 +88,11 @@ class StoredRun:
     def to_json(self) -> Json:
         """Return the JSON to store."""
         return {name: value for name, value in asdict(self).items() if value not in (None, "", [], False)}
+
+    @property
+    def form(self) -> int:
+        """The number of the last question's form: no two forms of a task share it, since a page may outlive a clear."""
+        return self.earlier + self.number
 
     @property
     def state(self) -> State:
@@ -112,7 +119,7 @@ class RunRecord:
     def begin(self, execution_id: str, inbox: Json | None, *, now: float) -> None:
         """Begin a try with an execution that this try or an earlier one started."""
         if self.kept.execution_id != execution_id:
-            self._move("begin", StoredRun(execution_id, execution_id, inbox, since=now))
+            self._move("begin", StoredRun(execution_id, execution_id, inbox, since=now, earlier=self.kept.form))
             return
         works = None if self.kept.state is State.ANSWERED else now
         self._move("again", replace(self.kept, since=works, worked=0.0, over=False))

@@ -444,9 +444,14 @@ def test_a_retry_while_a_person_is_asked_asks_the_same_question_again(crew: Crew
 def test_a_clear_stops_the_execution_and_starts_another(crew: Crew, forms: Forms) -> None:
     task = Task(forms).start().answer("revise", "Shorter.").clear()
     assert [each["state"] for each in crew.executions] == ["error", "pending"]  # that is how a stopped one reads
-    assert task.form.params["question_number"]["value"] == 1
+    assert task.form.params["question_number"]["value"] == 3
     assert task.decisions == []
+    for number in (1, 2):  # a page that was open before the clear
+        task.answer("approve", question_number=number)
+        assert "was not accepted because it does not fit the form" in task.form.body
+    assert [each["decided_at"] for each in crew.executions[1]["rounds"]] == [None]
     task.answer("approve")
+    assert [each["round"] for each in task.decisions] == [1]
     assert task.result["kickoff_id"] == crew.executions[1]["execution_id"]
 
 
@@ -458,7 +463,7 @@ def test_a_retry_after_a_failed_execution_starts_another(connect: Connect, tmp_p
         with pytest.raises(AirflowException, match="no ink"):
             task.answer("approve")
         task.retry()
-        assert task.form.params["question_number"]["value"] == 1
+        assert task.form.params["question_number"]["value"] == 2
         assert [each["state"] for each in crew.executions] == ["error", "pending"]
 
 

@@ -154,10 +154,12 @@ def test_an_answer_that_was_not_taken_leaves_the_old_pause_and_the_id(memory: Me
     assert (record.answered, record.kept.kickoff_id) == (pause, "e-2")
 
 
-def test_another_execution_begins_with_nothing(memory: Memory) -> None:
+def test_another_execution_begins_with_nothing_but_the_number_of_forms(memory: Memory) -> None:
     record = answered(memory)
     record.begin("e-2", {"registration": "r"}, now=500.0)
-    assert record.kept == StoredRun("e-2", "e-2", {"registration": "r"}, since=500.0)
+    assert record.kept == StoredRun("e-2", "e-2", {"registration": "r"}, since=500.0, earlier=1)
+    record.ask(DRAFT, now=510.0)
+    assert (record.kept.number, record.kept.form) == (1, 2)
 
 
 def test_what_a_later_release_stores_is_left_out() -> None:

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import wraps
+from functools import partial, wraps
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -30,6 +30,7 @@ from crewai.flow.types import FlowMethodName
 from crewai.hooks import HookAborted, LLMCallHookContext, ToolCallHookContext
 from crewai.llms.base_llm import BaseLLM
 from crewai.memory import unified_memory
+from crewai.tools.agent_tools.base_agent_tools import BaseAgentTool
 from crewai.tools.base_tool import BaseTool, Tool
 from crewai.utilities.internal_instructor import InternalInstructor
 from crewai.utilities.rpm_controller import RPMController
@@ -119,13 +120,14 @@ def record_calls(recorder: Recorder) -> None:
     _recorders[:] = [recorder]
     if not first:
         return
-    tools = {"_run": _run_recorded, "_arun": _arun_recorded}
-    for kind in BaseTool.__subclasses__():
-        _wrap_class(kind, tools, BaseTool)
-    _wrap_classes_to_come(BaseTool, tools)
     for name in ("run", "arun"):  # they call the function directly; otherwise, a tool would behave like its base class
         if name in vars(Tool):
             delattr(Tool, name)
+    tools = {name: partial(_run_recorded, name=name) for name in ("_run", "run")}
+    tools |= {name: partial(_arun_recorded, name=name) for name in ("_arun", "arun")}
+    for kind in BaseTool.__subclasses__():
+        _wrap_class(kind, tools, BaseTool)
+    _wrap_classes_to_come(BaseTool, tools)
     emit = step_events.filtered(crewai_event_bus.emit, lambda: _recorders[0])
     crewai_event_bus.emit = emit  # type: ignore[method-assign, assignment]
     wait, recall = RPMController.check_or_wait, unified_memory.Memory.recall
@@ -192,7 +194,7 @@ def _inside(recorded: RecordedCall | None) -> AbstractContextManager[None]:
     return recorded.inside() if recorded else nullcontext()
 
 
-def _run_recorded(method: Any, name: str = "_run") -> Callable[..., Any]:
+def _run_recorded(method: Any, name: str) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(method):  # a coroutine function must remain one
         return _arun_recorded(method, name)
 
@@ -212,7 +214,7 @@ def _run_recorded(method: Any, name: str = "_run") -> Callable[..., Any]:
     return run
 
 
-def _arun_recorded(method: Any, name: str = "_arun") -> AsyncCall:
+def _arun_recorded(method: Any, name: str) -> AsyncCall:
     async def run(tool: BaseTool, *args: Any, **kwargs: Any) -> Any:
         performed = method.__get__(tool)
         recorded = _recorded_run(run, name, tool, args, kwargs)
@@ -326,12 +328,45 @@ def tool_name(tool: BaseTool) -> str:
     return sanitize_tool_name(tool.name)
 
 
+def delegates(tool: BaseTool) -> bool:
+    """Whether the tool only lets another agent of the crew work."""
+    return isinstance(tool, BaseAgentTool)
+
+
+def arguments_by_name(tool: BaseTool, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return all arguments of a call, those without a name in a list."""
+    if not args:
+        return kwargs
+    function = getattr(tool, "func", None) or getattr(tool, method)
+    try:
+        named = dict(inspect.signature(function).bind_partial(*args).arguments)
+    except (TypeError, ValueError):
+        named = {}
+    return {**named, **kwargs} if named and not named.keys() & kwargs.keys() else {"arguments": [*args], **kwargs}
+
+
 def validated(tool: BaseTool, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments as the tool receives them.
 
-    :raises ValueError: if its schema rejects them
+    :raises ValueError: if its schema rejects them, or would drop some of them
     """
-    return dict(tool.args_schema.model_validate(arguments).model_dump())
+    if not tool.args_schema.model_fields:  # CrewAI passes any arguments to such a tool
+        return arguments
+    taken = tool.args_schema.model_validate(arguments)
+    dropped = _dropped(arguments, taken.model_dump()) and _dropped(arguments, taken.model_dump(by_alias=True))
+    if dropped:
+        raise ValueError(f"it has no argument {dropped!r}")
+    return dict(taken.model_dump())
+
+
+def _dropped(given: Any, taken: Any) -> str | None:
+    """Return the first name that a schema ignores, as pydantic does unless it is told otherwise."""
+    if isinstance(given, list) and isinstance(taken, list):
+        return next(filter(None, map(_dropped, given, taken)), None)
+    if not (isinstance(given, dict) and isinstance(taken, dict)):
+        return None
+    parts = (name if name not in taken else _dropped(each, taken[name]) for name, each in given.items())
+    return next(filter(None, parts), None)
 
 
 def never_cache(tool: BaseTool) -> None:

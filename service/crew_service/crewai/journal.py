@@ -269,18 +269,20 @@ class Journal:
             return None
         self._stop_if_asked()
         name = internals.tool_name(tool)
+        arguments = internals.arguments_by_name(tool, method, args, kwargs)
         asked = answers.as_text((name, args, kwargs))
         call = self._call("tool", name, asked)
         was_once = call is not None and call.entry.once  # by a rule that may have been removed since
         rule = APPROVE if isinstance(tool, AskPerson) else rule_of(self._rules, (tool.name, name))
         if was_once or rule != REPEAT:
-            shown = answers.as_text(kwargs or args)
+            shown = answers.as_text(arguments)
             if call is None:
                 raise NotRun(name, shown, "it was called in a thread or process where its task is not known")
-            call.once = shown
+            # Delegation does nothing itself; the calls that it leads to have their own rules.
+            call.once = "" if internals.delegates(tool) else shown
             call.entry = replace(call.entry, once=True)
         if call:
-            call.asked = kwargs or args
+            call.asked = arguments
             call.tool = tool
             call.inner = Place(call.entry.key, tool, method, in_once=place.in_once or bool(call.once))
             if rule == APPROVE:
@@ -523,11 +525,12 @@ class Call:
         """Report the start; for a tool call, wait until it is stored, unless the last attempt has stored it."""
         self.began = time.monotonic()
         is_allowed = asks.is_allowed(self.earlier)
-        if self.once and not is_allowed:
+        if not is_allowed:
             if self.ask == asks.QUESTION:
                 raise self.asks(self.ask, self._arguments()["question"])
-            self.journal.check_once(self)
-            if self.ask:
+            if self.once:
+                self.journal.check_once(self)
+            if self.ask and not self.earlier:
                 raise self.asks(self.ask)
         is_new = self.has_effect and (is_allowed or not self.earlier)
         changed = asks.arguments_of(self.earlier)
@@ -565,13 +568,11 @@ class Call:
         changed = asks.arguments_of(self.earlier)
         if changed is not None:
             return changed
-        asked = self.asked
-        if not isinstance(asked, dict):
-            asked = dict(zip(self.tool.args_schema.model_fields, asked, strict=False))
+        text = answers.as_text(self.asked)
         try:
-            arguments: dict[str, Any] = json.loads(answers.as_text(asked))
+            arguments: dict[str, Any] = json.loads(text)
         except ValueError:
-            return {"arguments": self.once}
+            return {"arguments": text}
         return arguments
 
     @contextmanager

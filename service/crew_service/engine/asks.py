@@ -84,7 +84,7 @@ def gate_of(question: PendingQuestion, number: int, printed: Printed, before: An
         "arguments": None if arguments is None else _masked(arguments, printed),
         "number": number,
     }
-    sentence = _sentence(question, printed)
+    sentence = printed.masked(_sentence(question))  # an exception's text may contain a secret
     gate = {
         "task_id": entry.task_id,
         "key": f"{entry.task_id}#{number}",
@@ -104,10 +104,10 @@ def gate_of(question: PendingQuestion, number: int, printed: Printed, before: An
     return {name: tidy(value) for name, value in gate.items()}
 
 
-def _sentence(question: PendingQuestion, printed: Printed) -> str:
+def _sentence(question: PendingQuestion) -> str:
     tool = question.entry.name
     if question.kind == QUESTION:
-        return printed.masked(question.text)
+        return question.text
     if question.kind == UNKNOWN:
         return f"It is unknown whether the tool {tool} did its work: {question.text}. What became of it?"
     return f"{question.agent or 'The crew'} wants to call the tool {tool}. May it run?"

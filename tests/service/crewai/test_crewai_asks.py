@@ -135,16 +135,17 @@ def test_s1_a_process_that_is_killed_runs_no_call_without_an_approval_or_twice(
 
 
 @pytest.mark.parametrize("kind", ["native", "words"])
-def test_a_call_that_raises_has_an_unknown_outcome(service: Command, tmp_path: Path, kind: str) -> None:
+def test_a_call_that_raises_has_an_unknown_outcome(service: Command, server: OpenAI, tmp_path: Path, kind: str) -> None:
     case = Case(service.client(TOKEN, kind), tmp_path, f"raises-{kind}", fails="0")
     assert answer(case, asked(case), "approve").ok
     unknown = asked(case, 2)
-    assert "it raised ValueError: no answer" in unknown["question"]
+    assert "it raised ValueError: no answer ***" in unknown["question"]
+    assert server.environment["OPENAI_API_KEY"] not in json.dumps(unknown)
     assert answer(case, unknown, "run_again").ok
     again = asked(case, 3)
     assert again["ask"]["kind"] == "unknown_outcome"
     assert answer(case, again, "fail").ok
-    assert ": it raised ValueError: no answer. It was not run again" in case.ended()["error"]
+    assert ": it raised ValueError: no answer ***. It was not run again" in case.ended()["error"]
     assert case.logged("tool") == [f"0 of {case.name}"] * 2
 
 
@@ -153,16 +154,21 @@ def test_a_call_that_raises_has_an_unknown_outcome(service: Command, tmp_path: P
 
 @pytest.fixture
 def asking(command: Callable[..., Command], server: OpenAI, tmp_path: Path) -> Callable[..., tuple[Client, Client]]:
-    """Serve a crew and a Flow with it, of a project that may let its agents ask; the model follows a script."""
+    """Serve a crew and a Flow of a project that may let its agents ask; the model follows a script."""
 
-    def start(script: Callable[[dict[str, Any]], dict[str, Any]], settings: str = "") -> tuple[Client, Client]:
+    def start(
+        script: Callable[[dict[str, Any]], dict[str, Any]],
+        settings: str = "",
+        served: tuple[str, str] = ("crew", "Method"),
+    ) -> tuple[Client, Client]:
         for name in ("asking.py", "scribe.py"):
             (tmp_path / name).write_text((CREWS / name).read_text())
         (tmp_path / "pyproject.toml").write_text(f"[tool.airflow-crew-service]\n{settings}\n")
         server.script = script
-        crews = ("--crew", "crew=asking.py:crew", "--crew", "method=asking.py:Method")
+        names = [name.lower() for name in served]
+        crews = [part for name in served for part in ("--crew", f"{name.lower()}=asking.py:{name}")]
         running = command("--token", TOKEN, *crews, environment=environment(server))
-        return running.client(TOKEN, "crew"), running.client(TOKEN, "method")
+        return running.client(TOKEN, names[0]), running.client(TOKEN, names[1])
 
     return start
 
@@ -207,7 +213,7 @@ def test_changed_arguments_are_checked_while_the_question_is_open_and_then_used(
     def changed(arguments: Any) -> dict[str, Any]:
         return {"edited_output": {"text": json.dumps(arguments), "output_sha256": draft_sha256(status["task_output"])}}
 
-    for wrong in ({"copies": 1}, {"to": "bob", "copies": "many"}):
+    for wrong in ({"copies": 1}, {"to": "bob", "copies": "many"}, {"to": "bob", "coppies": 2}):
         refused = answer(case, status, "approve", **changed(wrong))
         assert (refused.status_code, "send_mail does not accept" in refused.json()["detail"]) == (400, True), wrong
         assert case.client.status(case.id) == status
@@ -221,6 +227,33 @@ def test_changed_arguments_are_checked_while_the_question_is_open_and_then_used(
     assert answer(nested, status, "deny").ok
     assert nested.ended()["status"] == "completed"
     assert nested.logged("tool") == []
+
+
+def test_delegation_and_a_tool_that_the_crews_own_code_calls_run_only_what_was_shown_and_approved(
+    asking: Callable[..., tuple[Client, Client]], tmp_path: Path
+) -> None:
+    delegated = {"task": "Send mails. Case: delegated .", "context": "c", "coworker": "Clerk"}
+
+    def script(body: dict[str, Any]) -> dict[str, Any]:
+        if "send_mail" in json.dumps(body["tools"]):
+            return called(body, [("send_mail", {"to": "ann"}), ("send_mail", {"to": "bob"})])
+        return called(body, [("delegate_work_to_coworker", delegated)])
+
+    team, parcel = asking(script, 'tools = {"*" = "approve"}', ("team", "Parcel"))
+    case = Mails(team, tmp_path, "delegated")
+    for number, tool in enumerate(("delegate_work_to_coworker", "send_mail", "send_mail"), 1):
+        status = asked(case, number)
+        assert (status["ask"]["kind"], status["ask"]["tool"]) == ("tool", tool)
+        assert len(case.logged("tool")) == max(0, number - 2)
+        assert answer(case, status, "approve").ok
+    assert case.ended()["status"] == "completed"
+    assert case.logged("tool") == ["ann 1", "bob 1"]
+    case = Mails(parcel, tmp_path, "parcel")
+    status = asked(case)
+    assert (status["ask"]["arguments"], case.logged("tool")) == ({"to": "ann", "copies": 3}, [])
+    assert answer(case, status, "approve").ok
+    assert case.ended()["status"] == "completed"
+    assert case.logged("tool") == ["ann 3"]
 
 
 def test_each_agent_of_a_project_can_ask_a_person(

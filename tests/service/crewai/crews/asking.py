@@ -22,14 +22,38 @@ class SendMail(BaseTool):
         return f"sent to {to}"
 
 
-def crew() -> Crew:
-    def remember(inputs: dict[str, Any]) -> dict[str, Any]:
-        LOG[:] = [inputs["log"]]
-        return inputs
+class SendParcel(BaseTool):
+    """Does its work in `run`, which CrewAI calls first."""
 
-    of = Agent(role="Clerk", goal="g", backstory="b", llm=LLM(model="gpt-4o-mini"), tools=[SendMail()])
-    only = Task(name="mail", description="Send mails. Case: {case} .", expected_output="text", agent=of)
-    return Crew(agents=[of], tasks=[only], before_kickoff_callbacks=[remember], cache=True)
+    name: str = "send_parcel"
+    description: str = "Send a parcel."
+
+    def run(self, to: str, copies: int = 1) -> str:
+        write(LOG[0], {"tool": f"{to} {copies}"})
+        return f"sent to {to}"
+
+    def _run(self, to: str, copies: int = 1) -> str:
+        raise NotImplementedError
+
+
+def remember(inputs: dict[str, Any]) -> dict[str, Any]:
+    LOG[:] = [inputs["log"]]
+    return inputs
+
+
+def agent(role: str, *tools: BaseTool, allow_delegation: bool = False) -> Agent:
+    llm = LLM(model="gpt-4o-mini")
+    return Agent(role=role, goal="g", backstory="b", llm=llm, tools=tools, allow_delegation=allow_delegation)
+
+
+def crew(*before: Agent) -> Crew:
+    agents = [*before, agent("Clerk", SendMail())]
+    only = Task(name="mail", description="Send mails. Case: {case} .", expected_output="text", agent=agents[0])
+    return Crew(agents=agents, tasks=[only], before_kickoff_callbacks=[remember], cache=True)
+
+
+def team() -> Crew:
+    return crew(agent("Boss", allow_delegation=True))
 
 
 class State(BaseModel):
@@ -44,3 +68,10 @@ class Method(Flow[State]):
             return str(crew().kickoff(self.state.model_dump()).raw)
         except BaseException:
             return "nothing"
+
+
+class Parcel(Flow[State]):
+    @start()
+    def send(self) -> str:
+        remember(self.state.model_dump())
+        return SendParcel().run("ann", copies=3)

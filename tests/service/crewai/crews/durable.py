@@ -47,7 +47,7 @@ def note(text: str) -> str:
     write(INPUTS["log"], {"tool": text})
     die_after(len(CALLS) - 0.5)
     if text.startswith(INPUTS.get("fails", "none")):
-        raise ValueError("no answer")
+        raise ValueError(f"no answer {os.environ['OPENAI_API_KEY']}")
     return f"noted {text}"
 
 
