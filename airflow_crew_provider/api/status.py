@@ -50,11 +50,15 @@ class StatusReader:
     def __init__(self, kickoff_id: str) -> None:
         self._kickoff_id = kickoff_id
         self._running: Execution | None = None
+        self._body: bytes | None = None
         self._used: Any = None
 
     def __call__(self, answer: HttpResponse, mask: Mask) -> Execution:
-        body = json_of(answer, "GET /status", mask)
         used = answer.headers.get(USAGE.lower()) if answer.usage is None else answer.usage
+        if self._running is not None and self._used == used and self._body == answer.body:
+            return self._running
+        body = json_of(answer, "GET /status", mask)
+        self._body = answer.body or None  # a combined response has none
         if self._running is not None and self._running.raw == body and self._used == used:
             return self._running
         self._used, read = used, execution(self._kickoff_id, body, mask)

@@ -125,7 +125,7 @@ class SharedSession:
 
     def __init__(self, deployment: Deployment) -> None:
         self.users = 0
-        self._deployment = deployment
+        self.deployment = deployment
         self._ca_file = deployment.ca_file
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=MOST_SOCKETS, ttl_dns_cache=60, keepalive_timeout=KEPT_ALIVE),
@@ -136,32 +136,27 @@ class SharedSession:
         )
         self._usual_timeout = self._timeout(deployment.timeout)
         # Half of the time, so that the other half is left for a poll on its own.
-        self._batch = BatchPolls(partial(self._perform, total=deployment.timeout / 2), NETWORK_ERRORS)
-
-    async def exchange(self, call: Call[Any], total: float) -> HttpResponse:
-        """Perform a call within ``total`` seconds."""
-        answer = await self._perform(call, total)
-        if call.polled is not None:
-            self._batch.note(answer)
-        return answer
+        self._batch = BatchPolls(partial(self.exchange, total=deployment.timeout / 2), NETWORK_ERRORS)
 
     def polls_together(self, total: float) -> bool:
         """Whether a poll of ``total`` seconds may be combined with those of other waits."""
-        return self._batch.offered and total >= self._deployment.timeout
+        return self._batch.offered and total >= self.deployment.timeout
 
     async def poll_with_others(self, kickoff_id: str) -> HttpResponse | None:
         """Poll together with other waits; None if it must poll alone."""
         return await self._batch.ask(kickoff_id)
 
-    async def _perform(self, call: Call[Any], total: float) -> HttpResponse:
+    async def exchange(self, call: Call[Any], total: float) -> HttpResponse:
         """Perform a call within ``total`` seconds, redirects included."""
-        url, ends = self._deployment.base_url + (call.target or call.path), time.monotonic() + total
+        url, ends = self.deployment.base_url + (call.target or call.path), time.monotonic() + total
         for _ in range(MOST_REDIRECTS):
             answer = await self._ask(call, url, total)
             following = endpoints.redirect(call, url, answer)
             if following is None:
                 break
             url, total = following, max(0.001, ends - time.monotonic())
+        if call.polled is not None:
+            self._batch.note(answer)
         return answer
 
     async def _ask(self, call: Call[Any], url: str, total: float) -> HttpResponse:
@@ -170,7 +165,7 @@ class SharedSession:
             URL(url, encoded=True),
             json=call.body,
             headers=call.headers or None,
-            timeout=self._usual_timeout if total == self._deployment.timeout else self._timeout(total),
+            timeout=self._usual_timeout if total == self.deployment.timeout else self._timeout(total),
             allow_redirects=False,
             ssl=self._tls(),
         ) as response:
@@ -178,7 +173,7 @@ class SharedSession:
 
     def _tls(self) -> ssl.SSLContext | bool:
         """Return the TLS context of a request; read the CA file again if it was replaced."""
-        if self._deployment.verify is False or self._deployment.base_url.startswith("http:"):
+        if self.deployment.verify is False or self.deployment.base_url.startswith("http:"):
             return False
         if self._ca_file is None:
             return _tls_context(DEFAULT_CA_BUNDLE_PATH)
@@ -186,7 +181,7 @@ class SharedSession:
         return _tls_context(self._ca_file, (seen.st_mtime_ns, seen.st_size, seen.st_ino))
 
     def _timeout(self, total: float) -> aiohttp.ClientTimeout:
-        return aiohttp.ClientTimeout(total=total, sock_connect=min(total, self._deployment.timeout))
+        return aiohttp.ClientTimeout(total=total, sock_connect=min(total, self.deployment.timeout))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -209,27 +204,8 @@ class SessionPool:
     def __init__(self) -> None:
         self._by_loop: weakref.WeakKeyDictionary[Any, dict[Deployment, SharedSession]] = weakref.WeakKeyDictionary()
 
-    async def exchange(self, deployment: Deployment, call: Call[Any], total: float) -> HttpResponse:
-        """Perform a call in this loop's shared session, opened if needed."""
-        shared = self.acquire(deployment)
-        try:
-            return await shared.exchange(call, total)
-        finally:
-            await self.release(deployment)
-
-    async def poll_with_others(self, deployment: Deployment, kickoff_id: str, total: float) -> HttpResponse | None:
-        """Poll in this loop's shared session, together with its other waits; None to poll alone."""
-        shared = self._by_loop.get(asyncio.get_running_loop(), {}).get(deployment)
-        if shared is None or not shared.polls_together(total):
-            return None
-        self.acquire(deployment)
-        try:
-            return await shared.poll_with_others(kickoff_id)
-        finally:
-            await self.release(deployment)
-
     def acquire(self, deployment: Deployment) -> SharedSession:
-        """Count one more user; there is no await between lookup and insert."""
+        """Return this loop's session with one more user, opened if needed; no await between lookup and insert."""
         here = self._by_loop.setdefault(asyncio.get_running_loop(), {})
         shared = here.get(deployment)
         if shared is None:
@@ -237,14 +213,11 @@ class SessionPool:
         shared.users += 1
         return shared
 
-    async def release(self, deployment: Deployment) -> None:
-        here = self._by_loop.get(asyncio.get_running_loop(), {})
-        shared = here.get(deployment)
-        if shared is None:
-            return
+    async def release(self, shared: SharedSession) -> None:
+        """Count one user less; the last one closes the session."""
         shared.users -= 1
         if shared.users == 0:
-            del here[deployment]
+            del self._by_loop[asyncio.get_running_loop()][shared.deployment]
             await shared.close()
 
 

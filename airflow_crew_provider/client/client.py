@@ -15,7 +15,7 @@ import requests
 from airflow_crew_provider.api import endpoints, responses
 from airflow_crew_provider.api.endpoints import Call
 from airflow_crew_provider.api.responses import HttpResponse
-from airflow_crew_provider.client.asynchronous import NETWORK_ERRORS, sessions
+from airflow_crew_provider.client.asynchronous import NETWORK_ERRORS, SharedSession, sessions
 from airflow_crew_provider.client.blocking import Exchange, never_connected, within
 from airflow_crew_provider.client.deployment import LARGE_BODY, Deployment
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewError, CrewOutcomeUnknown, CrewProtocolError
@@ -39,6 +39,7 @@ class Client:
     def __init__(self, deployment: Deployment, traced: Traced = _untraced) -> None:
         self.deployment = deployment
         self._traced = traced
+        self._held: SharedSession | None = None
         self.mask = deployment.mask
 
     def send(self, call: Call[T], *, timeout: float | None = None, secrets: tuple[str, ...] = ()) -> T:
@@ -66,24 +67,27 @@ class Client:
 
         :param suffices: whether the value of a combined poll is enough; otherwise it polls alone
         """
-        total = self._total(call, timeout)
-        if call.polled is not None and suffices is not None:
-            ends = time.monotonic() + total
-            answer = await sessions.poll_with_others(self.deployment, call.polled, total)
-            if answer is not None:
-                # A combined response may differ from the service's response for this execution.
-                with suppress(CrewError):
-                    found = await self._aread(call, answer)
-                    if suffices(found):
-                        return found
-            total = max(total / 2, ends - time.monotonic())
-        sent = call.starts_something
+        total, sent = self._total(call, timeout), call.starts_something
         result: HttpResponse | Exception
+        shared = sessions.acquire(self.deployment)
         try:
-            result = await sessions.exchange(self.deployment, call, total)
-        except NETWORK_ERRORS as error:
-            sent = sent and not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientHttpProxyError)
-            result = error
+            if call.polled is not None and suffices is not None and shared.polls_together(total):
+                ends = time.monotonic() + total
+                answer = await shared.poll_with_others(call.polled)
+                if answer is not None:
+                    # A combined response may differ from the service's response for this execution.
+                    with suppress(CrewError):
+                        found = await self._aread(call, answer)
+                        if suffices(found):
+                            return found
+                total = max(total / 2, ends - time.monotonic())
+            try:
+                result = await shared.exchange(call, total)
+            except NETWORK_ERRORS as error:
+                sent = sent and not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientHttpProxyError)
+                result = error
+        finally:
+            await sessions.release(shared)
         return await self._aread(call, result, sent)
 
     async def _aread(self, call: Call[T], result: HttpResponse | Exception, sent: bool = False) -> T:
@@ -93,11 +97,12 @@ class Client:
 
     async def hold(self) -> None:
         """Keep the shared session of this loop open until `release`, across any number of polls."""
-        sessions.acquire(self.deployment)
+        self._held = sessions.acquire(self.deployment)
 
     async def release(self) -> None:
         """Release what `hold` acquired; the last one closes the session."""
-        await sessions.release(self.deployment)
+        if self._held is not None:
+            await sessions.release(self._held)
 
     def _total(self, call: Call[Any], timeout: float | None) -> float:
         own = self.deployment.total_timeout(call)

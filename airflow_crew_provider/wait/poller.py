@@ -18,7 +18,7 @@ from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.compat import metrics
 from airflow_crew_provider.exceptions import CrewError, CrewNotFound, CrewProtocolError
 from airflow_crew_provider.models import Execution
-from airflow_crew_provider.wait.watch import GAVE_UP, Outcome, Pause, Poll, Results, Step, Watch, steps
+from airflow_crew_provider.wait.watch import GAVE_UP, Outcome, Pause, Poll, Refresh, Results, Step, Watch, steps
 
 Reply = Execution | CrewError
 T = TypeVar("T")
@@ -64,17 +64,20 @@ class Awaiting:
     hook: ConnectedCrew
     blocking: ClassVar = False
 
-    async def send(self, call: Call[T], timeout: float | None, suffices: Callable[[T], bool] | None = None) -> T:  # noqa: ASYNC109
+    # Not coroutines around coroutines: each layer is resumed with each poll, and kept with each wait.
+    def send(
+        self, call: Call[T], timeout: float | None, suffices: Callable[[T], bool] | None = None
+    ) -> Coroutine[Any, Any, T]:
         """Send a call without blocking the event loop."""
-        return await self.hook.client.asend(call, timeout=timeout, suffices=suffices)
+        return self.hook.client.asend(call, timeout=timeout, suffices=suffices)
 
     async def refresh(self, *, at_once: bool) -> bool:
         """Look up the connection without blocking the event loop."""
         return await self.hook.arefresh(at_once=at_once)
 
-    async def pause(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> Coroutine[Any, Any, None]:
         """Pause while other waits continue."""
-        await asyncio.sleep(seconds)
+        return asyncio.sleep(seconds)
 
 
 Transport = Blocking | Awaiting
@@ -169,14 +172,17 @@ class Poller:
                 return replace(outcome, message=f"{self.hook.place}: {outcome.message}")
         return None
 
-    async def _take(self, step: Step, watch: Watch, transport: Transport) -> Any:
+    def _take(self, step: Step, watch: Watch, transport: Transport) -> Coroutine[Any, Any, Any]:
         if isinstance(step, Pause):
-            return await transport.pause(step.seconds)
+            return transport.pause(step.seconds)
         if isinstance(step, Poll):
             # A combined response may only show that the wait continues.
-            return await self._poll(
+            return self._poll(
                 transport, watch.kickoff_id, step.timeout, lambda seen: watch.goes_on_after(seen, now=time.time())
             )
+        return self._look_up(step, watch, transport)
+
+    async def _look_up(self, step: Refresh | Results, watch: Watch, transport: Transport) -> Any:
         try:
             if isinstance(step, Results):
                 return await transport.send(endpoints.ended_tasks(watch.kickoff_id), step.timeout)

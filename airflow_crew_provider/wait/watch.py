@@ -227,6 +227,16 @@ class Watch:
             return Outcome(PENDING, self.kickoff_id, crew_task_id=execution.crew_task_id)
         return self._past_deadline(now)
 
+    def repeats(self, execution: Execution | exceptions.CrewError, *, now: float) -> bool:
+        """Whether a poll shows the same as the last one, was reported, and nothing is due."""
+        return (
+            execution is self._told_of
+            and self.answered is None
+            and now - self._told_at < HEARTBEAT
+            and (self.deadline is None or now < self.deadline)
+            and not self.is_look_up_due(now=now)
+        )
+
     def goes_on_after(self, execution: Execution, *, now: float) -> bool:
         """Whether a poll shows nothing that could end the wait."""
         if execution is self.last and self.answered is None:
@@ -477,7 +487,12 @@ def steps(watch: Watch, clock: Callable[[], float], say: Callable[[str], None]) 
     while True:
         was_known = watch.known
         reply = yield Poll(watch.left(now=clock()))
-        refresh = _refresh_after(reply, watch, clock())
+        now = clock()
+        if watch.repeats(reply, now=now):
+            watch.polls += 1
+            yield Pause(watch.pause(now=now))
+            continue
+        refresh = _refresh_after(reply, watch, now)
         if refresh is not None:
             watch.looked_up = clock()
             fresh = yield refresh

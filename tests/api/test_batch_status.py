@@ -97,3 +97,16 @@ def test_portions_lose_no_id_and_change_no_order(ids: list[str]) -> None:
     divided = list(portions(ids))
     assert [each for portion in divided for each in portion] == ids
     assert all(len(statuses(portion).path) <= LONGEST_IDS + len("/statuses?ids=") for portion in divided)
+
+
+def test_a_response_alone_is_read_after_a_combined_one() -> None:
+    running = {"status": "running"}
+    call = endpoints.status("a")
+    first = endpoints.read(call, answer(running))
+    assert endpoints.read(call, answer(running)) is first, "byte for byte the same"
+    assert endpoints.read(call, HttpResponse(200, {}, b"", running)) is first, "the same in a combined response"
+    with pytest.raises(CrewProtocolError, match="empty body"):
+        endpoints.read(call, answer(b""))
+    used = HttpResponse(200, {"crew-usage": '{"total_tokens": 7}'}, answer(running).body)
+    assert endpoints.read(call, used).usage == {"total_tokens": 7}
+    assert endpoints.read(call, answer({"status": "completed", "result": "x"})).output == "x"

@@ -24,6 +24,7 @@ from airflow_crew_provider.wait.watch import (
     HEARTBEAT,
     LEARNED,
     NOBODY_IS_ASKED,
+    NOW_AND_THEN,
     PENDING,
     SEEN,
     SHORTEST_POLL,
@@ -254,6 +255,32 @@ def test_news_is_said_once_and_a_wait_ends_with_its_outcome() -> None:
     with pytest.raises(StopIteration) as end:
         walk.send(False)
     assert end.value.value == Outcome(COMPLETED, "k-1")
+
+
+def test_the_same_response_again_still_ends_trouble_and_meets_what_is_due() -> None:
+    now, said, one = [T0], list[str](), watch(deadline=T0 + 5000)
+    walk = steps(one, lambda: now[0], said.append)
+    next(walk)
+    for reply in (STEP, STEP, BUSY):
+        answer = walk.send(reply)
+        if isinstance(answer, Refresh):
+            answer = walk.send(False)
+        assert isinstance(answer, Pause)
+        assert isinstance(next(walk), Poll)
+    assert (one.failures, one.polls) == (1, 3)
+    assert isinstance(walk.send(STEP), Pause)
+    assert (one.failures, one.polls, len(said)) == (0, 4, 3), "its recovery is told"
+    next(walk)
+    now[0] += 2 * NOW_AND_THEN
+    assert walk.send(STEP) == Refresh(at_once=False)
+    assert isinstance(walk.send(False), Pause)
+    assert len(said) == 4, "it is told again from time to time"
+    next(walk)
+    now[0] = T0 + 5000
+    assert walk.send(STEP) == Refresh(at_once=True)
+    with pytest.raises(StopIteration) as end:
+        walk.send(False)
+    assert end.value.value.kind == TIMEOUT
 
 
 def test_an_id_that_was_known_before_is_not_reported_again() -> None:
