@@ -56,8 +56,11 @@ def inert(text: str) -> str:
     return "\n".join(_inert_lines(lines))
 
 
-def fenced(text: str, language: str = "") -> str:
-    """Return a code block that the text cannot close."""
+def fenced(text: str, language: str = "text") -> str:
+    """Return a code block that the text cannot close.
+
+    :param language: never empty, because Airflow's page up to 3.3 would show the block as one line
+    """
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"
