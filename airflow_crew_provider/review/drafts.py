@@ -290,7 +290,8 @@ def what_an_edit_does(shown: Json, words: list[str], *, is_last: bool) -> str:
     if editable_text(shown) is None:
         return "* This draft cannot be edited here." if not is_of_flow(shown) else ""
     if shown.get("takes_edited_output"):
-        then = f"with **{approve}** your text becomes the output of the task; with **{revise}** it is sent as feedback."
+        sent = "" if is_last else f"; with **{revise}** it is sent as feedback"
+        then = f"with **{approve}** your text becomes the output of the task{sent}."
     elif is_last:
         then = "this service accepts it only as feedback of a revision, and **none is sent in the last round**."
     else:
