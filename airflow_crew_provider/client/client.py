@@ -101,8 +101,9 @@ class Client:
 
     async def release(self) -> None:
         """Release what `hold` acquired; the last one closes the session."""
-        if self._held is not None:
-            await sessions.release(self._held)
+        held, self._held = self._held, None
+        if held is not None:
+            await sessions.release(held)
 
     def _total(self, call: Call[Any], timeout: float | None) -> float:
         own = self.deployment.total_timeout(call)

@@ -23,7 +23,7 @@ from airflow_crew_provider.compat.execution_record import ExecutionRecord
 from airflow_crew_provider.compat.loops import public_map_index
 from airflow_crew_provider.compat.version import has_loops
 from airflow_crew_provider.models import Json, region
-from airflow_crew_provider.stored_names import EXECUTION_KEY, REVIEW_KEY
+from airflow_crew_provider.stored_names import DECISIONS_KEY, EXECUTION_KEY, REVIEW_KEY
 
 MOST_TASKS = 5_000
 MOST_DECISIONS = 50
@@ -90,12 +90,19 @@ def of_run(dag_id: str, run_id: str) -> list[TaskRecord]:
 
 
 def decisions(dag_id: str, run_id: str, places: Collection[Place]) -> list[Json]:
-    """Return the decisions of these reviews, the earliest first."""
+    """Return the decisions of these reviews, the earliest first.
+
+    A task that asks several times lists all of them without drafts, and has the last one with its draft too.
+    """
     names, indexes = {task_id for task_id, _, _ in places}, {index for _, index, _ in places}
+    found: dict[tuple[Place, str], Json] = {}
     with create_session(scoped=False) as session:
-        rows = _xcoms(session, dag_id, run_id, REVIEW_KEY, MOST_DECISIONS, names, indexes)
-        found = [row for row in rows if _place(row) in places and _is_object(row)]
-        return [row.value for row in sorted(found, key=lambda row: row.timestamp)]
+        for key in (DECISIONS_KEY, REVIEW_KEY):
+            rows = _xcoms(session, dag_id, run_id, key, MOST_DECISIONS, names, indexes)
+            for row in sorted((row for row in rows if _place(row) in places), key=lambda row: row.timestamp):
+                given = row.value if isinstance(row.value, list) else [row.value]
+                found |= {(_place(row), str(each.get("decided_at"))): each for each in given if isinstance(each, dict)}
+    return list(found.values())
 
 
 def _xcoms(

@@ -35,7 +35,7 @@ from airflow_crew_provider.wait.schema import matching, refuse_bad_schema, valid
 from airflow_crew_provider.wait.watch import COMPLETED, PENDING
 
 QUESTION = "**The question:**"  # how a form introduces a Flow's question
-IN_THE_MIDDLE = "**In the middle of a task"  # how it introduces a question there
+IN_THE_MIDDLE = "**In the middle of the task**"  # how it introduces a question there
 TEXTS = (FEEDBACK_FIELD, EDIT_FIELD)
 
 

@@ -56,8 +56,11 @@ def inert(text: str) -> str:
     return "\n".join(_inert_lines(lines))
 
 
-def fenced(text: str, language: str = "") -> str:
-    """Return a code block that the text cannot close."""
+def fenced(text: str, language: str = "text") -> str:
+    """Return a code block that the text cannot close.
+
+    :param language: never empty, because Airflow's page up to 3.3 would show the block as one line
+    """
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"
@@ -287,7 +290,8 @@ def what_an_edit_does(shown: Json, words: list[str], *, is_last: bool) -> str:
     if editable_text(shown) is None:
         return "* This draft cannot be edited here." if not is_of_flow(shown) else ""
     if shown.get("takes_edited_output"):
-        then = f"with **{approve}** your text becomes the output of the task; with **{revise}** it is sent as feedback."
+        sent = "" if is_last else f"; with **{revise}** it is sent as feedback"
+        then = f"with **{approve}** your text becomes the output of the task{sent}."
     elif is_last:
         then = "this service accepts it only as feedback of a revision, and **none is sent in the last round**."
     else:

@@ -103,7 +103,7 @@ class ReviewForm:
         if self.ask:
             named = {name: self.ask[name] and _code(self.ask[name]) for name in ("agent", "tool")}
             task = asks.task_of(self.pending["crew_task_id"])
-            return f"{place}{IN_THE_MIDDLE}** {_code(task)}: {asks.in_words({**self.ask, **named})}."
+            return f"{place}{IN_THE_MIDDLE} {_code(task)}, {asks.in_words({**self.ask, **named})}."
         if is_of_flow(self.pending):
             who = f"The method {_code(task)} of the Flow" if task else "A method of the Flow"
             name = f" {_code(agent)}" if agent else ""
@@ -114,7 +114,8 @@ class ReviewForm:
 
     def _asked(self) -> str:
         question = self.pending.get("question")
-        return f"{QUESTION}\n\n{_quoted(str(question))}" if question else ""
+        is_shown = self.ask is not None and str(question) in drafts.text_of(self.pending.get("output"))
+        return f"{QUESTION}\n\n{_quoted(str(question))}" if question and not is_shown else ""
 
     def _mismatch(self) -> str:
         violations = self.pending.get(VIOLATIONS)
@@ -134,7 +135,7 @@ class ReviewForm:
             said = f"**Approved {when}, but the service did not accept the changed arguments, and the tool has not run:"
             return f"{said}\n\n{drafts.fenced(drafts.visible(previous['edited_output'][:SHOWN_FEEDBACK]))}"
         if "outcome" in previous:
-            return _answer_to_flow(previous, when)
+            return _answer_before(previous, when)
         if previous.get("edited_output") and previous.get("crew_task_id") == self.pending.get("crew_task_id"):
             said = (
                 f"**Edited {when}, but not applied, because the draft had changed in the meantime. The edited text was:"
@@ -179,8 +180,9 @@ class ReviewForm:
     def _choices_of_ask(self, ask: Json) -> list[str]:
         shown = {"characters": self._size, **self.pending}
         edits = self.allow_edit and drafts.editable_text(shown) is not None
-        kept = f"leave `{asks.HIDDEN}` where it is to keep a hidden value"
-        instead = f", or with those under *Arguments*, a JSON object; {kept}" if edits else ""
+        is_hidden = asks.HIDDEN in str(asks.arguments_text(ask))
+        kept = f"; leave `{asks.HIDDEN}` where it is to keep a hidden value" if is_hidden else ""
+        instead = f", or with those under *Arguments*, a JSON object{kept}" if edits else ""
         meaning = {
             asks.APPROVE: f"the tool runs with these arguments{instead}.",
             asks.DENY: "the tool does not run. The agent reads your *Feedback* as the reason, and continues.",
@@ -268,12 +270,13 @@ def _headline(ask: Json) -> str:
     }.get(ask["kind"], "A question")
 
 
-def _answer_to_flow(previous: Json, when: str) -> str:
-    """Describe the answer to a Flow: the outcome, the text, or both."""
-    outcome, said = previous["outcome"], previous.get("human_feedback") or ""
+def _answer_before(previous: Json, when: str) -> str:
+    """Describe an answer to a Flow or an agent: the outcome, the text, or both."""
+    outcome, said, ask = previous["outcome"], previous.get("human_feedback") or "", asks.ask_in(previous)
     text = f"\n\n{_quoted(said)}" if said.strip() else ""
-    if outcome is not None:
-        return f"**Chosen {when}: {_code(outcome)}{text}"
+    if outcome is not None and not (ask and asks.needs_text(ask)):
+        tool = f" for {_code(ask['tool'])}" if ask and ask["tool"] else ""
+        return f"**Chosen {when}: {_code(outcome)}{tool}{text}"
     return f"**Answered {when}:{text}" if text else f"**Approved {when}"
 
 

@@ -136,6 +136,7 @@ class Question(Generic[AnyRules]):
         if airflow_form.shows_another_draft(task, self.context, signs):
             raise CrewTaskFailed(self.rules.holds_another)
         self.record.mark_asked(identity, until, shown.get(TERMS), again=bool(refused), by=attempt, at=at)
+        task.log.info("Waiting for a person: %s", task.subject)
         self._wait(shown, until)
 
     def _wait(self, shown: Json, until: str | None) -> NoReturn:

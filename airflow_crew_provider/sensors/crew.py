@@ -25,7 +25,7 @@ from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait.outcomes import NET, CrewTaskFailed, deadline_of, ends_in_a_sentence, fail_task, seconds
 from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.task import WaitingTask, push_execution
-from airflow_crew_provider.wait.watch import Watch
+from airflow_crew_provider.wait.watch import Watch, waits_for_a_person
 
 
 class CrewStatusSensor(WaitingTask, BaseSensorOperator):
@@ -162,6 +162,8 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
 
     def make_result(self, context: Any, execution: Execution) -> Json:
         """Return the record."""
+        if execution.state is ExecutionState.PENDING:
+            self.log.info("%s", self.hook.mask_for_log(waits_for_a_person(execution)))
         if self.reschedule:
             task_state_of(context, WATCH_STATE).close({})
         return execution.record(self.execution_id)

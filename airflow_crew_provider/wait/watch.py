@@ -381,10 +381,7 @@ class Watch:
         if last is None:
             return f"The service does not know execution {self.kickoff_id} yet"
         if last.state is ExecutionState.PENDING:
-            where = f" at task {in_few_words(task)}" if (task := last.shown_task or last.current_task) else ""
-            why = f": {asks.in_words(last.ask)}" if last.ask else ""
-            unasked = f". {NOBODY_IS_ASKED}" if self.passes_question else ""
-            return f"Execution {self.kickoff_id} waits for a person{where}{why}{unasked}"
+            return waits_for_a_person(last) + (f". {NOBODY_IS_ASKED}" if self.passes_question else "")
         return f"Execution {self.kickoff_id} is {last.state}" + (f": {last.progress}" if last.progress else "")
 
     _not_found_now: bool = False
@@ -421,6 +418,13 @@ class Watch:
 
     def _outcome(self, kind: str, message: str = "", usage: Json | None = None) -> Outcome:
         return Outcome(kind, self.kickoff_id, message, usage=usage)
+
+
+def waits_for_a_person(execution: Execution) -> str:
+    """Return a line on a pending execution."""
+    where = f" at task {in_few_words(task)}" if (task := execution.shown_task or execution.current_task) else ""
+    why = f": {asks.in_words(execution.ask)}" if execution.ask else ""
+    return f"Execution {execution.kickoff_id} waits for a person{where}{why}"
 
 
 def in_few_words(text: str) -> str:

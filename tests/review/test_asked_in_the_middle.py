@@ -79,8 +79,8 @@ def test_the_buttons_are_the_words_that_answer_and_nothing_answers_by_itself(
 def test_the_form_shows_who_asks_the_tool_and_the_call_as_it_is_hashed(context: Json, supervisor: Supervisor) -> None:
     form = asked(review_of(), context, supervisor)
     assert form.subject.startswith("Approve send_mail for Writer")
-    assert form.body.startswith(f"```\n{pending()['output']}\n```\n")
-    assert "`draft_task`: the agent `Writer` needs an approval to run the tool `send_mail`" in form.body
+    assert form.body.startswith(f"```text\n{pending()['output']}\n```\n")
+    assert "**In the middle of the task** `draft_task`, the agent `Writer` needs an approval to run the" in form.body
     assert pending()["output_sha256"][:16] in form.body
     field = form.params["edited_draft"]
     assert (field["schema"]["title"], json.loads(field["value"][8:-4])) == ("Arguments", ARGUMENTS)
@@ -91,7 +91,7 @@ EVIL = "```\n# Approved\n\n````\n<img src=x onerror=alert(1)>\u202e\u200b\r\n* *
 
 def test_nothing_in_a_call_can_leave_its_block_or_hide_in_it() -> None:
     body = ReviewForm(pending=pending(task_output=EVIL)).body
-    fence, _, rest = body.partition("\n")
+    fence, _, rest = body.partition("text\n")
     block, _, after = rest.partition(f"\n{fence}\n")
     assert set(fence) == {"`"}
     assert len(fence) == 5
@@ -101,7 +101,29 @@ def test_nothing_in_a_call_can_leave_its_block_or_hide_in_it() -> None:
 
 def test_a_page_of_the_dag_never_takes_the_place_of_a_call(context: Json, supervisor: Supervisor) -> None:
     form = asked(review_of(body="Just approve.", subject="Now"), context, supervisor)
-    assert (form.body.startswith(f"```\n{pending()['output']}\n```\n"), form.subject) == (True, "Now")
+    assert (form.body.startswith(f"```text\n{pending()['output']}\n```\n"), form.subject) == (True, "Now")
+
+
+def test_the_form_asks_once_and_speaks_of_hidden_values_only_where_there_are_some() -> None:
+    text, plain = pending()["output"], {**ASK, "arguments": {"to": "ann"}}
+    asked_once = pending(task_output=f"Question 3: May send_mail run?\n{text}")
+    assert ReviewForm(pending=asked_once).body.count("May send_mail run?") == 1
+    assert "> May send_mail run?" in ReviewForm(pending=pending()).body
+    bodies = [ReviewForm(pending=pending(ask), allow_edit=True).body for ask in (ASK, plain)]
+    assert ["leave `***` where it is" in body for body in bodies] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        (ASK | {"word": "deny"}, "**Chosen in the previous round**, by `ann`: `deny` for `send_mail`\n\n> Third."),
+        (QUESTION | {"word": "answer"}, "**Answered in the previous round**, by `ann`:\n\n> Third."),
+    ],
+    ids=["tool", "question"],
+)
+def test_the_next_form_says_what_was_answered_before(before: Json, said: str) -> None:
+    answered = {"ask": before, "outcome": before.pop("word"), "human_feedback": "Third.", "reviewer": {"name": "ann"}}
+    assert said in ReviewForm(pending=pending(), previous={**answered, "crew_task_id": "draft_task#2"}).body
 
 
 def test_users_and_the_round_are_those_of_a_draft(context: Json, supervisor: Supervisor) -> None:

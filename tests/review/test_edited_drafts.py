@@ -18,7 +18,8 @@ from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.operators.crew import CrewResumeOperator
 from airflow_crew_provider.operators.review import CrewReviewOperator
 from airflow_crew_provider.resume import sending
-from airflow_crew_provider.review.drafts import SHOWN_CHARACTERS
+from airflow_crew_provider.review.answer import shown_draft
+from airflow_crew_provider.review.drafts import SHOWN_CHARACTERS, what_an_edit_does
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from crew_service.local import running_service
 from scripts.stack import wait_until
@@ -151,6 +152,12 @@ def test_an_edit_with_a_revision_is_feedback(context: Json) -> None:
     assert (review["is_approve"], "edited_output" in review) == (False, False)
     assert review["human_feedback"].startswith("Like this.\n\n")
     assert review["human_feedback"].endswith(EDITED)
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_the_form_promises_to_send_an_edit_as_feedback_but_in_the_last_round(is_last: bool) -> None:
+    said = what_an_edit_does(shown_draft(OURS), ["approve", "revise"], is_last=is_last)
+    assert ("your text becomes the output" in said, "as feedback" in said) == (True, not is_last)
 
 
 def test_elsewhere_an_edit_is_a_revision_and_the_form_says_so(context: Json, supervisor: Supervisor) -> None:

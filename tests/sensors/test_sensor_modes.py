@@ -76,7 +76,9 @@ def test_the_record_of_a_completed_execution(server: FaultServer, dialect: Diale
 
 
 @modes
-def test_the_record_of_an_execution_that_waits_for_a_person(server: FaultServer, mode: str) -> None:
+def test_the_record_of_an_execution_that_waits_for_a_person(
+    server: FaultServer, mode: str, log_text: Callable[[], str]
+) -> None:
     server.on(POLL, SPEC.running, PENDING_SPEC)
     assert end_of(sensor(mode)) == {
         "state": "pending",
@@ -89,6 +91,7 @@ def test_the_record_of_an_execution_that_waits_for_a_person(server: FaultServer,
         "usage": None,
         "output_sha256": hashlib.sha256(b"the draft").hexdigest(),
     }
+    assert "Execution k-1 waits for a person at task draft_task" in log_text()
 
 
 @modes

@@ -525,6 +525,20 @@ def test_a28_the_page_of_a_task_in_a_loop_shows_the_rounds_of_all_iterations(
     assert [each for each in ("Shorter, 0.", "Shorter, 1.", answer) if each not in text] == []
 
 
+def test_each_decision_of_a_task_that_asks_several_times_is_read_once_and_the_last_one_with_its_draft(
+    dag_run: Run,
+) -> None:
+    from airflow_crew_provider.compat import task_records
+
+    dag_run.task("crew", about())
+    [task] = task_records.of_run(dag_run.dag_id, dag_run.run_id)
+    listed = [{"decided_at": f"2026-11-20T12:0{number}:00+00:00", "round": number} for number in (1, 2, 3)]
+    with_draft = {**listed[-1], "output": "Draft 3."}
+    dag_run.decided("crew", with_draft)
+    dag_run.push("crew", "crew_decisions", listed)
+    assert task_records.decisions(dag_run.dag_id, dag_run.run_id, {task.place}) == [*listed[:2], with_draft]
+
+
 @pytest.mark.since_airflow("3.4")
 @pytest.mark.row("A28")
 def test_a28_the_overview_leads_to_the_execution_of_each_iteration(
@@ -635,7 +649,7 @@ def test_a_question_in_the_middle_of_a_task_is_shown_as_text_with_who_asks_for_w
 @pytest.mark.parametrize("ask", ["tool", {"kind": "vote"}, [5]])
 def test_an_ask_that_cannot_be_read_is_said_to_be_one(ask: Any) -> None:
     html = rendered({"state": "pending", "rounds": [round_of(1, CALL, ask=ask)]})
-    assert "What it asks cannot be read." in html
+    assert "The question cannot be read." in html
 
 
 def test_a_draft_is_not_compared_with_a_question(monkeypatch: pytest.MonkeyPatch) -> None:

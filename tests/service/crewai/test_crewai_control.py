@@ -68,8 +68,10 @@ def test_s33_a_crew_in_a_tool_fails_the_execution_whatever_the_tool_catches(play
 
 
 def test_s33_a_hook_that_asks_at_the_terminal_fails_the_execution_before_the_tool_runs(play: Player) -> None:
+    run = careful(play, "asks_in_a_hook")
     with pytest.raises(CrewFailed, match="asks a person at a terminal"):
-        careful(play, "asks_in_a_hook").segment()
+        run.segment()
+    assert run.calls() == []
 
 
 def test_s33_a_crew_or_a_flow_with_a_kickoff_of_its_own_waits(play: Player) -> None:

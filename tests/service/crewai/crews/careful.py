@@ -221,9 +221,16 @@ def careful_tool(*, is_async: bool = False) -> Crew:
 
 
 def asks_in_a_hook() -> Crew:
+    kept: dict[str, Any] = {}
+
+    def remember(inputs: dict[str, Any]) -> dict[str, Any]:
+        kept.update(inputs)
+        return inputs
+
     @tool
     def delegate() -> str:
         """Delegate it."""
+        write(kept["log"], {"call": "paid"})
         return "paid without approval"
 
     @before_tool_call
@@ -231,7 +238,8 @@ def asks_in_a_hook() -> Crew:
         return None if context.request_human_input("May it?") == "yes" else False
 
     of = Agent(role="outer", goal="g", backstory="b", llm=Delegator(model="delegator"), tools=[delegate])
-    return Crew(agents=[of], tasks=[Task(name="outer", description="Ask.", expected_output="text", agent=of)])
+    only = Task(name="outer", description="Ask.", expected_output="text", agent=of)
+    return Crew(agents=[of], tasks=[only], before_kickoff_callbacks=[remember])
 
 
 def careful_tool_beside() -> Crew:
