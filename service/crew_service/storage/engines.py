@@ -85,21 +85,27 @@ def _sqlite(file: Path, **options: Any) -> Engine:
 
 
 def server(url: URL) -> Engines:
+    # Reads have connections of their own: to switch one to autocommit and back takes as long as two reads.
+    return Engines(_server(url, isolation_level="AUTOCOMMIT"), _server(url))
+
+
+def _server(url: URL, **options: Any) -> Engine:
     is_libpq = url.drivername.partition("+")[2] in location.POSTGRESQL_DRIVERS
     engine = create_engine(
         url,
         future=True,
-        pool_size=CONNECTIONS,
-        max_overflow=CONNECTIONS // 2,
+        pool_size=CONNECTIONS // 2,
+        max_overflow=CONNECTIONS // 4,
         pool_timeout=15,
         pool_pre_ping=True,  # a connection that was cut while idle fails no request
         hide_parameters=True,
         json_deserializer=loads,
         connect_args=LIBPQ if is_libpq else {},
+        **options,
     )
     if is_libpq:
         event.listen(engine, "connect", _limit_locks)
-    return Engines(engine.execution_options(isolation_level="AUTOCOMMIT"), engine)
+    return engine
 
 
 def _prepare(connection: Any, record: Any) -> None:
