@@ -44,7 +44,7 @@ quick: $(VENV)/.has-$(TEST_EXTRAS) ## the tests that neither start processes nor
 		--ignore=tests/cluster --ignore=tests/system --ignore=tests/service/crewai $(PYTEST_ARGS)
 
 test: $(VENV)/.has-dev,crewai ## all tests on one Airflow, but not those of `make long` (PYTEST_ARGS="-k word" for some)
-	@$(PY) -m pytest --numprocesses 8 --dist loadgroup -m "not long" $(PYTEST_ARGS)
+	@$(PY) -m pytest --numprocesses 5 --dist loadgroup -m "not long" $(PYTEST_ARGS)
 
 # A failure of one does not keep the others from running. pytest returns 5 where no test is marked.
 long: $(VENV)/.has-dev,crewai ## what takes longer: tests marked long, cluster-test, chaos, crewai-matrix, mutants

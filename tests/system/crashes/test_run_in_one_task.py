@@ -24,6 +24,7 @@ from tests.system.reviews.test_loop import CREW, EDITED, audited, decided_at_the
 
 pytestmark = [pytest.mark.since_airflow("3.4"), pytest.mark.timeout(600)]
 ONE_DRAFT = {**CREW, "tasks": [CREW["tasks"][0], CREW["tasks"][-1]]}
+MANY = 50  # as in dags/runs.py
 FIRST, SECOND = "Draft 1 on tea", "Draft 2 on tea, after: Shorter."
 
 
@@ -240,3 +241,21 @@ def test_webhooks_of_a_live_deployment_wake_it_at_each_question_also_after_a_los
         assert {call: proxy.forwarded[call] for call in (KICKOFF, RESUME)} == {KICKOFF: 1, RESUME: 3}
     assert task.run.xcom("crew")["output"] == "Printed."
     assert [(number, approved) for number, approved, _ in task.decisions] == [(1, False), (2, False), (3, True)]
+
+
+@pytest.mark.long
+def test_fifty_that_wait_for_people_hold_none_of_four_slots(
+    airflow: AirflowStack, crew: PausedCrew, proxy: FaultProxy
+) -> None:
+    run = airflow.api.trigger("many_in_one_task_each")
+
+    def all_wait() -> bool:
+        return Counter(run.states().values()) == {"awaiting_input": MANY} and len(run.reviews()) == MANY
+
+    wait_until(all_wait, "fifty questions", pause=2)
+    airflow.api.trigger("neighbour_of_many").wait_for("success")
+    assert all_wait()
+    for form in run.reviews():
+        run.answer(form, "approve", **{name: each["value"] for name, each in form["params"].items()})
+    run.wait_for("success")
+    assert (proxy.forwarded[KICKOFF], proxy.forwarded[RESUME]) == (MANY, MANY)

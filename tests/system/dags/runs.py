@@ -6,10 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 import pendulum
-from airflow.providers.common.compat.sdk import DAG
+from airflow.providers.common.compat.sdk import DAG, task
 
 from airflow_crew_provider.compat.version import has_form_per_attempt
 
+MANY = 50
 COMMON: dict[str, Any] = {
     "schedule": None,
     "start_date": pendulum.datetime(2026, 1, 1, tz="UTC"),
@@ -45,3 +46,15 @@ if has_form_per_attempt():
     with DAG("one_task_webhooks", **COMMON):
         slow: dict[str, Any] = {"crew_conn_id": "crew_one_task_inbox", "poll_interval": 600, "webhooks": "inbox"}
         CrewRunOperator(**{**CREW, **slow})
+
+    with DAG("many_in_one_task_each", max_active_tasks=MANY, **COMMON):
+        partial = CrewRunOperator.partial(**{name: value for name, value in CREW.items() if name != "inputs"})
+        partial.expand(inputs=[{"topic": f"tea {number}"} for number in range(MANY)])
+
+    with DAG("neighbour_of_many", **COMMON):
+
+        @task
+        def work() -> str:
+            return "done"
+
+        work()
