@@ -10,7 +10,7 @@ from typing import Any
 from crewai import Agent, Crew, Task
 from crewai.agents.parser import AgentAction, AgentFinish
 
-from crew_service.crewai import journal
+from crew_service.crewai import internals, journal
 from crew_service.engine.crew import LONGEST_IN_STEP, Progress, StepDone
 
 Callback = Callable[[Any], Any]
@@ -57,8 +57,7 @@ class NewSteps:
 
 
 def _agents_of(crew: Crew) -> list[Agent]:
-    agents = [*crew.agents, *(task.agent for task in crew.tasks), crew.manager_agent]
-    return list({id(agent): agent for agent in agents if isinstance(agent, Agent)}.values())
+    return [agent for agent in internals.agents_of(crew) if isinstance(agent, Agent)]
 
 
 def _listener(own: Callback | None, report: Callable[[Progress], None]) -> Callback:

@@ -54,13 +54,13 @@ def _tools(crew: Crew) -> dict[str, Any]:
     """List the tools known before a task runs, each with its own name and the one shown to the model."""
     tools = _known_tools(crew)
     named = {tool.name: [tool.name, internals.tool_name(tool)] for tool in tools}
-    is_open = any(map(open_tools.are_brought_by, open_tools.agents_of(crew)))
+    is_open = any(map(open_tools.are_brought_by, internals.agents_of(crew)))
     asks = any(isinstance(tool, AskPerson) for tool in tools)
     return {"tools": list(named.values()), "knows_all_tools": not is_open, "asks": asks}
 
 
 def _known_tools(crew: Crew) -> list[Any]:
-    return [tool for one in (*open_tools.agents_of(crew), *crew.tasks) for tool in getattr(one, "tools", None) or ()]
+    return [tool for one in (*internals.agents_of(crew), *crew.tasks) for tool in getattr(one, "tools", None) or ()]
 
 
 def arguments_problem(served: Crew | FlowSource, name: str, text: str) -> str | None:

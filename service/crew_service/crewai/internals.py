@@ -352,11 +352,11 @@ def validated(tool: BaseTool, arguments: dict[str, Any]) -> dict[str, Any]:
     """
     if not tool.args_schema.model_fields:  # CrewAI passes any arguments to such a tool
         return arguments
-    taken = tool.args_schema.model_validate(arguments)
-    dropped = _dropped(arguments, taken.model_dump()) and _dropped(arguments, taken.model_dump(by_alias=True))
-    if dropped:
+    read = tool.args_schema.model_validate(arguments)
+    taken: dict[str, Any] = read.model_dump()
+    if dropped := _dropped(arguments, taken) and _dropped(arguments, read.model_dump(by_alias=True)):
         raise ValueError(f"it has no argument {dropped!r}")
-    return dict(taken.model_dump())
+    return taken
 
 
 def _dropped(given: Any, taken: Any) -> str | None:
@@ -585,6 +585,12 @@ def question_in(flow: Flow[Any], method: str) -> PendingFeedbackContext:
     return PendingFeedbackContext(
         flow_id=flow.flow_id, flow_class=type(flow).__name__, method_name=method, method_output=None, message=""
     )
+
+
+def agents_of(crew: Crew) -> list[Any]:
+    """Return each agent of a crew once, its manager included."""
+    agents = [*crew.agents, *(task.agent for task in crew.tasks), crew.manager_agent]
+    return list({id(agent): agent for agent in agents if agent}.values())
 
 
 def crew_of(task: Task) -> Crew | None:

@@ -28,10 +28,6 @@ class NoSuchTool(Fatal):
         )
 
 
-def agents_of(crew: Crew) -> list[Any]:
-    return [*crew.agents, *(task.agent for task in crew.tasks if task.agent), crew.manager_agent]
-
-
 def are_brought_by(agent: Any) -> bool:
     return any(getattr(agent, source, None) for source in SOURCES)
 
@@ -55,7 +51,7 @@ class _Check:
         if not (self._lost and are_brought_by(agent)):
             return
         names = _names(tools)
-        for other in agents_of(self._crew) if self._lost_among(names) else ():
+        for other in internals.agents_of(self._crew) if self._lost_among(names) else ():
             if other is not agent and are_brought_by(other):
                 names += _names(_brought_by(other))
         if lost := self._lost_among(names):

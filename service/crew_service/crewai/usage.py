@@ -205,8 +205,7 @@ class TokenMeter:
 
 def models_of(crew: Crew) -> list[BaseLLM]:
     """Return each model of a crew once, however many agents share it."""
-    agents = [*crew.agents, *(task.agent for task in crew.tasks), crew.manager_agent]
-    candidates = [getattr(agent, "llm", None) for agent in agents]
+    candidates = [getattr(agent, "llm", None) for agent in internals.agents_of(crew)]
     candidates += [crew.manager_llm, crew.planning_llm]
     return list({id(model): model for model in candidates if isinstance(model, BaseLLM)}.values())
 

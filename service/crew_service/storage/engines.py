@@ -28,7 +28,7 @@ LIBPQ: dict[str, Any] = {
 LOCK_TIMEOUT = "SET lock_timeout = '10s'"
 SMALL = 64 * 1024  # bytes of a value that is read within microseconds
 LIMIT_LENGTH = 0  # from sqlite3.h; `sqlite3` defines it since Python 3.11
-CONNECTIONS = 10  # per process to a database server, which normally allows 100 in total
+CONNECTIONS = 5  # kept for reads, and as many for writes; a database server normally allows 100 in total
 
 
 class Engines(NamedTuple):
@@ -94,8 +94,8 @@ def _server(url: URL, **options: Any) -> Engine:
     engine = create_engine(
         url,
         future=True,
-        pool_size=CONNECTIONS // 2,
-        max_overflow=CONNECTIONS // 4,
+        pool_size=CONNECTIONS,
+        max_overflow=CONNECTIONS // 2,
         pool_timeout=15,
         pool_pre_ping=True,  # a connection that was cut while idle fails no request
         hide_parameters=True,
