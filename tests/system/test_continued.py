@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from crew_service.scripted_crew import ScriptedCrew
 from scripts.stack import AirflowStack, CrewService, ProcessGroup
 from scripts.stack.waiting import PATIENCE
 from tests.service.crewai.four_tasks import asked_for, next_step
-from tests.service.crewai.openai_server import USAGE, OpenAI
+from tests.service.crewai.openai_server import USAGE, OpenAI, environment
 
 pytestmark = pytest.mark.row("N37", "S45")
 CREWS = Path(__file__).parents[1] / "service" / "crewai" / "crews"
@@ -87,8 +86,7 @@ def test_a_crew_whose_third_task_fails_by_a_tool_and_then_by_its_model_is_paid_f
     model.refuses = refuses
     log, trouble = tmp_path / "log", tmp_path / "trouble"
     trouble.write_text("raise")
-    places = os.pathsep.join(filter(None, [str(CREWS), os.environ.get("PYTHONPATH")]))
-    env = {**model.environment, "PYTHONPATH": places, "CREWAI_STORAGE_DIR": str(tmp_path)}
+    env = {**environment(model), "CREWAI_STORAGE_DIR": str(tmp_path)}
     crew = f"{CREWS / 'failing.py'}:four"
     service = CrewService(crew, name="crew-service-four", env=env, group=group).start()
     with behind_proxy(airflow, service.url, service.token) as conn_id:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}
@@ -89,3 +91,9 @@ class OpenAI:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def environment(model: OpenAI) -> dict[str, str]:
+    """Return the variables of a service whose crews are in `crews`, and ask this model."""
+    places = os.pathsep.join(filter(None, [str(Path(__file__).with_name("crews")), os.environ.get("PYTHONPATH")]))
+    return {**model.environment, "PYTHONPATH": places}

@@ -14,7 +14,7 @@ import pytest
 from asks_chaos import POINTS, Case, Service, Services, model, play_all, table
 from crew_client import Command
 from engine_stub import CREWS
-from test_crewai_journal import environment
+from openai_server import environment
 
 SIZE = int(os.environ.get("CREW_CHAOS_SIZE", "100"))
 SEED = int(os.environ.get("CREW_CHAOS_SEED") or SystemRandom().randrange(1_000_000))

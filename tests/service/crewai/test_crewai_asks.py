@@ -12,8 +12,8 @@ import pytest
 import requests
 from crew_client import Client, Command, eventually
 from engine_stub import CREWS
-from openai_server import OpenAI
-from test_crewai_journal import KINDS, TOKEN, Case, case_of, environment, options
+from openai_server import OpenAI, environment
+from test_crewai_journal import KINDS, TOKEN, Case, case_of, options
 
 from crew_service.engine.drafts import draft_sha256
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from crew_client import Client, Command, eventually
 from engine_stub import CREWS
 from four_tasks import asked_for, next_step
-from openai_server import USAGE, OpenAI
+from openai_server import USAGE, OpenAI, environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.row("S45")]
 TOKEN = "a-token-of-20-letters"
@@ -32,9 +31,8 @@ def service(server: OpenAI, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     crews = [f"{name.lower()}={CREWS / 'failing.py'}:{name}" for name in ("four", "reviewed", "Steps", "Locked")]
     given = [*(part for crew in crews for part in ("--crew", crew)), "--tool", "four/mail=once"]
     folder = tmp_path_factory.mktemp("continued")
-    places = os.pathsep.join(filter(None, [str(CREWS), os.environ.get("PYTHONPATH")]))
-    environment = {**server.environment, "PYTHONPATH": places, "CREWAI_STORAGE_DIR": str(folder / "stored")}
-    service = Command(folder, "--token", TOKEN, *given, environment=environment)
+    variables = {**environment(server), "CREWAI_STORAGE_DIR": str(folder / "stored")}
+    service = Command(folder, "--token", TOKEN, *given, environment=variables)
     yield service
     service.kill()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 from crew_client import Client, Command, Receiver, eventually
 from engine_stub import CREWS
-from openai_server import USAGE, OpenAI
+from openai_server import USAGE, OpenAI, environment
 from sqlalchemy import create_engine, text
 
 from crew_service.engine.crew import LONGEST_TOLD, JournalEntry, Step
@@ -63,11 +62,6 @@ def server() -> Iterator[OpenAI]:
     server.script = next_step
     yield server
     server.close()
-
-
-def environment(server: OpenAI) -> dict[str, str]:
-    places = os.pathsep.join(filter(None, [str(CREWS), os.environ.get("PYTHONPATH")]))
-    return {**server.environment, "PYTHONPATH": places}
 
 
 def options(*crews: str) -> list[str]:

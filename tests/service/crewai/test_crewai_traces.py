@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from crew_client import Client, Command, eventually
-from engine_stub import CREWS
 from four_tasks import next_step
-from openai_server import OpenAI
+from openai_server import OpenAI, environment
 
 from scripts.stack.collector import Collector
 
@@ -33,9 +31,8 @@ def model() -> Iterator[OpenAI]:
 @pytest.fixture
 def begin(command: Start, model: OpenAI, collector: Collector) -> Callable[..., tuple[Command, Client]]:
     def start(target: str = "of_a_provider:reviewed", **settings: str) -> tuple[Command, Client]:
-        places = os.pathsep.join(filter(None, [str(CREWS), os.environ.get("PYTHONPATH")]))
-        environment = {"CREW_SERVICE_TOKEN": TOKEN, "PYTHONPATH": places, **model.environment, **collector.environment}
-        started = command("--crew", target, environment={**environment, **settings})
+        variables = {"CREW_SERVICE_TOKEN": TOKEN, **environment(model), **collector.environment}
+        started = command("--crew", target, environment={**variables, **settings})
         return started, started.client(TOKEN)
 
     return start

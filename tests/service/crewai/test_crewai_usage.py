@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from crew_client import Client, Command, eventually
 from engine_stub import CREWS, EngineStub
-from openai_server import USAGE, OpenAI
+from openai_server import USAGE, OpenAI, environment
 
 from crew_service.engine.crew import Completed, TokensUsed
 
@@ -43,11 +42,6 @@ def service(only_server: OpenAI, tmp_path_factory: pytest.TempPathFactory) -> It
     service = Command(tmp_path_factory.mktemp("usage"), "--token", TOKEN, *served, environment=environment(only_server))
     yield service
     service.kill()
-
-
-def environment(server: OpenAI) -> dict[str, str]:
-    places = os.pathsep.join(filter(None, [str(CREWS), os.environ.get("PYTHONPATH")]))
-    return {**server.environment, "PYTHONPATH": places}
 
 
 def client_of(service: Command, crew: str) -> Client:

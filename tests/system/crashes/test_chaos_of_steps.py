@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from steps_chaos import CREW, CREWS, ONCE, Killer, Model, effects, give_up_unknown, judge, start_all, table
+from steps_chaos import CREW, ONCE, Killer, Model, effects, give_up_unknown, judge, start_all, table
 from test_chaos import SEED, SIZE, say
 
 from scripts.find_postgres import server_url
 from scripts.stack import CrewService, ProcessGroup, wait_until
 from scripts.stack.database import ThrowAwayDatabase
+from tests.service.crewai.openai_server import environment
 
 BOUND = 300.0  # seconds; after half of them nothing is killed any more
 AT_ONCE = 8
@@ -36,8 +36,7 @@ def test_chaos_repeats_no_step_whose_answer_was_stored(database: str, tmp_path: 
     kind = "PostgreSQL, two services" if is_shared else "SQLite"
     say(f"\nchaos: {SIZE} executions of ten steps, SEED={SEED}, {kind}")
     model = Model(SEED)
-    places = os.pathsep.join(filter(None, [str(CREWS), os.environ.get("PYTHONPATH")]))
-    env = {**model.server.environment, "PYTHONPATH": places, "CREWAI_STORAGE_DIR": str(tmp_path)}
+    env = {**environment(model.server), "CREWAI_STORAGE_DIR": str(tmp_path)}
     options = ["--workers", str(AT_ONCE), "--tool", f"{ONCE}=once"]
     with ProcessGroup() as group:
         services = [

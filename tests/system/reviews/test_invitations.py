@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from playwright.sync_api import Page, expect
 
 from scripts.stack import AirflowStack, CrewService, DagRun, ProcessGroup, wait_until
 from scripts.stack.waiting import PATIENCE
-from tests.service.crewai.openai_server import OpenAI
+from tests.service.crewai.openai_server import OpenAI, environment
 from tests.system.reviews.browser import signed_in
 
 pytestmark = [pytest.mark.since_airflow("3.1"), pytest.mark.long, pytest.mark.timeout(900)]
@@ -68,9 +67,8 @@ class Served:
 def served(airflow: AirflowStack, group: ProcessGroup, tmp_path: Path) -> Iterator[Served]:
     model = OpenAI()
     model.script = next_turn
-    places = os.pathsep.join(filter(None, [str(CREWS), os.environ.get("PYTHONPATH")]))
     log = tmp_path / "mails"
-    env = {**model.environment, "PYTHONPATH": places, "CREWAI_STORAGE_DIR": str(tmp_path), "MAILS": str(log)}
+    env = {**environment(model), "CREWAI_STORAGE_DIR": str(tmp_path), "MAILS": str(log)}
     crew, rules = f"{CREWS / 'invitations.py'}:crew", ("--tool", "send_mail=approve")
     service = CrewService(crew, name="crew-service-invitations", options=rules, env=env, group=group).start()
     airflow.api.add_connection("crew_invitations", **service.connection)

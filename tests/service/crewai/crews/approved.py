@@ -5,19 +5,12 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 from crewai import LLM, Agent, Crew, Task
 from crewai.tools import BaseTool
-from scribe import write
+from scribe import INPUTS, remember, write
 
-INPUTS: dict[str, Any] = {}
 LONGEST_HOLD = 120.0  # seconds
-
-
-def remember(inputs: dict[str, Any]) -> dict[str, Any]:
-    INPUTS.update(inputs)
-    return inputs
 
 
 class Pay(BaseTool):

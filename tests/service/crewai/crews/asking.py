@@ -13,13 +13,17 @@ from scribe import write
 LOG: list[str] = []
 
 
+def send(to: str, copies: int) -> str:
+    write(LOG[0], {"tool": f"{to} {copies}"})
+    return f"sent to {to}"
+
+
 class SendMail(BaseTool):
     name: str = "Send mail"
     description: str = "Send a mail."
 
     def _run(self, to: str, copies: int = 1) -> str:
-        write(LOG[0], {"tool": f"{to} {copies}"})
-        return f"sent to {to}"
+        return send(to, copies)
 
 
 class SendParcel(BaseTool):
@@ -29,8 +33,7 @@ class SendParcel(BaseTool):
     description: str = "Send a parcel."
 
     def run(self, to: str, copies: int = 1) -> str:
-        write(LOG[0], {"tool": f"{to} {copies}"})
-        return f"sent to {to}"
+        return send(to, copies)
 
     def _run(self, to: str, copies: int = 1) -> str:
         raise NotImplementedError

@@ -11,9 +11,8 @@ from crewai.flow import start
 from crewai.hooks import register_before_llm_call_hook, register_before_tool_call_hook
 from crewai.tools import BaseTool, tool
 from pydantic import BaseModel
-from scribe import write
+from scribe import INPUTS, remember, write
 
-INPUTS: dict[str, Any] = {}
 CALLS: list[str] = []
 
 
@@ -32,11 +31,6 @@ def die_after(calls: float) -> None:
     if calls == wanted:
         os.unlink(INPUTS["kill"])
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def remember(inputs: dict[str, Any]) -> dict[str, Any]:
-    INPUTS.update(inputs)
-    return inputs
 
 
 register_before_llm_call_hook(calling)

@@ -12,14 +12,7 @@ from crewai import LLM, Agent, Crew, Flow, Task
 from crewai.flow import listen, persist, start
 from crewai.tools import BaseTool
 from pydantic import BaseModel
-from scribe import write
-
-INPUTS: dict[str, Any] = {}
-
-
-def remember(inputs: dict[str, Any]) -> dict[str, Any]:
-    INPUTS.update(inputs)
-    return inputs
+from scribe import INPUTS, remember, write
 
 
 def is_time_to(fail: str) -> bool:

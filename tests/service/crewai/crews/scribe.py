@@ -1,4 +1,7 @@
-"""A model for tests: says which task it answers, and writes each conversation down where the inputs tell it to."""
+"""A model for tests: says which task it answers, and writes each conversation down where the inputs tell it to.
+
+What several crews share is here as well: the inputs of the execution, and how they write something down.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,15 @@ class Adder(Scribe):
         if any("Observation: 7" in str(turn["content"]) for turn in messages):
             return "Thought: I know\nFinal Answer: It is 7."
         return 'Thought: I add\nAction: add\nAction Input: {"a": 3, "b": 4}'
+
+
+INPUTS: dict[str, Any] = {}
+
+
+def remember(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Keep the inputs for tools; a callback before the kickoff."""
+    INPUTS.update(inputs)
+    return inputs
 
 
 def write(log: str, entry: dict[str, Any]) -> None:

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from crewai import LLM, Agent, Crew, Task
 from crewai.tools import BaseTool
-from scribe import write
-
-INPUTS: dict[str, Any] = {}
-
-
-def remember(inputs: dict[str, Any]) -> dict[str, Any]:
-    INPUTS.update(inputs)
-    return inputs
+from scribe import INPUTS, remember, write
 
 
 class Note(BaseTool):
