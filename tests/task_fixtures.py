@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,6 +38,20 @@ def simulated_airflow(connect: Connect, a_memory: Variables, monkeypatch: pytest
     monkeypatch.setattr(base, "_orig_start_date", lambda **task_instance: None, raising=False)
     # No worker is still leaving when a wait comes back.
     monkeypatch.setattr(deferral, "NOTICED_AFTER", 0.0)
+
+
+@pytest.fixture
+def quick_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pauses of a resume put its clock forward and take no time, so that its limits are those of production."""
+    from airflow_crew_provider.resume import draft_check
+
+    ahead = 0.0
+
+    def pause(seconds: float) -> None:
+        nonlocal ahead
+        ahead += seconds
+
+    monkeypatch.setattr(draft_check, "time", SimpleNamespace(time=lambda: time.time() + ahead, sleep=pause))
 
 
 @pytest.fixture

@@ -8,17 +8,16 @@ from typing import Any
 import pytest
 from faults.server import FaultServer
 from faults.wire import RESET, NoReply, Reply
-from simulated_airflow import Connect, TaskRun, run
+from simulated_airflow import TaskRun, run
 
 from airflow_crew_provider.api.status import HASH_OFFER
 from airflow_crew_provider.models import output_sha256
 from airflow_crew_provider.operators.crew import CrewResumeOperator
-from airflow_crew_provider.resume import sending as module
 from airflow_crew_provider.resume.record import ResumeRecord
 from airflow_crew_provider.stored_names import RESUME_KEY
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 
-pytestmark = pytest.mark.usefixtures("simulated_airflow")
+pytestmark = pytest.mark.usefixtures("simulated_airflow", "quick_resume")
 POST, POLL = "POST /resume", "GET /status/k-1"
 ASK = {"kind": "tool", "agent": "Writer", "tool": "send_mail", "arguments": {"to": "ann"}, "number": 3}
 TEXT = 'Question 3\nsend_mail\n{\n  "to": "ann"\n}'
@@ -52,9 +51,7 @@ def asks(number: int = 3) -> Reply:
 
 
 @pytest.fixture(autouse=True)
-def service(server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    connect(server.url, kickoff_timeout=0.5)
-    monkeypatch.setattr(module, "SETTLING", 0.3)
+def service(server: FaultServer) -> None:
     server.on(POLL, lambda _: Reply(body=RUNNING) if server.sent(POST) else asks()).on(POST, RESUMED)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,12 +16,11 @@ from simulated_airflow import Connect, TaskRun, run
 from airflow_crew_provider.models import output_sha256
 from airflow_crew_provider.operators.crew import CrewResumeOperator
 from airflow_crew_provider.resume import record as earlier_resume
-from airflow_crew_provider.resume import sending as module
+from airflow_crew_provider.resume import sending
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
-pytestmark = [pytest.mark.usefixtures("simulated_airflow"), pytest.mark.waits]
-SETTLING = module.SETTLING
+pytestmark = pytest.mark.usefixtures("simulated_airflow", "quick_resume")
 POST = "POST /resume"
 POLL = "GET /status/k-1"
 APPROVAL = {
@@ -42,18 +40,6 @@ def resume(review: Any = APPROVAL, **more: Any) -> CrewResumeOperator:
     return CrewResumeOperator(task_id="resume", review=review, **more)
 
 
-@pytest.fixture(autouse=True)
-def quick(server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    connect(server.url, kickoff_timeout=0.5)
-    monkeypatch.setattr(module, "SETTLING", 0.3)
-
-
-def later(seconds: float, act: Callable[[], Any]) -> threading.Timer:
-    timer = threading.Timer(seconds, act)
-    timer.start()
-    return timer
-
-
 def lose_the_answer(server: FaultServer, task_run: TaskRun, review: Any = APPROVAL, **more: Any) -> TaskRun:
     """Run a first try whose answer is lost; return the second one."""
     server.on(POLL, PENDING_SPEC).on(POST, NoReply(RESET))
@@ -71,7 +57,7 @@ def lose_the_answer(server: FaultServer, task_run: TaskRun, review: Any = APPROV
 def test_n19_an_approval_whose_answer_was_lost_is_not_sent_to_the_draft_of_a_later_revision(
     server: FaultServer, connect: Connect, keyed: bool
 ) -> None:
-    connect(server.url, kickoff_timeout=0.5, idempotency_keys=keyed)
+    connect(server.url, idempotency_keys=keyed)
     task_run = lose_the_answer(server, TaskRun("resume"))
     server.on(POLL, SECOND_DRAFT).on(POST, SPEC.resumed)
     with pytest.raises(CrewTaskFailed, match="a different draft"):
@@ -84,7 +70,7 @@ def test_n19_an_approval_whose_answer_was_lost_is_not_sent_to_the_draft_of_a_lat
 def test_n19_a_revision_is_not_sent_to_a_gate_that_somebody_elses_approval_has_reached(
     server: FaultServer, connect: Connect, keyed: bool
 ) -> None:
-    connect(server.url, kickoff_timeout=0.5, idempotency_keys=keyed)
+    connect(server.url, idempotency_keys=keyed)
     task_run = lose_the_answer(server, TaskRun("resume"), REVISION)
     server.on(POLL, NEXT_GATE).on(POST, SPEC.resumed)
     with pytest.raises(CrewTaskFailed, match="a different draft"):
@@ -98,7 +84,7 @@ def test_n19_a_revision_is_not_sent_to_a_gate_that_somebody_elses_approval_has_r
 def test_n19_what_this_answer_leads_to_is_taken_as_its_effect_and_nothing_is_sent_again(
     server: FaultServer, connect: Connect, keyed: bool, review: Any, seen: Any
 ) -> None:
-    connect(server.url, kickoff_timeout=0.5, idempotency_keys=keyed)
+    connect(server.url, idempotency_keys=keyed)
     task_run = lose_the_answer(server, TaskRun("resume"), review)
     server.on(POLL, seen)
     assert run(resume(review), task_run) == "k-1"
@@ -119,9 +105,9 @@ def test_n19_four_fields_are_bound_to_the_draft_that_waited_when_they_were_first
 def test_n22_an_answer_of_unknown_outcome_is_not_sent_again_with_another_token(
     server: FaultServer, connect: Connect, keyed: bool
 ) -> None:
-    connect(server.url, kickoff_timeout=0.1, idempotency_keys=keyed)
+    connect(server.url, idempotency_keys=keyed)
     task_run = lose_the_answer(server, TaskRun("resume"))
-    connect(server.url, token="another-token", kickoff_timeout=0.1, idempotency_keys=keyed)
+    connect(server.url, token="another-token", idempotency_keys=keyed)
     with pytest.raises(CrewTaskFailed, match=r"outcome is unknown.*the token.*changed.*answer by hand"):
         run(resume(), task_run)
     assert len(server.sent(POST)) == 1
@@ -129,30 +115,32 @@ def test_n22_an_answer_of_unknown_outcome_is_not_sent_again_with_another_token(
 
 # --- a gateway gives up, and the service acts later ---------------------------------------------------------
 
+FOR_MINUTES = [PENDING_SPEC] * 60  # the longest pause between two polls is 5 s
+
 
 @pytest.mark.row("N20")
 def test_n20_a_shorter_kickoff_timeout_does_not_shorten_what_the_service_was_given(
     server: FaultServer, connect: Connect
 ) -> None:
-    connect(server.url, kickoff_timeout=1.5)
+    connect(server.url, kickoff_timeout=600.0)
     task_run = TaskRun("resume")
     server.on(POLL, PENDING_SPEC).on(POST, Reply(status=504), SPEC.resumed)
     with pytest.raises(AirflowException):
         run(resume(REVISION), task_run)
-    connect(server.url, kickoff_timeout=0.1)
-    later(1.0, lambda: server.on(POLL, SECOND_DRAFT))
+    connect(server.url, kickoff_timeout=10.0)
+    server.on(POLL, *FOR_MINUTES, SECOND_DRAFT)
     assert run(resume(REVISION), task_run.retry()) == "k-1"
     assert len(server.sent(POST)) == 1
 
 
 @pytest.mark.row("N20")
 def test_n20_after_a_504_the_service_may_act_as_late_as_it_may_answer(server: FaultServer, connect: Connect) -> None:
-    connect(server.url, kickoff_timeout=1.5)
+    connect(server.url, kickoff_timeout=600.0)
     server.on(POLL, PENDING_SPEC).on(POST, Reply(status=504), SPEC.resumed)
     task_run = TaskRun("resume")
     with pytest.raises(AirflowException):
         run(resume(REVISION), task_run)
-    later(1.2, lambda: server.on(POLL, SECOND_DRAFT))
+    server.on(POLL, *FOR_MINUTES, SECOND_DRAFT)
     assert run(resume(REVISION), task_run.retry()) == "k-1"
     assert len(server.sent(POST)) == 1
 
@@ -191,20 +179,16 @@ def test_n20_a_400_while_another_draft_waits_is_somebody_else(server: FaultServe
 
 
 @pytest.mark.row("N21")
-def test_n21_the_resume_ends_only_when_the_old_pause_is_gone(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "SETTLING", 60.0)
-    server.on(POLL, PENDING_SPEC).on(POST, SPEC.resumed)
-    later(1.5, lambda: server.on(POLL, SPEC.running))
-    began = time.monotonic()
+def test_n21_the_resume_ends_only_when_the_old_pause_is_gone(server: FaultServer) -> None:
+    shows = [PENDING_SPEC] * 8
+    server.on(POLL, *shows, SPEC.running).on(POST, SPEC.resumed)
     assert run(resume()) == "k-1"
-    assert time.monotonic() - began > 1.4
+    assert len(server.sent(POLL)) == len(shows) + 1
 
 
 def test_n21_the_time_that_is_given_covers_twenty_seconds() -> None:
-    assert SETTLING > 20
-    assert earlier_resume.OLD_PAUSE_SHOWS > SETTLING
+    assert sending.SETTLING > 20
+    assert earlier_resume.OLD_PAUSE_SHOWS > sending.SETTLING
 
 
 def chain(**waiting: Any) -> tuple[CrewResumeOperator, CrewStatusSensor]:
@@ -284,7 +268,8 @@ def test_n23_a_draft_that_cannot_be_compared_is_not_answered(server: FaultServer
 def test_n7_a_word_that_is_not_known_says_nothing_of_the_draft(server: FaultServer, before: bool) -> None:
     task_run = lose_the_answer(server, TaskRun("resume")) if before else TaskRun("resume")
     sent = len(server.sent(POST))
-    server.on(POLL, {"status": "warming_up"}, PENDING_SPEC, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
+    answered = lambda _: Reply(body=SPEC.running if len(server.sent(POST)) > sent else PENDING_SPEC)  # noqa: E731
+    server.on(POLL, {"status": "warming_up"}, answered).on(POST, SPEC.resumed)
     assert run(resume(), task_run) == "k-1"
     assert len(server.sent(POST)) == sent + 1
 
@@ -322,7 +307,7 @@ def test_a_continuation_with_an_id_of_its_own_that_fails_says_so(server: FaultSe
 def test_an_answer_to_a_flow_goes_by_its_id_although_one_poll_failed(
     server: FaultServer, connect: Connect, first: Any
 ) -> None:
-    connect(server.url, kickoff_timeout=0.5, kind="flow")
+    connect(server.url, kind="flow")
     paused = {"state": "PAUSED", "status": "Waiting", "flow_id": "k-1", "kickoff_id": "k-1"}
     server.on(POLL, first, paused).on("POST /resume_feedback", {"status": "accepted", "request": {}}).on(
         POST, SPEC.resumed
@@ -342,7 +327,7 @@ def test_an_answer_to_a_flow_goes_by_its_id_although_one_poll_failed(
 def test_an_answer_to_a_flow_that_does_not_wait_is_not_sent_as_that_of_a_crew(
     server: FaultServer, connect: Connect, seen: Any, said: str
 ) -> None:
-    connect(server.url, kickoff_timeout=0.5, kind="flow")
+    connect(server.url, kind="flow")
     server.on(POLL, seen).on(POST, SPEC.resumed)
     with pytest.raises(AirflowException, match=f"{said}. Nothing was sent; a retry of this task checks again"):
         run(resume({**APPROVAL, "outcome": "publish"}), TaskRun("resume"))

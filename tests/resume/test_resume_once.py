@@ -16,10 +16,10 @@ from simulated_airflow import Connect, TaskRun, run
 from airflow_crew_provider.api.status import EDITS_OFFER, HASH_FIELD, HASH_OFFER
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks, output_sha256
 from airflow_crew_provider.operators.crew import CrewResumeOperator
-from airflow_crew_provider.resume import sending as module
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from scripts.stack.waiting import PATIENCE
 
-pytestmark = pytest.mark.usefixtures("simulated_airflow")
+pytestmark = pytest.mark.usefixtures("simulated_airflow", "quick_resume")
 POST = "POST /resume"
 POLL = "GET /status/k-1"
 ANSWER = {"execution_id": "k-1", "crew_task_id": "draft_task", "is_approve": True}
@@ -31,12 +31,6 @@ POLLED = {"spec": "k-1", "live": "k-2"}
 
 def resume(**more: Any) -> CrewResumeOperator:
     return CrewResumeOperator(**{"task_id": "resume", **(more or {"review": REVIEW})})
-
-
-@pytest.fixture(autouse=True)
-def quick(server: FaultServer, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    connect(server.url, kickoff_timeout=0.5)
-    monkeypatch.setattr(module, "SETTLING", 0.3)
 
 
 def test_an_approval_is_sent_and_the_id_to_poll_returned(server: FaultServer, dialect: Dialect) -> None:
@@ -88,8 +82,9 @@ LOST: dict[str, Any] = {
 @pytest.mark.parametrize("again", ["retry", "clear"])
 @pytest.mark.parametrize("fault", LOST)
 def test_n13_after_a_lost_answer_the_next_run_finds_out_that_it_was_taken(
-    server: FaultServer, fault: str, again: str, log_text: Callable[[], str]
+    server: FaultServer, connect: Connect, fault: str, again: str, log_text: Callable[[], str]
 ) -> None:
+    connect(server.url, kickoff_timeout=2.0 if fault == "silence" else PATIENCE)
     server.on(POLL, PENDING_SPEC, SPEC.running).on(POST, LOST[fault])
     task_run = TaskRun("resume")
     with pytest.raises(AirflowException) as error:
@@ -115,9 +110,8 @@ def test_n13_after_a_lost_answer_that_never_arrived_the_next_run_sends_it(
 
 @pytest.mark.row("N13", "N8")
 def test_n13_the_old_pause_that_still_shows_for_a_moment_does_not_send_the_answer_twice(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+    server: FaultServer,
 ) -> None:
-    monkeypatch.setattr(module, "SETTLING", 5.0)
     server.on(POLL, PENDING_SPEC, PENDING_SPEC, PENDING_SPEC, SPEC.running).on(POST, NoReply(RESET))
     task_run = TaskRun("resume")
     with pytest.raises(AirflowException):
@@ -161,7 +155,7 @@ def test_n13_an_answer_whose_key_was_not_sent_is_looked_for_though_the_connectio
     with pytest.raises(AirflowException):
         run(resume(), task_run)
     server.on(POLL, SPEC.running)
-    connect(server.url, kickoff_timeout=0.01, idempotency_keys=True)
+    connect(server.url, idempotency_keys=True)
     assert run(resume(), task_run.retry()) == "k-1"
     assert len(server.sent(POST)) == 1
 
@@ -171,12 +165,12 @@ def test_n13_an_answer_whose_key_was_not_sent_is_looked_for_though_the_connectio
 def test_n13_a_live_deployment_gets_no_second_answer_once_the_connection_says_otherwise_about_keys(
     server: FaultServer, connect: Connect, then: bool
 ) -> None:
-    connect(server.url, kickoff_timeout=0.01, idempotency_keys=then)
+    connect(server.url, idempotency_keys=then)
     server.on(POLL, UNKNOWN_LIVE).on(POST, NoReply(RESET), LIVE.resumed)
     task_run = TaskRun("resume")
     with pytest.raises(AirflowException):
         run(resume(), task_run)
-    connect(server.url, kickoff_timeout=0.01, idempotency_keys=not then)
+    connect(server.url, idempotency_keys=not then)
     with pytest.raises(CrewTaskFailed, match="Sending it again could apply it twice"):
         run(resume(), task_run.retry())
     assert len(server.sent(POST)) == 1
@@ -196,9 +190,8 @@ def test_n13_a_run_that_is_set_to_queued_sends_no_second_answer(server: FaultSer
 
 @pytest.mark.row("N8")
 def test_n8_the_old_pause_is_gone_before_the_next_task_polls(
-    server: FaultServer, monkeypatch: pytest.MonkeyPatch
+    server: FaultServer,
 ) -> None:
-    monkeypatch.setattr(module, "SETTLING", 30.0)
     server.on(POLL, PENDING_SPEC, PENDING_SPEC, SPEC.running).on(POST, SPEC.resumed)
     run(resume())
     assert [request.method for request in server.requests] == ["GET", "POST", "GET", "GET"]
@@ -222,7 +215,7 @@ def test_a_service_that_checks_the_draft_gets_its_hash_and_no_other_does(server:
 def test_n20_a_resend_with_a_key_is_the_same_request_though_the_offer_is_gone(
     server: FaultServer, connect: Connect
 ) -> None:
-    connect(server.url, kickoff_timeout=0.5, idempotency_keys=True)
+    connect(server.url, idempotency_keys=True)
     server.on(POLL, Reply(body=PENDING_SPEC, headers={HASH_OFFER: HASH_FIELD}), SPEC.running)
     server.on(POST, NoReply(RESET), SPEC.resumed)
     task_run = TaskRun("resume")
