@@ -16,7 +16,7 @@ from typing import Any
 from faults.lagging import LaggingProxy
 from faults.proxy import ALL_FAULTS, LATE_POSTS
 from held import looks
-from review_verdict import Verdict, answered
+from review_verdict import Call, Decided, Verdict, answered
 from reviewer import Question
 
 from scripts.stack import AirflowApi, AirflowStack, CrewService, DagRun, wait_until
@@ -37,20 +37,44 @@ CREW = {
         },
     ],
 }
+ASKING_CREW = {
+    "inputs": ["topic"],
+    "tasks": [
+        {
+            "id": "pay",
+            "agent": "Accountant",
+            "seconds": 3.0,
+            "steps": [
+                {"tool": "pay", "arguments": {"for": "{topic}, first"}, "result": "paid", "ask": "tool"},
+                {"ask": "question", "question": "Who gets the receipt for {topic}?"},
+                {"tool": "pay", "arguments": {"for": "{topic}, second"}, "result": "paid", "ask": "tool"},
+            ],
+            "output": "Paid for {topic}",
+        },
+    ],
+}
+CREWS: dict[str, tuple[dict[str, Any], str]] = {  # with the dialect of each
+    "spec": (CREW, "spec"),
+    "live": (CREW, "live"),
+    "asks": (ASKING_CREW, "spec"),
+}
+ASKS = "chaos_asks"
 # How the executions are shared out: the DAG, the dialect, whether the service honours idempotency keys, the share.
 SHARES = (
     ("chaos_deferred", "spec", True, 0.2),
-    ("chaos_deferred", "live", True, 0.2),
-    ("chaos_deferred", "live", False, 0.2),
+    ("chaos_deferred", "live", True, 0.1),
+    ("chaos_deferred", "live", False, 0.1),
     ("chaos_worker", "spec", True, 0.1),
     ("chaos_review", "spec", True, 0.2),
     ("chaos_review", "spec", False, 0.1),
+    (ASKS, "spec", True, 0.1),
+    (ASKS, "spec", False, 0.1),
 )
 GROUP = "article.crew."  # of the DAG with reviews
 # Short, since a retry waits as long again for a POST that was lost.
 TIMEOUTS = {"timeout": 5, "kickoff_timeout": 10}
 
-Services = dict[str, CrewService]  # by dialect
+Services = dict[str, CrewService]  # by their crew in CREWS
 
 
 @dataclass
@@ -68,8 +92,12 @@ class Part:
     outcomes: Counter[str] = field(default_factory=Counter)
 
     @property
+    def asks(self) -> bool:
+        return self.run.dag_id == ASKS
+
+    @property
     def reviewed(self) -> bool:
-        return self.run.dag_id == "chaos_review"
+        return self.asks or self.run.dag_id == "chaos_review"
 
     @property
     def kickoff(self) -> str:
@@ -92,7 +120,7 @@ def parts(airflow: AirflowStack, services: Services, size: int, seed: int, rate:
     with ExitStack() as stack:
         started, topics = [], [f"chaos {seed} {number}" for number in range(size)]
         for number, (dag_id, dialect, with_keys, share) in enumerate(SHARES):
-            service = services[dialect]
+            service = services["asks" if dag_id == ASKS else dialect]
             proxy = stack.enter_context(
                 LaggingProxy(service.url, seed=seed + number, rate=rate, faults=(*ALL_FAULTS, *LATE_POSTS))
             )
@@ -114,6 +142,25 @@ def executions(service: CrewService) -> list[dict[str, Any]]:
     return [
         {"id": i, "state": s, "topic": json.loads(n)["topic"], "meta": json.loads(m), "output": json.loads(o or "null")}
         for i, s, n, m, o in rows
+    ]
+
+
+def decided(service: CrewService, execution_id: str) -> list[Decided]:
+    """Return the questions of an execution with what the service took for their answers."""
+    query = "SELECT ask, question, outcome, human_feedback FROM rounds WHERE execution_id = ? ORDER BY number"
+    with sqlite3.connect(service.folder / "service.db") as database:
+        rows = database.execute(query, (execution_id,)).fetchall()
+    return [Decided(*(json.loads(each or "null") for each in row)) for row in rows]
+
+
+def calls(service: CrewService, execution_id: str) -> list[Call]:
+    """Return the calls of tools of an execution with their results."""
+    query = "SELECT name, arguments, state, result FROM steps WHERE execution_id = ? ORDER BY number"
+    with sqlite3.connect(service.folder / "service.db") as database:
+        rows = database.execute(query, (execution_id,)).fetchall()
+    return [
+        Call(json.loads(n), json.loads(json.loads(a)), s, json.loads(json.loads(r or "null") or "null"))
+        for n, a, s, r in rows
     ]
 
 
@@ -168,9 +215,15 @@ def _agree(
         assert record["output"] == f"Draft 1 on {topic}"
         return
     assert record["output"] == execution["output"]
-    assert f" on {topic}" in record["output"]
+    who = f"{part.name}, map index {index}"
     mine = [detail for (_, _, map_index), detail in details.items() if map_index == index]
-    verdict.judge_execution(f"{part.name}, map index {index}", mine, record["output"])
+    if part.asks:
+        assert record["output"] == f"Paid for {topic}"
+        found = decided(part.service, execution["id"])
+        verdict.judge_questions_in_the_middle(who, mine, found, calls(part.service, execution["id"]))
+        return
+    assert f" on {topic}" in record["output"]
+    verdict.judge_execution(who, mine, record["output"])
 
 
 def wait_for_all(started: list[Part], seconds: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,33 @@ from reviewer import Given, Question, question_of
 
 from scripts.stack import DagRun
 from scripts.stack.reviews import FEEDBACK, draft_shown, is_approval, round_of
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A question in the middle of a task, and what the service took for its answer."""
+
+    ask: Mapping[str, Any]
+    question: str
+    outcome: str | None
+    feedback: str | None
+
+    def decides(self, call: Call) -> bool:
+        """Whether a call has the result that this decision, the last one about it, leads to."""
+        result = call.result or ""
+        if self.outcome in ("approve", "run_again"):
+            return result == "paid"
+        return self.outcome in ("deny", "done", "answer") and bool(self.feedback) and str(self.feedback) in result
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a tool as the service reports it."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    state: str
+    result: str | None
 
 
 @dataclass
@@ -62,6 +89,28 @@ class Verdict:
         if last not in output:
             self.wrong_draft.append(f"{who}: the last feedback {last!r} is not in {output!r}")
 
+    def judge_questions_in_the_middle(
+        self, who: str, details: Iterable[Mapping[str, Any]], decided: Sequence[Decided], calls: Sequence[Call]
+    ) -> None:
+        """Compare the answers to one completed execution with the service's decisions, and these with its calls."""
+        rounds = sorted(details, key=lambda each: round_of(each["task_instance"]["task_id"]))
+        answers = [_answer_in(each) for each in rounds]
+        taken = [(each.outcome or "", each.feedback or "") for each in decided]
+        if len(answers) != len(taken):
+            found = self.doubled if len(taken) > len(answers) else self.lost
+            found.append(f"{who}: answers {answers}, decisions {taken}")
+            return
+        for detail, answer, decision in zip(rounds, answers, decided, strict=True):
+            if answer != (decision.outcome, decision.feedback if answer[1] else ""):
+                self.lost.append(f"{who}: answer {answer}, decision {decision}")
+            if _subject_of(decision) not in detail["body"]:
+                self.wrong_draft.append(f"{who}: {decision} is not what was shown: {detail['body'][-600:]!r}")
+        for subject in {_subject_of(each): None for each in decided}:
+            last = [each for each in decided if _subject_of(each) == subject][-1]
+            of_call = [each for each in calls if subject in each.arguments.values()]
+            if [(each.state, last.decides(each)) for each in of_call] != [("done", True)]:
+                self.wrong_draft.append(f"{who}: {last}, calls {of_call}")
+
     def _compare(self, who: str, answers: list[tuple[str, str]], revisions: int, applied: int) -> None:
         if not answers or not is_approval(answers[-1][0]):
             self.wrong_draft.append(f"{who}: completed without an approval: {answers}")
@@ -82,6 +131,12 @@ def moments(given: Iterable[Given]) -> Counter[str]:
 
 def _answer_in(detail: Mapping[str, Any]) -> tuple[str, str]:
     return detail["chosen_options"][0], detail["params_input"].get(FEEDBACK) or ""
+
+
+def _subject_of(decided: Decided) -> str:
+    """Return the text by which a call or a question differs from all others."""
+    arguments = decided.ask["arguments"]
+    return str(arguments["for"]) if arguments else str(decided.question)
 
 
 def _by_question(given: Iterable[Given]) -> dict[Question, list[Given]]:

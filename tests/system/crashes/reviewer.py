@@ -70,15 +70,26 @@ class Reviewer(BackgroundWork):
 
     def _answer(self, run: DagRun, detail: Mapping[str, Any]) -> None:
         question = question_of(detail)
-        revise = round_of(question[1]) <= MOST_REVISIONS and self._random.random() < REVISE
-        option = next(each for each in detail["options"] if is_approval(each) != revise)
-        feedback = f"more of {draft_shown(detail)} in round {round_of(question[1])}" if revise else ""
+        option, feedback = decision_on(detail, self._random)
         answer = self._api.call("PATCH", run.answer_path(detail), json=answer_body(option, feedback))
         if answer.ok:
             self.given.append(Given(question, option, feedback, detail["task_instance"]["state"]))
             self._due.pop(question)
         else:
             self.refused[f"{answer.status_code}"] += 1
+
+
+def decision_on(detail: Mapping[str, Any], random: Random) -> tuple[str, str]:
+    """Draw an answer to a draft, or to a question in the middle of a task."""
+    options, number = detail["options"], round_of(detail["task_instance"]["task_id"])
+    if "answer" in options:
+        return "answer", f"The buyer, in round {number}"
+    if "run_again" in options:
+        return random.choice([("run_again", ""), ("done", f"It was paid before round {number}")])
+    refuse = (number <= MOST_REVISIONS or "deny" in options) and random.random() < REVISE
+    option = next(each for each in options if is_approval(each) != refuse)
+    why = f"not in round {number}" if option == "deny" else f"more of {draft_shown(detail)} in round {number}"
+    return option, why if refuse else ""
 
 
 def question_of(detail: Mapping[str, Any]) -> Question:

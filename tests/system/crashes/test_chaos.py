@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from pathlib import Path
 from random import SystemRandom
 
 import pytest
-from chaos import CREW, Part, check, own_api, parts, table, wait_for_all
+from chaos import CREWS, Part, check, own_api, parts, table, wait_for_all
 from evidence import database_text, files_text
 from killer import Killer
 from review_verdict import Verdict, answered, moments
@@ -28,15 +26,13 @@ CALM = 0.7  # of the bound: then nothing is killed or disturbed any more
 @pytest.mark.row("A1", "A2", "A3", "A13", "N1", "N2", "N3", "N4", "N7", "N11", "N12", "S1")
 @pytest.mark.row("N13", "N18", "N19", "N20", "N21", "N23", "N27", "N28")
 def test_chaos_starts_every_execution_once_and_every_run_agrees_with_its_executions_and_no_token_leaks(
-    airflow: AirflowStack, tmp_path: Path
+    airflow: AirflowStack,
 ) -> None:
     began = time.monotonic()
     say(f"\nchaos: {SIZE} executions, SEED={SEED}, {'PostgreSQL' if airflow.database else 'SQLite'}")
-    scenario = tmp_path / "crew.json"
-    scenario.write_text(json.dumps(CREW))
     services = {
-        dialect: CrewService(str(scenario), dialect=dialect, name=f"chaos-{dialect}", group=airflow.group).start()
-        for dialect in ("spec", "live")
+        name: CrewService(crew, dialect=dialect, name=f"chaos-{name}", group=airflow.group).start()
+        for name, (crew, dialect) in CREWS.items()
     }
     with parts(airflow, services, SIZE, SEED, RATE) as started, _reviewer(airflow, started) as reviewer:
         with Killer(airflow, started, SEED) as killer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from review_verdict import Verdict
+from review_verdict import Call, Decided, Verdict
 from reviewer import Given
 
 MORE = "more of 1 in round 1"
@@ -64,3 +64,47 @@ def test_an_answer_that_airflow_does_not_hold_or_asks_for_again_was_wiped(
     verdict = Verdict()
     verdict.judge_questions({answers[0].question: held} if held else {}, answers)
     assert (verdict.answers, len(verdict.wiped)) == (1, wiped)
+
+
+def call_detail(number: int, subject: str, option: str, feedback: str = "") -> dict[str, Any]:
+    return {**detail(number, "", option, feedback), "body": f'Approve it:\n\n    "for": "{subject}"'}
+
+
+def decided(subject: str, outcome: str, feedback: str = "") -> Decided:
+    return Decided({"arguments": {"for": subject}}, "May it run?", outcome, feedback)
+
+
+def paid(subject: str, result: str = "paid", state: str = "done") -> Call:
+    return Call("pay", {"for": subject}, state, result)
+
+
+APPROVED, DENIED = call_detail(1, "tea", "approve"), call_detail(2, "milk", "deny", "no")
+AGAIN = call_detail(2, "tea", "run_again")
+
+
+@pytest.mark.parametrize(
+    ("details", "decisions", "calls", "problems"),
+    [
+        (
+            [DENIED, APPROVED],
+            [decided("tea", "approve", "Approved."), decided("milk", "deny", "no")],
+            [paid("tea"), paid("milk", "Reason: no")],
+            set(),
+        ),
+        ([APPROVED, AGAIN], [decided("tea", "approve"), decided("tea", "run_again")], [paid("tea")], set()),
+        ([APPROVED], [decided("tea", "approve")], [paid("tea"), paid("tea")], {"wrong_draft"}),
+        ([APPROVED], [decided("tea", "approve")], [paid("tea", state="unknown")], {"wrong_draft"}),
+        ([APPROVED], [decided("tea", "deny", "no")], [paid("tea", "Reason: no")], {"lost"}),
+        ([DENIED], [decided("milk", "deny", "no")], [paid("milk")], {"wrong_draft"}),
+        ([DENIED], [decided("milk", "deny", "later")], [paid("milk", "Reason: later")], {"lost"}),
+        ([APPROVED], [decided("milk", "approve")], [paid("milk")], {"wrong_draft"}),
+        ([APPROVED, AGAIN], [decided("tea", "approve")], [paid("tea")], {"lost"}),
+        ([APPROVED], [decided("tea", "approve")] * 2, [paid("tea")], {"doubled"}),
+    ],
+)
+def test_answers_in_the_middle_of_a_task_are_compared_with_decisions_and_calls(
+    details: list[dict[str, Any]], decisions: list[Decided], calls: list[Call], problems: set[str]
+) -> None:
+    verdict = Verdict()
+    verdict.judge_questions_in_the_middle("tea", details, decisions, calls)
+    assert set(verdict.problems) == problems

@@ -44,20 +44,21 @@ for name, deferrable in WAYS.items():
         ).expand(inputs=rows())
         neighbour()
 
-with DAG(dag_id="chaos_review", **COMMON) as dag:
+# The crew of the second asks three questions, and one more for each call during which its service was killed.
+for name, max_rounds in {"review": 3, "asks": 6}.items():
+    with DAG(dag_id=f"chaos_{name}", **COMMON) as dag:
 
-    @task
-    def topics(params: dict[str, Any] | None = None) -> list[str]:
-        return (params or {})["topics"]
+        @task
+        def topics(params: dict[str, Any] | None = None) -> list[str]:
+            return (params or {})["topics"]
 
-    @task_group
-    def article(topic: str) -> None:
-        crew_with_review(
-            group_id="crew", inputs={"topic": topic}, max_rounds=3, crew_conn_id="{{ params.crew }}", poll_interval=1
-        )
+        @task_group
+        def article(topic: str, max_rounds: int = max_rounds) -> None:
+            common: dict[str, Any] = {"crew_conn_id": "{{ params.crew }}", "poll_interval": 1}
+            crew_with_review(group_id="crew", inputs={"topic": topic}, max_rounds=max_rounds, **common)
 
-    article.expand(topic=topics())
-    neighbour()
-    # More than the group's own, since faults are drawn by the dozen.
-    for each in dag.tasks:
-        each.retries, each.retry_delay = 9, timedelta(seconds=1)
+        article.expand(topic=topics())
+        neighbour()
+        # More than the group's own, since faults are drawn by the dozen.
+        for each in dag.tasks:
+            each.retries, each.retry_delay = 9, timedelta(seconds=1)
