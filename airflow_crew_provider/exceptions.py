@@ -43,8 +43,8 @@ class CrewApiError(CrewError):
     :param detail: the service's explanation, as text
     """
 
-    def __init__(self, status_code: int | None, method: str, path: str, detail: str) -> None:
-        super().__init__(status_code, method, path, detail)
+    def __init__(self, status_code: int | None, method: str, path: str, detail: str, *more: object) -> None:
+        super().__init__(status_code, method, path, detail, *more)  # all of them, so that it can be pickled
         self.status_code, self.method, self.path, self.detail = status_code, method, path, detail
 
     def __str__(self) -> str:
@@ -97,9 +97,8 @@ class CrewAlreadyContinued(CrewApiError):
     """
 
     def __init__(self, status_code: int, method: str, path: str, detail: str, kickoff_id: str = "") -> None:
-        super().__init__(status_code, method, path, detail)
+        super().__init__(status_code, method, path, detail, kickoff_id)
         self.kickoff_id = kickoff_id
-        self.args = (*self.args, kickoff_id)
 
 
 class CrewRateLimited(CrewApiError):
@@ -109,18 +108,16 @@ class CrewRateLimited(CrewApiError):
     """
 
     def __init__(self, status_code: int, method: str, path: str, detail: str, retry_after: float | None = None) -> None:
-        super().__init__(status_code, method, path, detail)
+        super().__init__(status_code, method, path, detail, retry_after)
         self.retry_after = retry_after
-        self.args = (*self.args, retry_after)
 
 
 class CrewServerError(CrewApiError):
     """5xx: the service failed. After a POST, it is unknown what it did before it failed."""
 
     def __init__(self, status_code: int, method: str, path: str, detail: str, retry_after: float | None = None) -> None:
-        super().__init__(status_code, method, path, detail)
+        super().__init__(status_code, method, path, detail, retry_after)
         self.retry_after = retry_after
-        self.args = (*self.args, retry_after)
 
 
 class CrewConnectionError(CrewError):

@@ -113,6 +113,7 @@ class Call(Generic[T]):
     polled: str | None = None  # the id in a status request
     target: str = field(default="", repr=False)  # the real path, if errors must not show it
     also: tuple[int, ...] = ()  # further status codes that `read` accepts
+    starts_cold: bool = False  # whether the service may have to start first, which takes longer
 
     @property
     def starts_something(self) -> bool:
@@ -135,7 +136,7 @@ def kickoff(request: Kickoff) -> Call[Started]:
     elif request.restore_from is not None:  # the service accepts only one; a continued execution has its own state
         body["restoreFromStateId"] = request.restore_from
     body |= webhook_fields(request.webhooks)
-    return Call("POST", "/kickoff", _read_kickoff, body, idempotency(request.idempotency_key))
+    return Call("POST", "/kickoff", _read_kickoff, body, idempotency(request.idempotency_key), starts_cold=True)
 
 
 def status(kickoff_id: str) -> Call[Execution]:
@@ -187,7 +188,7 @@ def resume(request: Resume) -> Call[Resumed]:
         **webhook_fields(request.webhooks),
     }
     read = partial(_read_resume, request.execution_id)
-    return Call("POST", "/resume", read, body, idempotency(request.idempotency_key))
+    return Call("POST", "/resume", read, body, idempotency(request.idempotency_key), starts_cold=True)
 
 
 def stop(kickoff_id: str) -> Call[bool]:

@@ -6,5 +6,5 @@ Invariants, whatever the libraries do:
 * Every exchange ends within its total time, and every body within `LARGEST_BODY`.
 * The token goes to the connection's own origin only, and appears in no error.
 * Both sides, blocking on requests and awaiting on aiohttp, read responses alike. Only the blocking side retries
-  connecting, opens spans and accepts the `secrets` of one call: a trigger only polls.
+  connecting, opens spans and accepts the `secrets` of one call: a trigger only polls and stops.
 """

@@ -57,7 +57,7 @@ class BatchPolls:
 
     def note(self, answer: HttpResponse) -> None:
         """Learn from the response to a single poll whether the service offers it."""
-        self._offered = answer.headers.get(BATCH_OFFER) == STATUSES
+        self._offered = answer.headers.get(BATCH_OFFER.lower()) == STATUSES
 
     def ask(self, kickoff_id: str) -> asyncio.Future[Answer]:
         """Poll together with all others that are due within a moment."""

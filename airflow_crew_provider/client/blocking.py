@@ -137,7 +137,7 @@ def never_connected(error: Exception) -> bool:
 
 
 def within(seconds: float, exchange: Exchange) -> HttpResponse | Exception:
-    """Run a function in a thread, and stop waiting after the timeout.
+    """Perform an exchange in a thread, and abandon it after the timeout.
 
     Socket timeouts limit each read, not the total: a peer that sends a byte a second would never time out.
     """

@@ -18,7 +18,7 @@ from airflow_crew_provider.api.responses import HttpResponse
 from airflow_crew_provider.client.asynchronous import NETWORK_ERRORS, SharedSession, sessions
 from airflow_crew_provider.client.blocking import Exchange, never_connected, within
 from airflow_crew_provider.client.deployment import LARGE_BODY, Deployment
-from airflow_crew_provider.exceptions import CrewConnectionError, CrewError, CrewOutcomeUnknown, CrewProtocolError
+from airflow_crew_provider.exceptions import CrewConnectionError, CrewError, CrewOutcomeUnknown
 
 T = TypeVar("T")
 Traced = Callable[[Call[Any], str], AbstractContextManager[tuple[Mapping[str, str], Callable[[int], None]]]]
@@ -54,7 +54,7 @@ class Client:
             result = within(total, asked)
             if isinstance(result, HttpResponse):
                 answered(result.status)
-            return self._finish(call, result, lambda: asked.sent, secrets)
+            return self._finish(call, result, asked.sent, secrets)
 
     async def asend(
         self,
@@ -92,8 +92,8 @@ class Client:
 
     async def _aread(self, call: Call[T], result: HttpResponse | Exception, sent: bool = False) -> T:
         if isinstance(result, HttpResponse) and len(result.body) > LARGE_BODY:
-            return await asyncio.to_thread(self._finish, call, result, lambda: sent)
-        return self._finish(call, result, lambda: sent)
+            return await asyncio.to_thread(self._finish, call, result, sent)
+        return self._finish(call, result, sent)
 
     async def hold(self) -> None:
         """Keep the shared session of this loop open until `release`, across any number of polls."""
@@ -113,7 +113,7 @@ class Client:
         self,
         call: Call[T],
         result: HttpResponse | Exception,
-        sent: Callable[[], bool],
+        sent: bool,
         secrets: tuple[str, ...] = (),
     ) -> T:
         # Raised outside any `except`, so that no cause carries a request with its Authorization header.
@@ -122,7 +122,7 @@ class Client:
             return endpoints.read(call, result, mask)
         if isinstance(result, CrewError):
             raise result
-        raise no_answer(call, result, sent(), mask, ca_file=self.deployment.ca_file is not None)
+        raise no_answer(call, result, sent, mask, ca_file=self.deployment.ca_file is not None)
 
 
 UNTRUSTED = (ssl.SSLCertVerificationError, aiohttp.ClientConnectorCertificateError)
@@ -145,8 +145,6 @@ def no_answer(
             f"{call.method} {call.path} was sent and its response was lost ({reason}): "
             "it is unknown whether the service acted on it"
         )
-    if isinstance(error, CrewProtocolError):
-        return error
     return CrewConnectionError(
         f"No response to {call.method} {call.path}: {reason}; nothing was started",
         permanent=_is_permanent(error),

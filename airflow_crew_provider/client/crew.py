@@ -20,6 +20,9 @@ from airflow_crew_provider.models import (
     Webhooks,
 )
 
+# Status codes with which a service refuses to stop: it cannot, or nothing is running.
+CANNOT_STOP = (400, 404, 405, 409, 410, 422, 501)
+
 
 class ConnectedCrew(CachedConnection):
     """A deployed crew, with its connection and client. Users see it as `CrewHook`."""
@@ -58,7 +61,9 @@ class ConnectedCrew(CachedConnection):
         try:
             return self.client.send(endpoints.stop(kickoff_id))
         except CrewApiError as error:
-            return _cannot_stop(error)
+            if error.status_code in CANNOT_STOP:
+                return False
+            raise
 
     async def astop(self, kickoff_id: str) -> bool:
         """Stop an execution without blocking the event loop."""
@@ -66,7 +71,9 @@ class ConnectedCrew(CachedConnection):
         try:
             return await self.client.asend(endpoints.stop(kickoff_id))
         except CrewApiError as error:
-            return _cannot_stop(error)
+            if error.status_code in CANNOT_STOP:
+                return False
+            raise
 
     def with_credentials(self, webhooks: Webhooks | Json | None) -> Webhooks | None:
         """Return the webhooks with the credential from the connection named in them."""
@@ -101,9 +108,3 @@ def checked_inputs(inputs: Any) -> Json:
 def _credentials(webhooks: Webhooks | str | None) -> tuple[str, ...]:
     human = webhooks.human_input if isinstance(webhooks, Webhooks) else None
     return tuple(secret for secret in (human.token, human.password) if secret) if human else ()
-
-
-def _cannot_stop(error: CrewApiError) -> bool:
-    if error.status_code in (400, 404, 405, 409, 410, 422, 501):
-        return False
-    raise error

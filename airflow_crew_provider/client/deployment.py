@@ -40,8 +40,8 @@ class Deployment:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def total_timeout(self, call: Call[Any]) -> float:
-        """Return the limit of one exchange: kickoff and resume must allow a cold start."""
-        return self.kickoff_timeout if call.path in ("/kickoff", "/resume", "/resume_feedback") else self.timeout
+        """Return the limit of one exchange."""
+        return self.kickoff_timeout if call.starts_cold else self.timeout
 
     def request_headers(self) -> dict[str, str]:
         """Return the headers of every request; the connection's token overrides its extra headers."""

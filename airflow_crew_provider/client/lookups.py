@@ -157,7 +157,10 @@ class CachedConnection(BaseHook):
         raise problem
 
     def refresh(self, *, at_once: bool = True) -> bool:
-        """Look up the connection once more, unless that happened in the last minute; return whether it has changed."""
+        """Look up the connection once more; return whether it has changed.
+
+        :param at_once: False if a lookup within the last minute suffices
+        """
         began, found = _looked_up.get(self.crew_conn_id, (float("-inf"), None))
         if at_once or time.monotonic() - began >= WHILE_POLLING:
             found = self._read()

@@ -38,7 +38,8 @@ def respond(callback_url: str, answer: ReviewAnswer) -> Call[Resumed]:
 def resume_feedback(flow_id: str, answer: ReviewAnswer) -> Call[Resumed]:
     """``POST /resume_feedback``: answer the Flow's current question."""
     body = {"flow_id": flow_id, **_body(answer)}
-    return Call("POST", "/resume_feedback", partial(_read_answered, answer.execution_id), body, also=(409,))
+    read = partial(_read_answered, answer.execution_id)
+    return Call("POST", "/resume_feedback", read, body, also=(409,), starts_cold=True)
 
 
 def _body(answer: ReviewAnswer) -> Json:

@@ -8,13 +8,14 @@ is stored, before the task sends anything. The states of the newest POST, as far
        ^                 │ │  ^                │                  │
        └────withdraw─────┘ └──┴─────intend─────┴──────────────────┘
 
-* ``withdraw`` returns to the state of the previous POST; any other new POST keeps the previous one on record.
+* ``withdraw`` restores the previous POST, unless that is over and was for another request; any other new POST keeps
+  the previous one on record.
 * ``finish`` also ends a POST whose id could not be recorded. A clear changes no state: the POST then counts as another.
 
 The next try finds one of four situations (`Earlier`)::
 
     NOTHING   no POST, or one that certainly did nothing: send
-    DONE      a POST of this request, with an id: continue with that execution
+    STARTED   a POST of this request, with an id: continue with that execution
     UNKNOWN   a POST without a response: resend only with its key, or if a user accepts a second execution
     ANOTHER   a POST from before a clear, or of another request: it may have had an effect; kept until it is over
 
@@ -26,15 +27,15 @@ Usage, in this order::
     record = PostRecord(task_state_of(context, NAME), Attempt.of(context, self))   # reads; raises if it cannot
     record.forget_deleted_run()                         # at the start of a try
     record.fingerprint = fingerprint(request)           # identifies the user's request; no secrets, nothing added
-    record.earlier                                      # NOTHING, DONE, UNKNOWN or ANOTHER; see `Earlier`
+    record.earlier                                      # NOTHING, STARTED, UNKNOWN or ANOTHER; see `Earlier`
     record.changes(sender)                              # changes since it was sent: if any, do not resend
     key = record.intend(sender, added=added, **more)    # right before the POST; stored and verified
     record.added                                        # fields to add to this POST; a resent one repeats its own
     record.record_id(kickoff_id)                        # right after it
     record.withdraw_if_refused(error)                   # or: whether this POST certainly did nothing
 
-Earlier POSTs that may have had an effect stay on record (`PostRecord.posts`). Only a POST that certainly did nothing is
-ever removed.
+Earlier POSTs that may have had an effect stay on record (`StoredPost.unsettled`). Only a POST that certainly did
+nothing is ever removed.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Sender:
         :param inbox_url: the inbox URL of a resent request, if known; otherwise the connection's
         """
         deployment = connection.deployment
-        added = inbox_url or connection.inbox_url if webhooks == WORD else _credentials(webhooks)
+        added = (inbox_url or connection.inbox_url) if webhooks == WORD else _credentials(webhooks)
         secrets = {"token": deployment.token, "headers": sorted(deployment.headers)}
         return cls(deployment.base_url, *(_slow_hash(each, deployment.base_url) for each in (secrets, added)))
 
@@ -234,7 +235,7 @@ class Earlier(StrEnum):
     """The outcome of an earlier run of the same task."""
 
     NOTHING = "nothing"
-    DONE = "done"  # by an earlier try, with an id
+    STARTED = "started"  # by an earlier try, with an id
     UNKNOWN = "unknown"  # by an earlier try, which never recorded a response
     ANOTHER = "another"  # before the task was cleared, or for another request
 
@@ -251,11 +252,11 @@ class PostRecord:
         self.memory, self.attempt, self.fingerprint = memory, attempt, fingerprint
         self.newest = StoredPost.from_json(memory.recall())
         self._resent = False
-        self._followed = StoredPost()  # the POST of a finished execution before this one
-        if attempt.follows_clear(self.newest.attempt):
+        self._followed: StoredPost | None = None  # the POST of a finished execution before this one
+        kept = self.newest.attempt
+        if attempt.follows_clear(kept) and not attempt.is_of_another_run(kept):
             # Stored at once: if this try ends early, the next one needs it.
-            since = {**self.newest.attempt, **_generation(attempt)}
-            self.keep(replace(self.newest, attempt=since, cleared=True))
+            self.keep(replace(self.newest, attempt={**kept, **_generation(attempt)}, cleared=True))
 
     def forget_deleted_run(self) -> None:
         """At the start of a try, forget the record of a DAG run that was deleted and recreated under its id.
@@ -277,7 +278,7 @@ class PostRecord:
             return Earlier.ANOTHER
         if not self.kickoff_id:
             return Earlier.UNKNOWN
-        return Earlier.DONE if self.same_request else Earlier.ANOTHER
+        return Earlier.STARTED if self.same_request else Earlier.ANOTHER
 
     @property
     def cleared(self) -> bool:
@@ -293,11 +294,6 @@ class PostRecord:
     def kickoff_id(self) -> str | None:
         """The recorded id."""
         return self.newest.kickoff_id
-
-    @property
-    def posts(self) -> list[StoredPost]:
-        """All POSTs that may have had an effect, newest first."""
-        return [] if self.newest.state is State.NOTHING else [self.newest, *self.newest.earlier]
 
     def changes(self, sender: Sender) -> list[str]:
         """List the changes since the POST was sent: token, base URL, webhook credentials."""
@@ -322,8 +318,11 @@ class PostRecord:
 
     def added_before(self, *, keyed: bool) -> Json:
         """Return the fields added to a POST that may be resent, which must not change."""
-        again = self.was_keyed(keyed=keyed) and self.earlier is Earlier.UNKNOWN and self.same_request
-        return self.added if again else {}
+        return self.added if self._may_be_resent(keyed=keyed) else {}
+
+    def _may_be_resent(self, *, keyed: bool) -> bool:
+        """Whether this request was sent with a key and got no response."""
+        return self.was_keyed(keyed=keyed) and self.earlier is Earlier.UNKNOWN and self.same_request
 
     def intend(self, sender: Sender, *, keyed: bool = True, added: Json | None = None, **more: Any) -> str:
         """Record that the POST is about to be sent; return its idempotency key, unchanged for a resend.
@@ -332,10 +331,9 @@ class PostRecord:
         :param added: fields to add to a new POST; a resent one repeats those that it had first
         :param more: further fields of the record
         """
-        unknown = self.was_keyed(keyed=keyed) and self.earlier is Earlier.UNKNOWN
-        self._resent = unknown and self.same_request and not self.changes(sender)
+        self._resent = self._may_be_resent(keyed=keyed) and not self.changes(sender)
         now, before = time.time(), self.newest
-        self._followed = before if before.state is State.OVER and self.earlier is Earlier.DONE else StoredPost()
+        self._followed = before if before.state is State.OVER and self.earlier is Earlier.STARTED else None
         intended = StoredPost(
             fingerprint=self.fingerprint,
             sender=sender.as_dict(),
@@ -392,22 +390,25 @@ class PostRecord:
 
     def adopt(self, kickoff_id: str) -> None:
         """Record the execution that an earlier POST started, so that the refused one is not needed."""
-        before, *rest = self.newest.earlier or (StoredPost(),)
+        before = self._previous()
         if before.state is State.INTENDED and before.fingerprint == self.fingerprint:
-            self.newest = replace(self.newest, earlier=tuple(rest))
+            self.newest = replace(self.newest, earlier=before.earlier)
         self.record_id(kickoff_id)
+
+    def _previous(self) -> StoredPost:
+        """Return the record without its newest POST."""
+        before, *rest = self.newest.earlier or (StoredPost(),)
+        return replace(before, earlier=tuple(rest))
 
     def withdraw_if_refused(self, error: exceptions.CrewError) -> bool:
         """Withdraw the intent if the POST certainly did nothing; return whether it was withdrawn.
 
-        This does not settle what other POSTs did: see `posts`. Nor does it settle a resent POST: the service, or a
+        This does not settle what other POSTs did: see `unsettled`. Nor does it settle a resent POST: the service, or a
         gateway, may refuse it before it looks up the key.
         """
         if self._resent or not isinstance(error, exceptions.REFUSED):
             return False
-        before, *rest = self.newest.earlier or (StoredPost(),)
-        before = self._followed if self._followed.state is State.OVER else replace(before, earlier=tuple(rest))
-        self.newest = self.newest.moved("withdraw", before)
+        self.newest = self.newest.moved("withdraw", self._followed or self._previous())
         try:
             if self.newest.state is State.NOTHING:
                 self.memory.forget()

@@ -16,7 +16,7 @@ from airflow_crew_provider.exceptions import (
     CrewMissingInputs,
     CrewNotFound,
 )
-from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, Sender, State, StoredPost, fingerprint
+from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, Sender, StoredPost, fingerprint
 from airflow_crew_provider.kickoff.request import (
     KickoffTask,
     added_address,
@@ -66,7 +66,10 @@ class KickoffStart:
     @property
     def view(self) -> str | None:
         """The path of the execution's page, if the service reported it."""
-        return self.record.newest.view or (self._seen.view if isinstance(self._seen, Execution) else None)
+        seen, newest = self._seen, self.record.newest
+        if newest.view or not isinstance(seen, Execution) or seen.kickoff_id != newest.kickoff_id:
+            return newest.view
+        return seen.view
 
     def open(self) -> None:
         """Read the record; refuse a retry if the record or final usage shows an exceeded budget."""
@@ -83,7 +86,7 @@ class KickoffStart:
         """Start an execution or reattach to an earlier one; return its id."""
         record = self.record
         record.fingerprint = fingerprint(name_of(request, task_identity(self._context), self._hook.crew_conn_id))
-        if record.earlier is Earlier.DONE and self._reattach():
+        if record.earlier is Earlier.STARTED and self._reattach():
             assert record.kickoff_id
             tell_inbox(self._context, record, again=True)
             return record.kickoff_id
@@ -344,7 +347,7 @@ class KickoffStart:
         """Return a sentence on the executions that earlier tries started, as far as recorded."""
         if self._record is None:
             return "This try sent nothing; it is not known what earlier tries started"
-        open_posts = [post for post in self._record.posts if post.state is not State.OVER]
+        open_posts = self._record.newest.unsettled
         if not open_posts:
             return "No execution was started"
         return f"This try started nothing, but {'; '.join(map(_left_by, open_posts[:3]))}"

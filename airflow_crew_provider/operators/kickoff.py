@@ -224,7 +224,10 @@ class CrewKickoffOperator(WaitingTask):
         except (CrewBadRequest, CrewNotFound, CrewOutcomeUnknown) as error:
             self.log.info("The next poll shows what became of the answer: %s", error)
         except CrewError as error:
-            outcomes.fail_task(error, f"Execution {kickoff_id} waits for an answer; a retry of this task answers again")
+            said = f"Execution {kickoff_id} waits for an answer"
+            outcomes.fail_task(
+                error, said if outcomes.is_final(error) else f"{said}; a retry of this task answers again"
+            )
         return AnsweredDraft(shown, time.time() + OLD_QUESTION_SHOWS)
 
     def make_result(self, context: Any, execution: Execution) -> Json:

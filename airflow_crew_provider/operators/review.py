@@ -168,7 +168,7 @@ class CrewReviewOperator(AskingTask):
             return self._pass_on(pending)
         push_execution_of(context, self.crew_conn_id, pending, self.log)
         question, shown = Question(context, self, rules, begins=True), rules.shown(pending)
-        return Decision(question, shown).without_person() or question.go_on(shown)
+        return Decision(question, shown).decide_without_person() or question.go_on(shown)
 
     def execute_complete(
         self, context: Any, event: Json, until: str | None = None, shown: Json | None = None, step: bool = False
@@ -182,10 +182,10 @@ class CrewReviewOperator(AskingTask):
         if event.get("error_type") == "timeout":
             if step:
                 question.look_again(shown, until)
-            event = decision.at_deadline()
+            event = decision.end_at_deadline()
         if event.get("error_type") == "unknown":
             self.process_trigger_event_error(event)
-        return decision.of(event)
+        return decision.decide(event)
 
     def _pass_on(self, completed: Json) -> Json:
         said = f"Execution {completed.get('execution_id')} is completed; there is nothing to review"

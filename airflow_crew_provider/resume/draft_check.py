@@ -25,6 +25,10 @@ class CrewAnswerNotTaken(CrewTaskFailed):
     """The answer changed nothing; the current draft or question needs another one."""
 
 
+class CrewEditTooLate(CrewAnswerNotTaken):
+    """Somebody else requested a revision of the draft that was edited; the next wait finds the new one."""
+
+
 class Verdict(StrEnum):
     """Whether an answer may be sent."""
 
@@ -86,18 +90,17 @@ class DraftCheck:
         self._poller, self._answer, self._record, self._lag = poller, answer, record, lag
         # Read now, because another POST replaces the record.
         self._sent_before, self._unsettled = record.same_request, record.earlier is Earlier.UNKNOWN
-        before = SentAnswer.from_json(record.newest.to_json())
+        before = SentAnswer.of(record.newest)
         self.draft = answer.draft(before.draft_sha256 if self._sent_before else None)
         self.was_keyed = record.was_keyed(keyed=poller.hook.connection.idempotency_keys)
         self._patience = poller.hook.connection.deployment.kickoff_timeout
         # Another POST with the same key must be identical.
         self._sends_hash = before.sends_hash and self._sent_before
-        self.edited_too_late = False  # whether an edit was refused because somebody else requested a revision
 
     @property
     def resumed_at(self) -> float:
         """When the service accepted the answer, in epoch seconds."""
-        return SentAnswer.from_json(self._record.newest.to_json()).resumed_at or time.time()
+        return SentAnswer.of(self._record.newest).resumed_at or time.time()
 
     @property
     def noted(self) -> Json:
@@ -121,13 +124,12 @@ class DraftCheck:
             raise CrewTaskFailed(self._takes_no_edit())
         # With the four fields, the service decides whether another draft is waiting.
         if verdict is Verdict.ANOTHER_DRAFT and (self._sent_before or self._answer.output_sha256):
-            self.edited_too_late = not self._sent_before and self._is_revised(seen)
-            raise CrewAnswerNotTaken(self._another_draft(seen))
+            is_late_edit = not self._sent_before and self._is_revised(seen)
+            raise (CrewEditTooLate if is_late_edit else CrewAnswerNotTaken)(self._another_draft(seen))
         if self._sent_before:
             return self._is_taken_by_now(seen, verdict, sender)
         if verdict is Verdict.NOT_WAITING and self._answer.output_sha256:
-            self.edited_too_late = self._is_revised(seen)
-            raise CrewAnswerNotTaken(self._not_waiting(seen))
+            raise (CrewEditTooLate if self._is_revised(seen) else CrewAnswerNotTaken)(self._not_waiting(seen))
         if self.draft.waits_in(seen):
             self.draft = self._answer.draft(hash_of(seen))
         return False
@@ -165,7 +167,7 @@ class DraftCheck:
         at = {ExecutionState.PENDING: _task_of(seen), ExecutionState.RUNNING: now}.get(seen.state)
         return self._answer.edit is not None and at == self._answer.crew_task_id
 
-    def goes_on(self) -> bool:
+    def wait_until_answered(self) -> bool:
         """Wait until the service shows that the draft no longer waits; False if it still does after the lag."""
         return self._no_longer_waits(self.resumed_at + self._lag)
 
@@ -203,7 +205,7 @@ class DraftCheck:
         status would show its draft.
         """
         began = time.time()
-        sent = SentAnswer.from_json(self._record.newest.to_json())
+        sent = SentAnswer.of(self._record.newest)
         arrives_until = sent.arrives_until(self._patience, self._lag) if self._unsettled else began
         lags_until = began + self._lag
         while True:

@@ -19,6 +19,7 @@ from typing import Any
 from airflow_crew_provider.api.answers import FIELDS, Draft
 from airflow_crew_provider.api.asks import is_answer
 from airflow_crew_provider.compat.task_state import RelatedTask
+from airflow_crew_provider.kickoff.post_record import StoredPost
 from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.stored_names import NOT_SENT, RESUME_KEY
 from airflow_crew_provider.wait.watch import AnsweredDraft
@@ -61,6 +62,11 @@ class SentAnswer:
     resumed_at: float | None = None
 
     @classmethod
+    def of(cls, post: StoredPost) -> SentAnswer:
+        """Read the answer's fields of a POST's record."""
+        return cls.from_json({**post.more, "intended_at": post.intended_at})
+
+    @classmethod
     def from_json(cls, post: Json) -> SentAnswer:
         """Read the record of a POST from this release or an earlier one; missing fields get their defaults."""
         return cls(**{each.name: post[each.name] for each in fields(cls) if post.get(each.name) is not None})
@@ -87,11 +93,11 @@ class SentAnswer:
         return lost_at + longest + lag
 
     def taken(self, at: float) -> Json:
-        """Return the record after the service accepted it."""
+        """Return the field to record once the service has accepted it."""
         return self._moved(resumed_at=at)
 
     def lost(self, at: float) -> Json:
-        """Return the record after its response was lost."""
+        """Return the field to record once its response is lost."""
         return self._moved(lost_at=at)
 
     def _moved(self, **noted: float) -> Json:
@@ -143,7 +149,7 @@ class ResumeRecord:
 
     @property
     def answered(self) -> AnsweredDraft | None:
-        """The answered draft, if the execution keeps its id; a question whose answer was refused is asked again."""
+        """The answered draft, if known; None if its answer was not sent, since the question is asked again."""
         if self.state is State.LEFT and is_answer(self.said):
             return None
         if not self.draft_sha256 or not self.resumed_at:
@@ -178,7 +184,7 @@ def _latest(resumes: list[ResumeRecord]) -> ResumeRecord | None:
 
 
 def answered_before(context: Any, task: RelatedTask, kickoff_id: str) -> AnsweredDraft | None:
-    """Return the draft that the last upstream resume answered, if the execution keeps its id."""
+    """Return the draft that the last upstream resume of the execution answered."""
     resume = resume_before(context, task, kickoff_id)
     return resume.answered if resume else None
 

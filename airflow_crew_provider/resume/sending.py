@@ -20,10 +20,10 @@ from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress
 from airflow_crew_provider.kickoff import request
 from airflow_crew_provider.kickoff.post_record import PostRecord, Sender, fingerprint
 from airflow_crew_provider.models import Json, Resume, Resumed, Webhooks
-from airflow_crew_provider.resume.draft_check import CrewAnswerNotTaken, DraftCheck
+from airflow_crew_provider.resume.draft_check import CrewAnswerNotTaken, CrewEditTooLate, DraftCheck
 from airflow_crew_provider.resume.record import ResumeRecord, SentAnswer
 from airflow_crew_provider.stored_names import NOT_SENT, RESUME_STATE
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed, fail_task
+from airflow_crew_provider.wait.outcomes import CrewTryFailed, fail_task
 from airflow_crew_provider.wait.poller import Poller
 
 # Maximum number of seconds that a resume waits for its draft to stop waiting.
@@ -77,8 +77,8 @@ class Resuming:
         try:
             if self._check.check_before_sending(request.sender_of(webhooks, self._hook, record)):
                 return self._go_on("An earlier try sent this answer")
-        except CrewTaskFailed as refused:
-            if not (self._task.has_next_round and self._check.edited_too_late):
+        except CrewEditTooLate as refused:
+            if not self._task.has_next_round:
                 raise
             return self._hand_on(refused)
         return self._send(webhooks)
@@ -90,7 +90,7 @@ class Resuming:
 
     @property
     def _sent(self) -> SentAnswer:
-        return SentAnswer.from_json(self._record.newest.to_json())
+        return SentAnswer.of(self._record.newest)
 
     def said(self, kickoff_id: str) -> ResumeRecord:
         """Return the task's report on the answer; a try that found it already sent reports only that."""
@@ -138,7 +138,7 @@ class Resuming:
                 self._record.withdraw_if_refused(error)
                 return self._hand_on(error)
             self._not_resumed(error)
-        self._record.record_id(resumed.kickoff_id, **self._sent.taken(time.time()))
+        self._record_taken(resumed)
         request.tell_inbox(self._context, self._record)
         self._resumed = resumed
         self._tell(resumed)
@@ -156,10 +156,21 @@ class Resuming:
             resumed = self._resumed = answers.send(self._hook, self._answer, address)
         except CrewError as error:
             self._not_resumed(error)
-        self._record.record_id(resumed.kickoff_id, **self._sent.taken(time.time()))
+        self._record_taken(resumed)
         answers.used_up(self._hook, self._answer)
         self._tell(resumed)
         return resumed.kickoff_id
+
+    def _record_taken(self, resumed: Resumed) -> None:
+        try:
+            self._record.record_id(resumed.kickoff_id, **self._sent.taken(time.time()))
+        except Exception as error:  # of any kind: the answer was accepted, and the id to poll must not get lost
+            self._log.error(
+                "The answer was accepted, and the execution continues as %s, but that could not be recorded: %s. If "
+                "this try fails, the next one finds an answer of unknown outcome",
+                resumed.kickoff_id,
+                error,
+            )
 
     def _hand_on(self, refused: Exception) -> str:
         """Leave the current draft to the next wait and its reviewer; the edit is not applied."""
@@ -209,5 +220,5 @@ class Resuming:
     def _let_settle(self, kickoff_id: str) -> None:
         """Wait until the old pause is gone, so that the next task does not mistake it for a new question."""
         draft = self._check.draft
-        if kickoff_id == draft.execution_id and not self._check.goes_on():
+        if kickoff_id == draft.execution_id and not self._check.wait_until_answered():
             self._log.info("Execution %s still shows the answered draft", kickoff_id)

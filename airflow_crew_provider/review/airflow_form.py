@@ -49,6 +49,7 @@ __all__ = [
     "Param",
     "TaskDeferralError",
     "TaskDeferralTimeout",
+    "ask",
     "asking_attempt",
     "find_answer",
     "form_params",
@@ -145,22 +146,23 @@ def problem_with_fields(operator: HITLOperator, context: Any, event: Json) -> st
     return None
 
 
-def shows_another_draft(operator: HITLOperator, context: Any, signs: Sequence[str]) -> bool:
-    """Ask, and return whether Airflow shows an earlier draft: it keeps the first form across retries and clears.
+def shows_another_draft(operator: HITLOperator, stored: Any, signs: Sequence[str]) -> bool:
+    """Whether a stored form shows an earlier draft: Airflow keeps the first form across retries and clears.
 
-    Asking again removes an existing answer.
-
+    :param stored: the result of `ask`
     :param signs: texts that the form must contain
     """
-    stored = _stored_form(operator, context)
     if not isinstance(getattr(stored, "body", None), str):
         return False
     is_another = stored.options != operator.options or draft_in(stored.params) != draft_in(operator.serialized_params)
     return is_another or not all(sign in stored.body for sign in signs)
 
 
-def _stored_form(operator: HITLOperator, context: Any) -> Any:
-    """Write the question and return the one that Airflow stores; None if no supervisor runs this task."""
+def ask(operator: HITLOperator, context: Any) -> Any:
+    """Write the question, which removes an existing answer; return the form that Airflow stores.
+
+    Returns None if no supervisor runs this task.
+    """
     line = supervisor()
     if line is None:
         return None

@@ -216,7 +216,7 @@ class Decision:
         self._task, self._context = question.task, question.context
         self._rules, self._record = question.rules, question.record
 
-    def without_person(self) -> Json | None:
+    def decide_without_person(self) -> Json | None:
         """Return a review that needs no person; None if a person must decide."""
         return self._denied_unseen() or self._by_schema() or self._by_rule()
 
@@ -259,7 +259,7 @@ class Decision:
         self._write_down(review)
         return review
 
-    def at_deadline(self) -> Json:
+    def end_at_deadline(self) -> Json:
         """Return the event for a deadline that Airflow does not know of, or fail."""
         chosen = self._rules.at_deadline(self._shown)
         if chosen is None or not self._rules.escalation.steps:
@@ -268,7 +268,7 @@ class Decision:
         decided = {"chosen_options": chosen, "params_input": {}, "responded_at": datetime.now(UTC)}
         return {**decided, "responded_by_user": None, "timedout": True}
 
-    def of(self, event: Json) -> Json:
+    def decide(self, event: Json) -> Json:
         """Return the review; if the answer is invalid, do not accept it and ask again."""
         try:
             answer.refuse_changed(self._rules.pending, self._shown)

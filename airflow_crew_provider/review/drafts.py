@@ -38,9 +38,9 @@ def parted(text: str) -> str:
     return _BEGINNINGS.sub(lambda found: found[0] + JOINER, text)
 
 
-def code(value: Any) -> str:
+def code(value: Any, longest: int = 100) -> str:
     """Format untrusted text as Markdown code on one line."""
-    return "`" + parted(" ".join(str(value).split())[:100].replace("`", "'")) + "`"
+    return "`" + parted(" ".join(str(value).split())[:longest].replace("`", "'")) + "`"
 
 
 # Code spans first: an escape would be visible in them.

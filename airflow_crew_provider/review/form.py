@@ -291,7 +291,7 @@ def _in_quotation(text: str) -> str:
 
 
 def _code(value: Any) -> str:
-    return "`" + _one_line(str(value)).replace("`", "'") + "`"
+    return drafts.code(value, 200)
 
 
 def _one_line(text: str) -> str:

@@ -133,7 +133,7 @@ class Question(Generic[AnyRules]):
         attempt = airflow_form.asking_attempt(self.context)
         self.record.mark_asking(identity, until, attempt)
         at = datetime.now(UTC)
-        if airflow_form.shows_another_draft(task, self.context, signs):
+        if airflow_form.shows_another_draft(task, airflow_form.ask(task, self.context), signs):
             raise CrewTaskFailed(self.rules.holds_another)
         self.record.mark_asked(identity, until, shown.get(TERMS), again=bool(refused), by=attempt, at=at)
         task.log.info("Waiting for a person: %s", task.subject)

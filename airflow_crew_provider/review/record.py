@@ -11,10 +11,10 @@ The record is read once per visit of a worker, and written at each step. Its mov
                         │  ^              │ ^              │
                         └──┴──────ask─────┘ └────asked─────┘
 
-* A try that is lost after the end of its question looks for the answer again, with ``asked``; if it is in doubt whether
-  Airflow ever had the question, with ``look``.
-* ``approve`` and ``reject`` store an answer before it is removed for the next one, and do not change the state; after
-  the end, they belong to an answer that Airflow delivers again.
+* A try that is lost after the end of its question looks for the answer again, with ``asked``; while it is in doubt
+  whether Airflow ever had the question, with ``look``.
+* An approval or a rejection is stored before its answer is removed for the next one, and does not change the state;
+  after the end, it belongs to an answer that Airflow delivers again.
 * ``send_back`` is a schema's answer, given without a person.
 * If Airflow keeps no state, an answer finds no record, but still counts.
 """
@@ -52,10 +52,8 @@ class State(StrEnum):
 _ALL = tuple(State)
 MOVES: dict[str, dict[State, State]] = {
     "ask": dict.fromkeys(_ALL, State.IN_DOUBT),
-    "look": dict.fromkeys((State.IN_DOUBT, State.OVER), State.IN_DOUBT),
+    "look": {State.IN_DOUBT: State.IN_DOUBT},
     "asked": dict.fromkeys(_ALL, State.OPEN),
-    "approve": {each: each for each in _ALL},
-    "reject": {each: each for each in _ALL},
     "send_back": dict.fromkeys(_ALL, State.NOTHING),
     "close": dict.fromkeys(_ALL, State.OVER),
 }
@@ -161,7 +159,7 @@ class QuestionRecord:
     @property
     def in_doubt(self) -> bool:
         """Whether an earlier try was lost while it asked, so that the question may or may not exist."""
-        return self._record.doubt
+        return self._record.state is State.IN_DOUBT
 
     def until(self, draft: Draft) -> str | None:
         """Return the deadline that an earlier try set for this draft; a clear starts over."""
@@ -184,8 +182,11 @@ class QuestionRecord:
 
         :param by: the attempt that will own the form; None if the task owns it
         """
-        is_recorded = self._record != StoredQuestion() or self._attempt.try_number > 1
-        if by == self.asked_by if by else is_recorded:
+        if by is None:
+            was_asked = self._record != StoredQuestion() or self._attempt.try_number > 1
+        else:
+            was_asked = by == self.asked_by
+        if was_asked:
             return
         asking = replace(self._known_of(draft), until=until, doubt=True, asked_by=by)
         self._record = self._record.moved("ask", asking)
@@ -288,7 +289,7 @@ class QuestionRecord:
     def add_approval(self, approval: Json) -> list[Json]:
         """Record one more approval, before its answer is removed for the next one; return them all."""
         approvals = [*self.approvals, approval]
-        self._record = self._record.moved("approve", replace(self._record, approvals=approvals))
+        self._record = replace(self._record, approvals=approvals)
         self._must_keep("The approval is kept; a retry of this task uses it")
         return approvals
 
@@ -300,7 +301,7 @@ class QuestionRecord:
         """Record that a person has rejected the draft, before the answer is removed for the next one."""
         if not self.was_rejected(draft):
             rejected = [*self._record.rejected, _without_task(draft)]
-            self._record = self._record.moved("reject", replace(self._record, rejected=rejected))
+            self._record = replace(self._record, rejected=rejected)
             self._must_keep("The rejection is kept; a retry of this task uses it")
 
     @property

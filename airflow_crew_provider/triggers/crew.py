@@ -122,7 +122,7 @@ class CrewStatusTrigger(BaseTrigger):
         try:
             yield TriggerEvent((await self._outcome()).to_event())
         except asyncio.CancelledError:
-            if outcomes.must_be_distinguished():
+            if outcomes.cancels_without_reason():
                 await outcomes.to_its_end(self._stop_if_killed(without_task=False))
             raise
 

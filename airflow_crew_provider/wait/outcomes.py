@@ -36,6 +36,7 @@ from airflow_crew_provider.wait.watch import (
     Watch,
     fate_of_stop,
     in_few_words,
+    is_transient,
 )
 
 RETRIES = 2
@@ -95,10 +96,8 @@ def _name_place(error: Exception, task: object) -> None:
 
 def is_final(error: exceptions.CrewError) -> bool:
     """Whether the same request will be refused again."""
-    if isinstance(error, exceptions.CrewConnectionError):
-        return error.permanent
-    if isinstance(error, exceptions.CrewApiError):
-        return not isinstance(error, exceptions.CrewServerError | exceptions.CrewRateLimited)
+    if isinstance(error, exceptions.CrewConnectionError | exceptions.CrewApiError):
+        return not is_transient(error)
     return isinstance(error, exceptions.CrewInvalidInput | exceptions.CrewExecutionFailed | exceptions.CrewWebPage)
 
 
@@ -261,7 +260,7 @@ STOPPING = 20.0
 LOOKUP_SECONDS = 3.0
 
 
-def must_be_distinguished() -> bool:
+def cancels_without_reason() -> bool:
     """Whether this Airflow cancels triggers without a reason; 3.3 calls `on_kill` only for user actions."""
     return not KILLS_CALL_ON_KILL
 

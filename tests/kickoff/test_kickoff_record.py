@@ -125,10 +125,13 @@ def test_n27_a_task_that_died_after_its_last_step_is_tried_again_though_a_neighb
 # --- a DAG run that was deleted, and created again under its id ------------------------------------------------
 
 
-@pytest.fixture
-def left_by_a_deleted_run(server: FaultServer, variables: Any) -> TaskRun:
-    """Return a task instance that finds the record of one that had its name; before Airflow 3.3 it stays behind."""
-    deleted = TaskRun()
+@pytest.fixture(params=[2, 4], ids=["the same max_tries", "other max_tries"])
+def left_by_a_deleted_run(server: FaultServer, variables: Any, request: pytest.FixtureRequest) -> TaskRun:
+    """Return a task instance that finds the record of one that had its name; before Airflow 3.3 it stays behind.
+
+    The deleted one had been cleared, or had other retries: this must not look like a clear of the new one.
+    """
+    deleted = TaskRun(retries=request.param)
     die_after_recording(deleted, kickoff())
     return TaskRun(store=deleted.store)
 
@@ -155,7 +158,8 @@ def test_a22_a_deleted_run_is_forgotten_by_a_try_that_starts_nothing(
 def test_a35_a_deleted_run_is_not_taken_over_though_the_first_try_died_before_it_executed(
     server: FaultServer, left_by_a_deleted_run: TaskRun
 ) -> None:
-    die_after_recording(left_by_a_deleted_run.retry(), kickoff())
+    left_by_a_deleted_run.retry()
+    die_after_recording(left_by_a_deleted_run, kickoff())
     assert not server.sent("POST /stop/k-1")
     assert run(kickoff(), left_by_a_deleted_run.retry()) == "k-2"
     assert len(server.sent(POST)) == 2

@@ -80,7 +80,8 @@ def record(memory: Memory, request: str = "one", **attempt: Any) -> PostRecord:
 
 def test_without_a_record_nothing_was_done(memory: Memory) -> None:
     empty = record(memory)
-    assert (empty.earlier, empty.posts, empty.kickoff_id, empty.cleared) == (Earlier.NOTHING, [], None, False)
+    assert (empty.earlier, empty.newest.unsettled) == (Earlier.NOTHING, ())
+    assert (empty.kickoff_id, empty.cleared) == (None, False)
     assert not empty.same_request
 
 
@@ -94,7 +95,7 @@ def test_an_intent_is_stored_before_the_post(memory: Memory) -> None:
     assert len(key) == 36
     again = record(memory, try_number=2)
     assert (again.earlier, again.same_request) == (Earlier.UNKNOWN, True)
-    assert [post.to_json() for post in again.posts] == [memory.recall()]
+    assert [post.to_json() for post in again.newest.unsettled] == [memory.recall()]
     assert record(memory, "two").earlier is Earlier.UNKNOWN
 
 
@@ -103,7 +104,7 @@ def test_an_id_that_was_recorded_is_found_by_the_same_request_only(memory: Memor
     first.intend(SENDER)
     first.record_id("k-1")
     again = record(memory, try_number=2)
-    assert (again.earlier, again.kickoff_id) == (Earlier.DONE, "k-1")
+    assert (again.earlier, again.kickoff_id) == (Earlier.STARTED, "k-1")
     assert record(memory, "two").earlier is Earlier.ANOTHER
 
 
@@ -129,7 +130,7 @@ def test_another_post_gets_a_key_of_its_own_and_the_first_stays_on_record(
     kept = memory.recall()
     assert (kept["first_at"], kept["intended_at"]) == (200.0, 200.0)
     assert kept["earlier"] == [first]
-    assert [post.fingerprint for post in again.posts] == [request_, "one"]
+    assert [post.fingerprint for post in again.newest.unsettled] == [request_, "one"]
 
 
 def test_changes_of_the_sender_are_named(memory: Memory) -> None:
@@ -155,13 +156,13 @@ def test_a_clear_is_stored_at_once_and_makes_the_record_anothers(memory: Memory)
 def test_at_most_so_many_posts_are_named_and_those_that_have_finished_are_not(memory: Memory) -> None:
     for number in range(KEPT + 5):
         record(memory, str(number), try_number=number + 1).intend(SENDER)
-    names = [post.fingerprint for post in record(memory).posts]
+    names = [post.fingerprint for post in record(memory).newest.unsettled]
     assert names == [str(number) for number in range(KEPT + 4, 3, -1)]
     last = record(memory)
     last.close(finished=True)
     memory.kept = memory.ended
     record(memory, "new").intend(SENDER)
-    assert str(KEPT + 4) not in [post.fingerprint for post in record(memory).posts]
+    assert str(KEPT + 4) not in [post.fingerprint for post in record(memory).newest.unsettled]
 
 
 REFUSALS = [
@@ -273,7 +274,7 @@ def test_a_post_that_is_sent_again_keeps_those_before_it_on_record(memory: Memor
     record(memory, "one").intend(SENDER)
     key = record(memory, "two", try_number=2).intend(SENDER)
     assert record(memory, "two", try_number=3).intend(SENDER) == key
-    assert [post.fingerprint for post in record(memory).posts] == ["two", "one"]
+    assert [post.fingerprint for post in record(memory).newest.unsettled] == ["two", "one"]
 
 
 def test_a_post_whose_record_names_no_first_time_is_sent_again(memory: Memory) -> None:
@@ -293,7 +294,7 @@ def test_posts_that_may_still_run_stay_on_record_and_one_that_is_noted_as_finish
         tried.record_id(f"k-{name}")
         if name == "b":
             tried.mark_finished()
-    assert [post.kickoff_id for post in tried.posts] == ["k-c", "k-a"]
+    assert [post.kickoff_id for post in tried.newest.unsettled] == ["k-c", "k-a"]
     assert all("earlier" not in post for post in memory.recall()["earlier"])
 
 

@@ -339,7 +339,7 @@ def test_any_other_refusal_says_nothing_of_an_earlier_post(service: Service) -> 
 
 def test_a_resume_waits_until_the_draft_no_longer_waits(service: Service) -> None:
     service.shows = [WAITS, CrewServerError(500, "GET", "/status/k-1", "no"), RUNS]
-    assert again(service, answer(), resumed_at=service.now + 0.5).goes_on() is True
+    assert again(service, answer(), resumed_at=service.now + 0.5).wait_until_answered() is True
     assert service.polled == [("k-1", 2.0), ("k-1", 1.75), ("k-1", 1.5)]
     assert service.slept == [0.25, 0.25]
 
@@ -347,25 +347,25 @@ def test_a_resume_waits_until_the_draft_no_longer_waits(service: Service) -> Non
 @pytest.mark.parametrize("seen", [WAITS, CrewServerError(500, "GET", "/status/k-1", "no")])
 def test_it_does_not_wait_longer_than_the_lag(service: Service, seen: Any) -> None:
     service.shows = [seen]
-    assert again(service, answer(), resumed_at=service.now - 0.125).goes_on() is False
+    assert again(service, answer(), resumed_at=service.now - 0.125).wait_until_answered() is False
     assert service.polled == [("k-1", 1.375), ("k-1", 1.125)]
     assert service.slept == [0.25, 0.125]
 
 
 def test_a_poll_that_takes_all_of_the_lag_is_the_last(service: Service) -> None:
     service.costs = 1.0
-    assert again(service, answer(), resumed_at=service.now).goes_on() is False
+    assert again(service, answer(), resumed_at=service.now).wait_until_answered() is False
     assert (service.polled, service.slept) == ([("k-1", 1.5)], [0.0])
 
 
 def test_without_a_recorded_time_the_lag_begins_now(service: Service) -> None:
     check = first(service, answer())
-    assert (check.resumed_at, check.goes_on(), service.slept) == (100.0, False, [0.25, 0.25])
+    assert (check.resumed_at, check.wait_until_answered(), service.slept) == (100.0, False, [0.25, 0.25])
 
 
 def test_a_wait_for_the_lag_pauses_longer_and_longer(service: Service) -> None:
     check = DraftCheck(service, answer(), PostRecord(Memory(), Attempt(), "this"), 60.0)  # type: ignore[arg-type]
-    assert check.goes_on() is False
+    assert check.wait_until_answered() is False
     assert max(service.slept) == 5.0
     assert sum(service.slept) == pytest.approx(60.0)
 

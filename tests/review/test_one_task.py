@@ -388,7 +388,7 @@ def _defer_first(task: Task, context: Json) -> None:
 # --- workers that are lost ---
 
 LOST = {
-    "before the decision": "airflow_crew_provider.review.decision.Decision.of",
+    "before the decision": "airflow_crew_provider.review.decision.Decision.decide",
     "when the rooms have the decision": "airflow_crew_provider.run.record.RunRecord.answer",
     "when the answer is stored": "airflow_crew_provider.resume.sending.Resuming.send_once",
     "when the answer is sent": "airflow_crew_provider.run.record.RunRecord.send",
@@ -419,9 +419,7 @@ def test_a_worker_lost_before_its_second_form_is_written_does_not_take_the_first
     crew: Crew, forms: Forms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = Task(forms).start()
-    task.lost_in(
-        monkeypatch, "airflow_crew_provider.review.airflow_form._stored_form", task.event("revise", "Shorter.")
-    )
+    task.lost_in(monkeypatch, "airflow_crew_provider.review.airflow_form.ask", task.event("revise", "Shorter."))
     task.retry()
     assert crew.decided() == [("Draft 1.", False)]
     assert "Draft 2, after: Shorter." in task.form.body

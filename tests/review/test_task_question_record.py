@@ -82,6 +82,16 @@ def test_only_a_first_try_without_an_older_question_leaves_doubt(memory: Memory,
     assert tried(memory, try_number=3).in_doubt is False
 
 
+def test_a_question_with_an_answer_is_no_longer_in_doubt(memory: Memory) -> None:
+    tried(memory).mark_asking(DRAFT, NOON)
+    answered = tried(memory, try_number=2)
+    answered.mark_asked(DRAFT, NOON, doubt=True)
+    answered.close()  # and Airflow never learned that the task has succeeded
+    retry = tried(memory, try_number=3)
+    assert (retry.is_open_for(DRAFT), retry.in_doubt) == (True, False)
+    retry.mark_asked(DRAFT, NOON)
+
+
 def timeless(memory: Memory) -> Any:
     """Return the record without the time since when the question is open."""
     record = memory.recall()

@@ -15,7 +15,7 @@ from simulated_airflow import tell_states
 from airflow_crew_provider.compat import supervisor
 from airflow_crew_provider.compat.supervisor import DELETED, AirflowTaskTimeout
 from airflow_crew_provider.wait import outcomes
-from airflow_crew_provider.wait.outcomes import is_by_user, is_for_good, must_be_distinguished, to_its_end
+from airflow_crew_provider.wait.outcomes import cancels_without_reason, is_by_user, is_for_good, to_its_end
 
 GOES_ON = ["deferred", "scheduled", "queued", "running", "up_for_retry", "up_for_reschedule", None]
 ENDED = ["success", "failed", "skipped", "removed", "restarting", "upstream_failed", DELETED]
@@ -107,7 +107,7 @@ def test_where_airflow_tells_a_kill_by_itself_nothing_is_looked_up(
     tells: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outcomes, "KILLS_CALL_ON_KILL", tells)
-    assert must_be_distinguished() is not tells
+    assert cancels_without_reason() is not tells
 
 
 def test_work_at_a_kill_goes_on_through_further_cancellations() -> None:

@@ -12,6 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_crew_provider.api.answers import Draft
 from airflow_crew_provider.exceptions import (
+    CrewApiError,
     CrewBadRequest,
     CrewConnectionError,
     CrewError,
@@ -52,6 +53,8 @@ PASSING = [
     CrewConnectionError("no"),
     CrewServerError(500, *WHERE),
     CrewRateLimited(429, *WHERE),
+    CrewApiError(408, *WHERE),
+    CrewApiError(425, *WHERE),
     CrewOutcomeUnknown("no"),
     CrewProtocolError("no"),
 ]
