@@ -10,7 +10,7 @@ from contextlib import suppress
 from airflow.models.crypto import get_fernet
 from cryptography.fernet import InvalidToken
 
-ENCRYPTED = "gAAAA"  # how Fernet tokens begin, but no JSON
+ENCRYPTED = "gAAAA"  # the beginning of every Fernet token, and of no JSON
 ANOTHER_KEY = "[core] fernet_key of this process differs from the one that the inbox encrypted with; they must agree"
 
 

@@ -9,7 +9,8 @@ is stored, before the task sends anything. The states of the newest POST, as far
        └────withdraw─────┘ └──┴─────intend─────┴──────────────────┘
 
 * ``withdraw`` returns to the state of the previous POST; any other new POST keeps the previous one on record.
-* ``finish`` also ends a POST whose id could not be recorded. A clear changes no state: the POST then counts as another.
+* ``finish`` also ends a POST whose id could not be recorded. A clear changes no state: the POST then counts as a
+  different one.
 
 The next try finds one of four situations (`Earlier`)::
 
@@ -144,7 +145,7 @@ class StoredPost:
     """The stored record of a POST. Unknown fields are omitted.
 
     :param fingerprint: the request's fingerprint; empty if there is no POST
-    :param sender: from `Sender.as_dict`; its keys are stored beside the others
+    :param sender: from `Sender.as_dict`; its keys are stored alongside the others
     :param attempt: the try that sent it last, from `Attempt.as_dict`; its keys likewise
     :param idempotency_key: the key it was sent with, if `keyed`
     :param keyed: whether the key was sent; None in records up to release 0.2.0, which did not store it

@@ -316,7 +316,7 @@ class KickoffStart:
         return stopped or outcomes.is_over(after), fate_of_stop(kickoff_id, stopped)
 
     def _judge_unknown(self, kickoff_id: str, sender: Sender) -> tuple[bool, str]:
-        """Return whether an execution that could not be stopped counts as gone, and a sentence on its fate.
+        """Return whether an execution that could not be stopped counts as gone, and a sentence about its fate.
 
         A gateway, another deployment or another token may also return "not found" for a running execution. So the
         sender must be unchanged, and the service must respond at the start and end of a grace period that the record
@@ -341,7 +341,7 @@ class KickoffStart:
     # --- a try that ends without an execution ---
 
     def what_is_known(self) -> str:
-        """Return a sentence on the executions that earlier tries started, as far as recorded."""
+        """Return a sentence about the executions that earlier tries started, as far as recorded."""
         if self._record is None:
             return "This try sent nothing; it is not known what earlier tries started"
         open_posts = [post for post in self._record.posts if post.state is not State.OVER]

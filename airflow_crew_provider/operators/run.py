@@ -95,7 +95,7 @@ class CrewRunOperator(CrewKickoffOperator):
     :param restore_from: for a Flow with ``@persist``: the id of the state to start from (templated)
     :param crew_conn_id: the connection of type ``crew`` (templated)
     :param check_inputs: request ``GET /inputs`` first, and fail if a required input is missing
-    :param poll_in_worker: poll about once a second in the worker for so long before the task defers, in seconds or as a
+    :param poll_in_worker: how long to poll about once a second in the worker before the task defers, in seconds or as a
         timedelta
     :param poll_interval: the shortest pause between two polls, in seconds or as a timedelta
     :param timeout: how long the crew may work, not counting the time people take, in seconds or as a timedelta; None
@@ -109,7 +109,7 @@ class CrewRunOperator(CrewKickoffOperator):
         deadline
     :param assigned_users: who may answer: user ids, or dicts with ``id`` and ``name``; None for everybody
     :param on_timeout: at the deadline: ``fail``, ``{"revise": "text"}``, or ``approve``
-    :param on_tool_timeout: the same for a tool call that waits for an approval: ``deny``, ``fail``, or ``approve``
+    :param on_tool_timeout: the same for a tool call that waits for approval: ``deny``, ``fail``, or ``approve``
     :param options: labels of the two buttons, the approving one first; a Flow's outcomes replace them
     :param escalate: pairs of a time (seconds or a timedelta) and users or notifiers, one or several: if nobody has
         answered by then, the notifiers are called, and the users may also answer

@@ -199,8 +199,8 @@ class DraftCheck:
     def _look_when_settled(self) -> Execution:
         """Poll until the result proves something.
 
-        A waiting draft proves nothing while a lost POST may still arrive. A running crew proves nothing until a lagging
-        status would show its draft.
+        A waiting draft proves nothing while a lost POST may still arrive. A running crew proves nothing until even a
+        lagging status would show its draft.
         """
         began = time.time()
         sent = SentAnswer.from_json(self._record.newest.to_json())

@@ -116,7 +116,7 @@ def _text_field(text: str, title: str, hint: str) -> Param:
 
 
 def number_param(number: int) -> Param:
-    """Return the hidden field that names the question which an answer is for."""
+    """Return the hidden field that identifies the question being answered."""
     field = Param(number, type="integer", const=number, title="Question")
     field.source = "task"
     return field

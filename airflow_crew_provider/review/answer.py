@@ -280,7 +280,7 @@ def revision_by_schema(shown: Json) -> Json:
 def denial_unseen(shown: Json, ask: Json) -> Json:
     """Return the review that denies a tool call because the form cannot show all of it."""
     feedback = (
-        "Denied, because the call could not be shown to a person as a whole: its arguments are unreadable, or longer "
+        "Denied, because the call could not be shown to a person in full: its arguments are unreadable, or longer "
         f"than {SHOWN_CHARACTERS:,} characters. Use a shorter call"
     )
     return {**_without_person(shown, asks.answered(ask, asks.DENY), feedback), NOT_SHOWN: True}

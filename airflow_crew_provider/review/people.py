@@ -37,7 +37,7 @@ def tool_policy(on_tool_timeout: Any, response_timeout: Any) -> str:
 
 
 def response_time(value: Any, name: str = "response_timeout") -> timedelta | None:
-    """Read a person's time limit: a timedelta, or a number of seconds, also as a string."""
+    """Read a person's time limit: a timedelta, or a number of seconds, possibly as a string."""
     if value is None:
         return None
     try:

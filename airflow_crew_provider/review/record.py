@@ -65,7 +65,7 @@ MOVES: dict[str, dict[State, State]] = {
 class StoredQuestion:
     """The stored record of a question. Unknown fields are omitted.
 
-    :param attempt: the asking try, from `Attempt.as_dict`; its keys are stored beside the others
+    :param attempt: the asking try, from `Attempt.as_dict`; its keys are stored alongside the others
     :param draft: the draft that was shown
     :param terms: its form's arguments, which determine whether an answer is valid
     :param since: when it was first asked about this draft, ISO 8601
@@ -293,7 +293,7 @@ class QuestionRecord:
         return approvals
 
     def was_rejected(self, draft: Draft) -> bool:
-        """Whether a person has rejected this draft, also in a form that was not accepted, or before a clear."""
+        """Whether a person has rejected this draft, even in an answer that was not accepted, or before a clear."""
         return _without_task(draft) in self._record.rejected
 
     def reject_draft(self, draft: Draft) -> None:

@@ -102,7 +102,7 @@ class CrewStatusTrigger(BaseTrigger):
             crew_conn_id=crew_conn_id,
             cancel_on_kill=cancel_on_kill,
             inbox=inbox,
-            # Regardless of the interval: a webhook that came before the task deferred has woken nothing.
+            # Regardless of the interval, because a webhook that arrived before the task deferred woke nothing.
             not_before=time.time() + deferral.NOTICED_AFTER,
             report_seen=True,
         )

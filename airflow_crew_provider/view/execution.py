@@ -20,7 +20,7 @@ from airflow_crew_provider.models import CHAIN, Execution, ExecutionState, Json,
 from airflow_crew_provider.review.drafts import text_of
 from airflow_crew_provider.stored_names import AUTO_APPROVED, NOT_SHOWN, SCHEMA_REVISION
 
-LONGEST = 60_000  # characters kept of one text
+LONGEST = 60_000  # characters kept of each text
 LONGEST_NAME = 200
 LONGEST_OF_TASK = 10_000
 LONGEST_OF_STEP = 2_048
@@ -29,7 +29,7 @@ MOST_TASKS, MOST_ROUNDS, MOST_INPUTS, MOST_APPROVALS, MOST_LEFT_OUT = 200, 30, 1
 LONGEST_VALUE, AROUND_VALUE, DEEPEST = 100_000, 8, 20  # characters and levels of an object from users or crews
 HIGHEST_NUMBER = 1e15
 OVER = ("completed", "error")
-OF_ANOTHER_DAG = "The deployment says that another DAG started it. People who may see that DAG can find it there."
+OF_ANOTHER_DAG = "According to the deployment, another DAG started it. People who may see that DAG can find it there."
 OF_UNKNOWN_DAG = (
     "This run only polls it, and the deployment does not say which DAG started it. It is polled again while this "
     "page is open."
@@ -112,7 +112,7 @@ def of_dag(seen: Seen | None, dag_id: str, *, is_own: bool) -> Seen | None:
 
     A task may wait for any execution that its DAG names; only people who may see the starting DAG may see it.
 
-    :param is_own: whether the DAG run started what is polled
+    :param is_own: whether the DAG run started the polled execution
     """
     if seen is None or not seen.found or seen.started_by in (dag_id, NO_DAG):
         return seen
@@ -122,7 +122,7 @@ def of_dag(seen: Seen | None, dag_id: str, *, is_own: bool) -> Seen | None:
 
 
 def origin(details: Json, target: Target) -> str | None:
-    """Return the DAG that started what is polled, `NO_DAG` if none did, None if unknown."""
+    """Return the DAG that started the polled execution, `NO_DAG` if none did, None if unknown."""
     meta, left_out = details.get("meta", ...), details.get("left_out", [])
     if target.kickoff_id not in (target.execution_id, *_listed(details, "kickoff_ids", str)):
         return None

@@ -78,7 +78,7 @@ def _parser() -> MarkdownIt:
 
 
 def rendered(text: str, most: int) -> Markup:
-    """Return Markdown as HTML; as plain text if that could take long or exceed this many bytes."""
+    """Return Markdown as HTML; as plain text if that could take too long or exceed this many bytes."""
     if is_cheap(text):
         made = Markup(_parser().render(drafts.inert(text)))  # noqa: S704 - without HTML of its own
         if size_of(made) <= most:

@@ -146,7 +146,7 @@ class Poller:
         return outcome
 
     async def was_asked(self, kickoff_id: str) -> bool:
-        """Whether a question to a person has arrived in the source."""
+        """Whether the source has received a question to a person."""
         return self._source is not None and await self._source.was_asked(kickoff_id)
 
     async def _drive(

@@ -119,7 +119,7 @@ def is_transient(error: exceptions.CrewError) -> bool:
 class AnsweredDraft:
     """An answered draft, which the service may still show as waiting for a while.
 
-    :param until: until when, in epoch seconds
+    :param until: when that ends, in epoch seconds
     """
 
     draft: Draft
@@ -361,7 +361,7 @@ class Watch:
 
     @property
     def fate(self) -> str:
-        """Return a sentence on the execution's current state."""
+        """Return a sentence about the execution's current state."""
         if self.last is None and self.known:
             return f"Execution {self.kickoff_id} is not affected and may continue at the service"
         if self.last is None:
@@ -421,7 +421,7 @@ class Watch:
 
 
 def waits_for_a_person(execution: Execution) -> str:
-    """Return a line on a pending execution."""
+    """Return a log line about a pending execution."""
     where = f" at task {in_few_words(task)}" if (task := execution.shown_task or execution.current_task) else ""
     why = f": {asks.in_words(execution.ask)}" if execution.ask else ""
     return f"Execution {execution.kickoff_id} waits for a person{where}{why}"
