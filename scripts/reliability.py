@@ -139,7 +139,7 @@ ROWS = {
     "S12": ("database locked, restarted or disconnected", "executions wait or continue; none fails"),
     "S13": ("two services on one database", "SQLite: the second is refused; PostgreSQL: they share the work"),
     "S14": ("1,100 half-sent requests", "others are served"),
-    "S15": ("a stored row that cannot be read", "that execution ends as an error; others are unaffected"),
+    "S15": ("a stored row that cannot be read", "that execution ends with an error; others are unaffected"),
     "S17": ("outputs of 10 MB, a silent receiver, the page open", "memory and the page stay bounded"),
     "S16": ("crews leave processes, threads or a busy loop behind", "nothing outlives its execution"),
     "S18": ("the clock jumps by ten minutes", "nothing gets stuck, nothing is early by more than the jump"),

@@ -191,9 +191,9 @@ def _list_webhooks(arguments: argparse.Namespace) -> int:
             (moment(each.given_up_at), each.key, each.execution_id, each.kind, each.attempts, each.problem, each.url)
             for each in letters
         ]
-        say(table(("given up", "id", "execution", "kind", "tries", "problem", "address"), rows))
+        say(table(("abandoned", "id", "execution", "kind", "tries", "problem", "address"), rows))
     else:
-        say("No webhook was given up.")
+        say("No webhooks have been abandoned.")
     return 0
 
 
@@ -213,7 +213,7 @@ def _resend_webhooks(arguments: argparse.Namespace) -> int:
     if sent or not unknown:
         say(f"{sent} webhook{' is' if sent == 1 else 's are'} sent again.")
     for key in unknown:
-        fail(f"There is no webhook {key!r} among those that were given up; `webhooks list` shows them.")
+        fail(f"There is no webhook {key!r} among the abandoned ones; `webhooks list` shows them.")
     return 1 if unknown else 0
 
 

@@ -191,7 +191,7 @@ def test_s10_what_is_given_up_is_kept_and_can_be_sent_again_from_the_terminal(
     eventually(lambda: len(receiver.bodies("/crew?key=7")) == 2, "the second delivery")
     first, second = receiver.taken
     assert first[2] == second[2]
-    assert "No webhook was given up." in terminal("webhooks", "list")
+    assert "No webhooks have been abandoned." in terminal("webhooks", "list")
     assert "There is no webhook" in terminal("webhooks", "resend", letter["id"], code=1)
 
 

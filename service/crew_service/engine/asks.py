@@ -56,7 +56,7 @@ def arguments_of(entry: JournalEntry | None) -> dict[str, Any] | None:
 
 
 def result_of(entry: JournalEntry) -> str:
-    """Return the agent's result of a call that does not run because of a person's decision."""
+    """Return the result that the agent gets for a call that does not run because of a person's decision."""
     decision = entry.decision or {}
     text: str = decision["text"]
     if decision["outcome"] != DENY:

@@ -46,7 +46,7 @@ class Background:
 
     @property
     def problem(self) -> str | None:
-        """Return a sentence on what is wrong; None if all is well."""
+        """Return a sentence about what is wrong; None if all is well."""
         if self._is_missing:
             return f"The thread {self.name!r} has ended; it is being restarted."
         if self._is_wanted and time.monotonic() - self._done_at > self._behind:

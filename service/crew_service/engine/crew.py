@@ -83,7 +83,8 @@ class FinishedTask(TypedDict):
 
 
 class TaskOutput(FinishedTask, total=False):
-    """A finished task, as stored and as sent in task webhooks. The engine reads no other key, but keeps all."""
+    """A finished task, as stored and as sent in task webhooks. The engine reads no other keys, but preserves them
+    all."""
 
     name: str
     description: str
@@ -138,7 +139,7 @@ class ReviewDecision:
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """A model or tool call, as passed to the next attempt of its task; without an answer, it had started."""
+    """A model or tool call, as passed to the next attempt of its task; one without an answer had only started."""
 
     number: int  # in the execution, from 1
     task_id: str  # empty outside any task
@@ -154,7 +155,7 @@ class JournalEntry:
 
 @dataclass(frozen=True)
 class Step(JournalEntry):
-    """The start or end of a call: what people see, and what the journal keeps."""
+    """The start or end of a call, as people see it and as the journal keeps it."""
 
     state: Literal["running", "done", "failed", "unknown"] = "running"
     agent: str = ""  # its role

@@ -25,7 +25,7 @@ BACKSLASH = re.compile(r"\\\\*(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|[bfnrt])?")
 UNSEEN = re.compile(
     rf"[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+(?:(?<=\x1b)(?:{SEQUENCE}|\[[0-?]*\Z))?"
 )
-FRAMES = ("\u2502", "\u2503", "|")  # beside the lines of a panel
+FRAMES = ("\u2502", "\u2503", "|")  # at both ends of a panel's lines
 BREAKS = re.compile(r"\n+")
 FRAMED = re.compile(rf"\n[\n ]*[{''.join(FRAMES)}]? *")  # plus the frame before it, which `_without_frame` removes
 UNFINISHED = re.compile(

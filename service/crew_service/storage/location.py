@@ -49,7 +49,7 @@ def file_of(url: URL) -> Path | None:
         raise InMemory
     path = Path(name).expanduser().resolve()
     if path.is_file() and path.stat().st_nlink > 1:
-        raise NoLocation("the file has several names (hard links), and SQLite would keep a log beside each")
+        raise NoLocation("the file has several names (hard links), and SQLite would keep a log next to each")
     return path
 
 

@@ -180,7 +180,7 @@ printed = Table(
     metadata,
     Column("execution_id", String(36), primary_key=True),
     Column("upto", BigInteger, primary_key=True, autoincrement=False),  # bytes printed so far, including this piece
-    Column("text", Text, nullable=False),  # without zero characters, which PostgreSQL refuses
+    Column("text", Text, nullable=False),  # without zero characters, since PostgreSQL refuses them
 )
 
 earlier_kickoff_ids = Table(
@@ -260,7 +260,7 @@ processes = Table(
     "processes",  # processes that run executions on this database; another one deletes a dead one
     metadata,
     Column("id", String(36), primary_key=True),
-    Column("beat", Integer, nullable=False),  # grows while the process lives
+    Column("beat", Integer, nullable=False),  # grows while the process runs
     Column("host", String, nullable=False),
     Column("release", String(32)),  # the last migration it knows; null in releases that did not report it
     Column("started_at", Float, nullable=False),

@@ -159,7 +159,7 @@ class KickoffLimits(Record):
         strict=True,
         gt=0,
         allow_inf_nan=False,
-        description="Run time, without waiting for a person.",
+        description="Run time, excluding waits for a person.",
     )
     max_tokens: int | None = Field(None, strict=True, gt=0, description="Tokens of language models.")
 
@@ -183,10 +183,10 @@ class KickoffBody(WebhookUrls):
     )
     continueFrom: Annotated[Name, Field(min_length=1)] | None = Field(
         None,
-        description="The id of an execution that ended as an error, with the same inputs: the new one continues from "
+        description="The id of an execution that ended with an error, with the same inputs: the new one continues from "
         "the failed task.",
     )
-    limits: KickoffLimits | None = Field(None, description="An execution that exceeds them ends as an error.")
+    limits: KickoffLimits | None = Field(None, description="An execution that exceeds them ends with an error.")
 
 
 Sha256 = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]
@@ -235,7 +235,8 @@ class ResumeBody(WebhookUrls):
     outcome: Text | None = Field(None, description=f"Beyond the specification. {OUTCOME}")
     edited_output: EditedOutputBody | None = EDITED_OUTPUT
     output_sha256: Sha256 | None = Field(
-        None, description="Beyond the specification: the hash of the answered draft; a different draft is not answered."
+        None,
+        description="Beyond the specification: the hash of the answered draft; the answer is refused for any other.",
     )
 
 
@@ -258,7 +259,8 @@ class FlowResumeBody(WebhookUrls):
         None, description="In the middle of a task: as a JSON object, the arguments of the tool to approve."
     )
     output_sha256: Sha256 | None = Field(
-        None, description="Beyond the specification: the hash of the answered draft; a different draft is not answered."
+        None,
+        description="Beyond the specification: the hash of the answered draft; the answer is refused for any other.",
     )
 
 
