@@ -380,7 +380,7 @@ class CrewRunOperator(CrewKickoffOperator):
         except CrewError as error:
             fail_task(error)
         else:
-            self._store(lambda: self._sent(context, resuming, kickoff_id), "The answer was sent, and only once")
+            self._store(lambda: self._sent(context, resuming, kickoff_id), "The answer was sent exactly once")
         self._recalled(context)
         self._push_decisions(context)
         self.report(context, ExecutionState.RUNNING, self._polled)

@@ -190,7 +190,7 @@ def decided_by(review: Json) -> str | None:
     if review.get(AUTO_APPROVED):
         return "auto_approve"
     if review.get(NOT_SHOWN):
-        return "the size of what is asked"
+        return "the size of the call"
     return (review.get("reviewer") or {}).get("id")
 
 

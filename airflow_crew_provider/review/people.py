@@ -210,6 +210,6 @@ def _step(given: Any) -> EscalationStep:
         raise ValueError("each escalate step needs a user or a notifier")
     named = [each for each in several if not callable(each)]
     users = reviewers(named or None) or []
-    time = response_time(after or 0, "A time of escalate")
+    time = response_time(after or 0, "A time in escalate")
     assert time
     return EscalationStep(time, users, notifiers)

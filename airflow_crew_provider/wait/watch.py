@@ -38,7 +38,7 @@ from airflow_crew_provider.models import Execution, ExecutionState, Json, TaskRe
 
 COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN = "completed", "pending", "failed", "gave_up", "timeout", "seen"
 OVER_BUDGET = "over_budget"
-# The longest error in an event and its storage; errors may have megabytes.
+# The longest error in an event and its storage; errors may be megabytes long.
 LONGEST_MESSAGE = 2000
 NOBODY_IS_ASKED = "This task keeps waiting and asks nobody; to ask a person, use CrewReviewOperator or crew_with_review"
 KINDS = (COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN, OVER_BUDGET)

@@ -84,7 +84,7 @@ def add_http(parser: argparse.ArgumentParser) -> None:
         help="organization or user token for one crew; replaces the global ones",
     )
     option("--flow-webhook", type=web_address, metavar="URL", help="where to announce each question of a Flow")
-    option("--flow-webhook-secret", metavar="SECRET", help=f"secret that signs these; also {SECRET_VARIABLE}")
+    option("--flow-webhook-secret", metavar="SECRET", help=f"secret that signs these webhooks; also {SECRET_VARIABLE}")
     option(
         "--base-url",
         type=web_address,

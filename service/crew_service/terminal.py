@@ -44,7 +44,7 @@ def add_to(commands: argparse._SubParsersAction[Any], database: argparse.Argumen
     decision.add_argument("--approve", action="store_true", help="continue with the text unchanged")
     decision.add_argument("--revise", metavar="FEEDBACK", help="run the task again with this feedback")
     decision.add_argument("--outcome", help="choose one of a question's outcomes")
-    decision.add_argument("--answer", metavar="TEXT", help="answer a question in words")
+    decision.add_argument("--answer", metavar="TEXT", help="answer a question with text")
     resume.set_defaults(run=_resume)
     stop = commands.add_parser("stop", parents=[database, output], help="stop an execution")
     stop.add_argument("id")
