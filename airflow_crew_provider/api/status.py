@@ -134,7 +134,7 @@ def _word(body: Json) -> str:
 
 
 def _state(word: str, live: bool) -> ExecutionState | None:
-    """Look a word up; ``pending`` means a queue in the live dialect, a person in the specification."""
+    """Look a word up; ``pending`` means queued in the live dialect, and waiting for a person in the specification."""
     plain = re.sub(r"[\s-]+", "_", word.strip().lower())
     if plain == "pending":
         return S.RUNNING if live else S.PENDING

@@ -48,7 +48,8 @@ class CrewStatusTrigger(BaseTrigger):
     :param max_total_tokens: fire once the execution has used more tokens; None for no limit
     :param max_cost: fire once the execution has cost more, in USD; None for no limit
     :param ended: number of finished tasks already logged; None logs none
-    :param ends_at_unknown: with `wait_past_pending`, whether to fire when it is asked what became of a tool call
+    :param ends_at_unknown: with `wait_past_pending`, whether to fire when a person is asked about a tool call of
+        unknown outcome
     """
 
     def __init__(

@@ -94,7 +94,7 @@ class Decided:
 
 
 class Knowledge:
-    """What this API server knows, shared by all viewers."""
+    """The data that this API server has looked up, shared by all viewers."""
 
     def __init__(self, look_up: Any = deployment.look_up, pause: float = PAUSE) -> None:
         self.runs: Shared[tuple[str, str], Run] = Shared(_run, pause=pause, threads=2, most=64)

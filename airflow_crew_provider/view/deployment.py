@@ -1,4 +1,4 @@
-"""Polls a deployment for one execution for the tab: one request per lookup, and never a token in the result.
+"""Polls a deployment for one execution for the tab: one request per lookup, and no token in any result.
 
 Details name the DAG that started an execution. A deployment may refuse details temporarily, a gateway permanently. The
 status is then requested instead, and the details again after it: the status is shown to the run that started the

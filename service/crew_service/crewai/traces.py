@@ -69,7 +69,7 @@ class SpanExporter(OTLPSpanExporter):
 
 
 def _was_open(span: ReadableSpan) -> bool:
-    """Whether CrewAI only ended it, as an error, together with the session; a real failure has its type."""
+    """Whether CrewAI only ended it together with the session, with an error; a real failure has an error type."""
     return span.status.status_code is StatusCode.ERROR and "error.type" not in (span.attributes or {})
 
 

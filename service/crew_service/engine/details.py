@@ -149,7 +149,7 @@ class Details:
         return self._read(execution_id, lambda connection, row: fitted(self._record(connection, row)))
 
     def version(self, found: Found, *, with_printed: bool) -> tuple[str, list[Row[Any]]]:
-        """Return a value that changes with everything the page shows, and the webhooks among it."""
+        """Return a value that changes with anything the page shows, and the webhooks that it shows."""
         with self._database.reading() as connection:
             letters = webhooks.letters(connection, owner=None, execution_id=found.id, limit=LETTERS)
             upto = printed.length(connection, found.id) if with_printed else None
