@@ -282,7 +282,7 @@ _FINDING = threading.Lock()  # a model may ask several questions concurrently
 
 
 def _record_of(question: Json) -> PostRecord:
-    """Return the record of a question; if the same try repeats it, another record."""
+    """Return the record of a question; if the same try asks it again, a separate record."""
     name = fingerprint(question)
     try:
         context = get_current_context()

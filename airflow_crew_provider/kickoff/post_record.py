@@ -1,7 +1,7 @@
 """The record a task keeps before and after each POST, so that a POST is sent at most once.
 
 The service may have acted on every POST, even without a response. So the record stores the intent, and verifies that it
-is stored, before the task sends anything. The states of the newest POST, as far as the record knows, and its moves
+is stored, before the task sends anything. The states of the newest POST, according to the record, and its moves
 (`MOVES`)::
 
     nothing ──intend──> intended ──start──> started ──finish──> over
@@ -122,10 +122,10 @@ KEPT = 20
 
 
 class State(StrEnum):
-    """The state of a POST, as far as its record knows."""
+    """The state of a POST, according to its record."""
 
     NOTHING = "nothing"  # no POST on record that may have had an effect
-    INTENDED = "intended"  # stored before it was sent; unless this try knows better, its outcome is unknown
+    INTENDED = "intended"  # stored before it was sent; the outcome is unknown, unless this try has seen it
     STARTED = "started"  # the response had an id
     OVER = "over"  # anything it may have started has ended
 
@@ -156,7 +156,7 @@ class StoredPost:
     :param kickoff_id: the id in the response
     :param view: the path of the execution's page, if the response contains it
     :param cleared: whether a user cleared the task afterwards
-    :param finished: whether the execution has ended, as far as known
+    :param finished: whether the execution is known to have ended
     :param over_budget: the limits that the execution exceeded, with the figures
     :param unknown_since: when the execution became unknown to the service, in epoch seconds
     :param more: fields of the package that sent it, and of other releases; its keys likewise

@@ -341,7 +341,7 @@ class KickoffStart:
     # --- a try that ends without an execution ---
 
     def what_is_known(self) -> str:
-        """Return a sentence about the executions that earlier tries started, as far as recorded."""
+        """Return a sentence about the recorded executions that earlier tries started."""
         if self._record is None:
             return "This try sent nothing; it is not known what earlier tries started"
         open_posts = [post for post in self._record.posts if post.state is not State.OVER]

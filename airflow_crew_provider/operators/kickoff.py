@@ -158,7 +158,7 @@ class CrewKickoffOperator(WaitingTask):
             self.report(context, ExecutionState.RUNNING, kickoff_id)
             context["ti"].xcom_push(key=KICKOFF_ID_KEY, value=kickoff_id)
             self.__dict__["_view"] = start.view
-            # A try that reattaches knows the execution only from a record, which may belong to another task.
+            # A try that reattaches finds the execution in a record, which may belong to another task.
             push_execution(context, self.hook, kickoff_id, view=start.view, is_own=start.sent_at is not None)
             self.note_run(context, kickoff_id)
             return kickoff_id

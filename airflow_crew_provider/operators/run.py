@@ -270,7 +270,7 @@ class CrewRunOperator(CrewKickoffOperator):
     def _forget_last_question(self, context: Any) -> None:
         """Forget the last question and its answer, since the next question may be identical."""
         for name in (REVIEW_STATE, RESUME_STATE):
-            self._store(task_state_of(context, name).forget, "Nobody was asked; a retry of this task asks")
+            self._store(task_state_of(context, name).forget, "Nobody was asked; a retry of this task will ask")
 
     def _push_decisions(self, context: Any) -> None:
         context["ti"].xcom_push(key=DECISIONS_KEY, value=self._run.kept.decisions)
@@ -349,7 +349,7 @@ class CrewRunOperator(CrewKickoffOperator):
             )
         if number != self._run.kept.number:
             self._forget_last_question(context)
-        self._store(lambda: self._run.ask(draft, now=time.time()), "Nobody was asked; a retry of this task asks")
+        self._store(lambda: self._run.ask(draft, now=time.time()), "Nobody was asked; a retry of this task will ask")
         review = self._review(pending, number, context)
         self._decided(context, review.begin(_inside(review, context)))
 

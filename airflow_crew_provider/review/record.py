@@ -190,7 +190,7 @@ class QuestionRecord:
         asking = replace(self._known_of(draft), until=until, doubt=True, asked_by=by)
         self._record = self._record.moved("ask", asking)
         self.cleared = False
-        self._must_keep("Nobody was asked; a retry of this task asks")
+        self._must_keep("Nobody was asked; a retry of this task will ask")
 
     def mark_asked(
         self,
@@ -312,7 +312,7 @@ class QuestionRecord:
         """Record that a schema sends this draft back, which happens once per execution."""
         sent = replace(self._record.anew(self._attempt), sent_back=draft)
         self._record = self._record.moved("send_back", sent)
-        self._must_keep("Nothing was sent back; a retry of this task does")
+        self._must_keep("Nothing was sent back; a retry of this task will do so")
 
     def close(self) -> None:
         """Record that the question is answered, or timed out.

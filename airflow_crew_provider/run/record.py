@@ -31,7 +31,7 @@ class State(StrEnum):
     NOTHING = "nothing"
     WORKING = "working"  # the crew
     ASKING = "asking"  # a person
-    ANSWERED = "answered"  # but not sent, as far as the record knows
+    ANSWERED = "answered"  # but not sent, according to the record
     OVER = "over"
 
 

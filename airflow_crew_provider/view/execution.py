@@ -108,7 +108,7 @@ class Seen:
 
 
 def of_dag(seen: Seen | None, dag_id: str, *, is_own: bool) -> Seen | None:
-    """Return what was found, unless another DAG started the execution, or may have as far as details tell.
+    """Return what was found, unless another DAG started the execution or, judging by the details, may have.
 
     A task may wait for any execution that its DAG names; only people who may see the starting DAG may see it.
 

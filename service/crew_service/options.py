@@ -202,7 +202,7 @@ def _read(path: str) -> list[str]:
         return Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise BadToken(f"The tokens of users in {path!r} cannot be read: {reason}.") from None
+        raise BadToken(f"The user tokens in {path!r} cannot be read: {reason}.") from None
 
 
 def _pair(source: str, line: str) -> tuple[str, str]:

@@ -60,8 +60,8 @@ def test_the_usage_of_a_scripted_crew_says_what_its_tasks_claim(serve: Serve) ->
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        ({"max_tokens": 1001}, "above the limit of this service, 1000"),
-        ({"max_seconds": 60.5}, "above the limit of this service, 60"),
+        ({"max_tokens": 1001}, "above this service's limit of 1000"),
+        ({"max_seconds": 60.5}, "above this service's limit of 60"),
         ({"max_tokens": 0}, "greater than 0"),
         ({"max_seconds": "10"}, "valid number"),
         ({"max_tokens": True}, "valid integer"),

@@ -262,7 +262,7 @@ processes = Table(
     Column("id", String(36), primary_key=True),
     Column("beat", Integer, nullable=False),  # grows while the process runs
     Column("host", String, nullable=False),
-    Column("release", String(32)),  # the last migration it knows; null in releases that did not report it
+    Column("release", String(32)),  # the last migration of its release; null in releases that did not report it
     Column("started_at", Float, nullable=False),
 )
 
@@ -291,5 +291,5 @@ releases = Table(
     "releases",  # releases that may use this database: one row
     metadata,
     Column("newest", String(32), primary_key=True),  # its last migration
-    Column("oldest", String(32), nullable=False),  # the last migration that the oldest of them knows
+    Column("oldest", String(32), nullable=False),  # the last migration of the oldest of them
 )

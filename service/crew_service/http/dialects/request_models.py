@@ -168,7 +168,7 @@ class KickoffLimits(Record):
     def _within_the_service(cls, value: float | None, info: ValidationInfo) -> float | None:
         most = (info.context or {}).get(info.field_name)
         if value is not None and most is not None and value > most:
-            raise PydanticCustomError("above_limit", "above the limit of this service, {most}", {"most": f"{most:g}"})
+            raise PydanticCustomError("above_limit", "above this service's limit of {most}", {"most": f"{most:g}"})
         return value
 
 
