@@ -26,7 +26,7 @@ UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class ExecutionState(StrEnum):
-    """What an execution is doing (specification, section 3; words of live deployments are mapped to these)."""
+    """The state of an execution (specification, section 3; words of live deployments are mapped to these)."""
 
     RUNNING = "running"
     PENDING = "pending"
@@ -238,7 +238,7 @@ def speaks_live(status: Json) -> bool:
 
 @dataclass(frozen=True)
 class HumanInputWebhook:
-    """Where the service sends questions to a person, and with which credential (observed dialect, POST /kickoff).
+    """The address to which the service sends questions to a person (observed dialect, POST /kickoff).
 
     Either ``token`` (bearer), or ``username`` and ``password`` (basic), or none. ``conn_id`` names an Airflow
     connection that holds the credential; operators accept only this form.

@@ -5,7 +5,7 @@ a pause without the question, which only comes by a webhook of the console::
 
     webhook ──signed──> inbox: store ──> a poll finds it ──> review: outcomes as words ──> answers
 
-* The answer takes the channel of its question: the callback, `/resume_feedback`, or `/resume` on the project's own
-  service. It is never an empty text, which a Flow may take as an approval.
+* An answer is sent through the channel of its question: the callback, `/resume_feedback`, or `/resume` on the project's
+  own service. It is never an empty text, which a Flow may take as an approval.
 * Answers are sent only to hosts of the connection, without the deployment's token.
 """

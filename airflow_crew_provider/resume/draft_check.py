@@ -96,7 +96,7 @@ class DraftCheck:
 
     @property
     def resumed_at(self) -> float:
-        """When the service accepted the answer, in epoch seconds."""
+        """The time at which the service accepted the answer, in epoch seconds."""
         return SentAnswer.from_json(self._record.newest.to_json()).resumed_at or time.time()
 
     @property

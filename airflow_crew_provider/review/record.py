@@ -249,7 +249,7 @@ class QuestionRecord:
 
     @property
     def asked_at(self) -> datetime | None:
-        """When the open question was asked; None if an older release recorded it."""
+        """The time at which the open question was asked; None if an older release recorded it."""
         at = self._record.asked_at
         return datetime.fromisoformat(at) if at else None
 

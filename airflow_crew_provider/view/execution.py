@@ -1,4 +1,4 @@
-"""What is known about an execution, in one shape for every deployment. Pure.
+"""The known facts about an execution, in one shape for every deployment. Pure.
 
 The shape is that of ``GET /executions/{id}``. A deployment with only the specified endpoints provides less: its status,
 and what the reviews in Airflow stored about its drafts.
@@ -35,7 +35,7 @@ OF_UNKNOWN_DAG = (
     "page is open."
 )
 NO_DAG = ""  # instead of the DAG that started an execution
-# What a status does not contain, as the end of a sentence about the deployment.
+# Facts that a status does not contain, as the end of a sentence about the deployment.
 UNTOLD = ("the inputs", "when each task ran", "what each task used")
 # How a draft compares with the hash of the draft that was decided on.
 SAME, CUT, ANOTHER = "same", "cut", "another"

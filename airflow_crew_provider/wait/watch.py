@@ -46,7 +46,7 @@ KINDS = (COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN, OVER_BUDGET)
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a wait ended. Small, so that it can cross from the triggerer to a worker; the result is fetched there.
+    """The end of a wait. Small, so that it can cross from the triggerer to a worker; the result is fetched there.
 
     ``kind`` is one of `KINDS`: the execution completed, is pending or failed; the wait gave up polling or reached its
     deadline; (``seen``) the id is now known, which a continued wait must remember; or (``over_budget``) the execution

@@ -1,4 +1,4 @@
-"""What an execution takes over from a failed one, and why some executions cannot be continued.
+"""The data that an execution takes over from a failed one, and the reasons why some cannot be continued.
 
 Finished tasks keep their outputs. If something external failed, the failed task continues with its journal. If its own
 answer was rejected, the same answers would be rejected again, so the task starts over and keeps only the decisions on

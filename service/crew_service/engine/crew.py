@@ -1,4 +1,4 @@
-"""What the engine requires of a crew: a description, and running one segment of an execution.
+"""The engine's interface to a crew: a description, and running one segment of an execution.
 
 A segment ends when the crew is finished (`Completed`), when it asks a person about a task's answer (`PendingReview`) or
 in the middle of a task (`PendingQuestion`), or with an exception: `Cancelled` once the job's cancellation is set,

@@ -19,8 +19,8 @@ SECRET_NAME = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)\Z",
 SEQUENCE = r"(?:\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|\[[0-?]*[ -/]*[@-~]|[ -/]*[0-OQ-WYZ\\`-~])"
 ESCAPE = re.compile(rf"\x1b{SEQUENCE}")
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-# What may appear between a secret's letters, or in place of one: in JSON, in a `repr` and on a screen. Each begins
-# with one set of characters, which `re` finds fast.
+# Characters that may appear between a secret's letters, or in place of one: in JSON, in a `repr` and on a screen. Each
+# pattern begins with one set of characters, which `re` finds fast.
 BACKSLASH = re.compile(r"\\\\*(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|[bfnrt])?")
 UNSEEN = re.compile(
     rf"[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+(?:(?<=\x1b)(?:{SEQUENCE}|\[[0-?]*\Z))?"

@@ -1,4 +1,4 @@
-"""Where a database is: the SQLAlchemy URL for `--db` and, for SQLite, the file's one real path."""
+"""The location of a database: the SQLAlchemy URL for `--db` and, for SQLite, the file's one real path."""
 
 from __future__ import annotations
 

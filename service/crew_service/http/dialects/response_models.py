@@ -129,7 +129,7 @@ class Running(BaseModel):
 
 
 class Ask(BaseModel):
-    """What a person is asked in the middle of a task. Only `approve` and `run_again` run the tool."""
+    """A question to a person in the middle of a task. Only `approve` and `run_again` run the tool."""
 
     kind: Literal["tool", "question", "unknown_outcome"]
     agent: str
