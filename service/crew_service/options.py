@@ -98,7 +98,7 @@ def add_http(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="open connections (as many as the limit on open files allows)",
     )
-    option("--user-token", action="append", default=[], metavar="NAME=TOKEN", help="token of a user; may be repeated")
+    option("--user-token", action="append", default=[], metavar="NAME=TOKEN", help="user token; may be repeated")
     option("--user-tokens-file", metavar="FILE", help=f"file with lines of NAME=TOKEN; also {USER_TOKENS}")
     option("--webhook-secret", metavar="SECRET", help=f"signs outgoing webhooks; also {WEBHOOK_SECRET}")
 

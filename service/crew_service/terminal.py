@@ -211,7 +211,7 @@ def _resend_webhooks(arguments: argparse.Namespace) -> int:
         unknown = [key for key in arguments.id if not letters.resend(EVERYBODY, key)]
         sent = len(arguments.id) - len(unknown)
     if sent or not unknown:
-        say(f"{sent} webhook{' is' if sent == 1 else 's are'} sent again.")
+        say(f"{sent} webhook{'' if sent == 1 else 's'} will be sent again.")
     for key in unknown:
         fail(f"There is no webhook {key!r} among the abandoned ones; `webhooks list` shows them.")
     return 1 if unknown else 0
@@ -247,7 +247,7 @@ def _unknown(some_id: str) -> int:
     return fail(f"There is no execution {some_id!r} in this database; `airflow-crew-service list` shows them.")
 
 
-# --- how they print ---
+# --- output ---
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

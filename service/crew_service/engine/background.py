@@ -17,8 +17,7 @@ BEHIND = 60.0  # seconds without a sign of life from a thread, which normally gi
 
 
 class Background:
-    """`step` runs every `pause` seconds, and at once after `wake`. The code that starts it must also have the thread
-    watched.
+    """`step` runs every `pause` seconds, and at once after `wake`. Call `watch` regularly (see `Health`).
 
     :param behind: seconds after which an unfinished step counts as hanging
     """

@@ -397,7 +397,7 @@ class Outbox:
         return tries >= self._attempts or self._database.now() - float(webhook.created_at) > KEEP_TRYING
 
     def _tell(self, webhook: Row[Any], receiver: str, problem: str | None) -> None:
-        """Log every final result, but only the first failed attempt, since a receiver may be away for hours."""
+        """Log every final result, but only the first failed attempt, since a receiver may be down for hours."""
         extra = {"execution_id": webhook.execution_id, "webhook": webhook.kind, "receiver": receiver}
         if problem is None:
             log.info("webhook delivered", extra=extra)
