@@ -113,7 +113,7 @@ ROWS = {
     "A32": ("an empty list of people who may answer", "refused, never everybody"),
     "A36": ("a rejected draft, a clear, then the deadline", "the deadline does not approve it"),
     "A26": ("Airflow 3.4: a review is retried or cleared around its answer", "the answer counts, or it is asked again"),
-    "A27": ("SQLite: forty answers by REST while tasks and webhooks write", "each request is answered within 5 s"),
+    "A27": ("SQLite: forty answers over REST while tasks and webhooks write", "each request is answered within 5 s"),
     "A28": ("Airflow 3.4: rounds in a loop, and references to their tasks", "each finds its own iteration"),
     "A29": ("the tab: a viewer without permissions", "403 or 404 at every address"),
     "A30": ("the tab: huge or slow drafts, outputs and inputs", "a page stays under 1 MB and 0.2 s"),

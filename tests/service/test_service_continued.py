@@ -296,7 +296,7 @@ def test_a_limit_of_tokens_counts_the_chain_and_what_has_passed_it_is_not_contin
     assert go_on(client, limited).json()["detail"].endswith("it has used more tokens than allowed.")
     second = go_on(client, failed(client), limits={"max_tokens": 105}).json()["kickoff_id"]
     said = client.until(second, "error")["error"]
-    assert said == "TokenLimitExceeded: the execution used 0 tokens and continues one that used 110, its limit is 105"
+    assert said == "TokenLimitExceeded: the execution used 0 tokens and continues one that used 110; its limit is 105"
 
 
 def test_one_that_ran_out_of_time_gets_its_time_anew(serve: Serve) -> None:

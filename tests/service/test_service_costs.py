@@ -33,7 +33,7 @@ def run(client: Client, limits: dict[str, Any] | None = None) -> dict[str, Any]:
 def test_an_execution_that_uses_too_many_tokens_ends_as_an_error_with_that_reason(serve: Serve) -> None:
     client = serve(SCENARIO, max_tokens=1000)
     record = run(client)
-    assert record["error"] == "TokenLimitExceeded: the execution used 1200 tokens, its limit is 1000"
+    assert record["error"] == "TokenLimitExceeded: the execution used 1200 tokens; its limit is 1000"
 
 
 def test_tokens_are_counted_over_all_segments_and_up_to_the_limit(serve: Serve) -> None:

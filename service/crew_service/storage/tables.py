@@ -277,7 +277,7 @@ sessions = Table(
 )
 
 questions = Table(
-    "questions",  # Flows' questions to people, so that each is answered once and a second answer learns who was first
+    "questions",  # Flows' questions to people, so that each is answered once; a second reply names the first
     metadata,
     Column("id", String(36), primary_key=True),
     Column("execution_id", String(36), nullable=False, index=True),
