@@ -103,7 +103,7 @@ class CrewAlreadyContinued(CrewApiError):
 
 
 class CrewRateLimited(CrewApiError):
-    """429, or an exhausted quota: the request was refused, nothing was started.
+    """429, or an exhausted quota: the request was refused, and nothing was started.
 
     :param retry_after: how many seconds the service asks the caller to wait; None if missing or invalid
     """

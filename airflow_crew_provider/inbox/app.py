@@ -51,7 +51,7 @@ class Answer(NamedTuple):
 
 TAKEN = Answer(200, "taken")
 KNOWN = Answer(200, "known already")
-LATE = Answer(200, "too late, nothing changed")
+LATE = Answer(200, "too late; nothing changed")
 RETIRED = Answer(401, "this address is no longer valid")
 FOREIGN = Answer(422, "this is about another execution")
 
