@@ -321,7 +321,7 @@ class Kickoff:
 
 @dataclass(frozen=True)
 class EditedOutput:
-    """A text that replaces a task's draft as its output; only `airflow-crew-service` supports it.
+    """Text that replaces a task's draft as its output; only `airflow-crew-service` supports it.
 
     :param output_sha256: the hash of the original draft; the service refuses an edit of any other draft
     """

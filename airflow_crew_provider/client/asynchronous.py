@@ -214,7 +214,7 @@ class SessionPool:
         return shared
 
     async def release(self, shared: SharedSession) -> None:
-        """Count one user less; the last one closes the session."""
+        """Count one user fewer; the last one closes the session."""
         shared.users -= 1
         if shared.users == 0:
             del self._by_loop[asyncio.get_running_loop()][shared.deployment]

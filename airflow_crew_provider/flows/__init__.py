@@ -1,7 +1,7 @@
 """How Flows differ: outcomes, and the ways to answer.
 
 A crew asks for approval or a revision, and its status shows the draft. A Flow routes on any word; its live status shows
-a pause without the question, which only comes by a webhook of the console::
+a pause without the question, which only arrives in a webhook from the console::
 
     webhook ──signed──> inbox: store ──> a poll finds it ──> review: outcomes as words ──> answers
 

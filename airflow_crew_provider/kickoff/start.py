@@ -144,7 +144,7 @@ class KickoffStart:
     def _record_id(self, started: Started) -> None:
         try:
             self.record.record_id(started.kickoff_id, started.view)
-        except Exception as error:  # of any kind: the execution runs, and its id must not get lost
+        except Exception as error:  # of any kind: the execution runs, and its id must not be lost
             self._log.error(
                 "Execution %s was started, but its id could not be recorded: %s. If this try fails, the next one finds "
                 "a kickoff of unknown outcome",

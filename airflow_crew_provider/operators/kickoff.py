@@ -139,7 +139,7 @@ class CrewKickoffOperator(WaitingTask):
             self.stop_if_asked(kickoff_id)
         elif start and start.sent_at:
             self.log.error(
-                "The task was killed while a kickoff was under way, sent at %s, so its outcome is unknown: the service "
+                "The task was killed while a kickoff sent at %s was under way, so its outcome is unknown: the service "
                 "may have started an execution. %s",
                 start.sent_at,
                 WHAT_TO_CHECK,

@@ -78,7 +78,7 @@ class NestedReview(CrewReviewOperator):
     """The review of one question, inside the task that asks."""
 
     def rules(self) -> ReviewRules:
-        """Return the rules, with where to find the whole draft and what a clear does."""
+        """Return the rules, including where to find the whole draft and the effect of a clear."""
         clear = "If you clear this task, it stops the execution and starts another"
         return replace(super().rules(), whole="the execution's page at the crew service", again=clear)
 

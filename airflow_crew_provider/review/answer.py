@@ -1,7 +1,7 @@
 """The content shown to a reviewer, the validity and meaning of an answer, and decisions by a schema. Pure.
 
-The task stores the shown content when it parks, and the answer belongs to it: a record rendered again when the answer
-arrives may be a different one.
+The task stores the shown content when it starts to wait, and the answer belongs to it: a record rendered again when the
+answer arrives may be a different one.
 
 A draft that does not match a schema is sent back with its violations before a person sees it. That happens at most once
 per execution, and never in the last round, to a draft that a person has seen, to a Flow's draft, or to a task that

@@ -363,7 +363,7 @@ class Decision:
         return f"{code(airflow_form.name_of(event))} has already approved, but another person must"
 
     def _problem_with_edit(self, event: Json) -> str | None:
-        """Return why an edited text is invalid; a text that becomes the output must match the schema."""
+        """Return why an edited text is invalid; text that becomes the output must match the schema."""
         edited = drafts.edited_text(self._shown, event)
         if edited is None:
             return None

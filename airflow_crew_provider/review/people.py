@@ -52,7 +52,7 @@ def response_time(value: Any, name: str = "response_timeout") -> timedelta | Non
 
 
 def deadline_after(response_timeout: timedelta | None) -> str | None:
-    """Return when a question asked now ends, ISO 8601; None for no deadline."""
+    """Return the time at which a question asked now ends, in ISO 8601; None for no deadline."""
     return (datetime.now(UTC) + response_timeout).isoformat() if response_timeout else None
 
 

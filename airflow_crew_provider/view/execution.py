@@ -138,7 +138,7 @@ def origin(details: Json, target: Target) -> str | None:
 def of_details(given: Json, mask: Mask = unmasked, hide: Callable[[Json], Any] = lambda inputs: inputs) -> Json:
     """Return details in the form to keep.
 
-    :param mask: hides secrets in a text
+    :param mask: hides secrets in text
     :param hide: returns inputs without values whose names mark them as secret
     """
     inputs = _object(given, "inputs") or {}
@@ -327,7 +327,7 @@ def _person(given: Json, mask: Mask) -> str:
 
 
 def _shaped(given: Json, texts: dict[str, int], mask: Mask) -> Json:
-    """Return an object's texts, masked and cut, None for missing ones; and whether one was cut."""
+    """Return an object's strings, masked and cut, None for missing ones; and whether one was cut."""
     found = {name: None if (text := text_or_none(given.get(name))) is None else mask(text) for name in texts}
     is_cut = any(text is not None and len(text) > texts[name] for name, text in found.items())
     return {
@@ -402,7 +402,7 @@ def _cut(text: Any, most: int) -> Any:
 
 
 def _bounded(value: Any, mask: Mask) -> Any:
-    """Return a JSON value with its texts masked and cut; only part of a large or deep one."""
+    """Return a JSON value with its strings masked and cut; only part of a large or deep one."""
     left = LONGEST_VALUE
 
     def text(value: str) -> str:

@@ -1,4 +1,5 @@
-"""Decides after each poll: keep waiting, or an outcome. Pure: `now` is an argument, in epoch seconds.
+"""Decides after each poll whether to keep waiting or to end with an outcome. Pure: `now` is an argument, in epoch
+seconds.
 
 A wait moves through these states::
 
@@ -8,7 +9,7 @@ A wait moves through these states::
         │                     │└────its usage───────────────> over_budget
         └──the grace expires──┴────failures, the deadline───> gave_up, timeout
 
-* A failed poll is not a failed crew: transient failures are tolerated for `FORGIVEN` seconds, a permanent one ends the
+* A failed poll is not a failed crew: transient failures are tolerated for `FORGIVEN` seconds; a permanent one ends the
   wait at once.
 * Only the current address of its connection can end a wait. So the wait looks the connection up again right before a
   response or the deadline ends it, and before it gives up; and from time to time while it continues or polls fail, at

@@ -84,7 +84,7 @@ def _without_content(span: ReadableSpan) -> ReadableSpan:
 
 
 def _without_secrets(span: ReadableSpan) -> ReadableSpan:
-    """Mask exception texts; prompts and answers remain unchanged."""
+    """Mask exception messages; prompts and answers remain unchanged."""
     secrets = secrets_of(os.environ)
     status = Status(span.status.status_code, masked(span.status.description or "", secrets) or None)
     events = [Event(each.name, _masked_values(each.attributes, secrets), each.timestamp) for each in span.events]

@@ -179,7 +179,7 @@ def _unmasked(given: Any, shown: Any, original: Any) -> Any:
 
 def _without_mask(text: str) -> str:
     if HIDDEN in text:
-        raise BadArguments(f"{HIDDEN} stands for a secret only where the question has it")
+        raise BadArguments(f"{HIDDEN} only keeps a secret where the question shows it")
     return text
 
 

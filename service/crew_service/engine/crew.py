@@ -1,9 +1,9 @@
 """The engine's interface to a crew: a description, and running one segment of an execution.
 
 A segment ends when the crew is finished (`Completed`), when it asks a person about a task's answer (`PendingReview`) or
-in the middle of a task (`PendingQuestion`), or with an exception: `Cancelled` once the job's cancellation is set,
-anything else fails the execution as `Type: message` (`CrewFailed` as its message alone).
-Everything passed here is plain JSON, because it is stored and read by another process.
+in the middle of a task (`PendingQuestion`), or with an exception: `Cancelled` once the job's cancellation is set;
+anything else fails the execution as `Type: message` (`CrewFailed` as its message alone). Everything passed here is
+plain JSON, because it is stored and read by another process.
 """
 
 from __future__ import annotations
@@ -316,7 +316,7 @@ class Crew(Protocol):
     def run(self, job: Job, report: Report) -> Outcome: ...
 
     def edit_problem(self, task_id: str, state: dict[str, Any], text: str, stopping: Cancellation) -> str | None:
-        """Return why a text cannot be the output of a waiting task, as the end of a sentence; None if it can.
+        """Return why text cannot be the output of a waiting task, as the end of a sentence; None if it can.
 
         Also check a JSON object that changes the arguments of a waiting call.
 

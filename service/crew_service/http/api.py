@@ -383,5 +383,5 @@ def _iso(moment: float) -> str:
 
 
 def _is_uuid(text: str) -> bool:
-    """Whether a text is a UUID: the service creates only such ids, so others are unknown without a query."""
+    """Whether a string is a UUID: the service creates only such ids, so others are unknown without a query."""
     return GIVEN_ID.fullmatch(text) is not None

@@ -1,4 +1,5 @@
-"""The request bodies, with their examples. Types are strict: a text is not a boolean, a number is not a text."""
+"""The request bodies, with their examples. Types are strict: a string is not a boolean, and a number is not a
+string."""
 
 from __future__ import annotations
 
@@ -193,7 +194,7 @@ Sha256 = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]
 
 
 class EditedOutputBody(Record):
-    """A text that replaces the waiting draft."""
+    """Text that replaces the waiting draft."""
 
     text: Annotated[str, Field(strict=True, min_length=1)]
     output_sha256: Sha256 = Field(

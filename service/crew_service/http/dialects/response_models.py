@@ -136,7 +136,7 @@ class Ask(BaseModel):
     tool: str | None = Field(description="null for a question of an agent.")
     arguments: dict[str, Any] | None = Field(description="Secrets are `***`. null for a question of an agent.")
     number: int = Field(description="Counts the questions and drafts of the execution, from 1.")
-    cut: bool = Field(False, description="In details: the arguments are too long, and only in the round's `draft`.")
+    cut: bool = Field(False, description="In details: whether long arguments are only in the round's `draft`.")
 
 
 class Pending(BaseModel):
@@ -293,7 +293,7 @@ class TaskDetails(BaseModel):
     output: str | None
     usage: dict[str, Any] | None = Field(description="null if not counted.")
     steps: list[StepDetails] = Field(description="The newest 50 of all tasks together.")
-    cut: bool = Field(False, description="Whether a text of this object was cut.")
+    cut: bool = Field(False, description="Whether any text in this object was cut.")
 
 
 class RoundDetails(BaseModel):
@@ -313,7 +313,7 @@ class RoundDetails(BaseModel):
     edited: bool | None = Field(description="Whether the approval replaced the text, which is now the task's output.")
     ask: Ask | None = Field(description="Of a question in the middle of a task.")
     by: str | None = Field(description="`organization`, `user:<name>`, or the `source` of an answer to a Flow.")
-    cut: bool = Field(False, description="Whether a text of this object was cut.")
+    cut: bool = Field(False, description="Whether any text in this object was cut.")
 
 
 class Details(BaseModel):
