@@ -53,7 +53,7 @@ class Execution:
     object if that text is one. ``execution_time`` is the service's value. ``raw`` is the response itself. For a pending
     Flow, ``question`` is its author's question and ``outcomes`` are the answers that it routes on, empty if it accepts
     any text. With ``ask``, it waits in the middle of a task, and ``outcomes`` are the words that answer.
-    ``takes_edited_output`` indicates whether an approval may send a text instead of the draft, ``checks_draft`` whether
+    ``takes_edited_output`` indicates whether an approval may send text instead of the draft, ``checks_draft`` whether
     the service accepts an answer with the hash of its draft for that draft only. ``shown_task`` is the beginning of
     ``crew_task_id`` for messages, with secrets masked before it was cut. ``view`` is the path of the execution's page
     below the crew's base URL, if the service names one. ``has_details`` indicates whether ``GET /executions/{id}``
