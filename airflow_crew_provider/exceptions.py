@@ -17,7 +17,7 @@
     ├── CrewOutcomeUnknown      a POST may have arrived
     ├── CrewProtocolError       a response that cannot be read
     │   └── CrewWebPage         a web page where the crew's API is expected
-    ├── CrewExecutionFailed     the execution ended as failed
+    ├── CrewExecutionFailed     the execution failed
     └── CrewTimeout             the wait reached its deadline; the execution may continue
 """
 
@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 
 class CrewError(Exception):
-    """Root of all errors of this package."""
+    """The base class of all errors of this package."""
 
 
 class CrewInvalidInput(CrewError, ValueError):
@@ -102,9 +102,9 @@ class CrewAlreadyContinued(CrewApiError):
 
 
 class CrewRateLimited(CrewApiError):
-    """429, or an exhausted quota: the request was refused, nothing was started.
+    """429, or an exhausted quota: the request was refused, and nothing was started.
 
-    :param retry_after: seconds that the service asks to wait; None if missing or invalid
+    :param retry_after: how many seconds the service asks the caller to wait; None if missing or invalid
     """
 
     def __init__(self, status_code: int, method: str, path: str, detail: str, retry_after: float | None = None) -> None:
@@ -153,14 +153,14 @@ class CrewOutcomeUnknown(CrewError):
 
 
 class CrewProtocolError(CrewError):
-    """The service returned something that is not a response of this API."""
+    """The service returned something other than a response of this API."""
 
 
 class CrewWebPage(CrewProtocolError):
     """A web page instead of the crew's API: this is not a crew deployment."""
 
 
-# After these, it is certain that a POST started nothing.
+# With one of these, it is certain that a POST started nothing.
 REFUSED = (
     CrewInvalidInput,
     CrewConnectionError,
@@ -175,7 +175,7 @@ REFUSED = (
 
 
 class CrewExecutionFailed(CrewError):
-    """The execution ended as failed.
+    """The execution failed.
 
     :param kickoff_id: the id that was polled
     :param error: the service's description of the failure

@@ -18,7 +18,7 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "airflow-crew-provider",
         "name": "Crew",
-        "description": "Run crews of AI agents: start, wait without a worker slot, review by a person, resume.",
+        "description": "Run crews of AI agents: start, wait without a worker slot, review drafts, resume.",
         "integrations": [
             {"integration-name": "Crew", "external-doc-url": "https://docs.crewai.com/", "tags": ["service"]}
         ],

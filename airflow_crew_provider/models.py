@@ -26,7 +26,7 @@ UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class ExecutionState(StrEnum):
-    """What an execution is doing (specification, section 3; words of live deployments are mapped to these)."""
+    """The state of an execution (specification, section 3; words of live deployments are mapped to these)."""
 
     RUNNING = "running"
     PENDING = "pending"
@@ -53,13 +53,12 @@ class Execution:
     object if that text is one. ``execution_time`` is the service's value. ``raw`` is the response itself. For a pending
     Flow, ``question`` is its author's question and ``outcomes`` are the answers that it routes on, empty if it accepts
     any text. With ``ask``, it waits in the middle of a task, and ``outcomes`` are the words that answer.
-    ``takes_edited_output`` says whether an approval may send a text instead of the draft, ``checks_draft``
-    whether the service accepts an answer with the hash of its draft for that draft only. ``shown_task`` is the
-    beginning of ``crew_task_id`` for messages, with secrets masked before it was cut. ``view`` is the path of the
-    execution's page below the crew's base URL, if the service names one. ``has_details`` says whether ``GET
-    /executions/{id}`` returns more. With ``object_is_kept`` False, ``output_json`` does not survive XCom; tasks pass
-    its text. With ``state_is_known`` False, the service returned an unknown word: it counts as in progress and decides
-    nothing.
+    ``takes_edited_output`` indicates whether an approval may send text instead of the draft, ``checks_draft`` whether
+    the service accepts an answer with the hash of its draft for that draft only. ``shown_task`` is the beginning of
+    ``crew_task_id`` for messages, with secrets masked before it was cut. ``view`` is the path of the execution's page
+    below the crew's base URL, if the service names one. ``has_details`` indicates whether ``GET /executions/{id}``
+    returns more. With ``object_is_kept`` False, ``output_json`` does not survive XCom; tasks pass its text. With
+    ``state_is_known`` False, the service returned an unknown word: it counts as in progress and decides nothing.
     """
 
     kickoff_id: str
@@ -181,8 +180,8 @@ def _tokens(used: Json | None) -> int | float | None:
 def cost_usd(usage: Json | None) -> int | float | None:
     """Return the cost of an execution; None if not reported, or if a model has no price.
 
-    If the reported cost is less than the sum over its models, the sum counts. A cost of 0 is not believed for requests
-    whose tokens are unknown.
+    If the reported cost is less than the sum over its models, the sum counts. A cost of 0 counts as unknown if there
+    were requests whose tokens are unknown.
     """
     costs, whole = model_costs(usage), reported(usage, "cost_usd")
     if whole is None or None in costs.values():
@@ -233,13 +232,13 @@ def reported(usage: Json | None, name: str) -> int | float | None:
 
 
 def speaks_live(status: Json) -> bool:
-    """Whether the body of a status answer is in the live dialect, which has a ``state``."""
+    """Whether the body of a status response is in the live dialect, which has a ``state``."""
     return "state" in status
 
 
 @dataclass(frozen=True)
 class HumanInputWebhook:
-    """Where the service sends questions to a person, and with which credential (observed dialect, POST /kickoff).
+    """The address to which the service sends questions to a person (observed dialect, POST /kickoff).
 
     Either ``token`` (bearer), or ``username`` and ``password`` (basic), or none. ``conn_id`` names an Airflow
     connection that holds the credential; operators accept only this form.
@@ -322,7 +321,7 @@ class Kickoff:
 
 @dataclass(frozen=True)
 class EditedOutput:
-    """A text that replaces a task's draft as its output; only `airflow-crew-service` supports it.
+    """Text that replaces a task's draft as its output; only `airflow-crew-service` supports it.
 
     :param output_sha256: the hash of the original draft; the service refuses an edit of any other draft
     """

@@ -34,7 +34,7 @@ def run(full: bool = False) -> str:
         kept[name] = {"polls": polls, "share": share, "late": max(late)}
         rows.append([name, f"{polls:.0f}", f"{share:.2f}", f"{statistics.median(late):.1f}", f"{max(late):.1f}"])
     turns.keep("pace", kept)
-    head = ["execution", "polls", f"of a fixed {FIXED:.0f} s", "noticed after s, median", "at most"]
+    head = ["execution", "polls", f"compared with a fixed {FIXED:.0f} s", "seconds until noticed, median", "at most"]
     return "One execution with default settings\n\n" + turns.table(head, rows)
 
 

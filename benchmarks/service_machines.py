@@ -139,7 +139,7 @@ def polls(kind: str, urls: list[str]) -> str:
     turns.keep(f"service_polls_{kind.lower()}", found.of)
     few = next(iter(cases))
     rows = [[case, found.shown(case, "us"), found.ratio(case, few, "us")] for case in cases]
-    return turns.table(["stored executions", "us for the read of a status", "beside the first"], rows)
+    return turns.table(["stored executions", "us to read a status", "relative to the first"], rows)
 
 
 def main() -> None:

@@ -172,7 +172,7 @@ def run(full: bool) -> str:
         [what, f"{each.median(NONE, CPU):,.0f} µs", f"{each.median(KEPT, CPU):,.0f} µs", each.ratio(KEPT, NONE, CPU)]
         for what, each in shown.items()
     ]
-    table = turns.table(["CPU of one", "without", "with journal and steps", "quotient"], rows)
+    table = turns.table(["CPU of one", "without", "with journal and steps", "ratio"], rows)
     return f"{table}\n\n{STEPS} steps with results of 1 KB take {size / 1024:.0f} KB while their task runs."
 
 

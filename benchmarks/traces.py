@@ -181,7 +181,7 @@ def run(full: bool) -> str:
         f"| {what} | {each.median(OFF, CPU):,.0f} µs | {each.median(ON, CPU):,.0f} µs | {each.ratio(ON, OFF, CPU)} |"
         for what, each in measured.items()
     ]
-    head = ["| CPU of one | traces off | traces on | quotient |", "|---|---|---|---|"]
+    head = ["| CPU of one | traces off | traces on | ratio |", "|---|---|---|---|"]
     return "\n".join([*head, *rows])
 
 

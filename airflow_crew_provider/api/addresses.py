@@ -13,7 +13,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def base_url(host: str | None, port: int | None, schema: str | None) -> str:
-    """Return the base URL without a trailing slash; a missing scheme means https, a path is kept."""
+    """Return the base URL without a trailing slash; a missing scheme means https, and a path is kept."""
     if not host or not host.strip():
         raise ValueError("Host is empty; set it to the base URL of the deployed crew")
     return _base_url(host.strip(), port, schema, HOST)

@@ -19,7 +19,7 @@ from airflow_crew_provider.models import EditedOutput, Execution, ExecutionState
 APPROVAL = "Approved."
 REVISION_PREFIX = "Please revise: "
 MOST_MARKS = 30  # as in Unicode's stream-safe text format
-# Complete texts that a service deciding by text alone accepts as an approval.
+# Complete strings that a service deciding by text alone accepts as an approval.
 APPROVING_WORDS = frozenset(
     ("approved", "approve", "ok", "okay", "yes", "looks good", "looks good to me", "lgtm", "accept", "accepted")
 )

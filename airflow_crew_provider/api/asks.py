@@ -95,7 +95,7 @@ def answered(ask: Json, word: str) -> Json:
 
 
 def needs_text(ask: Json) -> str | None:
-    """Return the word that requires a text; None if none does."""
+    """Return the word that requires text; None if none does."""
     return ANSWER if ask["kind"] == QUESTION else None
 
 
@@ -113,7 +113,7 @@ def in_words(ask: Json) -> str:
     who = f"the agent {ask['agent']}" if ask["agent"] else "an agent"
     tool = f"the tool {ask['tool']}" if ask["tool"] else "a tool"
     said = {
-        TOOL: f"{who} needs an approval to run {tool}",
+        TOOL: f"{who} needs approval to run {tool}",
         QUESTION: f"{who} asks a question",
         UNKNOWN_OUTCOME: f"it is not known whether {tool} has run",
     }

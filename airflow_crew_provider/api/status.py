@@ -91,7 +91,7 @@ def execution(kickoff_id: str, body: Any, mask: Mask = unmasked) -> Execution:
 
 
 def _usage_beside(given: Any) -> Json | None:
-    """Read the usage beside a body, a header or an object; None for anything else."""
+    """Read the usage sent alongside a body, as a header or an object; None for anything else."""
     return _usage(json_object_in(given) if isinstance(given, str) else given)
 
 
@@ -103,7 +103,7 @@ def _usage(found: Any) -> Json | None:
 
 
 def _with_chain(usage: Json | None, beside: Json | None) -> Json | None:
-    """Return the body's usage, else the one beside it; only the latter includes a chain's."""
+    """Return the body's usage, else the one sent alongside it; only the latter includes a chain's."""
     if usage is None or beside is None or CHAIN not in beside:
         return beside if usage is None else usage
     return {**usage, CHAIN: beside[CHAIN]}
@@ -134,7 +134,7 @@ def _word(body: Json) -> str:
 
 
 def _state(word: str, live: bool) -> ExecutionState | None:
-    """Look a word up; ``pending`` means a queue in the live dialect, a person in the specification."""
+    """Look a word up; ``pending`` means queued in the live dialect, and waiting for a person in the specification."""
     plain = re.sub(r"[\s-]+", "_", word.strip().lower())
     if plain == "pending":
         return S.RUNNING if live else S.PENDING

@@ -1,4 +1,4 @@
-"""Airflow's public REST API, version 2, as far as the audit reads it."""
+"""The part of Airflow's public REST API, version 2, that the audit reads."""
 
 from __future__ import annotations
 

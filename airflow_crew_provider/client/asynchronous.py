@@ -52,11 +52,11 @@ class BatchPolls:
 
     @property
     def offered(self) -> bool:
-        """Whether the service offers it, and no combined request failed recently."""
+        """Whether the service supports combined requests, and none failed recently."""
         return self._offered and time.monotonic() >= self._not_before
 
     def note(self, answer: HttpResponse) -> None:
-        """Learn from the response to a single poll whether the service offers it."""
+        """Learn from the response to a single poll whether the service supports combined requests."""
         self._offered = answer.headers.get(BATCH_OFFER.lower()) == STATUSES
 
     def ask(self, kickoff_id: str) -> asyncio.Future[Answer]:
@@ -214,7 +214,7 @@ class SessionPool:
         return shared
 
     async def release(self, shared: SharedSession) -> None:
-        """Count one user less; the last one closes the session."""
+        """Count one user fewer; the last one closes the session."""
         shared.users -= 1
         if shared.users == 0:
             del self._by_loop[asyncio.get_running_loop()][shared.deployment]

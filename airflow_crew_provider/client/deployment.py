@@ -1,4 +1,4 @@
-"""Where a crew is deployed, and the content of its Airflow connection. Errors name the invalid field. No I/O."""
+"""The address of a deployed crew, and the content of its Airflow connection. Errors name the invalid field. No I/O."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_REDIRECTS = 5
 
 @dataclass(frozen=True)
 class Deployment:
-    """Where a crew is deployed, and how to reach it. Times are in seconds."""
+    """The address of a deployed crew, and how to reach it. Times are in seconds."""
 
     base_url: str
     token: str = field(default="", repr=False)

@@ -67,7 +67,7 @@ async def _shared(
     return await asyncio.shield(held.task)
 
 
-# When blocking code in this process last looked up each connection, and the result, if any.
+# The time at which blocking code in this process last looked up each connection, and the result, if any.
 _looked_up: dict[str, tuple[float, CrewConnection | None]] = {}
 
 CLIENT = "airflow_crew_provider.client.client"

@@ -1,4 +1,4 @@
-"""Who may see a tab, according to Airflow's permissions. Needs Airflow 3.1 or newer.
+"""Decides who may see a tab, according to Airflow's permissions. Needs Airflow 3.1 or newer.
 
 Airflow mounts a plugin's application without authentication. These dependencies read the bearer token or the session's
 cookie, and ask the auth manager about the DAG that the path names as ``dag_id``.

@@ -1,4 +1,4 @@
-"""Waits for a person's answer: every answer before Airflow 3.3, from 3.3 on one that may already exist.
+"""Waits for a person's answer: for every answer before Airflow 3.3, and from 3.3 on for one that may already exist.
 
 Airflow's own trigger fires at once if the answer exists already, and Airflow fails a task that resumes before the
 scheduler has noticed that it left its worker (see `deferral`). A program may send any JSON as fields of an answer, even

@@ -16,7 +16,7 @@ from airflow_crew_provider.models import Json
 
 
 async def aget_connection(conn_id: str) -> Any:
-    """Return a connection; raises what Airflow raises."""
+    """Return a connection; raise whatever Airflow raises."""
     from airflow.providers.common.compat.connection import get_async_connection
     from airflow.providers.common.compat.sdk import BaseHook
 

@@ -53,7 +53,7 @@ class ExecutionRecord:
     def key(self) -> str:
         """The name of its Variable."""
         *named, is_own = asdict(self).values()
-        # Unchanged from before records of own executions existed.
+        # The same as before own executions had separate records.
         said = [*named, is_own] if is_own else named
         digest = hashlib.sha256(json.dumps(said).encode()).hexdigest()
         return EXECUTION_RECORD_KEY + digest[:40]

@@ -8,9 +8,9 @@ task also counts as a retry, because it leaves `max_tries` unchanged on every ve
 
 Airflow 3.3 has a task state store. Older versions use a Variable named after the task instance, and so does 3.4: there
 a clear empties the store, and the next try would not know what to stop or what was sent. XCom is unsuitable because it
-is emptied at each try. A record that cannot be read or written is an error, never an empty record. XComs in which tasks
-tell each other where webhooks are stored are kept whole in Airflow's database, even if an XCom backend stores values
-elsewhere, as are those of earlier releases, which are still read.
+is emptied at each try. A record that cannot be read or written is an error, never an empty record. XComs that pass on
+where webhooks are stored are kept in full in Airflow's database, even if an XCom backend stores values elsewhere, as
+are those of earlier releases, which are still read.
 """
 
 from __future__ import annotations

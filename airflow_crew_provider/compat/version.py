@@ -31,7 +31,7 @@ def clears_discard_task_state() -> bool:
 
 
 def has_views_by_operator() -> bool:
-    """Whether a plugin's view may name the operators on whose tasks it shows, as it may since Airflow 3.4."""
+    """Whether a plugin's view may name the operators on whose tasks it appears, as it may since Airflow 3.4."""
     return RELEASE >= (3, 4)
 
 

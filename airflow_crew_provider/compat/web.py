@@ -1,4 +1,4 @@
-"""Where browsers find this Airflow."""
+"""The address at which browsers find this Airflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Airflow's `task`, with a stub beside this file that tells editors and type checkers about `task.crew`."""
+"""Airflow's `task`, with a stub next to this file that describes `task.crew` to editors and type checkers."""
 
 from __future__ import annotations
 

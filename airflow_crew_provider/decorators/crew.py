@@ -22,7 +22,7 @@ from airflow_crew_provider.wait.outcomes import ends_in_a_sentence
 
 
 class DecoratedOperator(AnyDecoratedOperator):
-    """Airflow 3.0 passes on, unused, a method that operators of Airflow 3 do not have."""
+    """Airflow 3.0 passes `xcom_push` on without using it, but operators of Airflow 3 do not have it."""
 
     if not hasattr(BaseOperator, "xcom_push"):
         xcom_push = None

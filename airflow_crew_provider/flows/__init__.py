@@ -1,11 +1,11 @@
 """How Flows differ: outcomes, and the ways to answer.
 
 A crew asks for approval or a revision, and its status shows the draft. A Flow routes on any word; its live status shows
-a pause without the question, which only comes by a webhook of the console::
+a pause without the question, which only arrives in a webhook from the console::
 
     webhook ──signed──> inbox: store ──> a poll finds it ──> review: outcomes as words ──> answers
 
-* The answer takes the channel of its question: the callback, `/resume_feedback`, or `/resume` on the project's own
-  service. It is never an empty text, which a Flow may take as an approval.
+* An answer is sent through the channel of its question: the callback, `/resume_feedback`, or `/resume` on the project's
+  own service. It is never an empty text, which a Flow may take as an approval.
 * Answers are sent only to hosts of the connection, without the deployment's token.
 """

@@ -1,7 +1,7 @@
 """A crew as a common-ai agent: one prompt, one execution, one answer.
 
 The contract is `BaseManagedAgentHook` of ``apache-airflow-providers-common-ai``, which the extra ``common-ai``
-installs. Airflow retries a task after any error, so an error also says whether a crew may have been started::
+installs. Airflow retries a task after any error, so each error also shows whether a crew may have been started::
 
     ManagedAgentRejected         nothing was started: the service refused the prompt; the model may write another
     our own error, unchanged     nothing was started, and a later try may succeed
@@ -271,7 +271,7 @@ class Consultation:
         raise CrewAgentFailed(f"{said}. {self._stopped(kickoff_id)}. Clear the task to ask again")
 
     def _stopped(self, kickoff_id: str) -> str:
-        """Stop it, since nothing continues it; return a sentence on its fate."""
+        """Stop it, since nothing continues it; return a sentence about its fate."""
         try:
             return fate_of_stop(kickoff_id, self._crew.stop(kickoff_id))
         except CrewError as error:
@@ -282,7 +282,7 @@ _FINDING = threading.Lock()  # a model may ask several questions concurrently
 
 
 def _record_of(question: Json) -> PostRecord:
-    """Return the record of a question; if the same try repeats it, another record."""
+    """Return the record of a question; if the same try asks it again, a separate record."""
     name = fingerprint(question)
     try:
         context = get_current_context()

@@ -91,7 +91,7 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
 
         :param state: only those in this state: ``running``, ``pending``, ``completed`` or ``error``
         :param limit: the maximum number, up to 100
-        :raises CrewApiError: also if the deployment has no such list, as live deployments
+        :raises CrewApiError: the request failed, or the deployment has no such list, as with live deployments
         """
         try:
             return self.client.send(endpoints.executions(state, limit))

@@ -9,7 +9,8 @@ Airflow mounts a plugin without authentication, and a webhook contains no proof 
 * A registration belongs to one kickoff or resume. This side stores only hashes of its credentials (`messages`).
 * A Flow's question is proven by a signature, and stored separately from the way to answer it: the callback is a
   secret, and is used once (`flow_webhooks`).
-* A message is stored before it is acknowledged; waking a task may fail, since its next poll finds the message.
+* A message is stored before it is acknowledged; a failure to wake a task does no harm, since its next poll finds the
+  message.
 * Nothing here approves anything: a question ends a wait as pending, and progress makes a worker poll the status.
 * All data is stored in Variables, named in `rows`; `store` explains why, and also removes them. A wait reads them
   through one `source`.

@@ -1,7 +1,7 @@
 """The inbox as HTTP. Airflow mounts plugins without authentication, so this module authenticates each request.
 
 A request without a valid credential is refused before its body is read, and a message is stored before it is
-acknowledged. Then the waiting task is resumed. Nothing here approves anything: a question ends a wait as pending,
+acknowledged. Then the waiting task is resumed. Nothing here approves anything: a question ends a wait as pending, and
 progress makes a worker poll the status.
 
 `inbox_app` accepts any routers: those for registrations are here, others next to the data that they store. Their
@@ -51,7 +51,7 @@ class Answer(NamedTuple):
 
 TAKEN = Answer(200, "taken")
 KNOWN = Answer(200, "known already")
-LATE = Answer(200, "too late, nothing changed")
+LATE = Answer(200, "too late; nothing changed")
 RETIRED = Answer(401, "this address is no longer valid")
 FOREIGN = Answer(422, "this is about another execution")
 

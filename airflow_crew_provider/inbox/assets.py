@@ -40,7 +40,7 @@ def _is_known(session: Any, asset_id: int, kickoff_id: str) -> bool:
     return any((extra or {}).get("kickoff_id") == kickoff_id for extra in found)
 
 
-NO_ASSET = Answer(404, "no DAG uses the asset of this connection, nothing was stored")
+NO_ASSET = Answer(404, "no DAG uses the asset of this connection; nothing was stored")
 ANSWERS = {True: TAKEN, False: KNOWN, None: NO_ASSET}
 
 router = APIRouter()

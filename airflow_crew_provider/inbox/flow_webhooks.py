@@ -110,7 +110,7 @@ class AnswerAddress:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The texts to mask: the URL, its parts, and the token."""
+        """The strings to mask: the URL, its parts, and the token."""
         parts = urlsplit(self.callback_url or "")
         values = [value for _, value in parse_qsl(parts.query)]
         path = f"{parts.path}?{parts.query}" if parts.query else parts.path

@@ -176,7 +176,7 @@ class InboxMessages:
 
     @property
     def newest(self) -> HumanInputRequest | None:
-        """The open question, as far as webhooks report it."""
+        """The open question, as reported by webhooks."""
         return HumanInputRequest(**self.question) if self.question else None
 
     @property

@@ -171,7 +171,7 @@ class OfRegistration:
         messages = InboxMessages.of(arrived, registration)
         if reply is not None and messages.progress != self._reported_progress:
             self._reported_progress = messages.progress
-            log.info("By webhook of execution %s: %s", kickoff_id, messages.progress)
+            log.info("Reported by webhook for execution %s: %s", kickoff_id, messages.progress)
         asked: HumanInputRequest | None = messages.newest
         return asked.as_execution(kickoff_id) if asked and kickoff_id in asked.ids else None
 

@@ -368,7 +368,7 @@ def waiting_for(execution_ids: list[str]) -> list[DeferredTask]:
 
 
 def _deferred(*where: Any) -> list[DeferredTask]:
-    # Trigger arguments are encrypted, and decrypting all of them takes long: `where` selects a few.
+    # Trigger arguments are encrypted, and decrypting all takes a long time: `where` selects a few.
     mine = (TaskInstance.state == "deferred", Trigger.classpath == stored_names.TRIGGER_CLASS_PATH)
     with create_session(scoped=False) as session:
         rows = session.execute(

@@ -1,16 +1,17 @@
 """The record a task keeps before and after each POST, so that a POST is sent at most once.
 
 The service may have acted on every POST, even without a response. So the record stores the intent, and verifies that it
-is stored, before the task sends anything. The states of the newest POST, as far as the record knows, and its moves
+is stored, before the task sends anything. The states of the newest POST, according to the record, and its moves
 (`MOVES`)::
 
     nothing ──intend──> intended ──start──> started ──finish──> over
        ^                 │ │  ^                │                  │
        └────withdraw─────┘ └──┴─────intend─────┴──────────────────┘
 
-* ``withdraw`` restores the previous POST, unless that is over and was for another request; any other new POST keeps
+* ``withdraw`` restores the previous POST, unless that is over and was for a different request; any other new POST keeps
   the previous one on record.
-* ``finish`` also ends a POST whose id could not be recorded. A clear changes no state: the POST then counts as another.
+* ``finish`` also ends a POST whose id could not be recorded. A clear changes no state: the POST then counts as a
+  different one.
 
 The next try finds one of four situations (`Earlier`)::
 
@@ -122,10 +123,10 @@ KEPT = 20
 
 
 class State(StrEnum):
-    """The state of a POST, as far as its record knows."""
+    """The state of a POST, according to its record."""
 
     NOTHING = "nothing"  # no POST on record that may have had an effect
-    INTENDED = "intended"  # stored before it was sent; unless this try knows better, its outcome is unknown
+    INTENDED = "intended"  # stored before it was sent; the outcome is unknown, unless this try has seen it
     STARTED = "started"  # the response had an id
     OVER = "over"  # anything it may have started has ended
 
@@ -145,7 +146,7 @@ class StoredPost:
     """The stored record of a POST. Unknown fields are omitted.
 
     :param fingerprint: the request's fingerprint; empty if there is no POST
-    :param sender: from `Sender.as_dict`; its keys are stored beside the others
+    :param sender: from `Sender.as_dict`; its keys are stored alongside the others
     :param attempt: the try that sent it last, from `Attempt.as_dict`; its keys likewise
     :param idempotency_key: the key it was sent with, if `keyed`
     :param keyed: whether the key was sent; None in records up to release 0.2.0, which did not store it
@@ -156,7 +157,7 @@ class StoredPost:
     :param kickoff_id: the id in the response
     :param view: the path of the execution's page, if the response contains it
     :param cleared: whether a user cleared the task afterwards
-    :param finished: whether the execution has ended, as far as known
+    :param finished: whether the execution is known to have ended
     :param over_budget: the limits that the execution exceeded, with the figures
     :param unknown_since: when the execution became unknown to the service, in epoch seconds
     :param more: fields of the package that sent it, and of other releases; its keys likewise

@@ -147,7 +147,7 @@ class KickoffStart:
     def _record_id(self, started: Started) -> None:
         try:
             self.record.record_id(started.kickoff_id, started.view)
-        except Exception as error:  # of any kind: the execution runs, and its id must not get lost
+        except Exception as error:  # of any kind: the execution runs, and its id must not be lost
             self._log.error(
                 "Execution %s was started, but its id could not be recorded: %s. If this try fails, the next one finds "
                 "a kickoff of unknown outcome",
@@ -319,7 +319,7 @@ class KickoffStart:
         return stopped or outcomes.is_over(after), fate_of_stop(kickoff_id, stopped)
 
     def _judge_unknown(self, kickoff_id: str, sender: Sender) -> tuple[bool, str]:
-        """Return whether an execution that could not be stopped counts as gone, and a sentence on its fate.
+        """Return whether an execution that could not be stopped counts as gone, and a sentence about its fate.
 
         A gateway, another deployment or another token may also return "not found" for a running execution. So the
         sender must be unchanged, and the service must respond at the start and end of a grace period that the record
@@ -344,7 +344,7 @@ class KickoffStart:
     # --- a try that ends without an execution ---
 
     def what_is_known(self) -> str:
-        """Return a sentence on the executions that earlier tries started, as far as recorded."""
+        """Return a sentence about the recorded executions that earlier tries started."""
         if self._record is None:
             return "This try sent nothing; it is not known what earlier tries started"
         open_posts = self._record.newest.unsettled

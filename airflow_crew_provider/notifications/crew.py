@@ -35,6 +35,6 @@ class CrewReviewNotifier(BaseNotifier):
 def _no_template(text: str) -> str:
     """Return text that looks the same but that Jinja leaves alone: notifiers render their arguments.
 
-    Otherwise a text from a crew, or from whoever starts a run, could read any connection's password.
+    Otherwise text from a crew, or from whoever starts a run, could read any connection's password.
     """
     return _BEGINNINGS.sub(lambda found: found[0] + "\N{WORD JOINER}", text)

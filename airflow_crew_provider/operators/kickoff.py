@@ -51,11 +51,11 @@ class CrewKickoffOperator(WaitingTask):
     :param restore_from: for a Flow with ``@persist``: the id of the state to start from (templated)
     :param crew_conn_id: the connection of type ``crew`` (templated)
     :param check_inputs: request ``GET /inputs`` first, and fail if a required input is missing
-    :param wait_for_completion: wait until the execution is completed; a wait for a person counts as in progress, but
-        a tool call whose outcome is unknown fails the execution, since nobody is asked about it
+    :param wait_for_completion: wait until the execution is completed; an execution that waits for a person counts as in
+        progress, but a tool call whose outcome is unknown fails the execution, since nobody is asked about it
     :param deferrable: wait in the triggerer, without a worker slot
-    :param poll_in_worker: with ``deferrable``, poll about once a second in the worker for so long before the task
-        defers, in seconds or as a timedelta: the end of a short crew is noticed without the pause after a deferral
+    :param poll_in_worker: with ``deferrable``, how long to poll about once a second in the worker before the task
+        defers, in seconds or as a timedelta; the end of a short crew is then noticed without the pause after a deferral
     :param poll_interval: the shortest pause between two polls, in seconds or as a timedelta
     :param timeout: how long to wait, in seconds or as a timedelta; None for no limit
     :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out
@@ -139,7 +139,7 @@ class CrewKickoffOperator(WaitingTask):
             self.stop_if_asked(kickoff_id)
         elif start and start.sent_at:
             self.log.error(
-                "The task was killed while a kickoff was under way, sent at %s, so its outcome is unknown: the service "
+                "The task was killed while a kickoff sent at %s was under way, so its outcome is unknown: the service "
                 "may have started an execution. %s",
                 start.sent_at,
                 WHAT_TO_CHECK,
@@ -158,7 +158,7 @@ class CrewKickoffOperator(WaitingTask):
             self.report(context, ExecutionState.RUNNING, kickoff_id)
             context["ti"].xcom_push(key=KICKOFF_ID_KEY, value=kickoff_id)
             self.__dict__["_view"] = start.view
-            # A try that reattaches knows the execution only from a record, which may belong to another task.
+            # A try that reattaches finds the execution in a record, which may belong to another task.
             push_execution(context, self.hook, kickoff_id, view=start.view, is_own=start.sent_at is not None)
             self.note_run(context, kickoff_id)
             return kickoff_id

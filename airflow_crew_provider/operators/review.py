@@ -43,7 +43,7 @@ class CrewReviewOperator(AskingTask):
     :param response_timeout: how long to wait for the person, in seconds or as a timedelta; None for no deadline
     :param assigned_users: who may answer: user ids, or dicts with ``id`` and ``name``; None for everybody
     :param on_timeout: at the deadline: ``fail``, ``{"revise": "text"}``, or ``approve``
-    :param on_tool_timeout: the same for a tool call that waits for an approval: ``deny``, ``fail``, or ``approve``
+    :param on_tool_timeout: the same for a tool call that waits for approval: ``deny``, ``fail``, or ``approve``
     :param options: labels of the two buttons, the approving one first; a Flow's outcomes replace them
     :param escalate: pairs of a time (seconds or a timedelta) and users or notifiers, one or several: if nobody has
         answered by then, the notifiers are called, and the users may also answer

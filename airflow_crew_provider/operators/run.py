@@ -78,7 +78,7 @@ class NestedReview(CrewReviewOperator):
     """The review of one question, inside the task that asks."""
 
     def rules(self) -> ReviewRules:
-        """Return the rules, with where to find the whole draft and what a clear does."""
+        """Return the rules, including where to find the whole draft and the effect of a clear."""
         clear = "If you clear this task, it stops the execution and starts another"
         return replace(super().rules(), whole="the execution's page at the crew service", again=clear)
 
@@ -95,7 +95,7 @@ class CrewRunOperator(CrewKickoffOperator):
     :param restore_from: for a Flow with ``@persist``: the id of the state to start from (templated)
     :param crew_conn_id: the connection of type ``crew`` (templated)
     :param check_inputs: request ``GET /inputs`` first, and fail if a required input is missing
-    :param poll_in_worker: poll about once a second in the worker for so long before the task defers, in seconds or as a
+    :param poll_in_worker: how long to poll about once a second in the worker before the task defers, in seconds or as a
         timedelta
     :param poll_interval: the shortest pause between two polls, in seconds or as a timedelta
     :param timeout: how long the crew may work, not counting the time people take, in seconds or as a timedelta; None
@@ -109,7 +109,7 @@ class CrewRunOperator(CrewKickoffOperator):
         deadline
     :param assigned_users: who may answer: user ids, or dicts with ``id`` and ``name``; None for everybody
     :param on_timeout: at the deadline: ``fail``, ``{"revise": "text"}``, or ``approve``
-    :param on_tool_timeout: the same for a tool call that waits for an approval: ``deny``, ``fail``, or ``approve``
+    :param on_tool_timeout: the same for a tool call that waits for approval: ``deny``, ``fail``, or ``approve``
     :param options: labels of the two buttons, the approving one first; a Flow's outcomes replace them
     :param escalate: pairs of a time (seconds or a timedelta) and users or notifiers, one or several: if nobody has
         answered by then, the notifiers are called, and the users may also answer
@@ -270,7 +270,7 @@ class CrewRunOperator(CrewKickoffOperator):
     def _forget_last_question(self, context: Any) -> None:
         """Forget the last question and its answer, since the next question may be identical."""
         for name in (REVIEW_STATE, RESUME_STATE):
-            self._store(task_state_of(context, name).forget, "Nobody was asked; a retry of this task asks")
+            self._store(task_state_of(context, name).forget, "Nobody was asked; a retry of this task will ask")
 
     def _push_decisions(self, context: Any) -> None:
         context["ti"].xcom_push(key=DECISIONS_KEY, value=self._run.kept.decisions)
@@ -349,7 +349,7 @@ class CrewRunOperator(CrewKickoffOperator):
             )
         if number != self._run.kept.number:
             self._forget_last_question(context)
-        self._store(lambda: self._run.ask(draft, now=time.time()), "Nobody was asked; a retry of this task asks")
+        self._store(lambda: self._run.ask(draft, now=time.time()), "Nobody was asked; a retry of this task will ask")
         review = self._review(pending, number, context)
         self._decided(context, review.begin(_inside(review, context)))
 
@@ -380,7 +380,7 @@ class CrewRunOperator(CrewKickoffOperator):
         except CrewError as error:
             fail_task(error)
         else:
-            self._store(lambda: self._sent(context, resuming, kickoff_id), "The answer was sent, and only once")
+            self._store(lambda: self._sent(context, resuming, kickoff_id), "The answer was sent exactly once")
         self._recalled(context)
         self._push_decisions(context)
         self.report(context, ExecutionState.RUNNING, self._polled)

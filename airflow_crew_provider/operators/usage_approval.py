@@ -151,7 +151,7 @@ class CrewUsageApprovalOperator(AskingTask):
         if self.budget.passed_by(record.get("usage")):
             return True
         if unknown and self.on_unknown_usage == FAIL:
-            said = f"The service did not report, for execution {record.get('execution_id')}, {unknown}"
+            said = f"For execution {record.get('execution_id')}, the service did not report {unknown}"
             raise CrewTaskFailed(f"{said}. {REPORT_USAGE}. {still_there()}")
         return bool(unknown) and self.on_unknown_usage == ASK
 

@@ -99,7 +99,7 @@ class DraftCheck:
 
     @property
     def resumed_at(self) -> float:
-        """When the service accepted the answer, in epoch seconds."""
+        """The time at which the service accepted the answer, in epoch seconds."""
         return SentAnswer.of(self._record.newest).resumed_at or time.time()
 
     @property
@@ -201,8 +201,8 @@ class DraftCheck:
     def _look_when_settled(self) -> Execution:
         """Poll until the result proves something.
 
-        A waiting draft proves nothing while a lost POST may still arrive. A running crew proves nothing until a lagging
-        status would show its draft.
+        A waiting draft proves nothing while a lost POST may still arrive. A running crew proves nothing until even a
+        lagging status would show its draft.
         """
         began = time.time()
         sent = SentAnswer.of(self._record.newest)

@@ -117,7 +117,7 @@ def _text_field(text: str, title: str, hint: str) -> Param:
 
 
 def number_param(number: int) -> Param:
-    """Return the hidden field that names the question which an answer is for."""
+    """Return the hidden field that identifies the question being answered."""
     field = Param(number, type="integer", const=number, title="Question")
     field.source = "task"
     return field
@@ -190,8 +190,8 @@ def find_answer(
 ) -> NoReturn:
     """Defer, and resume with an existing answer, or with an event that `found_nothing` recognizes.
 
-    No worker can read an answer, and asking again removes it. If a task parks while an answer exists, Airflow queues it
-    again at once and then fails it (see `deferral`); a trigger can let it leave its worker first.
+    No worker can read an answer, and asking again removes it. If a task starts to wait while an answer exists, Airflow
+    queues it again at once and then fails it (see `deferral`); a trigger can let it leave its worker first.
 
     :param attempt: the attempt that owns the form; None for the current one
     """

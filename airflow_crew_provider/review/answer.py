@@ -1,7 +1,7 @@
 """The content shown to a reviewer, the validity and meaning of an answer, and decisions by a schema. Pure.
 
-The task stores the shown content when it parks, and the answer belongs to it: a record rendered again when the answer
-arrives may be a different one.
+The task stores the shown content when it starts to wait, and the answer belongs to it: a record rendered again when the
+answer arrives may be a different one.
 
 A draft that does not match a schema is sent back with its violations before a person sees it. That happens at most once
 per execution, and never in the last round, to a draft that a person has seen, to a Flow's draft, or to a task that
@@ -190,7 +190,7 @@ def decided_by(review: Json) -> str | None:
     if review.get(AUTO_APPROVED):
         return "auto_approve"
     if review.get(NOT_SHOWN):
-        return "the size of what is asked"
+        return "the size of the call"
     return (review.get("reviewer") or {}).get("id")
 
 
@@ -280,7 +280,7 @@ def revision_by_schema(shown: Json) -> Json:
 def denial_unseen(shown: Json, ask: Json) -> Json:
     """Return the review that denies a tool call because the form cannot show all of it."""
     feedback = (
-        "Denied, because the call could not be shown to a person as a whole: its arguments are unreadable, or longer "
+        "Denied, because the call could not be shown to a person in full: its arguments are unreadable, or longer "
         f"than {SHOWN_CHARACTERS:,} characters. Use a shorter call"
     )
     return {**_without_person(shown, asks.answered(ask, asks.DENY), feedback), NOT_SHOWN: True}

@@ -3,7 +3,7 @@
 An approval is deliberate and belongs to the shown draft:
 
 * There is no default approval. The DAG's author decides what the deadline does, and it never approves a draft that
-  somebody has rejected in the meantime. A tool call that the form cannot show as a whole is denied.
+  somebody has rejected in the meantime. A tool call that the form cannot show in full is denied.
 * The form that the person saw determines whether an answer is valid, even if the DAG file was edited since.
 * An invalid answer is not accepted, and the person is asked again with the reason.
 * An answer from somebody who may not answer yet, or has already approved, does not count.
@@ -221,7 +221,7 @@ class Decision:
         return self._denied_unseen() or self._by_schema() or self._by_rule()
 
     def _denied_unseen(self) -> Json | None:
-        """Return the review that denies a tool call which a person cannot see as a whole."""
+        """Return the review that denies a tool call that a person cannot see in full."""
         ask = asks.ask_in(self._shown)
         if ask is None or ask["kind"] != asks.TOOL or drafts.is_whole(self._shown):
             return None
@@ -357,13 +357,13 @@ class Decision:
         if not who:
             return "Airflow does not say who approved, but different people must"
         approvals = self._record.approvals
-        # With enough approvals, this is the last one, repeated after a lost try.
+        # If there are enough approvals, this is the last one again, after a lost try.
         if who not in _ids(approvals) or len(approvals) >= self._rules.approvals:
             return None
         return f"{code(airflow_form.name_of(event))} has already approved, but another person must"
 
     def _problem_with_edit(self, event: Json) -> str | None:
-        """Return why an edited text is invalid; a text that becomes the output must match the schema."""
+        """Return why an edited text is invalid; text that becomes the output must match the schema."""
         edited = drafts.edited_text(self._shown, event)
         if edited is None:
             return None

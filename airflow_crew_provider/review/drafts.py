@@ -73,7 +73,7 @@ _UNSEEN = re.compile(
 
 
 def visible(text: str) -> str:
-    """Return a text with invisible characters replaced by their JSON escapes."""
+    """Return text with invisible characters replaced by their JSON escapes."""
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -213,7 +213,7 @@ def with_text_of_edit(answer: Json, draft: str | None) -> Json:
 
 
 def is_edit(draft: str, left: str) -> bool:
-    """Whether a text differs from the form's initial draft by more than surrounding or JSON white space."""
+    """Whether text differs from the form's initial draft by more than surrounding or JSON white space."""
     if left.strip() == _plain(draft).strip():
         return False
     found = json_object_in(left)
@@ -227,7 +227,7 @@ def _plain(text: str) -> str:
 
 
 def edit_problem(draft: str, edited: str) -> str | None:
-    """Return why a text cannot replace a draft, as the end of a sentence; None if it can."""
+    """Return why text cannot replace a draft, as the end of a sentence; None if it can."""
     if not edited.strip():
         return "the edited draft is empty"
     if json_object_in(draft) is not None and json_object_in(edited) is None:

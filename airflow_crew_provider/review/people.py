@@ -37,7 +37,7 @@ def tool_policy(on_tool_timeout: Any, response_timeout: Any) -> str:
 
 
 def response_time(value: Any, name: str = "response_timeout") -> timedelta | None:
-    """Read a person's time limit: a timedelta, or a number of seconds, also as a string."""
+    """Read a person's time limit: a timedelta, or a number of seconds, possibly as a string."""
     if value is None:
         return None
     try:
@@ -52,7 +52,7 @@ def response_time(value: Any, name: str = "response_timeout") -> timedelta | Non
 
 
 def deadline_after(response_timeout: timedelta | None) -> str | None:
-    """Return when a question asked now ends, ISO 8601; None for no deadline."""
+    """Return the time at which a question asked now ends, in ISO 8601; None for no deadline."""
     return (datetime.now(UTC) + response_timeout).isoformat() if response_timeout else None
 
 
@@ -210,6 +210,6 @@ def _step(given: Any) -> EscalationStep:
         raise ValueError("each escalate step needs a user or a notifier")
     named = [each for each in several if not callable(each)]
     users = reviewers(named or None) or []
-    time = response_time(after or 0, "A time of escalate")
+    time = response_time(after or 0, "A time in escalate")
     assert time
     return EscalationStep(time, users, notifiers)

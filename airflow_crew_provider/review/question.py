@@ -39,7 +39,7 @@ class Form(Protocol):
 
     @property
     def mark(self) -> str:
-        """A text that distinguishes this question from earlier ones of the same task."""
+        """A string that distinguishes this question from earlier ones of the same task."""
 
 
 class Rules(Protocol):

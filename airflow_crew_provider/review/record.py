@@ -63,7 +63,7 @@ MOVES: dict[str, dict[State, State]] = {
 class StoredQuestion:
     """The stored record of a question. Unknown fields are omitted.
 
-    :param attempt: the asking try, from `Attempt.as_dict`; its keys are stored beside the others
+    :param attempt: the asking try, from `Attempt.as_dict`; its keys are stored alongside the others
     :param draft: the draft that was shown
     :param terms: its form's arguments, which determine whether an answer is valid
     :param since: when it was first asked about this draft, ISO 8601
@@ -191,7 +191,7 @@ class QuestionRecord:
         asking = replace(self._known_of(draft), until=until, doubt=True, asked_by=by)
         self._record = self._record.moved("ask", asking)
         self.cleared = False
-        self._must_keep("Nobody was asked; a retry of this task asks")
+        self._must_keep("Nobody was asked; a retry of this task will ask")
 
     def mark_asked(
         self,
@@ -250,7 +250,7 @@ class QuestionRecord:
 
     @property
     def asked_at(self) -> datetime | None:
-        """When the open question was asked; None if an older release recorded it."""
+        """The time at which the open question was asked; None if an older release recorded it."""
         at = self._record.asked_at
         return datetime.fromisoformat(at) if at else None
 
@@ -294,7 +294,7 @@ class QuestionRecord:
         return approvals
 
     def was_rejected(self, draft: Draft) -> bool:
-        """Whether a person has rejected this draft, also in a form that was not accepted, or before a clear."""
+        """Whether a person has rejected this draft, even in an answer that was not accepted, or before a clear."""
         return _without_task(draft) in self._record.rejected
 
     def reject_draft(self, draft: Draft) -> None:
@@ -313,7 +313,7 @@ class QuestionRecord:
         """Record that a schema sends this draft back, which happens once per execution."""
         sent = replace(self._record.anew(self._attempt), sent_back=draft)
         self._record = self._record.moved("send_back", sent)
-        self._must_keep("Nothing was sent back; a retry of this task does")
+        self._must_keep("Nothing was sent back; a retry of this task will do so")
 
     def close(self) -> None:
         """Record that the question is answered, or timed out.

@@ -31,7 +31,7 @@ class State(StrEnum):
     NOTHING = "nothing"
     WORKING = "working"  # the crew
     ASKING = "asking"  # a person
-    ANSWERED = "answered"  # but not sent, as far as the record knows
+    ANSWERED = "answered"  # but not sent, according to the record
     OVER = "over"
 
 
@@ -56,7 +56,7 @@ class StoredRun:
     :param execution_id: the execution's first id
     :param kickoff_id: the id to poll
     :param inbox: where its webhooks are stored
-    :param since: when the crew began to work, in epoch seconds; None while it does not
+    :param since: when the crew began to work, in epoch seconds; None while it is not working
     :param worked: how many seconds it worked before that, in this try
     :param number: the last question's number
     :param draft: the draft that the last question is about, until it has an answer

@@ -38,8 +38,8 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     :param crew_conn_id: the connection of type ``crew`` (templated)
     :param wait_past_pending: whether an execution that waits for a person counts as in progress
     :param deferrable: wait in the triggerer, without a worker slot
-    :param poll_in_worker: with ``deferrable``, poll about once a second in the worker for so long before the task
-        defers, in seconds or as a timedelta: the end of a short crew is noticed without the pause after a deferral
+    :param poll_in_worker: with ``deferrable``, how long to poll about once a second in the worker before the task
+        defers, in seconds or as a timedelta; the end of a short crew is then noticed without the pause after a deferral
     :param cancel_on_timeout: stop the execution, best effort, when the sensor times out
     :param cancel_on_kill: stop the execution, best effort, when a user ends the waiting task
     :param poke_interval: the shortest pause between two polls, in seconds or as a timedelta; with

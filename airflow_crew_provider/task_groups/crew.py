@@ -110,7 +110,7 @@ def _no_round_left(record: Json) -> str:
 
 
 class CrewReviewGroup(TaskGroup):
-    """What `crew_with_review` returns."""
+    """The return value of `crew_with_review`."""
 
     @property
     def output(self) -> XComArg:

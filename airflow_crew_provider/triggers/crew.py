@@ -48,7 +48,8 @@ class CrewStatusTrigger(BaseTrigger):
     :param max_total_tokens: fire once the execution has used more tokens; None for no limit
     :param max_cost: fire once the execution has cost more, in USD; None for no limit
     :param ended: number of finished tasks already logged; None logs none
-    :param ends_at_unknown: with `wait_past_pending`, whether to fire when it is asked what became of a tool call
+    :param ends_at_unknown: with `wait_past_pending`, whether to fire when a person is asked about a tool call of
+        unknown outcome
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class CrewStatusTrigger(BaseTrigger):
             crew_conn_id=crew_conn_id,
             cancel_on_kill=cancel_on_kill,
             inbox=inbox,
-            # Regardless of the interval: a webhook that came before the task deferred has woken nothing.
+            # Regardless of the interval, because a webhook that arrived before the task deferred woke nothing.
             not_before=time.time() + deferral.NOTICED_AFTER,
             report_seen=True,
         )

@@ -5,8 +5,8 @@ The browser gets pages that the API server renders; they update themselves while
     browser ──page, fragment──> app ──which execution?──> records of the task instance (Airflow's database)
                                  └──what does it do?──> lookups ──at most once in two seconds──> deployment
 
-* The browser never says which execution a page is about: the server looks it up in the task instance's XComs, and shows
-  it only if a task of the DAG run has recorded it too. An address only names a task instance.
+* The browser never specifies which execution a page shows: the server looks it up in the task instance's XComs, and
+  shows it only if a task of the DAG run has recorded it too. An address only names a task instance.
 * Every address needs Airflow's permissions for XComs and for forms of its DAG.
 * However many people watch, a deployment is polled at most once in two seconds per execution and API server process. No
   request waits for a deployment that hangs, and finished executions are not polled again.

@@ -65,7 +65,7 @@ class Run:
         return [tasks[-1] for tasks in self._by_execution.values()]
 
     def target(self, task: TaskRecord) -> Target:
-        """Return a task's execution with its latest id to poll, and the page that any of its tasks knows.
+        """Return a task's execution with its latest id to poll, and its page if any of its tasks recorded one.
 
         A resume may return a new id to poll.
         """
@@ -75,7 +75,7 @@ class Run:
         return Target(*_execution(task), kickoff_id, view)
 
     def has_started(self, task: TaskRecord) -> bool:
-        """Whether this run started what is polled for a task."""
+        """Whether this run started the execution that is polled for a task."""
         same = self.about(task)
         polled = same[-1].about["kickoff_id"]
         return any(each.is_own and each.about["kickoff_id"] == polled for each in same)
@@ -94,7 +94,7 @@ class Decided:
 
 
 class Knowledge:
-    """What this API server knows, shared by all viewers."""
+    """The data that this API server has looked up, shared by all viewers."""
 
     def __init__(self, look_up: Any = deployment.look_up, pause: float = PAUSE) -> None:
         self.runs: Shared[tuple[str, str], Run] = Shared(_run, pause=pause, threads=2, most=64)

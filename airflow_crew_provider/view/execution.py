@@ -1,4 +1,4 @@
-"""What is known about an execution, in one shape for every deployment. Pure.
+"""The known facts about an execution, in one shape for every deployment. Pure.
 
 The shape is that of ``GET /executions/{id}``. A deployment with only the specified endpoints provides less: its status,
 and what the reviews in Airflow stored about its drafts.
@@ -20,7 +20,7 @@ from airflow_crew_provider.models import CHAIN, Execution, ExecutionState, Json,
 from airflow_crew_provider.review.drafts import text_of
 from airflow_crew_provider.stored_names import AUTO_APPROVED, NOT_SHOWN, SCHEMA_REVISION
 
-LONGEST = 60_000  # characters kept of one text
+LONGEST = 60_000  # characters kept of each text
 LONGEST_NAME = 200
 LONGEST_OF_TASK = 10_000
 LONGEST_OF_STEP = 2_048
@@ -29,13 +29,13 @@ MOST_TASKS, MOST_ROUNDS, MOST_INPUTS, MOST_APPROVALS, MOST_LEFT_OUT = 200, 30, 1
 LONGEST_VALUE, AROUND_VALUE, DEEPEST = 100_000, 8, 20  # characters and levels of an object from users or crews
 HIGHEST_NUMBER = 1e15
 OVER = ("completed", "error")
-OF_ANOTHER_DAG = "The deployment says that another DAG started it. People who may see that DAG can find it there."
+OF_ANOTHER_DAG = "According to the deployment, another DAG started it. People who may see that DAG can find it there."
 OF_UNKNOWN_DAG = (
     "This run only polls it, and the deployment does not say which DAG started it. It is polled again while this "
     "page is open."
 )
 NO_DAG = ""  # instead of the DAG that started an execution
-# What a status does not contain, as the end of a sentence about the deployment.
+# Facts that a status does not contain, as the end of a sentence about the deployment.
 UNTOLD = ("the inputs", "when each task ran", "what each task used")
 # How a draft compares with the hash of the draft that was decided on.
 SAME, CUT, ANOTHER = "same", "cut", "another"
@@ -108,11 +108,11 @@ class Seen:
 
 
 def of_dag(seen: Seen | None, dag_id: str, *, is_own: bool) -> Seen | None:
-    """Return what was found, unless another DAG started the execution, or may have as far as details tell.
+    """Return what was found, unless another DAG started the execution or, judging by the details, may have.
 
     A task may wait for any execution that its DAG names; only people who may see the starting DAG may see it.
 
-    :param is_own: whether the DAG run started what is polled
+    :param is_own: whether the DAG run started the polled execution
     """
     if seen is None or not seen.found or seen.started_by in (dag_id, NO_DAG):
         return seen
@@ -122,7 +122,7 @@ def of_dag(seen: Seen | None, dag_id: str, *, is_own: bool) -> Seen | None:
 
 
 def origin(details: Json, target: Target) -> str | None:
-    """Return the DAG that started what is polled, `NO_DAG` if none did, None if unknown."""
+    """Return the DAG that started the polled execution, `NO_DAG` if none did, None if unknown."""
     meta, left_out = details.get("meta", ...), details.get("left_out", [])
     if target.kickoff_id not in (target.execution_id, *_listed(details, "kickoff_ids", str)):
         return None
@@ -138,7 +138,7 @@ def origin(details: Json, target: Target) -> str | None:
 def of_details(given: Json, mask: Mask = unmasked, hide: Callable[[Json], Any] = lambda inputs: inputs) -> Json:
     """Return details in the form to keep.
 
-    :param mask: hides secrets in a text
+    :param mask: hides secrets in text
     :param hide: returns inputs without values whose names mark them as secret
     """
     inputs = _object(given, "inputs") or {}
@@ -327,7 +327,7 @@ def _person(given: Json, mask: Mask) -> str:
 
 
 def _shaped(given: Json, texts: dict[str, int], mask: Mask) -> Json:
-    """Return an object's texts, masked and cut, None for missing ones; and whether one was cut."""
+    """Return an object's strings, masked and cut, None for missing ones; and whether one was cut."""
     found = {name: None if (text := text_or_none(given.get(name))) is None else mask(text) for name in texts}
     is_cut = any(text is not None and len(text) > texts[name] for name, text in found.items())
     return {
@@ -402,7 +402,7 @@ def _cut(text: Any, most: int) -> Any:
 
 
 def _bounded(value: Any, mask: Mask) -> Any:
-    """Return a JSON value with its texts masked and cut; only part of a large or deep one."""
+    """Return a JSON value with its strings masked and cut; only part of a large or deep one."""
     left = LONGEST_VALUE
 
     def text(value: str) -> str:

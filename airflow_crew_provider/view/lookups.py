@@ -1,8 +1,8 @@
 """Lookups shared by many viewers: each value is looked up at most once per pause, by one of a few threads.
 
 A viewer gets what is known at once; only the first one waits briefly for the first value. So a deployment that hangs
-blocks threads here but none of the API server's, and no owner can use all of these threads. A page is rendered once for
-the same facts.
+blocks threads here but none of the API server's, and no owner can use all of these threads. A page is rendered only
+once for the same facts.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Shared(Generic[K, V]):
 
 
 class Made(Generic[K, T]):
-    """Results created once from the same facts, however many ask; only the latest per key.
+    """Results created once from the same facts, however many viewers ask; only the latest is kept per key.
 
     :param threads: how many are created at the same time
     :param most: how many are kept

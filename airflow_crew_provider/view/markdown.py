@@ -32,7 +32,7 @@ class _Renderer(RendererHTML):
         return f"<code>{_shown(tokens[idx].attrGet('src'))}</code>"
 
     def heading_open(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
-        """Put the headings of a text below those of the page."""
+        """Put the headings of the text below those of the page."""
         return f"<{_heading(tokens[idx])}>"
 
     def heading_close(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
@@ -78,7 +78,7 @@ def _parser() -> MarkdownIt:
 
 
 def rendered(text: str, most: int) -> Markup:
-    """Return Markdown as HTML; as plain text if that could take long or exceed this many bytes."""
+    """Return Markdown as HTML; as plain text if that could take too long or exceed this many bytes."""
     if is_cheap(text):
         made = Markup(_parser().render(drafts.inert(text)))  # noqa: S704 - without HTML of its own
         if size_of(made) <= most:
@@ -87,7 +87,7 @@ def rendered(text: str, most: int) -> Markup:
 
 
 def is_cheap(text: str) -> bool:
-    """Whether a parser finishes a text in less than a tenth of a second, whatever its content.
+    """Whether a parser finishes the text in less than a tenth of a second, whatever its content.
 
     A character that may start a construct costs up to 20 microseconds, a line of a list three times as much. The rows
     of a table are padded to its columns.
@@ -104,7 +104,7 @@ def difference(before: str, after: str, names: tuple[str, str], most: int) -> Ma
 
 
 def fitted(value: Any, most: int) -> Markup:
-    """Return a text as HTML, cut to at most this many bytes."""
+    """Return text as HTML, cut to at most this many bytes."""
     text = "" if value is None else str(value)
     begun = text[:most]
     while (size := size_of(shown := escape(begun))) > most:
@@ -113,7 +113,7 @@ def fitted(value: Any, most: int) -> Markup:
 
 
 def fits(value: Any, most: int) -> bool:
-    """Whether `fitted` shows all of a text."""
+    """Whether `fitted` shows all of the text."""
     return value is None or (len(str(value)) <= most and size_of(escape(value)) <= most)
 
 

@@ -128,7 +128,7 @@ def message_page(title: str, text: str) -> str:
 
 
 def etag_of(text: str) -> str:
-    """Return a value that changes with a text."""
+    """Return a value that changes with the text."""
     return f'"{hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]}"'
 
 

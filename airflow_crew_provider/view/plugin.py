@@ -1,4 +1,4 @@
-"""The plugin for Airflow's pages: the Crew tab, and the reason in a review's form why an answer was not accepted.
+"""The plugin for Airflow's pages: the Crew tab, and in a review's form the reason why an answer was refused.
 
 Every Airflow process loads it, so it imports very little.
 

@@ -5,7 +5,8 @@ A wait begins in a worker, usually continues in a triggerer, and always ends in 
     worker: first poll ──not over──> triggerer: polls ──an event──> worker: reads the event, fetches the result
          └──over, or not deferrable─────────────────────────────────────┘
 
-* `watch` decides, without I/O: wait on, or an `Outcome`. Worker and triggerer perform the same steps (`poller`).
+* `watch` decides, without I/O, whether to keep waiting or to end with an `Outcome`. Worker and triggerer perform the
+  same steps (`poller`).
 * A poller requests the status, then asks its source of questions. A wait does not know where questions come from.
 * Only an id and figures cross between processes (`Outcome`). A missing or malformed event is a failure.
 * A wait never starts, resumes or repeats anything. `outcomes` decides whether an execution is stopped when its task

@@ -193,7 +193,7 @@ MOST_AGENTS = 5
 
 
 def in_short(execution: Execution, page: str) -> str:
-    """Return a line on a completed execution; omit figures that the service does not report.
+    """Return a log line about a completed execution; omit figures that the service does not report.
 
     :param page: the URL of the execution's page; empty without one
     """
@@ -225,7 +225,7 @@ def fail_over_budget(poller: Poller, kickoff_id: str, passed: str, log: Any) -> 
 
 
 def _stop(poller: Poller, kickoff_id: str, log: Any) -> str:
-    """Stop it, retrying for as long as a wait would, since no other try will; return a sentence on its fate."""
+    """Stop it, retrying for as long as a wait would, since no other try will; return a sentence about its fate."""
     watch = Watch(kickoff_id=kickoff_id, started=time.time(), poll_interval=1.0)
     while True:
         try:

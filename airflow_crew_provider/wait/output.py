@@ -154,7 +154,7 @@ class OutputRules:
         unknown = self.budget.unknown_in(execution.usage)
         if not unknown:
             return
-        said = f"The service did not report, for execution {execution.kickoff_id}, {unknown}"
+        said = f"For execution {execution.kickoff_id}, the service did not report {unknown}"
         if self.on_unknown_usage == FAIL:
             raise CrewTaskFailed(f"{said}. {REPORT_USAGE}. {still_there()}")
         log.warning("%s; the output is used anyway because of on_unknown_usage", said)

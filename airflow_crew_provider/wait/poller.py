@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Source(Protocol):
-    """Where a question to a person may have arrived if the status does not show it."""
+    """A source of questions to a person that the status does not show."""
 
     async def read(self, kickoff_id: str, reply: Reply, *, blocking: bool) -> Reply:
         """Return the question if the reply lacks it, else the reply; log errors instead of raising them.
@@ -146,7 +146,7 @@ class Poller:
         return outcome
 
     async def was_asked(self, kickoff_id: str) -> bool:
-        """Whether a question to a person has arrived in the source."""
+        """Whether the source has received a question to a person."""
         return self._source is not None and await self._source.was_asked(kickoff_id)
 
     async def _drive(

@@ -63,7 +63,7 @@ class CrewTask(BaseOperator):
         execution_id: str | None = None,
         usage: Json | None = None,
     ) -> None:
-        """Record the state of the execution, also in the events of the task's outlets."""
+        """Record the state of the execution, including in the events of the task's outlets."""
         root = execution_id or getattr(self, "execution_id", None) or kickoff_id
         seen = {"crew_conn_id": self.crew_conn_id, "kickoff_id": kickoff_id, "execution_id": root, "state": str(state)}
         self.__dict__["_report"] = {**seen, "usage": usage}
@@ -116,7 +116,7 @@ def push_execution(
 
 
 def push_execution_of(context: Any, crew_conn_id: str, record: Json, log: Any) -> None:
-    """Push the execution of a record, which is another task's XCom and so proves nothing by itself."""
+    """Push the execution of a record, which is another task's XCom and so proves nothing on its own."""
     execution_id = record["execution_id"]
     about = _about(crew_conn_id, record.get("kickoff_id") or execution_id, execution_id, record.get("view"))
     try:
@@ -366,7 +366,7 @@ class WaitingTask(CrewTask):
         """Fail if the execution must not be passed downstream."""
 
     def stop_execution(self, kickoff_id: str) -> str:
-        """Stop an execution, best effort; return a sentence on its fate."""
+        """Stop an execution, best effort; return a sentence about its fate."""
         try:
             return fate_of_stop(kickoff_id, self.hook.stop(kickoff_id))
         except CrewError as error:

@@ -1,4 +1,5 @@
-"""Decides after each poll: keep waiting, or an outcome. Pure: `now` is an argument, in epoch seconds.
+"""Decides after each poll whether to keep waiting or to end with an outcome. Pure: `now` is an argument, in epoch
+seconds.
 
 A wait moves through these states::
 
@@ -8,7 +9,7 @@ A wait moves through these states::
         │                     │└────its usage───────────────> over_budget
         └──the grace expires──┴────failures, the deadline───> gave_up, timeout
 
-* A failed poll is not a failed crew: transient failures are tolerated for `FORGIVEN` seconds, a permanent one ends the
+* A failed poll is not a failed crew: transient failures are tolerated for `FORGIVEN` seconds; a permanent one ends the
   wait at once.
 * Only the current address of its connection can end a wait. So the wait looks the connection up again right before a
   response or the deadline ends it, and before it gives up; and from time to time while it continues or polls fail, at
@@ -38,7 +39,7 @@ from airflow_crew_provider.models import Execution, ExecutionState, Json, TaskRe
 
 COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN = "completed", "pending", "failed", "gave_up", "timeout", "seen"
 OVER_BUDGET = "over_budget"
-# The longest error in an event and its storage; errors may have megabytes.
+# The longest error in an event and its storage; errors may be megabytes long.
 LONGEST_MESSAGE = 2000
 NOBODY_IS_ASKED = "This task keeps waiting and asks nobody; to ask a person, use CrewReviewOperator or crew_with_review"
 KINDS = (COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN, OVER_BUDGET)
@@ -46,7 +47,7 @@ KINDS = (COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN, OVER_BUDGET)
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a wait ended. Small, so that it can cross from the triggerer to a worker; the result is fetched there.
+    """The end of a wait. Small, so that it can cross from the triggerer to a worker; the result is fetched there.
 
     ``kind`` is one of `KINDS`: the execution completed, is pending or failed; the wait gave up polling or reached its
     deadline; (``seen``) the id is now known, which a continued wait must remember; or (``over_budget``) the execution
@@ -119,7 +120,7 @@ def is_transient(error: exceptions.CrewError) -> bool:
 class AnsweredDraft:
     """An answered draft, which the service may still show as waiting for a while.
 
-    :param until: until when, in epoch seconds
+    :param until: when that ends, in epoch seconds
     """
 
     draft: Draft
@@ -361,7 +362,7 @@ class Watch:
 
     @property
     def fate(self) -> str:
-        """Return a sentence on the execution's current state."""
+        """Return a sentence about the execution's current state."""
         if self.last is None and self.known:
             return f"Execution {self.kickoff_id} is not affected and may continue at the service"
         if self.last is None:
@@ -421,7 +422,7 @@ class Watch:
 
 
 def waits_for_a_person(execution: Execution) -> str:
-    """Return a line on a pending execution."""
+    """Return a log line about a pending execution."""
     where = f" at task {in_few_words(task)}" if (task := execution.shown_task or execution.current_task) else ""
     why = f": {asks.in_words(execution.ask)}" if execution.ask else ""
     return f"Execution {execution.kickoff_id} waits for a person{where}{why}"

@@ -41,7 +41,7 @@ DIFFERS = {
 }
 COLUMNS = ("tests", "dag", "processes", "service", "tried")
 HEAD = (
-    "| Airflow | tests | one DAG on real processes | inbox and reviews on real processes | extra `service` beside it "
+    "| Airflow | tests | one DAG on real processes | inbox and reviews on real processes | with the extra `service` "
     "| tried on | what differs |\n|---|---|---|---|---|---|---|"
 )
 

@@ -84,7 +84,7 @@ def add_http(parser: argparse.ArgumentParser) -> None:
         help="organization or user token for one crew; replaces the global ones",
     )
     option("--flow-webhook", type=web_address, metavar="URL", help="where to announce each question of a Flow")
-    option("--flow-webhook-secret", metavar="SECRET", help=f"secret that signs these; also {SECRET_VARIABLE}")
+    option("--flow-webhook-secret", metavar="SECRET", help=f"secret that signs these webhooks; also {SECRET_VARIABLE}")
     option(
         "--base-url",
         type=web_address,
@@ -98,7 +98,7 @@ def add_http(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="open connections (as many as the limit on open files allows)",
     )
-    option("--user-token", action="append", default=[], metavar="NAME=TOKEN", help="token of a user; may be repeated")
+    option("--user-token", action="append", default=[], metavar="NAME=TOKEN", help="user token; may be repeated")
     option("--user-tokens-file", metavar="FILE", help=f"file with lines of NAME=TOKEN; also {USER_TOKENS}")
     option("--webhook-secret", metavar="SECRET", help=f"signs outgoing webhooks; also {WEBHOOK_SECRET}")
 
@@ -202,7 +202,7 @@ def _read(path: str) -> list[str]:
         return Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise BadToken(f"The tokens of users in {path!r} cannot be read: {reason}.") from None
+        raise BadToken(f"The user tokens in {path!r} cannot be read: {reason}.") from None
 
 
 def _pair(source: str, line: str) -> tuple[str, str]:

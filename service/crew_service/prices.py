@@ -28,7 +28,7 @@ HIGHEST = 1_000_000  # USD per million tokens; higher prices are mistakes, and a
 
 
 class BadPrices(ValueError):
-    """The file of prices cannot be used; the text gives the reason in one sentence."""
+    """The price file cannot be used; the text gives the reason in one sentence."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def add_to(commands: argparse._SubParsersAction[Any], database: argparse.Argumen
     decision.add_argument("--approve", action="store_true", help="continue with the text unchanged")
     decision.add_argument("--revise", metavar="FEEDBACK", help="run the task again with this feedback")
     decision.add_argument("--outcome", help="choose one of a question's outcomes")
-    decision.add_argument("--answer", metavar="TEXT", help="answer a question in words")
+    decision.add_argument("--answer", metavar="TEXT", help="answer a question with text")
     resume.set_defaults(run=_resume)
     stop = commands.add_parser("stop", parents=[database, output], help="stop an execution")
     stop.add_argument("id")
@@ -191,9 +191,9 @@ def _list_webhooks(arguments: argparse.Namespace) -> int:
             (moment(each.given_up_at), each.key, each.execution_id, each.kind, each.attempts, each.problem, each.url)
             for each in letters
         ]
-        say(table(("given up", "id", "execution", "kind", "tries", "problem", "address"), rows))
+        say(table(("abandoned", "id", "execution", "kind", "tries", "problem", "address"), rows))
     else:
-        say("No webhook was given up.")
+        say("No webhooks have been abandoned.")
     return 0
 
 
@@ -211,9 +211,9 @@ def _resend_webhooks(arguments: argparse.Namespace) -> int:
         unknown = [key for key in arguments.id if not letters.resend(EVERYBODY, key)]
         sent = len(arguments.id) - len(unknown)
     if sent or not unknown:
-        say(f"{sent} webhook{' is' if sent == 1 else 's are'} sent again.")
+        say(f"{sent} webhook{'' if sent == 1 else 's'} will be sent again.")
     for key in unknown:
-        fail(f"There is no webhook {key!r} among those that were given up; `webhooks list` shows them.")
+        fail(f"There is no webhook {key!r} among the abandoned ones; `webhooks list` shows them.")
     return 1 if unknown else 0
 
 
@@ -247,7 +247,7 @@ def _unknown(some_id: str) -> int:
     return fail(f"There is no execution {some_id!r} in this database; `airflow-crew-service list` shows them.")
 
 
-# --- how they print ---
+# --- output ---
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -42,7 +42,7 @@ Stored = dict[str, Carrier]
 
 @dataclass
 class Span:
-    """What is known about a span when it ends."""
+    """The facts about a span that are known when it ends."""
 
     name: str
     attributes: dict[str, Any] = field(default_factory=dict)

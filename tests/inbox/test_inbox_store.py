@@ -115,7 +115,7 @@ def test_a24_what_is_stored_goes_with_its_run_and_nothing_else_does(dag_run: Reg
     Variable.set(mine, "a Variable of a user")
     with create_session(scoped=False) as session:
         session.execute(delete(DagRun).where(DagRun.dag_id == dag_run.dag_id))
-    assert dag_run.send_question().json() == {"status": "too late, nothing changed"}
+    assert dag_run.send_question().json() == {"status": "too late; nothing changed"}
     plugin.sweep(datetime.now(UTC))
     assert stored({*kept, mine}) == {mine}
     assert dag_run.send_question().status_code == 401

@@ -242,7 +242,7 @@ def test_n17_a_question_of_before_the_resume_does_not_wake_the_wait_after_it(dag
 def test_n17_what_comes_after_the_run_is_acknowledged_and_changes_nothing(dag_run: RegisteredRun) -> None:
     dag_run.posted(dag_run.kickoff, dag_run.execution_id)
     dag_run.end_run()
-    assert dag_run.send_question().json() == {"status": "too late, nothing changed"}
+    assert dag_run.send_question().json() == {"status": "too late; nothing changed"}
     assert dag_run.send_webhook(dag_run.kickoff.webhooks.crew).status_code == 200
     assert dag_run.messages() == dag_run.messages().of(None, dag_run.kickoff.registration.id)
 
@@ -272,7 +272,7 @@ def test_n17_the_crews_success_makes_a_worker_poll_once_and_is_no_result(dag_run
     wait_until(lambda: dag_run.waiting(trigger)[0] == "scheduled", "the task to be woken")
     assert Outcome.from_event(dag_run.waiting(trigger)[1]).kind == "seen"
     again = dag_run.wait(dag_run.kickoff, dag_run.execution_id)
-    assert dag_run.send_webhook(dag_run.kickoff.webhooks.crew).json() == {"status": "too late, nothing changed"}
+    assert dag_run.send_webhook(dag_run.kickoff.webhooks.crew).json() == {"status": "too late; nothing changed"}
     assert dag_run.still_waits(again)
     assert "forged" not in json.dumps(dag_run.messages().as_dict())
 

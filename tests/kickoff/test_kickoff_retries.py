@@ -268,7 +268,7 @@ def test_a15_a_task_that_is_killed_during_the_post_says_since_when(server: Fault
     finally:
         signal.signal(signal.SIGTERM, before)
     log = log_text()
-    assert "killed while a kickoff was under way, sent at 20" in log
+    assert "killed while a kickoff sent at 20" in log
     assert "outcome is unknown" in log
 
 

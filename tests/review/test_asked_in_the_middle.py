@@ -80,7 +80,7 @@ def test_the_form_shows_who_asks_the_tool_and_the_call_as_it_is_hashed(context: 
     form = asked(review_of(), context, supervisor)
     assert form.subject.startswith("Approve send_mail for Writer")
     assert form.body.startswith(f"```text\n{pending()['output']}\n```\n")
-    assert "**In the middle of the task** `draft_task`, the agent `Writer` needs an approval to run the" in form.body
+    assert "**In the middle of the task** `draft_task`, the agent `Writer` needs approval to run the" in form.body
     assert pending()["output_sha256"][:16] in form.body
     field = form.params["edited_draft"]
     assert (field["schema"]["title"], json.loads(field["value"][8:-4])) == ("Arguments", ARGUMENTS)
@@ -166,7 +166,7 @@ def test_the_review_has_the_ask_and_what_the_word_means(context: Json, ask: Json
 
 def test_the_log_says_what_was_decided(context: Json, capsys: pytest.CaptureFixture[str]) -> None:
     review_of().execute_complete(context, said("deny"))
-    assert "Review: deny (the agent Writer needs an approval to run the tool send_mail) by 7" in capsys.readouterr().out
+    assert "Review: deny (the agent Writer needs approval to run the tool send_mail) by 7" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("ask", "word"), [(ASK, "approve"), (ASK, "deny"), (UNKNOWN, "done"), (UNKNOWN, "fail")])
@@ -348,7 +348,7 @@ def test_a_call_that_cannot_be_shown_as_a_whole_is_denied_with_a_reason(
     assert "could not be shown to a person as a whole" in review["human_feedback"]
     assert supervisor.asked == []
     assert context["ti"].pushed["crew_decision"]["outcome"] == "deny"
-    assert "by the size of what is asked" in capsys.readouterr().out
+    assert "by the size of the call" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("ask", "more"), UNSEEN, ids=["long", "arguments", "tool"])

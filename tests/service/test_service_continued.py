@@ -131,7 +131,7 @@ def test_what_cannot_be_continued_is_refused_and_nothing_is_started(serve: Serve
         422,
         f"Execution {first} cannot be continued: it was started with different inputs.",
     )
-    assert go_on(client, waiting, inputs={"topic": "AI"}).json()["detail"].endswith("it is not over.")
+    assert go_on(client, waiting, inputs={"topic": "AI"}).json()["detail"].endswith("it has not ended.")
     client.post(f"/stop/{waiting}")
     stopped = go_on(client, waiting, inputs={"topic": "AI"})
     assert (stopped.status_code, stopped.json()["detail"]) == (
@@ -296,7 +296,7 @@ def test_a_limit_of_tokens_counts_the_chain_and_what_has_passed_it_is_not_contin
     assert go_on(client, limited).json()["detail"].endswith("it has used more tokens than allowed.")
     second = go_on(client, failed(client), limits={"max_tokens": 105}).json()["kickoff_id"]
     said = client.until(second, "error")["error"]
-    assert said == "TokenLimitExceeded: the execution used 0 tokens and continues one that used 110, its limit is 105"
+    assert said == "TokenLimitExceeded: the execution used 0 tokens and continues one that used 110; its limit is 105"
 
 
 def test_one_that_ran_out_of_time_gets_its_time_anew(serve: Serve) -> None:
@@ -364,7 +364,7 @@ def test_one_whose_continuation_was_deleted_is_not_continued_again(
             assert retention.forget_old(database, before=2.0) == 1
         refused = go_on(client, first)
         assert refused.status_code == 422
-        assert refused.json()["detail"].endswith(f"execution {second} has continued it, and was deleted.")
+        assert refused.json()["detail"].endswith(f"it was continued by execution {second}, which has been deleted.")
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ def run(client: Client, limits: dict[str, Any] | None = None) -> dict[str, Any]:
 def test_an_execution_that_uses_too_many_tokens_ends_as_an_error_with_that_reason(serve: Serve) -> None:
     client = serve(SCENARIO, max_tokens=1000)
     record = run(client)
-    assert record["error"] == "TokenLimitExceeded: the execution used 1200 tokens, its limit is 1000"
+    assert record["error"] == "TokenLimitExceeded: the execution used 1200 tokens; its limit is 1000"
 
 
 def test_tokens_are_counted_over_all_segments_and_up_to_the_limit(serve: Serve) -> None:
@@ -60,8 +60,8 @@ def test_the_usage_of_a_scripted_crew_says_what_its_tasks_claim(serve: Serve) ->
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [
-        ({"max_tokens": 1001}, "above the limit of this service, 1000"),
-        ({"max_seconds": 60.5}, "above the limit of this service, 60"),
+        ({"max_tokens": 1001}, "above this service's limit of 1000"),
+        ({"max_seconds": 60.5}, "above this service's limit of 60"),
         ({"max_tokens": 0}, "greater than 0"),
         ({"max_seconds": "10"}, "valid number"),
         ({"max_tokens": True}, "valid integer"),

@@ -187,11 +187,11 @@ def test_s10_what_is_given_up_is_kept_and_can_be_sent_again_from_the_terminal(
     assert all(word in listed for word in (kickoff_id, "crew", "HTTP 500", f"{receiver.url}/crew?key=7"))
     (letter,) = json.loads(terminal("webhooks", "list", "--json"))
     eventually(lambda: b"hook-password" not in stored(tmp_path), "the erasure of the password")
-    assert "1 webhook is sent again" in terminal("webhooks", "resend", letter["id"])
+    assert "1 webhook will be sent again" in terminal("webhooks", "resend", letter["id"])
     eventually(lambda: len(receiver.bodies("/crew?key=7")) == 2, "the second delivery")
     first, second = receiver.taken
     assert first[2] == second[2]
-    assert "No webhook was given up." in terminal("webhooks", "list")
+    assert "No webhooks have been abandoned." in terminal("webhooks", "list")
     assert "There is no webhook" in terminal("webhooks", "resend", letter["id"], code=1)
 
 
@@ -202,7 +202,7 @@ def test_every_given_up_webhook_can_be_sent_again_at_once(
     receiver.answers = [500] * 5
     talk(client, 5, stepWebhookUrl=f"{receiver.url}/step")
     eventually(lambda: figure(client, "webhooks_given_up") == 5, "giving up")
-    assert "5 webhooks are sent again" in terminal("webhooks", "resend", "--all")
+    assert "5 webhooks will be sent again" in terminal("webhooks", "resend", "--all")
     eventually(lambda: len(receiver.taken) == 10, "the second delivery")
     assert sorted(thoughts(receiver, "/step")[5:]) == list(range(5))
 
@@ -222,7 +222,7 @@ def test_a_given_up_webhook_that_cannot_be_read_keeps_no_other_from_being_sent_a
     listed = client.get(f"/view?id={kickoff_id}")
     assert (listed.status_code, "UNREADABLE" in listed.text) == (200, True)
     assert "UNREADABLE" in terminal("webhooks", "list", "--json")
-    assert "4 webhooks are sent again" in terminal("webhooks", "resend", "--all")
+    assert "4 webhooks will be sent again" in terminal("webhooks", "resend", "--all")
     eventually(lambda: {0, 2, 4} <= {*thoughts(receiver, "/step")[5:]}, "the second delivery")
     eventually(lambda: b"{broken" in receiver.raw, "what is no JSON any more, as it was stored")
 

@@ -641,7 +641,7 @@ CALL = 'Question 2\n**send_mail**\n{\n  "to": "<i>bob"\n}'
 def test_a_question_in_the_middle_of_a_task_is_shown_as_text_with_who_asks_for_what() -> None:
     asked = round_of(1, CALL, question="May it run?", ask=ASK)
     html = rendered({"state": "pending", "rounds": [asked]})
-    assert "The agent Ann &lt;b&gt; needs an approval to run the tool send_mail." in html
+    assert "The agent Ann &lt;b&gt; needs approval to run the tool send_mail." in html
     assert '<pre class="box">Question 2\n**send_mail**\n{\n  &#34;to&#34;: &#34;&lt;i&gt;bob&#34;\n}</pre>' in html
     assert "<summary>Question</summary>" in html
 

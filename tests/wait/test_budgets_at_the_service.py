@@ -154,7 +154,7 @@ def test_n30_behind_a_proxy_that_removes_the_header_a_costly_execution_fails(
     said = failure(kickoff_that_waits(deferrable=deferrable, **budget), task_run)
     [execution] = executions()
     assert said.startswith(
-        f"The service did not report, for execution {execution.kickoff_id}, {missing}. Let the service "
+        f"For execution {execution.kickoff_id}, the service did not report {missing}. Let the service "
     )
     assert "or set on_unknown_usage='ignore'" in said
     assert failure(kickoff_that_waits(deferrable=deferrable, **budget), task_run.retry()) == said

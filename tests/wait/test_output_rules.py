@@ -196,7 +196,7 @@ def test_n30_a_budget_fails_where_the_service_reports_no_usage(
 ) -> None:
     server.on(POLL, SPEC.running, SPEC.completed)
     with pytest.raises(
-        CrewTaskFailed, match=r"The service did not report, for execution k-1, .*on_unknown_usage='ignore'"
+        CrewTaskFailed, match=r"For execution k-1, the service did not report .*on_unknown_usage='ignore'"
     ):
         run(made(deferrable=deferrable, output_schema=None, **limit))
 
@@ -207,7 +207,7 @@ def test_n30_unknown_usage_may_be_ignored(server: FaultServer, log_text: Callabl
     server.on(POLL, SPEC.completed)
     record = run(made(deferrable=False, output_schema=None, max_total_tokens=1, on_unknown_usage="ignore"))
     assert record["output"] == "the output"
-    assert "The service did not report, for execution k-1, how many tokens it used" in log_text()
+    assert "For execution k-1, the service did not report how many tokens it used" in log_text()
 
 
 @pytest.mark.row("N30")

@@ -143,7 +143,7 @@ NO_TOKENS: list[Any] = [
     {},
     *({"total_tokens": each} for each in (None, "9", True, -1, float("nan"), float("inf"))),
 ]
-UNKNOWN = "The service did not report, for execution k-1, how many tokens it used (max_total_tokens is 5)"
+UNKNOWN = "For execution k-1, the service did not report how many tokens it used (max_total_tokens is 5)"
 
 
 @pytest.mark.row("N30")

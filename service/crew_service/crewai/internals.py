@@ -1,7 +1,7 @@
 """All uses of CrewAI beyond its public API; other modules use only the public API.
 
 `kickoff` and `resume` cannot pause a Flow without a thread, keep several gates open, or continue after a crash:
-CrewAI's own pause cancels the branches beside the gate and forgets which methods have finished.
+CrewAI's own pause cancels the branches parallel to the gate and forgets which methods have finished.
 docs/own-crew.md lists the CrewAI versions tested with this file; `make crewai-matrix` tests them again.
 """
 
@@ -329,7 +329,7 @@ def tool_name(tool: BaseTool) -> str:
 
 
 def delegates(tool: BaseTool) -> bool:
-    """Whether the tool only lets another agent of the crew work."""
+    """Whether the tool only delegates work to another agent of the crew."""
     return isinstance(tool, BaseAgentTool)
 
 
@@ -671,7 +671,7 @@ def watch_failures(left: Callable[[Exception], None]) -> None:
 
 
 def let_interruptions_through() -> None:
-    """Pass what ended an `async_execution` task to its waiters: CrewAI only passes on an `Exception`."""
+    """Pass any exception that ended an `async_execution` task to its waiters: CrewAI only passes on an `Exception`."""
     execute = Task._execute_task_async
 
     def executed(task: Task, agent: Any, context: Any, tools: Any, future: Future[TaskOutput]) -> None:

@@ -56,7 +56,7 @@ OF_CALL = ("messages", "tools", "callbacks", "available_functions", "from_task",
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a call belongs: a task and a part of it."""
+    """The place of a call: a task and a part of it."""
 
     task: str = ""
     part: str = ""
@@ -64,7 +64,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Place:
-    """What encloses the calls made here."""
+    """The context of the calls made here."""
 
     within: str | None = None  # the key of the innermost tool call
     tool: Any = None

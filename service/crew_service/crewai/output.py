@@ -1,4 +1,4 @@
-"""Handles printed output: kept with the execution; while a crew is only being loaded, in the service's log."""
+"""Handles printed output: keeps it with the execution or, while a crew is only being loaded, logs it."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class ProcessPool:
             self._process.wait(EXIT)
         if self._was_ready or self._process.returncode == -signal.SIGKILL:
             raise _lost()
-        raise ProcessPoolClosed(f"CrewAI {version('crewai')} cannot be used, see the log; {OLDEST} or newer is needed.")
+        raise ProcessPoolClosed(f"CrewAI {version('crewai')} cannot be used; see the log. {OLDEST} or newer is needed.")
 
 
 def _lost() -> OSError:

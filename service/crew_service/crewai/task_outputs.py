@@ -77,7 +77,7 @@ def restored(task: Task, output: StoredOutput) -> TaskOutput:
 
 
 def edit_problem(task: Task, output: StoredOutput, text: str) -> str | None:
-    """Return why a text cannot be a waiting task's output, as the end of a sentence; None if it can."""
+    """Return why text cannot be a waiting task's output, as the end of a sentence; None if it can."""
     try:
         result = restored(task, edited(output, text))
         _fitting(task.output_json, result.json_dict)

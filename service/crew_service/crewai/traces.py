@@ -69,7 +69,7 @@ class SpanExporter(OTLPSpanExporter):
 
 
 def _was_open(span: ReadableSpan) -> bool:
-    """Whether CrewAI only ended it, as an error, together with the session; a real failure has its type."""
+    """Whether CrewAI only ended it together with the session, with an error; a real failure has an error type."""
     return span.status.status_code is StatusCode.ERROR and "error.type" not in (span.attributes or {})
 
 
@@ -84,7 +84,7 @@ def _without_content(span: ReadableSpan) -> ReadableSpan:
 
 
 def _without_secrets(span: ReadableSpan) -> ReadableSpan:
-    """Mask exception texts; prompts and answers remain unchanged."""
+    """Mask exception messages; prompts and answers remain unchanged."""
     secrets = secrets_of(os.environ)
     status = Status(span.status.status_code, masked(span.status.description or "", secrets) or None)
     events = [Event(each.name, _masked_values(each.attributes, secrets), each.timestamp) for each in span.events]

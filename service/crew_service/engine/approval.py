@@ -1,4 +1,4 @@
-"""Decides which texts read as an approval, and which outcome of a Flow an approval or rejection means. Pure.
+"""Decides which strings read as an approval, and which outcome of a Flow an approval or rejection means. Pure.
 
 The provider implements the same rule; the tests run one corpus through both.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import unicodedata
 
 MOST_MARKS = 30  # as in Unicode's stream-safe text format
-# Complete texts that a service deciding by text alone accepts as an approval.
+# Complete strings that a service deciding by text alone accepts as an approval.
 APPROVING_WORDS = frozenset(
     ("approved", "approve", "ok", "okay", "yes", "looks good", "looks good to me", "lgtm", "accept", "accepted")
 )

@@ -56,7 +56,7 @@ def arguments_of(entry: JournalEntry | None) -> dict[str, Any] | None:
 
 
 def result_of(entry: JournalEntry) -> str:
-    """Return the agent's result of a call that does not run because of a person's decision."""
+    """Return the result that the agent gets for a call that does not run because of a person's decision."""
     decision = entry.decision or {}
     text: str = decision["text"]
     if decision["outcome"] != DENY:
@@ -179,7 +179,7 @@ def _unmasked(given: Any, shown: Any, original: Any) -> Any:
 
 def _without_mask(text: str) -> str:
     if HIDDEN in text:
-        raise BadArguments(f"{HIDDEN} stands for a secret only where the question has it")
+        raise BadArguments(f"{HIDDEN} only keeps a secret where the question shows it")
     return text
 
 

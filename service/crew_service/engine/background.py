@@ -17,7 +17,7 @@ BEHIND = 60.0  # seconds without a sign of life from a thread, which normally gi
 
 
 class Background:
-    """`step` runs every `pause` seconds, and at once after `wake`. Its starter must have the thread watched.
+    """`step` runs every `pause` seconds, and at once after `wake`. Call `watch` regularly (see `Health`).
 
     :param behind: seconds after which an unfinished step counts as hanging
     """
@@ -46,7 +46,7 @@ class Background:
 
     @property
     def problem(self) -> str | None:
-        """Return a sentence on what is wrong; None if all is well."""
+        """Return a sentence about what is wrong; None if all is well."""
         if self._is_missing:
             return f"The thread {self.name!r} has ended; it is being restarted."
         if self._is_wanted and time.monotonic() - self._done_at > self._behind:

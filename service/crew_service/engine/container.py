@@ -26,7 +26,7 @@ from crew_service.engine.runner import Runner
 from crew_service.settings import Settings
 from crew_service.storage.database import Database
 
-DEFAULT_WORKERS = {"inline": 32, "process": 4}  # scripted crews only wait; a CrewAI crew is a process each
+DEFAULT_WORKERS = {"inline": 32, "process": 4}  # scripted crews only wait; each CrewAI crew is a process
 
 
 class Dialect(Protocol):

@@ -1,4 +1,4 @@
-"""What an execution takes over from a failed one, and why some executions cannot be continued.
+"""The data that an execution takes over from a failed one, and the reasons why some cannot be continued.
 
 Finished tasks keep their outputs. If something external failed, the failed task continues with its journal. If its own
 answer was rejected, the same answers would be rejected again, so the task starts over and keeps only the decisions on
@@ -20,7 +20,7 @@ from crew_service.storage import chains, integrity
 from crew_service.storage.states import State
 
 OVER_TOKENS = "tokens"  # instead of the data to take over
-NOT_ENDED = "it is not over"
+NOT_ENDED = "it has not ended"
 WHY_NOT = {
     State.QUEUED: NOT_ENDED,
     State.RUNNING: NOT_ENDED,
@@ -88,7 +88,7 @@ def _problem(row: Row[Any], inputs: dict[str, Any]) -> str | None:
     if not integrity.is_readable(row) or row.failure is None:
         return "it was ended as unreadable, or by an earlier release of this service"
     if chains.CONTINUED_BY in row.failure:
-        return f"execution {row.failure[chains.CONTINUED_BY]} has continued it, and was deleted"
+        return f"it was continued by execution {row.failure[chains.CONTINUED_BY]}, which has been deleted"
     if OVER_TOKENS in row.failure:
         return "it has used more tokens than allowed"
     if _canonical(row.inputs) != _canonical(inputs):

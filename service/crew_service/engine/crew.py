@@ -1,9 +1,9 @@
-"""What the engine requires of a crew: a description, and running one segment of an execution.
+"""The engine's interface to a crew: a description, and running one segment of an execution.
 
 A segment ends when the crew is finished (`Completed`), when it asks a person about a task's answer (`PendingReview`) or
-in the middle of a task (`PendingQuestion`), or with an exception: `Cancelled` once the job's cancellation is set,
-anything else fails the execution as `Type: message` (`CrewFailed` as its message alone).
-Everything passed here is plain JSON, because it is stored and read by another process.
+in the middle of a task (`PendingQuestion`), or with an exception: `Cancelled` once the job's cancellation is set;
+anything else fails the execution as `Type: message` (`CrewFailed` as its message alone). Everything passed here is
+plain JSON, because it is stored and read by another process.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class FinishedTask(TypedDict):
 
 
 class TaskOutput(FinishedTask, total=False):
-    """A finished task, as stored and as sent in task webhooks. The engine reads no other key, but keeps all."""
+    """A finished task, as stored and as sent in task webhooks. The engine reads no other keys, but preserves them
+    all."""
 
     name: str
     description: str
@@ -138,7 +139,7 @@ class ReviewDecision:
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """A model or tool call, as passed to the next attempt of its task; without an answer, it had started."""
+    """A model or tool call, as passed to the next attempt of its task; one without an answer had only started."""
 
     number: int  # in the execution, from 1
     task_id: str  # empty outside any task
@@ -154,7 +155,7 @@ class JournalEntry:
 
 @dataclass(frozen=True)
 class Step(JournalEntry):
-    """The start or end of a call: what people see, and what the journal keeps."""
+    """The start or end of a call, as people see it and as the journal keeps it."""
 
     state: Literal["running", "done", "failed", "unknown"] = "running"
     agent: str = ""  # its role
@@ -315,7 +316,7 @@ class Crew(Protocol):
     def run(self, job: Job, report: Report) -> Outcome: ...
 
     def edit_problem(self, task_id: str, state: dict[str, Any], text: str, stopping: Cancellation) -> str | None:
-        """Return why a text cannot be the output of a waiting task, as the end of a sentence; None if it can.
+        """Return why text cannot be the output of a waiting task, as the end of a sentence; None if it can.
 
         Also check a JSON object that changes the arguments of a waiting call.
 

@@ -32,7 +32,7 @@ LARGEST_WHOLE = 256 * 1024  # characters and bytes of inputs, meta and an output
 WHOLE = ("output_json", "meta", "inputs")  # in the order in which they are omitted
 LONGEST_TEXT = 256 * 1024  # characters of stored JSON per text
 SHORTEST_TEXT = 64
-FEW_ROUNDS = 4  # rounds read as a whole, whatever the size of their texts
+FEW_ROUNDS = 4  # rounds read as a whole, whatever the size of their text
 AROUND_OUTPUT = 1_000  # characters of a stored task before its output, usually
 LONGEST_NAME = 1_000
 MOST_OUTCOMES = 50
@@ -48,7 +48,7 @@ WORDS = {  # the specification's words for a task that has started but not finis
     State.STOPPED: ERROR,
 }
 
-SHOWN = 100_000  # characters of a text on the page; the whole text is a link away
+SHOWN = 100_000  # characters of text on the page; the whole text is a link away
 PRINTED = 32 * 1024  # bytes of what a crew printed on the page; the rest is a link away
 TASKS, ROUNDS = 200, 1  # newest finished tasks and newest rounds on the page
 LETTERS = 100  # undelivered webhooks on the page
@@ -149,7 +149,7 @@ class Details:
         return self._read(execution_id, lambda connection, row: fitted(self._record(connection, row)))
 
     def version(self, found: Found, *, with_printed: bool) -> tuple[str, list[Row[Any]]]:
-        """Return a value that changes with everything the page shows, and the webhooks among it."""
+        """Return a value that changes with anything the page shows, and the webhooks that it shows."""
         with self._database.reading() as connection:
             letters = webhooks.letters(connection, owner=None, execution_id=found.id, limit=LETTERS)
             upto = printed.length(connection, found.id) if with_printed else None
@@ -165,7 +165,7 @@ class Details:
         return self._read(execution_id, read)
 
     def whole_text(self, execution_id: str, part: str, *, with_printed: bool) -> str | None:
-        """Return a complete text: `draft`, `output`, `printed`, or a task's, by its number."""
+        """Return complete text: `draft`, `output`, `printed`, or a task's, by its number."""
         with self._database.reading() as connection:
             if part == "draft":
                 gate = views.gate(connection, execution_id)
@@ -450,7 +450,7 @@ def fitted(record: Record) -> bytes:
 
 
 def _texts(record: Record) -> list[tuple[Record, str]]:
-    """Return the positions of the long texts."""
+    """Return the positions of the long strings."""
     return [
         *((record, name) for name in ("output", "error")),
         *((task, "output") for task in record["tasks"]),
@@ -460,7 +460,7 @@ def _texts(record: Record) -> list[tuple[Record, str]]:
 
 
 def _names(record: Record) -> list[tuple[Record, str, int]]:
-    """Return the positions and maximum lengths of texts that are usually short."""
+    """Return the positions and maximum lengths of strings that are usually short."""
     for each in record["rounds"]:
         outcomes = _listed(each["outcomes"])
         if len(outcomes) > MOST_OUTCOMES or any(len(str(one)) > LONGEST_NAME for one in outcomes):

@@ -22,7 +22,7 @@ _WHOLE_FROM, _LARGEST = 1e16, 2**64 - 1
 
 @dataclass(frozen=True)
 class EditedOutput:
-    """A text that replaces a task's draft as its output.
+    """Text that replaces a task's draft as its output.
 
     :param output_sha256: the hash of the original draft; edits of any other draft are refused
     """
@@ -32,7 +32,7 @@ class EditedOutput:
 
 
 def edit_problem(draft: str, edited: str) -> str | None:
-    """Return why a text cannot replace a draft, as the end of a sentence; None if it can."""
+    """Return why text cannot replace a draft, as the end of a sentence; None if it can."""
     if not edited.strip():
         return "the edited draft is empty"
     if json_object_in(draft) is not None and json_object_in(edited) is None:
@@ -64,7 +64,7 @@ def hashes_of(text: str) -> dict[str, str | None]:
 
 
 def json_object_in(text: str | None) -> dict[str, Any] | None:
-    """Return the object that a whole text represents, ignoring a code fence; None if it represents none."""
+    """Return the object that a whole string represents, ignoring a code fence; None if it represents none."""
     if text is None or not _without_fence(text).startswith("{"):
         return None
     try:

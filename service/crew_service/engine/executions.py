@@ -257,7 +257,7 @@ class Executions:
             return earlier or answer
 
     def stop(self, caller: Principal, kickoff_id: str) -> Row[Any]:
-        """Stop it; return its row from before."""
+        """Stop it; return its previous row."""
         self._mend(kickoff_id)
         now = self._database.now()
         with self._database.writing() as connection:

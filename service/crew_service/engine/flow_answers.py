@@ -48,7 +48,7 @@ class FlowAnswers:
             raise UnknownExecution("no such execution")
         gate = found[0].gate if found[0].state == State.WAITING else None
         with self._database.reading() as connection:
-            # Its current question is in its gate; timestamps do not decide it.
+            # Its current question is the one in its gate, whatever the timestamps.
             asked = questions.find(connection, gate["question_id"]) if gate and gate.get("question_id") else None
             question = asked or questions.latest_of(connection, found[0].id)
         if question is None:

@@ -23,7 +23,7 @@ class Health:
         self._problem: str | None = None
 
     def problem(self) -> str | None:
-        """Return a sentence on what is wrong; None if all is well."""
+        """Return a sentence about what is wrong; None if all is well."""
         with self._lock:
             if time.monotonic() - self._asked_at > FRESH:
                 self._problem = self._ask()

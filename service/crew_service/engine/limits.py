@@ -29,7 +29,7 @@ class Limits:
             return f"TimeLimitExceeded: the execution took longer than {self.max_seconds:g} seconds"
         if self.has_too_many(tokens + earlier_tokens):
             before = f" and continues one that used {earlier_tokens}" if earlier_tokens else ""
-            return f"TokenLimitExceeded: the execution used {tokens} tokens{before}, its limit is {self.max_tokens}"
+            return f"TokenLimitExceeded: the execution used {tokens} tokens{before}; its limit is {self.max_tokens}"
         return None
 
     def has_too_many(self, tokens: int) -> bool:

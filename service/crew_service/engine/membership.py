@@ -28,7 +28,7 @@ class Membership:
         self._database = database
         self._on_loss = on_loss
         self._lock = threading.Lock()
-        self._seen: dict[str, tuple[int, float]] = {}  # by process: its number, and since when it is unchanged
+        self._seen: dict[str, tuple[int, float]] = {}  # by process: its number, and the time of its last change
         self._looked_at = float("-inf")
         self.loop = Background("membership", self._step, pause=PAUSE)
         self.id = ""

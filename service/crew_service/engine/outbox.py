@@ -45,7 +45,7 @@ NEWEST_PER_OWNER = 64
 KEPT_SESSIONS = 16  # with a connection each, for receivers that answer
 TURN = 50  # webhooks of a queue before other queues of its receiver get a turn
 FIRST_PAUSE = 1.0  # seconds before the second try; doubles from then on, up to an hour
-KEEP_TRYING = 86400.0  # seconds after which a webhook is given up, however few attempts it had
+KEEP_TRYING = 86400.0  # seconds after which a webhook is abandoned, however few attempts it had
 UNFORESEEN = 60.0  # seconds before a queue is retried after an unexpected error
 GRACE = 3.0  # seconds for deliveries to finish when the service stops
 LARGE = 512 * 1024  # characters of a body held in memory as a whole, and of a piece of a larger one
@@ -102,11 +102,11 @@ class Room:
         return self._owners[owner]
 
     def full(self) -> list[str]:
-        """Return the owners without a place."""
+        """Return the owners that have no place left."""
         return [owner for owner, number in self._owners.items() if number >= PER_OWNER]
 
     def full_of_slow(self) -> list[str]:
-        """Return the owners without a place for a slow receiver."""
+        """Return the owners that have no place left for a slow receiver."""
         return [owner for owner, number in self._slow.items() if number >= SLOW_PER_OWNER]
 
     def _has_place(self, receiver: Receiver) -> bool:
@@ -397,12 +397,12 @@ class Outbox:
         return tries >= self._attempts or self._database.now() - float(webhook.created_at) > KEEP_TRYING
 
     def _tell(self, webhook: Row[Any], receiver: str, problem: str | None) -> None:
-        """Log every final result, but only the first failed attempt, since a receiver may be away for hours."""
+        """Log every final result, but only the first failed attempt, since a receiver may be down for hours."""
         extra = {"execution_id": webhook.execution_id, "webhook": webhook.kind, "receiver": receiver}
         if problem is None:
             log.info("webhook delivered", extra=extra)
         elif self._is_last_try(webhook):
-            log.warning("webhook given up: %s, try %d", problem, webhook.attempts + 1, extra=extra)
+            log.warning("webhook abandoned: %s, try %d", problem, webhook.attempts + 1, extra=extra)
         elif webhook.attempts == 0:
             log.warning("webhook not delivered: %s; retrying with growing pauses", problem, extra=extra)
 

@@ -26,7 +26,7 @@ class Principal:
 
 
 def is_key(name: str) -> bool:
-    """Whether a name looks like one of a token holder."""
+    """Whether a name looks like that of a token holder."""
     said = name.strip().casefold()
     return said == Principal().key or said.startswith("user:")
 

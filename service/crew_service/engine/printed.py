@@ -19,13 +19,13 @@ SECRET_NAME = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)\Z",
 SEQUENCE = r"(?:\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|\[[0-?]*[ -/]*[@-~]|[ -/]*[0-OQ-WYZ\\`-~])"
 ESCAPE = re.compile(rf"\x1b{SEQUENCE}")
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-# What may appear between a secret's letters, or in place of one: in JSON, in a `repr` and on a screen. Each begins
-# with one set of characters, which `re` finds fast.
+# Characters that may appear between a secret's letters, or in place of one: in JSON, in a `repr` and on a screen. Each
+# pattern begins with one set of characters, which `re` finds fast.
 BACKSLASH = re.compile(r"\\\\*(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|[bfnrt])?")
 UNSEEN = re.compile(
     rf"[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+(?:(?<=\x1b)(?:{SEQUENCE}|\[[0-?]*\Z))?"
 )
-FRAMES = ("\u2502", "\u2503", "|")  # beside the lines of a panel
+FRAMES = ("\u2502", "\u2503", "|")  # at both ends of a panel's lines
 BREAKS = re.compile(r"\n+")
 FRAMED = re.compile(rf"\n[\n ]*[{''.join(FRAMES)}]? *")  # plus the frame before it, which `_without_frame` removes
 UNFINISHED = re.compile(
@@ -108,7 +108,7 @@ class Printed:
         self._text = ""
 
     def masked(self, text: str, *, goes_on: bool = False) -> str:
-        """Return a text that people may see, truncated if very long or incomplete."""
+        """Return text that people may see, truncated if very long or incomplete."""
         if len(text) > MOST:
             return self.masked(text[:MOST], goes_on=True)
         text = _cleaned(text)
@@ -169,7 +169,7 @@ def _places(secrets: Iterable[str], text: str) -> Iterator[tuple[int, int]]:
 
 
 def _readings(text: str) -> Iterator[tuple[str, Sequence[int]]]:
-    """Yield a text's letters, however often it was escaped, and their positions; then those without frames."""
+    """Yield the letters of text, however often it was escaped, and their positions; then those without frames."""
     letters, places = text, array("L", range(len(text)))
     for pattern in (BACKSLASH, UNSEEN):
         letters, places = _less(pattern, letters, places)
@@ -181,7 +181,7 @@ def _readings(text: str) -> Iterator[tuple[str, Sequence[int]]]:
 
 
 def _less(pattern: re.Pattern[str], text: str, places: array[int]) -> tuple[str, array[int]]:
-    """Return a text and the positions of its characters, with all matches of the pattern removed."""
+    """Return text and the positions of its characters, with all matches of the pattern removed."""
     parts: list[str] = []
     kept, end = array("L"), 0
     for found in pattern.finditer(text):
@@ -232,7 +232,7 @@ def _without(text: str, hidden: bytearray) -> str:
 
 
 def _parted(text: str) -> tuple[str, str]:
-    """Clean a text up to an escape sequence at its end that is unfinished."""
+    """Clean text up to an unfinished escape sequence at its end."""
     text = ESCAPE.sub("", text)
     escape = UNFINISHED.search(text, max(0, len(text) - LONGEST_HELD))
     upto = escape.start() if escape else len(text)

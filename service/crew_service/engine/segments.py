@@ -150,7 +150,7 @@ class Segment:
     def _go_on_after(self, killed: CrewKilled) -> None:
         """Rerun the task with its journal, but not forever."""
         if self._kills >= MOST_KILLS:
-            self.fail(f"{killed} It was started again {MOST_KILLS} times and came no further.")
+            self.fail(f"{killed} It was restarted {MOST_KILLS} times without making progress.")
             return
         log.warning("%s It starts again.", killed, extra={"execution_id": self.execution_id})
         self._move(states.REQUEUE, due_at=self._database.now(), kills=self._kills + 1)

@@ -48,7 +48,7 @@ OFFER, PATH = "Crew-Batch-Status", "/statuses"
 EDITS_OFFER, EDITS_FIELD = "Crew-Edited-Output", "edited_output"
 HASH_OFFER, HASH_FIELD = "Crew-Draft-Hash", "output_sha256"
 VIEW = "Crew-View"  # where a browser finds the execution, below the crew's own base URL
-USAGE, USAGE_FIELD = usage.HEADER, "usage"  # beside the body, which stays as specified
+USAGE, USAGE_FIELD = usage.HEADER, "usage"  # in addition to the body, which stays as specified
 MOST_IDS = 200
 LISTED_STATES = tuple(dict.fromkeys(SPECIFIED.values()))  # the specification's words, in both dialects
 LONGEST_LIST = 100
@@ -383,5 +383,5 @@ def _iso(moment: float) -> str:
 
 
 def _is_uuid(text: str) -> bool:
-    """Whether a text is a UUID: the service creates only such ids, so others are unknown without a query."""
+    """Whether a string is a UUID: the service creates only such ids, so others are unknown without a query."""
     return GIVEN_ID.fullmatch(text) is not None

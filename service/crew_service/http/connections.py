@@ -144,7 +144,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.held.add(self if self._arriving is Arriving.HEADERS else self.cycle, len(data))
 
     def _limit_headers(self) -> None:
-        """Only the server counts these: if an application gets them at all, they are complete."""
+        """Limit headers and trailers here, since an application only gets them once they are complete."""
         if not self.between_requests() and (self._arriving is Arriving.NOTHING or not self._trailer_bytes):
             self._stop_timer()
         if self._expects_trailers() and self._timer is None:

@@ -79,7 +79,7 @@ AFTER = {
 }
 STEPS_LIMIT = {
     **LIMIT,
-    "description": "Maximum number; an answer with more than 256 KiB has fewer, and `next` to continue after.",
+    "description": "Maximum number; fewer if the response would exceed 256 KiB, with `next` to continue from.",
     "schema": {"type": "integer", "minimum": 1, "maximum": MOST_STEPS, "default": USUAL_STEPS},
 }
 REQUEST_ID = {
@@ -293,7 +293,7 @@ def _check(path: str, handler: Handler, summary: str, problem: str) -> Endpoint:
 def _of_flows(dialect: Dialect) -> tuple[Endpoint, ...]:
     problems = BODY_PROBLEMS | {
         404: "The Flow is unknown.",
-        409: "The question was already answered; the response says by whom and when.",
+        409: "The question was already answered; the response names who answered it, and when.",
         422: "The answer is empty or not one of the outcomes.",
     }
     return (

@@ -1,6 +1,6 @@
 """Renders the page's templates, under a policy that only allows the page's own script.
 
-A page costs at most 0.2 s of CPU: Markdown and differences are rendered in the first half, the rest is plain text.
+A page costs at most 0.2 s of CPU: Markdown and differences are rendered in the first half; the rest is plain text.
 """
 
 from __future__ import annotations

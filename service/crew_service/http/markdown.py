@@ -66,7 +66,7 @@ class _Limit:
 
 
 def _in_time(state: Any, *_: Any) -> bool:
-    """Check the limit as a rule before the others: the parser tries it at every position of a text."""
+    """Check the limit as a rule before the others: the parser tries it at every position of the text."""
     state.env["limit"].check()
     return False
 

@@ -28,7 +28,7 @@ class WithPeer:
 
 
 def sender_of(request: Request) -> str:
-    """Return the address that sent a request, as far as it cannot be forged."""
+    """Return the address that sent a request, from information that the sender cannot forge."""
     proxies = os.environ.get(PROXIES)
     if proxies == "*":  # uvicorn then uses the first address, which the sender can choose
         named = ", ".join(request.headers.getlist("x-forwarded-for")).rpartition(",")[2].strip()

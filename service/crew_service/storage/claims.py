@@ -1,6 +1,6 @@
 """Records which process runs which execution; each function is part of the caller's transaction.
 
-A process is registered while it lives, and increments a number as its heartbeat. If another process sees no growth for
+A process is registered while it runs, and increments a number as its heartbeat. If another process sees no growth for
 long enough, it deletes that process and continues its executions. Clocks are never compared, neither between machines
 nor with an earlier time. A process that was deleted by mistake notices at its next count or claim. Until then, writes
 of its segments are rejected, since every claim gives the execution a new segment number.
@@ -22,7 +22,8 @@ LONGEST_DELAY = 2.0  # seconds; a later due_at means the clock was set back
 
 
 def register(connection: Connection, process_id: str, *, host: str, alone: bool, now: float) -> int:
-    """Add a process; if it is `alone` on the database, no other lives. Return how many executions it found orphaned."""
+    """Add a process; if it is `alone` on the database, no other is alive. Return how many executions it found
+    orphaned."""
     if alone:
         connection.execute(delete(processes))
     row = {"id": process_id, "beat": 0, "host": host, "started_at": now, "release": schema.newest()}

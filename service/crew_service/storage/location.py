@@ -1,4 +1,4 @@
-"""Where a database is: the SQLAlchemy URL for `--db` and, for SQLite, the file's one real path."""
+"""The location of a database: the SQLAlchemy URL for `--db` and, for SQLite, the file's one real path."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def file_of(url: URL) -> Path | None:
         raise InMemory
     path = Path(name).expanduser().resolve()
     if path.is_file() and path.stat().st_nlink > 1:
-        raise NoLocation("the file has several names (hard links), and SQLite would keep a log beside each")
+        raise NoLocation("the file has several names (hard links), and SQLite would keep a log next to each")
     return path
 
 

@@ -18,7 +18,7 @@ LAST = (
 
 
 def add(connection: Connection, execution_id: str, text: str, *, most: int) -> None:
-    """Append a text and delete everything before the last `most` bytes; a deleted execution keeps nothing."""
+    """Append text and delete everything before the last `most` bytes; a deleted execution keeps nothing."""
     locked = select(executions.c.id).where(executions.c.id == execution_id).with_for_update()
     if connection.execute(locked).one_or_none() is None:
         return

@@ -1,6 +1,6 @@
 """Upgrades a database to this release's schema once, however many processes start at the same time.
 
-On PostgreSQL, two neighbouring releases may share a database during a rollout or rollback: migrations only add, and a
+On PostgreSQL, two consecutive releases may share a database during a rollout or rollback: migrations only add, and a
 database upgraded by a newer release records the oldest migration that may still use it.
 """
 
@@ -13,8 +13,8 @@ from sqlalchemy.engine import Connection
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 BEFORE_MIGRATIONS = "0001"  # the schema of release 0.1, which did not record migrations
-OLDEST = "0011"  # the last migration of the oldest release that may run beside this one
-WITH_RULES = "0012"  # the last migration of the oldest release that knows tool rules
+OLDEST = "0011"  # the last migration of the oldest release that may run alongside this one
+WITH_RULES = "0012"  # the last migration of the oldest release with tool rules
 WITH_CHAINS = "0014"  # the same for executions that continue others
 WITH_ASKS = "0015"  # the same for questions in the middle of a task
 SQLITE_VERSION = 2  # release 0.1 refuses any version but its own, which is 1

@@ -180,7 +180,7 @@ printed = Table(
     metadata,
     Column("execution_id", String(36), primary_key=True),
     Column("upto", BigInteger, primary_key=True, autoincrement=False),  # bytes printed so far, including this piece
-    Column("text", Text, nullable=False),  # without zero characters, which PostgreSQL refuses
+    Column("text", Text, nullable=False),  # without zero characters, since PostgreSQL refuses them
 )
 
 earlier_kickoff_ids = Table(
@@ -260,9 +260,9 @@ processes = Table(
     "processes",  # processes that run executions on this database; another one deletes a dead one
     metadata,
     Column("id", String(36), primary_key=True),
-    Column("beat", Integer, nullable=False),  # grows while the process lives
+    Column("beat", Integer, nullable=False),  # grows while the process runs
     Column("host", String, nullable=False),
-    Column("release", String(32)),  # the last migration it knows; null in releases that did not report it
+    Column("release", String(32)),  # the last migration of its release; null in releases that did not report it
     Column("started_at", Float, nullable=False),
 )
 
@@ -277,7 +277,7 @@ sessions = Table(
 )
 
 questions = Table(
-    "questions",  # Flows' questions to people, so that each is answered once and a second answer learns who was first
+    "questions",  # Flows' questions to people, so that each is answered once; a second reply names the first
     metadata,
     Column("id", String(36), primary_key=True),
     Column("execution_id", String(36), nullable=False, index=True),
@@ -291,5 +291,5 @@ releases = Table(
     "releases",  # releases that may use this database: one row
     metadata,
     Column("newest", String(32), primary_key=True),  # its last migration
-    Column("oldest", String(32), nullable=False),  # the last migration that the oldest of them knows
+    Column("oldest", String(32), nullable=False),  # the last migration of the oldest of them
 )

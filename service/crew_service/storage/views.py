@@ -18,7 +18,7 @@ from crew_service.storage import newest as in_order
 from crew_service.storage.states import State
 from crew_service.storage.tables import earlier_kickoff_ids, executions, results, rounds
 
-SHORT = 300  # characters of a text in a list
+SHORT = 300  # characters of text in a list
 SEARCHED = 10_000  # newest executions whose inputs are searched
 SAME_START = 100  # executions whose ids share the first eight digits
 ID_START = re.compile(r"[0-9a-f]{8}[0-9a-f-]*\Z")  # enough of an id to search all executions for it

@@ -176,7 +176,7 @@ def _is_due(now: Any) -> ColumnElement[bool]:
 
 
 def _free(process_id: Any) -> ColumnElement[bool]:
-    """Whether no other living process has claimed it."""
+    """Whether no other running process has claimed it."""
     claimed_by = webhook_queues.c.claimed_by
     return or_(claimed_by.is_(None), claimed_by == process_id, claimed_by.not_in(select(processes.c.id)))
 

@@ -13,7 +13,7 @@ KNOWN = 2 * WAIT  # seconds after a wait started, or failed, during which the fi
 
 
 class Busy(Exception):
-    """The turn did not come in time."""
+    """Waiting for the turn took too long."""
 
 
 class WriterTurn:

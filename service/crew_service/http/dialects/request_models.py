@@ -1,4 +1,5 @@
-"""The request bodies, with their examples. Types are strict: a text is not a boolean, a number is not a text."""
+"""The request bodies, with their examples. Types are strict: a string is not a boolean, and a number is not a
+string."""
 
 from __future__ import annotations
 
@@ -159,7 +160,7 @@ class KickoffLimits(Record):
         strict=True,
         gt=0,
         allow_inf_nan=False,
-        description="Run time, without waiting for a person.",
+        description="Run time, excluding waits for a person.",
     )
     max_tokens: int | None = Field(None, strict=True, gt=0, description="Tokens of language models.")
 
@@ -168,7 +169,7 @@ class KickoffLimits(Record):
     def _within_the_service(cls, value: float | None, info: ValidationInfo) -> float | None:
         most = (info.context or {}).get(info.field_name)
         if value is not None and most is not None and value > most:
-            raise PydanticCustomError("above_limit", "above the limit of this service, {most}", {"most": f"{most:g}"})
+            raise PydanticCustomError("above_limit", "above this service's limit of {most}", {"most": f"{most:g}"})
         return value
 
 
@@ -183,17 +184,17 @@ class KickoffBody(WebhookUrls):
     )
     continueFrom: Annotated[Name, Field(min_length=1)] | None = Field(
         None,
-        description="The id of an execution that ended as an error, with the same inputs: the new one continues from "
+        description="The id of an execution that ended with an error, with the same inputs: the new one continues from "
         "the failed task.",
     )
-    limits: KickoffLimits | None = Field(None, description="An execution that exceeds them ends as an error.")
+    limits: KickoffLimits | None = Field(None, description="An execution that exceeds them ends with an error.")
 
 
 Sha256 = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]
 
 
 class EditedOutputBody(Record):
-    """A text that replaces the waiting draft."""
+    """Text that replaces the waiting draft."""
 
     text: Annotated[str, Field(strict=True, min_length=1)]
     output_sha256: Sha256 = Field(
@@ -235,7 +236,8 @@ class ResumeBody(WebhookUrls):
     outcome: Text | None = Field(None, description=f"Beyond the specification. {OUTCOME}")
     edited_output: EditedOutputBody | None = EDITED_OUTPUT
     output_sha256: Sha256 | None = Field(
-        None, description="Beyond the specification: the hash of the answered draft; a different draft is not answered."
+        None,
+        description="Beyond the specification: the hash of the answered draft; the answer is refused for any other.",
     )
 
 
@@ -258,7 +260,8 @@ class FlowResumeBody(WebhookUrls):
         None, description="In the middle of a task: as a JSON object, the arguments of the tool to approve."
     )
     output_sha256: Sha256 | None = Field(
-        None, description="Beyond the specification: the hash of the answered draft; a different draft is not answered."
+        None,
+        description="Beyond the specification: the hash of the answered draft; the answer is refused for any other.",
     )
 
 

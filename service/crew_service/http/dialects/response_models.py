@@ -114,7 +114,7 @@ class ResultModel(BaseModel):
 
 
 class Running(BaseModel):
-    """In progress, or queued: then shows the first task with 0 completed."""
+    """In progress or queued; a queued execution shows the first task, with 0 completed."""
 
     model_config = shown(
         {
@@ -129,14 +129,14 @@ class Running(BaseModel):
 
 
 class Ask(BaseModel):
-    """What a person is asked in the middle of a task. Only `approve` and `run_again` run the tool."""
+    """A question to a person in the middle of a task. Only `approve` and `run_again` run the tool."""
 
     kind: Literal["tool", "question", "unknown_outcome"]
     agent: str
     tool: str | None = Field(description="null for a question of an agent.")
     arguments: dict[str, Any] | None = Field(description="Secrets are `***`. null for a question of an agent.")
     number: int = Field(description="Counts the questions and drafts of the execution, from 1.")
-    cut: bool = Field(False, description="In details: the arguments are too long, and only in the round's `draft`.")
+    cut: bool = Field(False, description="In details: whether long arguments are only in the round's `draft`.")
 
 
 class Pending(BaseModel):
@@ -181,7 +181,7 @@ class CompletedStatus(BaseModel):
     )
     status: Literal["completed"]
     result: ResultModel
-    execution_time: float = Field(description="Seconds of run time, without waiting for a person.")
+    execution_time: float = Field(description="Seconds of run time, excluding waits for a person.")
 
 
 class Failed(BaseModel):
@@ -239,7 +239,7 @@ class StepDetails(BaseModel):
 
     number: int = Field(description="Counts from 1 in each execution.")
     kind: Literal["model", "tool"]
-    name: str = Field(description="Name of the tool, as the model knows it, or of the model.")
+    name: str = Field(description="Name of the tool, as shown to the model, or of the model.")
     agent: str = Field(description="The role of the agent.")
     state: Literal["running", "done", "failed", "unknown"] = Field(
         description="`unknown`: its process ended before it did, or it may run only once and failed."
@@ -252,7 +252,7 @@ class StepDetails(BaseModel):
     )
     result: str | None = Field(description="The same; for a failed step, the error.")
     from_journal: bool = Field(description="Whether its result was reused when its task restarted.")
-    cut: bool = Field(description="`arguments` or `result` is longer.")
+    cut: bool = Field(description="Whether `arguments` or `result` was cut.")
 
 
 class ListedStep(StepDetails):
@@ -293,7 +293,7 @@ class TaskDetails(BaseModel):
     output: str | None
     usage: dict[str, Any] | None = Field(description="null if not counted.")
     steps: list[StepDetails] = Field(description="The newest 50 of all tasks together.")
-    cut: bool = Field(False, description="A text of this object is longer.")
+    cut: bool = Field(False, description="Whether any text in this object was cut.")
 
 
 class RoundDetails(BaseModel):
@@ -313,7 +313,7 @@ class RoundDetails(BaseModel):
     edited: bool | None = Field(description="Whether the approval replaced the text, which is now the task's output.")
     ask: Ask | None = Field(description="Of a question in the middle of a task.")
     by: str | None = Field(description="`organization`, `user:<name>`, or the `source` of an answer to a Flow.")
-    cut: bool = Field(False, description="A text of this object is longer.")
+    cut: bool = Field(False, description="Whether any text in this object was cut.")
 
 
 class Details(BaseModel):
@@ -383,10 +383,10 @@ class Details(BaseModel):
     created_at: str = Field(description="ISO 8601, in UTC, like all times here.")
     started_at: str | None
     ended_at: str | None
-    work_seconds: float = Field(description="Run time of finished work, without waiting for a person.")
+    work_seconds: float = Field(description="Run time of finished work, excluding waits for a person.")
     usage: dict[str, Any] | None
     continued_from: str | None = Field(description="The id of the failed execution that it continues.")
-    chain_usage: dict[str, Any] | None = Field(description="With those that it continues; null where it does not.")
+    chain_usage: dict[str, Any] | None = Field(description="Including the executions that it continues; null if none.")
     error: str | None
     output: str | None
     output_json: dict[str, Any] | None
@@ -394,7 +394,7 @@ class Details(BaseModel):
     rounds: list[RoundDetails]
     view: str = Field(description="Path of its page, below the crew's base URL.")
     left_out: list[str] = Field(description="Names of the incomplete fields.")
-    cut: bool = Field(False, description="`output` or `error` is longer.")
+    cut: bool = Field(False, description="Whether `output` or `error` was cut.")
 
 
 class StatusOfMany(BaseModel):

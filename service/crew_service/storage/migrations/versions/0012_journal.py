@@ -1,7 +1,7 @@
 """The journal: the answer of each model and tool call in unfinished tasks; and releases.
 
-Services of an earlier release may finish tasks and executions beside this one, so triggers delete entries that are no
-longer needed.
+Services of an earlier release may finish tasks and executions alongside this one, so triggers delete entries that are
+no longer needed.
 """
 
 from __future__ import annotations

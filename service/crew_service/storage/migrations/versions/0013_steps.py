@@ -1,6 +1,6 @@
 """Steps: model and tool calls as people see them, kept with the execution; and which writes are steps.
 
-Services of an earlier release may delete executions beside this one, so a trigger deletes their steps.
+Services of an earlier release may delete executions alongside this one, so a trigger deletes their steps.
 """
 
 from __future__ import annotations
