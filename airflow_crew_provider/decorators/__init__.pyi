@@ -50,11 +50,12 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
         :param restore_from: for a Flow with ``@persist``: the id of the state to start from (templated)
         :param crew_conn_id: the connection of type ``crew`` (templated)
         :param check_inputs: request ``GET /inputs`` first, and fail if a required input is missing
-        :param wait_for_completion: wait until the execution is completed; a wait for a person counts as in progress,
-            but a tool call whose outcome is unknown fails the execution, since nobody is asked about it
+        :param wait_for_completion: wait until the execution is completed; an execution that waits for a person counts
+            as in progress, but a tool call whose outcome is unknown fails the execution, since nobody is asked about it
         :param deferrable: wait in the triggerer, without a worker slot
-        :param poll_in_worker: with ``deferrable``, poll about once a second in the worker for so long before the task
-            defers, in seconds or as a timedelta: the end of a short crew is noticed without the pause after a deferral
+        :param poll_in_worker: with ``deferrable``, how long to poll about once a second in the worker before the task
+            defers, in seconds or as a timedelta; the end of a short crew is then noticed without the pause after a
+            deferral
         :param poll_interval: the shortest pause between two polls, in seconds or as a timedelta
         :param timeout: how long to wait, in seconds or as a timedelta; None for no limit
         :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out
