@@ -35,6 +35,9 @@ class ExecutionState(StrEnum):
     NOT_FOUND = "not_found"
 
 
+OVER = (ExecutionState.COMPLETED, ExecutionState.ERROR)  # nothing changes these; all but completed are failures
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
     """One finished task of a crew (specification, section 2.2)."""
@@ -86,6 +89,11 @@ class Execution:
     checks_draft: bool = False
     state_is_known: bool = True
     raw: Json = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is over without a result."""
+        return self.state in OVER and self.state is not ExecutionState.COMPLETED
 
     @property
     def is_live(self) -> bool:

@@ -42,8 +42,9 @@ from airflow_crew_provider.exceptions import (
     CrewExecutionFailed,
 )
 from airflow_crew_provider.kickoff.post_record import Earlier, PostRecord, Sender, StoredPost, fingerprint
-from airflow_crew_provider.models import Execution, ExecutionState, Json, Kickoff, reported
+from airflow_crew_provider.models import Execution, Json, Kickoff, reported
 from airflow_crew_provider.stored_names import AGENT_STATE
+from airflow_crew_provider.wait.outcomes import is_over
 from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.watch import (
     COMPLETED,
@@ -82,7 +83,6 @@ except ImportError:
 PLATFORM = "crewai.crew"
 LONGEST = 3600.0  # seconds, for a request without its own limit
 POLL_INTERVAL = 2.0
-OVER = (ExecutionState.COMPLETED, ExecutionState.ERROR)
 SENT = "The task ended while the kickoff was in flight, so a crew may be running"
 WHAT_NOW = (
     "The task is not retried, since a second kickoff could run the crew twice; clear it to ask again. First check at "
@@ -167,14 +167,14 @@ class Consultation:
         if kickoff_id is None:
             return None
         reply = self._poller.poll(kickoff_id, self._left())
-        state = reply.state if isinstance(reply, Execution) else None
-        if not record.cleared and state is not ExecutionState.ERROR:
+        has_failed = isinstance(reply, Execution) and reply.has_failed
+        if not record.cleared and not has_failed:
             self._crew.log.info("An earlier try asked this question: reattaching to execution %s", kickoff_id)
             return kickoff_id
-        if state not in OVER:
-            self._crew.log.warning("The task was cleared. %s", self._stopped(kickoff_id))
-        if state in OVER:
+        if is_over(reply):
             record.mark_finished()
+        else:
+            self._crew.log.warning("The task was cleared. %s", self._stopped(kickoff_id))
         return None
 
     def _refuse_unknown(self, sender: Sender) -> None:

@@ -30,7 +30,7 @@ from airflow_crew_provider.kickoff.request import (
     tell_inbox,
     with_credentials,
 )
-from airflow_crew_provider.models import REGION_FIELDS, CrewInputs, Execution, ExecutionState, Json, Kickoff, Started
+from airflow_crew_provider.models import REGION_FIELDS, CrewInputs, Execution, Json, Kickoff, Started
 from airflow_crew_provider.stored_names import KICKOFF_STATE
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.watch import GRACE_FOR_UNKNOWN_ID, fate_of_stop, shortened
@@ -241,14 +241,15 @@ class KickoffStart:
 
     def _passed_at_its_end(self) -> str:
         reply = self._poll_earlier() if self._task.budget.limits else None
-        failed = isinstance(reply, Execution) and reply.state is ExecutionState.ERROR
-        return self._task.budget.passed_by(reply.usage) if isinstance(reply, Execution) and failed else ""
+        if isinstance(reply, Execution) and reply.has_failed:
+            return self._task.budget.passed_by(reply.usage)
+        return ""
 
     def _reattach(self) -> bool:
         """Reattach to an earlier try's execution; return False if it failed."""
         self.kickoff_id = self.record.kickoff_id
         reply = self._poll_earlier()
-        if isinstance(reply, Execution) and reply.state is ExecutionState.ERROR:
+        if isinstance(reply, Execution) and reply.has_failed:
             why = shortened(reply.error or "")
             self._log.info("Execution %s of an earlier try failed: %s. Starting another", reply.kickoff_id, why)
             self.record.mark_finished()

@@ -16,7 +16,7 @@ from typing import Any
 from airflow_crew_provider.api import asks
 from airflow_crew_provider.api.responses import Mask, unmasked
 from airflow_crew_provider.api.status import is_count, is_number, text_or_none
-from airflow_crew_provider.models import CHAIN, Execution, ExecutionState, Json, output_sha256, reported
+from airflow_crew_provider.models import CHAIN, OVER, Execution, ExecutionState, Json, output_sha256, reported
 from airflow_crew_provider.review.drafts import text_of
 from airflow_crew_provider.stored_names import AUTO_APPROVED, NOT_SHOWN, SCHEMA_REVISION
 
@@ -28,7 +28,6 @@ MOST_STEPS = 50  # of all tasks together
 MOST_TASKS, MOST_ROUNDS, MOST_INPUTS, MOST_APPROVALS, MOST_LEFT_OUT = 200, 30, 100, 20, 20
 LONGEST_VALUE, AROUND_VALUE, DEEPEST = 100_000, 8, 20  # characters and levels of an object from users or crews
 HIGHEST_NUMBER = 1e15
-OVER = ("completed", "error")
 OF_ANOTHER_DAG = "According to the deployment, another DAG started it. People who may see that DAG can find it there."
 OF_UNKNOWN_DAG = (
     "This run only polls it, and the deployment does not say which DAG started it. It is polled again while this "
@@ -164,7 +163,7 @@ def of_details(given: Json, mask: Mask = unmasked, hide: Callable[[Json], Any] =
 def of_status(execution: Execution, mask: Mask = unmasked) -> Json:
     """Return the result of one poll in the shape of details."""
     state = execution.state
-    is_over = state is ExecutionState.COMPLETED
+    is_completed = state is ExecutionState.COMPLETED
     rounds = [_asked(execution)] if state is ExecutionState.PENDING and execution.output is not None else []
     found: Json = {
         "state": str(state),
@@ -172,8 +171,8 @@ def of_status(execution: Execution, mask: Mask = unmasked) -> Json:
         CHAIN: _object(execution.usage or {}, CHAIN),
         "work_seconds": execution.execution_time,
         "error": execution.error,
-        "output": execution.output if is_over else None,
-        "output_json": execution.output_json if is_over else None,
+        "output": execution.output if is_completed else None,
+        "output_json": execution.output_json if is_completed else None,
         "tasks": [_finished(task) for task in execution.tasks],
         "rounds": rounds,
         "current_task": execution.current_task or (execution.crew_task_id if rounds else None),

@@ -25,7 +25,7 @@ from asgiref.sync import sync_to_async
 from airflow_crew_provider import exceptions
 from airflow_crew_provider.api.budget import used_in
 from airflow_crew_provider.compat.supervisor import KILLS_CALL_ON_KILL, AirflowTaskTimeout, runs_in_worker, task_state
-from airflow_crew_provider.models import Execution, ExecutionState, Json
+from airflow_crew_provider.models import OVER, Execution, Json
 from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.watch import (
     COMPLETED,
@@ -179,9 +179,6 @@ def ended(poller: Poller, watch: Watch, outcome: Outcome) -> Execution | None:
         f"Execution {watch.kickoff_id} was seen as {outcome.kind}, but its result could not be fetched: "
         f"{second.message}"
     )
-
-
-OVER = (ExecutionState.COMPLETED, ExecutionState.ERROR)
 
 
 def is_over(reply: Execution | exceptions.CrewError) -> bool:

@@ -220,7 +220,7 @@ class Watch:
         self.known, self.last = True, execution
         if execution.state is ExecutionState.COMPLETED:
             return self._outcome(COMPLETED)
-        if execution.state is ExecutionState.ERROR:
+        if execution.has_failed:
             return self._outcome(FAILED, execution.error or "", figures(execution.usage))
         if over := self._over_budget(execution):
             return over

@@ -21,7 +21,7 @@ from faults.wire import Reply
 from viewed_run import Run, about
 
 from airflow_crew_provider.decorators.crew import _CrewDecoratedOperator
-from airflow_crew_provider.models import Json, output_sha256
+from airflow_crew_provider.models import ExecutionState, Json, output_sha256
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
 from airflow_crew_provider.view import page, plugin
@@ -107,6 +107,10 @@ def rendered(found: Json | None, decisions: list[Json] | None = None, **seen: An
     given = None if found is None else of_details(found)
     facts = Facts("k-1", "e-1", "crew_default", Seen(given, **seen), decisions or [])
     return page.fragment(facts, form="/dags/d/required_actions", run="/crew-view/dags/d/runs/r")
+
+
+def test_every_state_has_a_word() -> None:
+    assert set(ExecutionState) <= page.STATES.keys()
 
 
 @pytest.mark.parametrize("state", ["running", "pending", "completed", "error", "<script>alert(1)</script>"])

@@ -22,7 +22,7 @@ from airflow_crew_provider.exceptions import (
     CrewServerError,
     CrewUnauthorized,
 )
-from airflow_crew_provider.models import Execution, ExecutionState
+from airflow_crew_provider.models import OVER, Execution, ExecutionState
 from airflow_crew_provider.wait import watch as watch_module
 from airflow_crew_provider.wait.watch import (
     COMPLETED,
@@ -62,6 +62,12 @@ def test_n18_a_connection_that_cannot_be_looked_up_after_a_401_is_a_failed_poll(
     assert isinstance(next(walk), Poll)
     assert isinstance(walk.send(CrewUnauthorized(401, "GET", "/status/k-1", "no")), Refresh)
     assert isinstance(walk.send(CrewConnectionError("the back end is away")), Pause)
+
+
+@pytest.mark.parametrize("state", S)
+def test_a_wait_ends_at_a_state_that_is_over_and_at_no_other(state: ExecutionState) -> None:
+    outcome = watch(wait_past_pending=True).saw(seen(state), now=T0)
+    assert (outcome is not None) == (state in OVER)
 
 
 def server_error(retry_after: float | None = None) -> CrewServerError:

@@ -40,13 +40,6 @@ MOST_STEPS = 50  # in total, for all tasks
 LARGEST_STEPS = 256 * 1024  # bytes of JSON in one list of steps
 HALF_SURROGATES = re.compile("[\ud800-\udfff]")
 COMPLETED, RUNNING, PENDING, ERROR, NOT_STARTED = "completed", "running", "pending", "error", "not_started"
-WORDS = {  # the specification's words for a task that has started but not finished
-    State.QUEUED: RUNNING,
-    State.RUNNING: RUNNING,
-    State.WAITING: RUNNING,
-    State.FAILED: ERROR,
-    State.STOPPED: ERROR,
-}
 
 SHOWN = 100_000  # characters of text on the page; the whole text is a link away
 PRINTED = 32 * 1024  # bytes of what a crew printed on the page; the rest is a link away
@@ -321,9 +314,10 @@ class Details:
 
     def _begun(self, row: Row[Any], task_id: str, task: Record) -> Record:
         waits = row.state == State.WAITING and task_id == row.current_task
+        word = ERROR if row.state in OVER else PENDING if waits else RUNNING
         used = usage.of_task(task.get("usage"))
         return {
-            **_task(task_id, str(task.get("agent") or ""), PENDING if waits else WORDS[row.state]),
+            **_task(task_id, str(task.get("agent") or ""), word),
             "started_at": _iso(task.get("started_at")),
             "usage": self._prices.priced(used),
         }
