@@ -57,7 +57,7 @@ def collect(pieces: Iterable[bytes], limit: int) -> bytes:
 
 
 async def acollect(pieces: AsyncIterable[bytes], limit: int, drained: int = 0) -> bytes:
-    """Do what `collect` does, with awaited pieces."""
+    """Do what `collect` does, for an asynchronous iterable."""
     body = CappedBody(limit, drained)
     async for piece in pieces:
         body.add(piece)
@@ -157,7 +157,7 @@ def detail(answer: HttpResponse, mask: Mask = unmasked) -> str:
 
 def words(answer: HttpResponse, mask: Mask = unmasked) -> str:
     """Return the body as one line of plain text; for HTML, the text without tags."""
-    # Masked before it is cut: part of a secret could not be recognized.
+    # Masked before it is cut: a truncated secret would not be recognized.
     text = mask(answer.body[:40_000].decode("utf-8", "replace"))[:20_000]
     if _looks_like_html(text):
         text = mask(unescape(re.sub(r"<(style|script).*?</\1>|<[^<>]+>", " ", text, flags=re.DOTALL | re.IGNORECASE)))

@@ -1,8 +1,8 @@
-"""Awaited exchanges on aiohttp, in a session that all waits of an event loop share.
+"""Asynchronous requests with aiohttp, in a session that all waits of an event loop share.
 
 If the service offers it, polls of several waits that are due at almost the same time are sent as one request.
 Invariant: only the response to its own poll may end a wait, or count as a failure of it. If anything goes wrong with a
-combined request, its waits poll alone and try a combined one later: a gateway may pass only the documented paths.
+combined request, its waits poll alone and try a combined one later: a gateway may forward only the documented paths.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class SessionPool:
         return shared
 
     async def release(self, shared: SharedSession) -> None:
-        """Count one user fewer; the last one closes the session."""
+        """Count one fewer user; the last one closes the session."""
         shared.users -= 1
         if shared.users == 0:
             del self._by_loop[asyncio.get_running_loop()][shared.deployment]
@@ -226,6 +226,6 @@ sessions = SessionPool()
 
 @lru_cache(maxsize=8)
 def _tls_context(ca_file: str, version: tuple[int, ...] = ()) -> ssl.SSLContext:
-    """Trust the same certificates as requests, so that worker and triggerer agree."""
+    """Trust the same certificates as `requests`, so that worker and triggerer agree."""
     where = {"capath": ca_file} if os.path.isdir(ca_file) else {"cafile": ca_file}
     return ssl.create_default_context(**where)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """Waits for a person's answer: for every answer before Airflow 3.3, and from 3.3 on for one that may already exist.
 
-Airflow's own trigger fires at once if the answer exists already, and Airflow fails a task that resumes before the
+Airflow's own trigger fires at once if the answer already exists, and Airflow fails a task that resumes before the
 scheduler has noticed that it left its worker (see `deferral`). A program may send any JSON as fields of an answer, even
 names that Airflow's serialization reserves: Airflow stores such fields but cannot deliver them to the task.
 """
@@ -28,7 +28,7 @@ except ImportError:  # before Airflow 3.2
 
 
 def unreadable(params_input: Json | None) -> str | None:
-    """Return which fields of an answer cannot be read back, as a sentence; None if all can be.
+    """Return a sentence that names the fields of an answer that cannot be read back; None if all can be.
 
     A program may send any JSON, even names that Airflow's serialization reserves.
     """
@@ -79,7 +79,7 @@ class AnswerTrigger(HITLTrigger):
             yield await self._fit_to_store(event)
 
     async def _fit_to_store(self, event: TriggerEvent) -> TriggerEvent:
-        """Return an event without invalid fields, which reports them: Airflow could not deliver them to the task."""
+        """Return an event that reports invalid fields but omits them: Airflow could not deliver them to the task."""
         is_invalid = event.payload.get("error_type") == VALIDATION
         problem = event.payload["error"] if is_invalid else unreadable(event.payload.get("params_input"))
         if problem is None:

@@ -1,4 +1,4 @@
-"""Airflow's traces: a task's request is a span below the task's span, and its headers pass it to the service.
+"""Airflow's traces: a task's request is a child span of the task's, and its headers pass it to the service.
 
 Only if `[traces] otel_on` is set and Airflow has opened a span for the task, as 3.3 and newer do. The headers are added
 to the request last: no record or fingerprint contains them, and a retry, which has a different span, is the same

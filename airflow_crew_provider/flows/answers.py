@@ -1,7 +1,7 @@
 """Answers a Flow through the channel of its question: the address that came with it, or the Flow's id.
 
-The address is a secret, and is used only on hosts of the connection. A callback accepts one answer, so an answer whose
-outcome is unknown may be sent again: the service refuses the second.
+The address is a secret, and is used only if the connection allows its host. A callback accepts only one answer, so an
+answer whose outcome is unknown may be sent again: the service refuses the second.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _read_answered(execution_id: str, answer: HttpResponse, mask: Mask) -> Resum
     who, when = _name(fields.get("responded_by")), fields.get("responded_at")
     by = f" by {who}" if who else ""
     at = f" at {when}" if isinstance(when, str) and when else ""
-    # The console answers by itself too, so an unnamed answer need not be a person's.
+    # The console may also answer by itself, so an answer without a name need not come from a person.
     unknown = "" if who else "; the service does not report by whom"
     return Resumed(execution_id, ALREADY, mask(f"the question was already answered{by}{at}{unknown}"))
 
@@ -71,7 +71,7 @@ BETWEEN_TWO_POLLS = 1.0  # seconds
 
 
 def find_address(poller: Poller, answer: ReviewAnswer, *, lag: float = 0.0) -> AnswerAddress | None:
-    """Return how to answer the question; None for the same way as a crew's.
+    """Return how to answer the question; None if it is answered like a crew's.
 
     :param lag: how many seconds a status may lag behind the question; 0 if this answer may have been sent
         before, in which case the Flow has continued
@@ -91,7 +91,7 @@ def find_address(poller: Poller, answer: ReviewAnswer, *, lag: float = 0.0) -> A
 def _by_flow_id(poller: Poller, answer: ReviewAnswer, lag: float) -> AnswerAddress | None:
     """Poll until the Flow is shown as paused: a live deployment accepts answers in any state, and ignores them.
 
-    :param lag: for how many seconds; 0 accepts any state
+    :param lag: how long to poll, in seconds; 0 accepts any state
     """
     began = time.time()
     while True:

@@ -87,7 +87,7 @@ def _judge_question(store: InboxStore, question: HumanInputRequest) -> Answer:
 
 
 def asked(address: RegisteredTask, question: HumanInputRequest) -> EventFor:
-    """Return the function that builds the event for a task waiting for this question; None for other tasks."""
+    """Return a function that builds the event for a task waiting for this question, and returns None for others."""
 
     def event_for(waiting: DeferredTask) -> Json | None:
         kickoff_id = waiting.kwargs.get("kickoff_id")
@@ -100,7 +100,7 @@ def asked(address: RegisteredTask, question: HumanInputRequest) -> EventFor:
 
 
 def succeeded(kickoff_id: str) -> EventFor:
-    """Return the function that builds the event for a task waiting for an execution: a worker polls the status."""
+    """Return a function that builds the event for a task waiting for an execution; a worker then polls the status."""
 
     def event_for(waiting: DeferredTask) -> Json | None:
         same = waiting.kwargs.get("kickoff_id") == kickoff_id
@@ -115,7 +115,7 @@ async def wake(address: RegisteredTask, mark: str, event_for: EventFor) -> None:
 
 
 async def resume_tasks(find: Callable[[], list[DeferredTask]], event_for: EventFor) -> None:
-    """Resume tasks; the message is already stored, so their next poll finds it after a failure."""
+    """Resume tasks; the message is already stored, so if this fails, their next poll finds it."""
     try:
         for waiting in await run_in_threadpool(find):
             event = event_for(waiting)
@@ -176,7 +176,7 @@ async def body_of(request: Request) -> Any:
 
 
 def json_body(body: bytes) -> Any:
-    """Read JSON, or raise the error."""
+    """Read JSON; raise a 422 if it is invalid."""
     try:
         return json_of(HttpResponse(200, {}, body), "The webhook")
     except CrewProtocolError:
@@ -221,7 +221,7 @@ def progress(
 
 
 def answered(answer: Answer) -> dict[str, str]:
-    """Return the body of an answer; raise answers other than 200."""
+    """Return the body of an answer; raise an error if its status is not 200."""
     if answer.status != 200:
         raise HTTPException(answer.status, answer.said)
     return {"status": answer.said}

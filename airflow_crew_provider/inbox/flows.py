@@ -35,7 +35,7 @@ class FlowSender:
 
 
 def sender(crew_conn_id: str) -> FlowSender | None:
-    """Look up the sender; None without such a connection, or without a secret in it."""
+    """Look up the sender; None if there is no such connection, or no secret in it."""
     found, extra = connection_of(crew_conn_id) or (None, {})
     secret = str(extra.get("flow_webhook_secret") or "").strip()
     if found is None or not secret:
@@ -62,7 +62,7 @@ def flow_sender(connection: Annotated[str, Path(max_length=250)]) -> FlowSender:
 
 
 def _unproven() -> HTTPException:
-    return HTTPException(401, "Unknown address, or the signature is not valid or too old")
+    return HTTPException(401, "Unknown address, or the signature is invalid or too old")
 
 
 @router.post("/flow/{connection}")

@@ -1,9 +1,9 @@
-"""The records of a resume: the POST record for its own next try, and an XCom for the following wait.
+"""The records of a resume: that of its POST for the next try, and an XCom for the wait that follows.
 
 States of an answer::
 
     sending ──taken──> sent
-       │ └────lost───> lost: no response came, and it may arrive until `SentAnswer.arrives_until`
+       │ └────lost───> lost: no response came, and the answer may arrive until `SentAnswer.arrives_until`
        └──somebody else revised its draft──> left to the next round, which has the new draft
 
 The XCom accompanies the returned id, so a wait on `resume.output` needs no other argument.
@@ -24,7 +24,7 @@ from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.stored_names import NOT_SENT, RESUME_KEY
 from airflow_crew_provider.wait.watch import AnsweredDraft
 
-# How many seconds after a resume a status with the answered draft is the old pause, not a new question.
+# For this many seconds after a resume, a status with the answered draft shows the old pause, not a new question.
 OLD_PAUSE_SHOWS = 60.0
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class ResumeRecord:
     :param draft_sha256: the hash of the answered draft
     :param resumed_at: when the service accepted the answer, in epoch seconds
     :param status: the service's status, or `NOT_SENT`
-    :param said: the whole XCom: the answer too, and the service's response
+    :param said: the whole XCom, including the answer and the service's response
     """
 
     kickoff_id: str
@@ -159,7 +159,7 @@ class ResumeRecord:
 
 
 def resume_before(context: Any, task: RelatedTask, kickoff_id: str) -> ResumeRecord | None:
-    """Return the last upstream resume's report on the execution with this id; None without one."""
+    """Return the last upstream resume's report on the execution with this id; None if there is none."""
     try:
         found = _resumes(context, task, kickoff_id, upstream=True)
     except Exception:

@@ -85,7 +85,7 @@ class Resuming:
 
     @property
     def registration(self) -> Json | None:
-        """The registration with the inbox that went with the answer."""
+        """The inbox registration that was sent with the answer."""
         return self._record.newest.inbox
 
     @property

@@ -151,7 +151,7 @@ def crew_with_review(
     needed are skipped.
 
     :param inputs: the crew's inputs (templated)
-    :param max_rounds: how many times a person may answer, over all tasks of the crew that ask
+    :param max_rounds: how many times a person may answer, across all tasks of the crew that ask
     :param webhooks: sent with the kickoff and with each resume, since the service does not keep them
     :param meta: echoed by the service in webhooks (templated)
     :param deferrable: wait for the crew in the triggerer, without a worker slot

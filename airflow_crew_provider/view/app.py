@@ -1,4 +1,4 @@
-"""The tab as HTTP: a page, its fragment that is refreshed while the execution runs, and the overview of a DAG run.
+"""The tab as HTTP: a page, the part of it that is refreshed while the execution runs, and the overview of a DAG run.
 
 An address names a task instance, and every request asks Airflow's auth manager about its DAG. The server determines
 which execution to show from the records of that task instance.
@@ -34,7 +34,7 @@ PAUSE = 2.0  # seconds between two lookups of the same execution, however many p
 MOST_SHOWN = 500  # executions in the overview of a run
 SAID = {
     401: ("Not signed in", "Sign in to Airflow and open this page again."),
-    403: ("No access", "You may not see the XComs and the questions of this DAG, so its executions are not shown."),
+    403: ("No access", "You are not allowed to see this DAG's XComs and questions, so its executions are not shown."),
     404: ("Nothing here", "There is no such task or DAG run."),
 }
 
@@ -166,7 +166,7 @@ def _query(iteration: Json) -> str:
 # --- addresses ---
 
 router = APIRouter(dependencies=[Depends(each) for each in MAY_SEE])
-Index = str  # Airflow's page leaves the placeholder for an unmapped task
+Index = str  # for an unmapped task, Airflow's page leaves the placeholder
 
 
 def knowledge(request: Request) -> Knowledge:
@@ -264,7 +264,7 @@ def _airflow(request: Request) -> str:
 
 
 def _index(text: str) -> int:
-    """Read a map index; an unmapped task has -1, or the placeholder that Airflow's page leaves."""
+    """Read a map index; an unmapped task has -1, or the placeholder that Airflow's page leaves in."""
     if text == "{MAP_INDEX}":
         return -1
     if len(text) > LONGEST_INDEX:  # no database has such numbers

@@ -54,7 +54,7 @@ def matching(validator: Callable[[Any], list[str]], output: Any) -> tuple[Any, l
     """Return the output in the form that the schema accepts, and any violations.
 
     A string is used unchanged if the schema accepts that, else as the JSON that the whole string represents. A schema
-    that describes an object or a list accepts no string, even without a ``type``.
+    that describes an object or a list accepts no strings, even without a ``type``.
 
     :raises CrewInvalidInput: the schema cannot be applied
     """

@@ -64,7 +64,7 @@ def test_f2_what_is_not_proven_is_refused_and_nothing_is_stored(send: Send, wron
     before = stored()
     refused = send(question(), **wrong)
     assert refused.status_code == 401
-    assert refused.json() == {"detail": "Unknown address, or the signature is not valid or too old"}
+    assert refused.json() == {"detail": "Unknown address, or the signature is invalid or too old"}
     assert stored() == before
 
 
