@@ -161,7 +161,7 @@ def test_one_that_is_continued_already_is_named(repaired: Callable[..., Any]) ->
             assert (again.status_code, again.json()["kickoff_id"]) == (409, second)
             assert again.json()["detail"] == f"Execution {second} already continues it."
             client.until(second, "completed")
-        assert go_on(client, second).json()["detail"].endswith("it is completed.")
+        assert go_on(client, second).json()["detail"].endswith("it has completed.")
 
 
 @pytest.mark.slow
@@ -378,7 +378,7 @@ def test_s31_an_earlier_release_never_claims_an_execution_that_continues_another
         connection.execute(text(older))
     refused = go_on(client, first)
     assert refused.status_code == 422
-    assert "a service of an earlier release works on the same database" in refused.json()["detail"]
+    assert "a service of an earlier release uses the same database" in refused.json()["detail"]
     with engine.begin() as connection:
         assert connection.execute(text("SELECT oldest FROM releases")).scalar() == schema.OLDEST
         connection.execute(text("DELETE FROM processes WHERE id = 'old'"))

@@ -98,9 +98,9 @@ def test_s8_a_full_disk_is_reported_and_everything_goes_on_once_there_is_room(
     kickoffs = [client.post("/kickoff", hooked).json()["kickoff_id"] for _ in range(8)]
     make_room = full(small_disk)
     detail = eventually(lambda: refusal(client), "the 503")
-    assert detail == "The database cannot be written: the disk is full."
+    assert detail == "The database cannot be written to: the disk is full."
     health = eventually(lambda: refusal(client, "/healthz"), "the truth of /healthz")
-    assert health == "The database cannot be written: the disk is full."
+    assert health == "The database cannot be written to: the disk is full."
     size = service.log.stat().st_size
     sent = len(receiver.taken)
     time.sleep(2)  # long enough for a loop without pauses to show
@@ -142,7 +142,7 @@ def test_s8_a_read_only_sqlite_file_is_read_and_a_write_is_refused_in_one_senten
             assert main([*command, "--db", str(small_disk / "x.db")]) == 0
             assert kickoff_id in capfd.readouterr().out
         assert main(["kickoff", "topic=AI", "--db", str(small_disk / "x.db")]) == 2
-        assert "The database cannot be written: it is read-only." in capfd.readouterr().err
+        assert "The database cannot be written to: it is read-only." in capfd.readouterr().err
         assert client.get(f"/status/{kickoff_id}").status_code == 200
     finally:
         subprocess.run(["umount", "--lazy", str(small_disk)], check=True)
@@ -154,7 +154,7 @@ def test_s8_a_read_only_postgresql_is_reported(start: Callable[..., Command], th
     client = service.client(TOKEN)
     kickoffs = [client.post("/kickoff", NO_REVIEW).json()["kickoff_id"] for _ in range(4)]
     execute(throw_away, f'ALTER DATABASE "{throw_away.name}" SET default_transaction_read_only = on', *CUT)
-    assert eventually(lambda: refusal(client), "the 503") == "The database cannot be written: it is read-only."
+    assert eventually(lambda: refusal(client), "the 503") == "The database cannot be written to: it is read-only."
     assert eventually(lambda: refusal(client, "/healthz"), "the truth of /healthz")
     execute(throw_away, f'ALTER DATABASE "{throw_away.name}" SET default_transaction_read_only = off', *CUT)
     the_service_mends(client, kickoffs)

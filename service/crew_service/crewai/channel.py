@@ -1,7 +1,7 @@
 """Messages between the service and a crew's process: one JSON object per line, sent over a socket.
 
-Drop lines that are not JSON objects: the process was killed while writing them. The engine's records are sent as the
-fields of their dataclass, together with its name.
+Lines that are not JSON objects are dropped: the process was killed while writing them. The engine's records are sent as
+the fields of their dataclass, together with its name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from crew_service.engine.crew import (
 
 LINK_CLOSED = 98  # exit code of a process whose crew closed its end of the socket
 LARGEST = 64 * 1024 * 1024  # bytes per message; a crew's output is text that people read
-UNBORN = "unborn"  # sent by a process that the machine had no resources to start; it has done nothing yet
+UNBORN = "unborn"  # sent for a process that could not start for lack of resources; it has done nothing yet
 
 Message = dict[str, Any]
 
@@ -59,7 +59,7 @@ class Channel:
             self._link.sendall(line)
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """Return the next message, None at the end of the connection; raise `TimeoutError` if none arrives in time."""
+        """Return the next message, or None when the connection ends; raise `TimeoutError` if none arrives in time."""
         while True:
             line = self._next_line()
             if line is None:

@@ -25,7 +25,7 @@ WHY_NOT = {
     State.QUEUED: NOT_ENDED,
     State.RUNNING: NOT_ENDED,
     State.WAITING: NOT_ENDED,
-    State.COMPLETED: "it is completed",
+    State.COMPLETED: "it has completed",
     State.STOPPED: "it was stopped",
 }
 
@@ -101,7 +101,7 @@ def _canonical(value: Any) -> str:
 
 
 def _lost(finished: list[Any], gate: Mapping[str, Any] | None) -> tuple[str, str] | None:
-    """Return the first method of a Flow whose result is needed again but was not storable, and the result's type."""
+    """Return the first method of a Flow whose result is needed again but could not be stored, and the result's type."""
     state: Mapping[str, Any] = gate["state"] if gate else {}
     if nested := state.get("nested"):  # a nested task asked, after the Flow's own last question
         state = nested["before"]["state"] if nested["before"] else {}
@@ -127,7 +127,7 @@ def take_over(
         name, kind = lost
         raise CannotContinue(row.id, f"the return value ({kind}) of its finished method {name!r} cannot be stored")
     if not chains.keep_out_earlier(connection):
-        raise CannotContinue(row.id, "a service of an earlier release works on the same database and might take it")
+        raise CannotContinue(row.id, "a service of an earlier release uses the same database and might claim it")
     steps = chains.take_results(connection, row.id, [task["task_id"] for task, _ in finished], into=into)
     refused, unanswered = row.failure["refused"], row.failure["unanswered"]
     steps += chains.take_journal(connection, row.id, into=into, refused=refused, unanswered=unanswered, after=steps)

@@ -98,7 +98,7 @@ RESPONSE_TOKEN = {
     "schema": {"type": "string"},
 }
 BODY_PROBLEMS = {
-    400: "The body or the key is not valid, or the state of the execution does not allow it.",
+    400: "The body or the key is not valid, or the state of the execution does not allow the request.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
 }
@@ -121,7 +121,7 @@ class Endpoint:
     has_places: bool = False  # whether it uses an owner's limited places
     parameters: tuple[dict[str, Any], ...] = ()
     body: type[BaseModel] | None = None
-    problems: Mapping[int, str] = field(default_factory=dict)  # errors by code, besides those of many endpoints
+    problems: Mapping[int, str] = field(default_factory=dict)  # errors by code, besides those that many endpoints share
     problem: type[BaseModel] = response_models.Problem  # the model of a 422
 
     @property
@@ -249,13 +249,13 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             "/healthz",
             Api.healthz,
             "Check that the service works",
-            "The database cannot be written, or a thread of the service has ended or hangs.",
+            "The database cannot be written to, or a thread of the service has ended or hangs.",
         ),
         _check(
             "/livez",
             Api.livez,
             "Check that the process is alive, whatever the state of its database",
-            "A thread of the service has ended and cannot start again; only a restart helps.",
+            "A thread of the service has ended and cannot start again; restart the service.",
         ),
         _check(
             "/readyz",
@@ -277,7 +277,7 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
 
 
 def _check(path: str, handler: Handler, summary: str, problem: str) -> Endpoint:
-    """An endpoint for probes, which have no token."""
+    """An endpoint for probes, which send no token."""
     return Endpoint(
         method="GET",
         path=path,

@@ -14,7 +14,7 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markupsafe import Markup, escape
 
-# Text that exceeds one of these is shown as plain text, because others wait during rendering.
+# Text that exceeds one of these is shown as plain text, because rendering keeps others waiting.
 LONGEST = 100_000  # characters
 LARGEST = 300_000  # characters of HTML: a table of 1.5 KB may have 65,000 cells
 SECONDS = 0.1  # of CPU
@@ -54,7 +54,7 @@ class _TooCostly(Exception):
 
 
 class _Limit:
-    """A limit on its thread's CPU time; reading that clock costs as much as a step, so only few steps read it."""
+    """A limit on its thread's CPU time; reading that clock costs as much as a step, so only a few steps read it."""
 
     def __init__(self, until: float) -> None:
         self._until = until
@@ -66,7 +66,7 @@ class _Limit:
 
 
 def _in_time(state: Any, *_: Any) -> bool:
-    """Check the limit as a rule before the others: the parser tries it at every position of the text."""
+    """Check the limit. The parser tries this rule before the others, at every position of the text."""
     state.env["limit"].check()
     return False
 
@@ -81,7 +81,7 @@ def _parser() -> MarkdownIt:
 
 
 def render(text: str, until: float = math.inf) -> Markup:
-    """Return the text as HTML before this thread reaches that CPU time."""
+    """Return the text as HTML before this thread's CPU time reaches `until`."""
     until = min(until, time.thread_time() + SECONDS)
     html = _rendered(text, until) if len(text) <= LONGEST else None
     if html is None:

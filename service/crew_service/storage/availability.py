@@ -23,10 +23,10 @@ QUIET = 60.0  # seconds between two identical log lines
 
 LOCKED = "The database is locked by another process."
 SENTENCES = {
-    "full": "The database cannot be written: the disk is full.",
-    "no space": "The database cannot be written: the disk is full.",
-    "readonly": "The database cannot be written: it is read-only.",
-    "read-only": "The database cannot be written: it is read-only.",
+    "full": "The database cannot be written to: the disk is full.",
+    "no space": "The database cannot be written to: the disk is full.",
+    "readonly": "The database cannot be written to: it is read-only.",
+    "read-only": "The database cannot be written to: it is read-only.",
     "locked": LOCKED,
     "lock timeout": LOCKED,
     "moved away": "The database cannot be used: its file was moved.",

@@ -22,12 +22,12 @@ PRAGMAS = (
 )
 LIBPQ: dict[str, Any] = {
     "connect_timeout": 10,  # seconds
-    "tcp_user_timeout": 20_000,  # milliseconds without an acknowledgement until a silent server counts as gone
+    "tcp_user_timeout": 20_000,  # milliseconds without an acknowledgement before a silent server counts as gone
     "application_name": "airflow-crew-service",
 }
 LOCK_TIMEOUT = "SET lock_timeout = '10s'"
 SMALL = 64 * 1024  # bytes of a value that is read within microseconds
-LIMIT_LENGTH = 0  # from sqlite3.h; `sqlite3` defines it since Python 3.11
+LIMIT_LENGTH = 0  # from sqlite3.h; `sqlite3` has defined it since Python 3.11
 CONNECTIONS = 5  # kept for reads, and as many for writes; a database server normally allows 100 in total
 
 
@@ -58,7 +58,7 @@ def sqlite(file: Path) -> Engines:
 
 
 def refuse_large(connection: Connection) -> bool:
-    """Make SQLite refuse to read large values on this connection; False if Python cannot, before 3.11.
+    """Make SQLite refuse to read large values on this connection; False if Python cannot (before 3.11).
 
     Comparing their lengths would read them, at 10 ms per 10 MB.
     """
@@ -85,7 +85,7 @@ def _sqlite(file: Path, **options: Any) -> Engine:
 
 
 def server(url: URL) -> Engines:
-    # Reads have connections of their own: to switch one to autocommit and back takes as long as two reads.
+    # Reads have connections of their own: switching one to autocommit and back takes as long as two reads.
     return Engines(_server(url, isolation_level="AUTOCOMMIT"), _server(url))
 
 
@@ -97,7 +97,7 @@ def _server(url: URL, **options: Any) -> Engine:
         pool_size=CONNECTIONS,
         max_overflow=CONNECTIONS // 2,
         pool_timeout=15,
-        pool_pre_ping=True,  # a connection that was cut while idle fails no request
+        pool_pre_ping=True,  # a connection that was cut while idle does not fail a request
         hide_parameters=True,
         json_deserializer=loads,
         connect_args=LIBPQ if is_libpq else {},

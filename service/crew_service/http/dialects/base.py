@@ -51,7 +51,7 @@ class Dialect(ABC):
         if crew.kind == "flow" and STATE_ID in asked.inputs:
             raise HTTPException(self.bad_request, STATE_ID_REFUSED)
         if asked.continueFrom and asked.restoreFromStateId:
-            raise HTTPException(400, "continueFrom and restoreFromStateId exclude each other.")
+            raise HTTPException(400, "continueFrom and restoreFromStateId cannot be combined.")
         if asked.restoreFromStateId and crew.kind != "flow":
             raise HTTPException(self.bad_request, "restoreFromStateId is for Flows, but this is a crew.")
         own = asked.limits.model_dump(exclude_none=True) if asked.limits else {}
