@@ -116,7 +116,7 @@ def _differs(place: str) -> str:
     if place != next(each for each in CELLS if each.startswith(f"{version}, ")):
         return ""
     held = ", ".join(f"`{pin}`" for pin in HELD_BACK.get(version, ()))
-    return DIFFERS[version] + (f"; held back: {held}, since with newer ones {FAILS[version]}" if held else "")
+    return DIFFERS[version] + (f"; held back: {held}, because with newer versions {FAILS[version]}" if held else "")
 
 
 def main() -> int:
