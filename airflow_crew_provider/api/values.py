@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -103,3 +104,14 @@ def record_or_none(value: Any) -> Json | None:
         return record_of(value, "the record")
     except CrewInvalidInput:
         return None
+
+
+# Control and formatting characters, which could reorder or hide part of the shown text.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
+)
+
+
+def visible(text: str) -> str:
+    """Return text with invisible characters replaced by their JSON escapes."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_crew_provider import stored_names
+from airflow_crew_provider.api.values import visible
 from airflow_crew_provider.audit.airflow_api import AirflowApi, AuditError
 from airflow_crew_provider.models import REGION_FIELDS
 
@@ -155,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         for decision in decisions(_api(given.airflow_url, os.environ), given.dag_id, given.run_id):
-            sys.stdout.write(json.dumps(decision, ensure_ascii=False) + "\n")
+            sys.stdout.write(visible(json.dumps(decision, ensure_ascii=False)) + "\n")
     except AuditError as error:
         sys.stderr.write(f"{error}\n")
         return 1

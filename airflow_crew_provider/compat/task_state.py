@@ -274,7 +274,7 @@ class VariableTaskState:
     def recall(self) -> Json:
         found = self._get(self.key)
         if found is None:
-            is_named = _checked("read", lambda: _is_named(self.key))
+            is_named = _checked("read", lambda: has_variable(self.key))
             if is_named is not False:
                 self._prove_readable()
                 found = self._get(self.key)
@@ -317,7 +317,7 @@ class VariableTaskState:
             raise TaskStateUnavailable(f"Airflow's Variable {key} does not read back as it was stored")
 
 
-def _is_named(key: str) -> bool | None:
+def has_variable(key: str) -> bool | None:
     """Whether a Variable with this name exists, whatever its value; None if Airflow does not report it (3.0 to 3.2)."""
     if hasattr(Variable, "keys"):
         return key in Variable.keys(prefix=key)

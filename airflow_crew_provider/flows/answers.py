@@ -83,9 +83,20 @@ def find_address(poller: Poller, answer: ReviewAnswer, *, lag: float = 0.0) -> A
         if source.is_used_up(hook.crew_conn_id, answer.crew_task_id):
             raise CrewInvalidInput(f"The question {answer.crew_task_id} was already answered; nothing was sent")
         stored = source.stored_address(hook.crew_conn_id, answer.crew_task_id)
+        if stored is None or stored.callback_url is None:
+            _refuse_after_another_question(hook, answer)
         if stored is not None:
             return stored
     return _by_flow_id(poller, answer, lag) if hook.connection.kind == FLOW else None
+
+
+def _refuse_after_another_question(hook: ConnectedCrew, answer: ReviewAnswer) -> None:
+    """Refuse an answer by the Flow's id, which reaches whatever the Flow asks now."""
+    newest = source.newest_question(hook.crew_conn_id, answer.execution_id)
+    if newest not in (None, answer.crew_task_id):
+        raise CrewInvalidInput(
+            f"The Flow {answer.execution_id} has asked another question since {answer.crew_task_id}; nothing was sent"
+        )
 
 
 def _by_flow_id(poller: Poller, answer: ReviewAnswer, lag: float) -> AnswerAddress | None:

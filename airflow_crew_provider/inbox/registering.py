@@ -13,7 +13,14 @@ from airflow.providers.common.compat.sdk import Variable, mask_secret
 
 from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.compat.encryption import seal
-from airflow_crew_provider.compat.task_state import RelatedTask, pull_shared, push_shared, task_identity, task_state_of
+from airflow_crew_provider.compat.task_state import (
+    RelatedTask,
+    has_variable,
+    pull_shared,
+    push_shared,
+    task_identity,
+    task_state_of,
+)
 from airflow_crew_provider.compat.version import has_inbox
 from airflow_crew_provider.exceptions import CrewConnectionError, CrewInvalidInput
 from airflow_crew_provider.inbox.messages import (
@@ -39,7 +46,7 @@ def keep_registration(task: RegisteredTask, messages: InboxMessages) -> None:
     :param messages: messages stored in the location from before an upgrade
     """
     put(task.key, task.as_dict(), task.description)
-    if get(task.messages_key) is None:
+    if get(task.messages_key) is None and not has_variable(task.messages_key):
         put(task.messages_key, messages.as_dict(), task.description, sealed=True)
     if task.newest:
         put(*task.newest, task.description)

@@ -94,6 +94,12 @@ def is_used_up(crew_conn_id: str, request_id: str) -> bool:
     return bool(get(rows.answer_key(crew_conn_id, request_id)) == rows.USED)
 
 
+def newest_question(crew_conn_id: str, execution_id: str) -> str | None:
+    """Return the id of the last question of an execution that came through the inbox; None if there is none."""
+    kept = FlowQuestions.of(get(rows.questions_key(crew_conn_id, execution_id)))
+    return kept.questions[-1].id if kept.questions else None
+
+
 def used_up(crew_conn_id: str, request_id: str) -> None:
     """Remove a question's callback, but remember it, so that no repeated webhook asks again."""
     said = rows.kept_until(datetime.now(UTC), rows.AFTER_ANSWER)

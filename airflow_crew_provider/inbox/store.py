@@ -61,6 +61,8 @@ except ImportError:  # before Airflow 3.4
     from airflow.models.xcom import XComModel as EarlierXCom
 
 OVER = ("success", "failed")
+# A failed run's review may be cleared later; without its callback, an answer could reach another question.
+FLOW_OVER = ("success",)
 # Final states of a DAG run after which a task's Variables are removed even though the run still exists.
 KEPT_BY_TASKS = {
     stored_names.KICKOFF_STATE: ("success",),
@@ -259,12 +261,12 @@ def sweep(now: datetime) -> int:
 
     Task state (`compat.task_state`) stays as long as a failed DAG run, since its tasks may be cleared later. Records of
     a resume stay as long as any run, since a clear must not send its answer again, and so do the run's executions
-    (`compat.execution_record`). A Flow's questions are removed with the last run that waits for it, or when they
-    expire.
+    (`compat.execution_record`). A Flow's questions are removed with the last successful run that waits for it, or when
+    they expire.
     """
     of_runs = {
         stored_names.INBOX_PREFIX: OVER,
-        stored_names.FLOW_RUN_KEY: OVER,
+        stored_names.FLOW_RUN_KEY: FLOW_OVER,
         stored_names.EXECUTION_RECORD_KEY: (),
         **{f"{name}__": over for name, over in KEPT_BY_TASKS.items()},
     }
@@ -339,7 +341,7 @@ def _of_flows(session: Any, ended: list[FlowRun], now: datetime) -> set[str]:
     """Return the names of Flow questions for these runs, by all ids, unless another run also waits for them."""
     rows = session.scalars(select(Variable).where(*_named(stored_names.FLOW_RUN_KEY)))
     waits = [run for run in (FlowRun.of(_read(row)) for row in rows) if run]
-    kept = _kept_runs(session, [run.as_dict() for run in waits], now, OVER)
+    kept = _kept_runs(session, [run.as_dict() for run in waits], now, FLOW_OVER)
     needed = {(run.crew_conn_id, run.execution_id) for run in waits if (run.dag_id, run.run_id) in kept}
     names: set[str] = set()
     for run in ended:
@@ -385,4 +387,7 @@ def _deferred(*where: Any) -> list[DeferredTask]:
 def wake(waiting: DeferredTask, event: Json) -> None:
     """Resume a deferred task with an event, as its trigger would; ignore a task that is not deferred."""
     with create_session(scoped=False) as session:
-        Trigger.submit_event(waiting.trigger_id, TriggerEvent(event), session=session)
+        # SQLite gives the id of a deleted trigger to the next one.
+        since = session.scalar(select(Trigger.created_date).where(Trigger.id == waiting.trigger_id))
+        if since == waiting.since:
+            Trigger.submit_event(waiting.trigger_id, TriggerEvent(event), session=session)

@@ -15,7 +15,7 @@ from airflow_crew_provider.flows.questions import feedback_hint
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Json
-from airflow_crew_provider.review import answer, people
+from airflow_crew_provider.review import airflow_form, answer, people
 from airflow_crew_provider.review.airflow_form import form_params
 from airflow_crew_provider.review.decision import Decision, ReviewRules
 from airflow_crew_provider.review.question import AskingTask, Question
@@ -149,6 +149,7 @@ class CrewReviewOperator(AskingTask):
             approvals=self.approvals,
             escalation=self.escalation,
             may_answer=self.escalation.may_answer,
+            users=self.escalation.ids,
             output_schema=self.output_schema,
             on_schema_mismatch=self.on_schema_mismatch,
             crew_conn_id=self.crew_conn_id,
@@ -179,6 +180,12 @@ class CrewReviewOperator(AskingTask):
         shown = shown or answer.shown_draft(question.rules.record())
         question.hold_to(shown)
         decision = Decision(question, shown, until)
+        # One that Airflow gave before a step or a clear is removed by asking again.
+        early = step or question.record.began_after(answer.identity_of(shown), event.get("responded_at"))
+        if airflow_form.is_old_default(event, None if early else question.rules.at_deadline(shown)):
+            if early:
+                question.ask(shown, until)
+            event = {"error_type": "timeout"}
         if event.get("error_type") == "timeout":
             if step:
                 question.look_again(shown, until)

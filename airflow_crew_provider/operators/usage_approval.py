@@ -125,7 +125,7 @@ class CrewUsageApprovalOperator(AskingTask):
         """Return the record that was approved."""
         assert shown is not None
         question = Question(context, self, self.rules())
-        if event.get("error_type") == "timeout":
+        if event.get("error_type") == "timeout" or airflow_form.is_old_default(event, self.defaults):
             question.record.close()
             raise CrewTaskFailed(
                 f"Nobody decided within {self.response_timeout} whether the output of execution "

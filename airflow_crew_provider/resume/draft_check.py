@@ -89,13 +89,13 @@ class DraftCheck:
     def __init__(self, poller: Poller, answer: ReviewAnswer, record: PostRecord, lag: float) -> None:
         self._poller, self._answer, self._record, self._lag = poller, answer, record, lag
         # Read now, because another POST replaces the record.
-        self._sent_before, self._unsettled = record.same_request, record.earlier is Earlier.UNKNOWN
+        self.sent_before, self._unsettled = record.same_request, record.earlier is Earlier.UNKNOWN
         before = SentAnswer.of(record.newest)
-        self.draft = answer.draft(before.draft_sha256 if self._sent_before else None)
+        self.draft = answer.draft(before.draft_sha256 if self.sent_before else None)
         self.was_keyed = record.was_keyed(keyed=poller.hook.connection.idempotency_keys)
         self._patience = poller.hook.connection.deployment.kickoff_timeout
         # Another POST with the same key must be identical.
-        self._sends_hash = before.sends_hash and self._sent_before
+        self._sends_hash = before.sends_hash and self.sent_before
 
     @property
     def resumed_at(self) -> float:
@@ -114,19 +114,19 @@ class DraftCheck:
 
     def check_before_sending(self, sender: Sender) -> bool:
         """Return whether an earlier try sent the answer; raise if it must not be sent."""
-        seen = self._look() if self._sent_before and self.was_keyed else self._look_when_settled()
-        verdict = judge(self._answer, self.draft, seen, sent_before=self._sent_before)
-        self._sends_hash = self._sends_hash or (seen.checks_draft and not self._sent_before)
+        seen = self._look() if self.sent_before and self.was_keyed else self._look_when_settled()
+        verdict = judge(self._answer, self.draft, seen, sent_before=self.sent_before)
+        self._sends_hash = self._sends_hash or (seen.checks_draft and not self.sent_before)
         if verdict is Verdict.HIDDEN:
             raise CrewTryFailed(self._not_shown(in_few_words(self._poller.hook.mask(seen.raw_state))))
         takes_edit = seen.takes_edited_output or self._answer.in_the_middle  # the arguments of a tool
         if self._answer.edit and verdict is Verdict.SEND and not takes_edit:
             raise CrewTaskFailed(self._takes_no_edit())
         # With the four fields, the service decides whether another draft is waiting.
-        if verdict is Verdict.ANOTHER_DRAFT and (self._sent_before or self._answer.output_sha256):
-            is_late_edit = not self._sent_before and self._is_revised(seen)
+        if verdict is Verdict.ANOTHER_DRAFT and (self.sent_before or self._answer.output_sha256):
+            is_late_edit = not self.sent_before and self._is_revised(seen)
             raise (CrewEditTooLate if is_late_edit else CrewAnswerNotTaken)(self._another_draft(seen))
-        if self._sent_before:
+        if self.sent_before:
             return self._is_taken_by_now(seen, verdict, sender)
         if verdict is Verdict.NOT_WAITING and self._answer.output_sha256:
             raise (CrewEditTooLate if self._is_revised(seen) else CrewAnswerNotTaken)(self._not_waiting(seen))
@@ -136,21 +136,21 @@ class DraftCheck:
 
     def was_taken_after_all(self, error: CrewError) -> bool:
         """Whether a refusal only means that an earlier POST arrived; one with a key would not be refused."""
-        if not self._sent_before or self.was_keyed or not isinstance(error, CrewBadRequest):
+        if not self.sent_before or self.was_keyed or not isinstance(error, CrewBadRequest):
             return False
         verdict = judge(self._answer, self.draft, self._look(), sent_before=True)
         return verdict is Verdict.TAKEN or (verdict is Verdict.SEND and self._no_longer_waits(time.time() + self._lag))
 
     def came_too_late(self, error: CrewError) -> bool:
         """Whether a refusal of an edit means that its draft was answered between the poll and the POST."""
-        if self._answer.edit is None or self._sent_before or not isinstance(error, CrewBadRequest):
+        if self._answer.edit is None or self.sent_before or not isinstance(error, CrewBadRequest):
             return False
         seen: Any = self._poller.poll(self.draft.execution_id)
         return isinstance(seen, Execution) and self._is_revised(seen) and not self.draft.waits_in(seen)
 
     def is_still_open(self, error: CrewError) -> bool:
         """Whether the tool refused changed arguments, so that its question is still open."""
-        given = self._answer.in_the_middle and self._answer.edit and not self._sent_before
+        given = self._answer.in_the_middle and self._answer.edit and not self.sent_before
         if not given or not isinstance(error, CrewBadRequest):
             return False
         seen: Any = self._poller.poll(self.draft.execution_id)

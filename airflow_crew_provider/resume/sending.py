@@ -206,6 +206,8 @@ class Resuming:
         answer = self._answer.outcome or ("approved" if self._answer.is_approve else "revise")
         if resumed.status == answers.ALREADY:
             said = "The answer (%s) was not used: %s. Execution %s continues with the earlier answer"
+            if self._check.sent_before:
+                said = "The answer (%s) was sent again: %s, perhaps by an earlier try. Execution %s continues"
             self._log.warning(said, answer, resumed.message, self._answer.execution_id)
             return
         self._log.info(

@@ -54,6 +54,7 @@ __all__ = [
     "find_answer",
     "form_params",
     "found_nothing",
+    "is_old_default",
     "name_of",
     "no_params",
     "number_param",
@@ -126,6 +127,16 @@ def number_param(number: int) -> Param:
 def timed_out(event: Json) -> bool:
     """Whether the event is from the deadline; a person's answer always names the person."""
     return "error" not in event and bool(event.get("timedout") or not event.get("responded_by_user"))
+
+
+def is_old_default(event: Json, chosen: Sequence[str] | None) -> bool:
+    """Whether Airflow itself answered with a default that the review does not have now.
+
+    Up to Airflow 3.3, a form keeps its first default, even if the DAG was edited and the task cleared since.
+
+    :param chosen: the choice that the present deadline makes; None for none
+    """
+    return bool(event.get("timedout")) and event.get("chosen_options") != chosen
 
 
 def name_of(event: Json) -> str:

@@ -38,7 +38,7 @@ from airflow_crew_provider.stored_names import FEEDBACK_FIELD, REFUSED_KEY, REVI
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, fail_task
 from airflow_crew_provider.wait.schema import listed
 
-TERMS = ("words", "on_timeout", "on_tool_timeout", "allow_edit", "approvals", "may_answer")
+TERMS = ("words", "on_timeout", "on_tool_timeout", "allow_edit", "approvals", "may_answer", "users")
 NOBODY_APPROVED = "Denied, because nobody approved the call in time."
 
 
@@ -63,6 +63,7 @@ class ReviewRules:
     auto_approve: Callable[[Json], Any] | None
     escalation: Escalation
     may_answer: Json | None
+    users: list[str] | None
     output_schema: Any
     on_schema_mismatch: str
     crew_conn_id: str
@@ -262,7 +263,7 @@ class Decision:
     def end_at_deadline(self) -> Json:
         """Return the event for a deadline that Airflow does not know of, or fail."""
         chosen = self._rules.at_deadline(self._shown)
-        if chosen is None or not self._rules.escalation.steps:
+        if chosen is None:
             self._record.close()
             raise CrewTaskFailed(answer.no_answer(self._shown, self._task.response_timeout, self._rules.again))
         decided = {"chosen_options": chosen, "params_input": {}, "responded_at": datetime.now(UTC)}

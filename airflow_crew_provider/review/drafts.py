@@ -66,17 +66,6 @@ def fenced(text: str, language: str = "text") -> str:
     return f"{fence}{language}\n{text}\n{fence}"
 
 
-# Control and formatting characters, which could reorder or hide part of the shown text.
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
-)
-
-
-def visible(text: str) -> str:
-    """Return text with invisible characters replaced by their JSON escapes."""
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
 def _inert_lines(lines: list[str]) -> Iterator[str]:
     sure, like_code = set(_surely_code(lines)), _code_lines("\n".join(lines))
     prose: list[str] = []

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_crew_provider.api import asks
 from airflow_crew_provider.api.answers import APPROVAL, outcome_meant
+from airflow_crew_provider.api.values import visible
 from airflow_crew_provider.flows.questions import is_of_flow, outcomes_of
 from airflow_crew_provider.models import Json, output_sha256
 from airflow_crew_provider.review import drafts
@@ -133,7 +134,7 @@ class ReviewForm:
         when = f"in {before}**{f', by {_code(who)}' if who else ', at the deadline'}"
         if self.ask and previous.get("edited_output") and previous.get("crew_task_id") == self.pending["crew_task_id"]:
             said = f"**Approved {when}, but the service did not accept the changed arguments, and the tool has not run:"
-            return f"{said}\n\n{drafts.fenced(drafts.visible(previous['edited_output'][:SHOWN_FEEDBACK]))}"
+            return f"{said}\n\n{drafts.fenced(visible(previous['edited_output'][:SHOWN_FEEDBACK]))}"
         if "outcome" in previous:
             return _answer_before(previous, when)
         if previous.get("edited_output") and previous.get("crew_task_id") == self.pending.get("crew_task_id"):
@@ -255,7 +256,7 @@ class ReviewForm:
         output = self.pending.get("output")
         text = drafts.text_of(output)[: drafts.SHOWN_CHARACTERS]
         if self.ask:
-            return drafts.fenced(drafts.visible(text))
+            return drafts.fenced(visible(text))
         if not isinstance(output, str) or self.pending.get("language"):
             return drafts.fenced(text, "json")
         return _in_quotation(text) if text.strip() else "*The draft is empty.*"

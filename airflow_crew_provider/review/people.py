@@ -162,6 +162,11 @@ class Escalation:
         later = (user for step in self.steps for user in step.users)
         return list({user["id"]: user for user in (*later, *self.assigned)}.values())
 
+    @property
+    def ids(self) -> list[str] | None:
+        """The ids of `users`."""
+        return None if self.users is None else sorted(user["id"] for user in self.users)
+
     def due(self, since: datetime, now: datetime) -> Iterator[tuple[int, EscalationStep]]:
         """Yield the steps that are due, with their numbers from 1."""
         yield from ((number, step) for number, step in enumerate(self.steps, 1) if since + step.after <= now)

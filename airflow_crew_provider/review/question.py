@@ -93,6 +93,7 @@ class Question(Generic[AnyRules]):
         :param found: result of the last lookup: no answer, no form, or unknown; empty if none ran
         """
         identity = identity_of(shown)
+        self._refuse_other_users(identity)
         shown = {**shown, TERMS: self.record.terms(identity) or shown.get(TERMS) or self.rules.terms()}
         self.hold_to(shown)
         until = self.record.until(identity) or deadline_after(self.task.response_timeout)
@@ -107,6 +108,16 @@ class Question(Generic[AnyRules]):
             self._wait(shown, until)
         self.task.log.info("An earlier try showed this draft; an answer given since then counts")
         self.look_again(shown, until)
+
+    def _refuse_other_users(self, identity: list[Any]) -> None:
+        """Refuse to ask if the DAG names other people than the form, which keeps its first ones until Airflow 3.4."""
+        before = self.record.terms_before_clear(identity)
+        is_kept = airflow_form.asking_attempt(self.context) is None
+        if is_kept and "users" in before and before["users"] != self.rules.terms().get("users"):
+            raise CrewTaskFailed(
+                "Airflow still shows the form to other assigned_users. Nobody was asked, and nothing was sent; "
+                "start a new DAG run"
+            )
 
     def _must_ask_again(self, found: str) -> bool:
         """Whether no form exists, or nobody can answer it any more, as with an earlier attempt's form."""

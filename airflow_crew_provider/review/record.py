@@ -169,6 +169,10 @@ class QuestionRecord:
         """Return the terms with which an earlier try asked about this draft."""
         return self._about(draft).terms
 
+    def terms_before_clear(self, draft: Draft) -> Json:
+        """Return the terms of the form that a clear has kept; empty if there was no clear."""
+        return self._record.terms or {} if self.cleared and self._record.draft == draft else {}
+
     @property
     def asked_by(self) -> str | None:
         """The attempt that owns the form; None if the task owns it, or if an older Airflow recorded this."""
@@ -247,6 +251,11 @@ class QuestionRecord:
         """Return when the question about this draft was opened; now, if it is not open."""
         since = self._about(draft).since
         return datetime.fromisoformat(since) if since else datetime.now(UTC)
+
+    def began_after(self, draft: Draft, at: Any) -> bool:
+        """Whether the question was opened after this time, as by a clear; False if that is not known."""
+        since = self._about(draft).since
+        return since is not None and at is not None and at < datetime.fromisoformat(since)
 
     @property
     def asked_at(self) -> datetime | None:

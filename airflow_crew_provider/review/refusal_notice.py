@@ -21,6 +21,7 @@ from airflow_crew_provider.stored_names import EDIT_FIELD, FEEDBACK_FIELD
 
 MODELS = "airflow.models.hitl"
 _NOTICE = re.compile(r"\A\*\*The last answer by [^\n]*\*\*\n\n")
+_IN_THE_MIDDLE = re.compile(rf"^(\*\*Round [^\n*]*\*\* )?{re.escape(IN_THE_MIDDLE)}", re.MULTILINE)
 
 log = logging.getLogger(__name__)
 
@@ -78,10 +79,11 @@ def why_refused(answer: dict[str, Any], text: str, options: list[str], params: d
     :param text: the text of the form
     :param params: its fields
     """
-    draft, is_asked = draft_in(params), IN_THE_MIDDLE in text
+    # At the beginning of a line, where a quoted draft cannot have it.
+    draft, is_asked = draft_in(params), bool(_IN_THE_MIDDLE.search(text))
     answer = with_text_of_edit(answer, draft)
     # None of a Flow's outcomes needs feedback; of the words that answer an agent, the answer to its question does.
-    needs_text = asks.ANSWER if is_asked else None if QUESTION in text else options[1]
+    needs_text = asks.ANSWER if is_asked else None if f"\n{QUESTION}" in f"\n{text}" else options[1]
     problem = problem_with(answer, options, list(params), needs_text)
     given = (answer["params_input"] or {}).get(EDIT_FIELD)
     if problem or not isinstance(draft, str) or not isinstance(given, str) or not is_edit(draft, given):

@@ -113,8 +113,8 @@ class UsageRules:
         return facts_of(self.record())
 
     def terms(self) -> Json:
-        """Return nothing: an answer is an approval or a rejection, whatever the arguments."""
-        return {}
+        """Return who may answer; an answer is an approval or a rejection, whatever the other arguments."""
+        return {"users": self.escalation.ids}
 
     def by(self, terms: Json) -> UsageRules:
         """Return these rules."""

@@ -150,9 +150,9 @@ class RegisteredRun:
         with create_session(scoped=False) as session:
             XComModel.set(key, value, **names, session=session)
 
-    def end_run(self, **more: Any) -> None:
+    def end_run(self, *, state: str = "success", **more: Any) -> None:
         with create_session(scoped=False) as session:
-            session.execute(update(DagRun).where(DagRun.id == self.dag_run_id).values(state="success", **more))
+            session.execute(update(DagRun).where(DagRun.id == self.dag_run_id).values(state=state, **more))
 
     def delete_run(self) -> None:
         with create_session(scoped=False) as session:

@@ -121,6 +121,19 @@ def test_a24_the_questions_of_a_flow_go_within_a_day_of_the_run_that_started_it(
 
 
 @pytest.mark.row("A24")
+def test_a24_the_questions_of_a_flow_stay_with_a_failed_run_whose_review_may_be_cleared(
+    dag_run: RegisteredRun, server: FaultServer, ask: Ask
+) -> None:
+    body = ask(flow_execution_id=kick_off(dag_run, server))
+    now = datetime.now(UTC)
+    dag_run.end_run(state="failed", end_date=now)
+    plugin.sweep(now + 2 * DAY)
+    assert of(body) < rows().keys()
+    plugin.sweep(now + 61 * DAY)
+    assert not of(body) & rows().keys()
+
+
+@pytest.mark.row("A24")
 def test_a24_the_questions_of_a_flow_go_with_a_run_that_is_deleted_and_others_stay(
     dag_run: RegisteredRun, other_run: RegisteredRun, server: FaultServer, ask: Ask
 ) -> None:

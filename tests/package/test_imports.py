@@ -68,7 +68,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "operators": ROOMS,
     "decorators": (*ROOMS, "operators"),
     "task_groups": (*ROOMS, "operators", "sensors"),
-    "audit": VALUES,
+    "audit": (*VALUES, "api"),
     "view": (*BELOW, "hooks", "review"),
 }
 # The kit for users' tests is the one place that may know all wings, and the service.

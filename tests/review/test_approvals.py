@@ -21,7 +21,8 @@ def review_of(**arguments: Any) -> CrewReviewOperator:
 
 
 def said(who: str | None, option: str = "approve", feedback: str = "") -> Json:
-    answer = {"chosen_options": [option], "params_input": {"human_feedback": feedback}, "responded_at": NOW}
+    at = NOW if who else datetime.now(UTC)
+    answer = {"chosen_options": [option], "params_input": {"human_feedback": feedback}, "responded_at": at}
     return {**answer, "responded_by_user": {"id": who, "name": who.title()} if who else None, "timedout": not who}
 
 

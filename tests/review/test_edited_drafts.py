@@ -110,7 +110,7 @@ def test_a_retry_with_a_later_dag_keeps_the_form_too(context: Json, supervisor: 
 def test_the_deadline_decides_as_the_form_says(context: Json, supervisor: Supervisor) -> None:
     asked_by = {"response_timeout": 60, "on_timeout": "approve"}
     kwargs = parked(lambda: review_of(**asked_by).execute(context))
-    nobody = said(None, responded_by_user=None, timedout=True)
+    nobody = said(None, responded_by_user=None, timedout=True, responded_at=datetime.now(UTC))
     review = review_of(response_timeout=60, on_timeout={"revise": "Nobody looked."}).execute_complete(
         context, nobody, **kwargs
     )

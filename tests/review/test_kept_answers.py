@@ -277,7 +277,9 @@ def test_a23_an_answer_that_comes_after_a_lost_look_is_found_by_another_one(
 ) -> None:
     lost_while_asking(context, supervisor)
     parked(lambda: review_of(response_timeout=3600).execute(retry(context)))
+    person = {"id": "7", "name": "Ann"}
     supervisor.answer = {"chosen_options": ["approve"], "params_input": {}, "responded_at": NOW}
+    supervisor.answer["responded_by_user"] = person
     with pytest.raises(TaskDeferred) as looks:
         came_back(review_of(response_timeout=3600), context, reason)
     assert len(supervisor.asked) == 1, "asking removes the answer"

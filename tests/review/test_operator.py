@@ -14,6 +14,8 @@ from airflow_stand_ins import PENDING, Supervisor, TaskParked, parked, time_left
 
 from airflow_crew_provider.compat import version
 from airflow_crew_provider.operators.review import CrewReviewOperator
+from airflow_crew_provider.review import refusal_notice
+from airflow_crew_provider.review.form import ReviewForm
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 Json = dict[str, Any]
@@ -48,7 +50,7 @@ def said(option: str = "approve", feedback: Any = "", **more: Any) -> Json:
 
 
 def at_deadline(option: str) -> Json:
-    return said(option, responded_by_user=None, timedout=True)
+    return said(option, responded_by_user=None, timedout=True, responded_at=datetime.now(UTC))
 
 
 def test_the_review_has_the_promised_shape(context: Json) -> None:
@@ -422,3 +424,80 @@ def test_a_decision_of_another_draft_is_not_compared(context: Json, supervisor: 
     with pytest.raises(TaskParked):
         second.execute(context)
     assert "has changed" not in supervisor.asked[0].body
+
+
+# --- a form of before an edit ------------------------------------------------------------------------------
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.mark.row("A36")
+@pytest.mark.usefixtures("a_form_for_the_task")
+@pytest.mark.parametrize(
+    ("now", "feedback"),
+    [("fail", None), ({"revise": "Cite sources."}, "Cite sources.")],
+    ids=["fail", "revise"],
+)
+def test_a36_the_deadline_of_a_form_from_before_an_edit_does_what_the_dag_says_now(
+    context: Json, supervisor: Supervisor, now: Any, feedback: str | None
+) -> None:
+    parked(lambda: review_of(response_timeout=HOUR, on_timeout="approve").execute(context))
+    cleared(context)
+    edited = review_of(response_timeout=HOUR, on_timeout=now)
+    kept = parked(lambda: edited.execute(context))
+    if feedback is None:
+        with pytest.raises(CrewTaskFailed, match="Nobody answered"):
+            edited.execute_complete(context, at_deadline("approve"), kept["until"], kept["shown"])
+    else:
+        review = edited.execute_complete(context, at_deadline("approve"), kept["until"], kept["shown"])
+        assert (review["is_approve"], review["human_feedback"]) == (False, feedback)
+
+
+@pytest.mark.row("A36")
+@pytest.mark.usefixtures("a_form_for_the_task")
+@pytest.mark.parametrize("early", ["a reminder", "a clear"])
+def test_a36_a_default_that_airflow_gave_too_early_is_asked_about_again(
+    context: Json, supervisor: Supervisor, early: str
+) -> None:
+    before = at_deadline("approve")
+    operator = review_of(response_timeout=HOUR, on_timeout="approve")
+    kept = parked(lambda: operator.execute(context))
+    if early == "a clear":
+        cleared(context)
+        kept = parked(lambda: operator.execute(context))
+        event, step = before, False
+    else:
+        event, step = at_deadline("approve"), True
+    asked = len(supervisor.asked)
+    again = parked(lambda: operator.execute_complete(context, event, kept["until"], kept["shown"], step))
+    assert again["until"] == kept["until"]
+    assert len(supervisor.asked) == asked + 1
+
+
+@pytest.mark.row("A36", "A32")
+@pytest.mark.usefixtures("a_form_for_the_task")
+@pytest.mark.parametrize(
+    ("before", "now", "same"), [(None, ["rita"], False), (["bob"], ["rita"], False), (["bob"], "bob", True)]
+)
+def test_a36_a_form_that_stays_open_to_others_is_not_waited_for(
+    context: Json, supervisor: Supervisor, before: Any, now: Any, same: bool
+) -> None:
+    parked(lambda: review_of(assigned_users=before).execute(context))
+    cleared(context)
+    if same:
+        parked(lambda: review_of(assigned_users=now).execute(context))
+    else:
+        with pytest.raises(CrewTaskFailed, match="Airflow still shows the form to other assigned_users"):
+            review_of(assigned_users=now).execute(context)
+    assert len(supervisor.asked) <= 2
+
+
+@pytest.mark.parametrize(
+    "draft", ["Draft.", "See **The question:** below.", "**In the middle of the task** it rained."]
+)
+def test_a_draft_does_not_hide_why_an_answer_was_refused(draft: str) -> None:
+    form = ReviewForm(pending={"execution_id": "e", "crew_task_id": "t", "output": draft})
+    answer = {"chosen_options": ["revise"], "params_input": {"human_feedback": ""}}
+    fields = {"human_feedback": {"value": ""}}
+    said = refusal_notice.why_refused(answer, form.body, ["approve", "revise"], fields)
+    assert said == "it requests a revision without saying what to change"
