@@ -10,6 +10,7 @@ from typing import Any
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.models import (
     CHAIN,
+    HIGHEST_FIGURE,
     REQUESTS,
     Json,
     cost_usd,
@@ -146,7 +147,7 @@ def known_cost(usage: Json | None) -> float | None:
         return whole
     known = [reported(usage, "cost_usd"), *model_costs(usage).values()]
     parts = [cost for cost in known[1:] if cost is not None]
-    least = max(round(sum(parts), 10), known[0] or 0)
+    least = min(max(round(sum(parts), 10), known[0] or 0), HIGHEST_FIGURE)
     return least if least or parts else None
 
 

@@ -31,7 +31,7 @@ from asgiref.sync import sync_to_async
 
 from airflow_crew_provider.compat.loops import region_of
 from airflow_crew_provider.compat.supervisor import is_awaitable
-from airflow_crew_provider.compat.version import clears_discard_task_state
+from airflow_crew_provider.compat.version import clears_discard_task_state, has_inbox
 from airflow_crew_provider.exceptions import CrewConnectionError
 from airflow_crew_provider.models import Json
 
@@ -294,7 +294,7 @@ class VariableTaskState:
 
     def close(self, record: Json) -> None:
         """Keep the record for a cleared task if something removes it eventually; otherwise remove it."""
-        if record and self._stored:
+        if record and has_inbox():
             self.keep(record)
         else:
             self.forget()

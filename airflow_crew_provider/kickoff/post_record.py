@@ -251,7 +251,7 @@ class PostRecord:
 
     def __init__(self, memory: TaskState, attempt: Attempt, fingerprint: str = "") -> None:
         self.memory, self.attempt, self.fingerprint = memory, attempt, fingerprint
-        self.newest = StoredPost.from_json(memory.recall())
+        self.newest = self._stored = StoredPost.from_json(memory.recall())
         self._resent = False
         self._followed: StoredPost | None = None  # the POST of a finished execution before this one
         kept = self.newest.attempt
@@ -267,7 +267,7 @@ class PostRecord:
         self.attempt.tell_doubt(self.newest.attempt)
         if self.memory.outlives_run and not self.attempt.follows(self.newest.attempt):
             log.warning("This task's record is from a deleted DAG run with the same id, so it is ignored")
-            self.newest = StoredPost()
+            self.newest = self._stored = StoredPost()
             self.memory.forget()
 
     @property
@@ -348,15 +348,25 @@ class PostRecord:
             earlier=before.earlier if self._resent else before.unsettled[:KEPT],
         )
         moved = before.moved("intend", intended)
+        self._check_alone()
         self.memory.keep(moved.to_json())
+        self._stored = moved
         # Only now: if the record cannot be stored, nothing may be sent.
         self.newest = moved
         return moved.idempotency_key
+
+    def _check_alone(self) -> None:
+        """Refuse to send if another try, which has not ended yet or was cleared, has sent something meanwhile."""
+        stored, before = StoredPost.from_json(self.memory.recall()), self._stored
+        if (stored.idempotency_key, stored.kickoff_id) != (before.idempotency_key, before.kickoff_id):
+            self.newest = stored
+            raise TaskStateUnavailable("Another try of this task has changed its record meanwhile")
 
     def keep(self, newest: StoredPost) -> None:
         """Store the current state of the newest POST; this try keeps it in memory even if that fails."""
         self.newest = newest
         self.memory.keep(newest.to_json())
+        self._stored = newest
 
     def note(self, **more: Any) -> None:
         """Store further fields of the package that sent the POST."""
@@ -415,6 +425,7 @@ class PostRecord:
                 self.memory.forget()
             else:
                 self.memory.keep(self.newest.to_json())
+            self._stored = self.newest
         except TaskStateUnavailable as problem:
             # The intent stays open: the next try reports less than is known, but sends nothing twice.
             log.warning("%s", problem)

@@ -57,6 +57,7 @@ class KickoffTask(RelatedTask, Protocol):
     on_unknown_outcome: str
     wait_for_completion: bool
     retry_from: str
+    is_killed: bool
 
     @property
     def log(self) -> Any:

@@ -124,6 +124,8 @@ class KickoffStart:
         return replace(request, meta=meta, webhooks=webhooks, continue_from=self.record.added.get(CONTINUED))
 
     def _send(self, request: Kickoff, sender: Sender) -> str:
+        if self._task.is_killed:
+            raise outcomes.CrewTryFailed(f"The task was killed before its kickoff was sent. {self.what_is_known()}")
         keyed = self._hook.connection.idempotency_keys
         key = self.record.intend(sender, keyed=keyed, added=self._added(request))
         try:

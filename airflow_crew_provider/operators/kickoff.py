@@ -72,6 +72,7 @@ class CrewKickoffOperator(WaitingTask):
     schema_of_waits: Any = None  # the output schema of the waits in `crew_with_review`
     _starting: KickoffStart | None = None
     _kickoff_id: str | None = None
+    is_killed = False  # Airflow only calls `on_kill`; the process continues for some seconds
 
     def __init__(
         self,
@@ -132,8 +133,9 @@ class CrewKickoffOperator(WaitingTask):
 
     def on_kill(self) -> None:
         """Stop the execution when the task is killed or reaches its execution timeout while a worker runs it."""
+        self.is_killed = True
         start = self._starting
-        kickoff_id = start.kickoff_id if start else self._kickoff_id
+        kickoff_id = self._kickoff_id or (start.kickoff_id if start else None)
         if kickoff_id:
             self.log.warning("The task was killed, and execution %s may still be running", kickoff_id)
             self.stop_if_asked(kickoff_id)
@@ -188,7 +190,7 @@ class CrewKickoffOperator(WaitingTask):
 
     def watch_again(self, context: Any) -> Watch:
         """Return the watch of a task that resumes from the triggerer."""
-        return self._watch(context, self._kickoff_id or "")
+        return self._watch(context, self._kickoff_id or self._record(context).kickoff_id or "")
 
     def handle_question(self, context: Any, watch: Watch, execution: Execution) -> Any:
         """Answer ``fail`` to a question about a tool call's unknown outcome; then wait for the end."""

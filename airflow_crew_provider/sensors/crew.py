@@ -12,7 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowSensorTimeout, BaseSensor
 from airflow_crew_provider.api.endpoints import path_segment
 from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.compat.arguments import SensorArguments
-from airflow_crew_provider.compat.task_state import task_state_of
+from airflow_crew_provider.compat.task_state import Attempt, task_state_of
 from airflow_crew_provider.exceptions import CrewError, CrewExecutionFailed
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.inbox.registering import note_run, registered_address
@@ -204,12 +204,17 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     def _recalled(self, context: Any) -> Watch:
         watch = self.watch_again(context)
         kept = task_state_of(context, WATCH_STATE).recall() if self.reschedule else {}
-        if kept.get("kickoff_id") == self.kickoff_id and kept.get("try_number") == context["ti"].try_number:
+        about = self._about(context)
+        if "kickoff_id" in kept and all(kept.get(name, value) == value for name, value in about.items()):
             watch.recall(kept)
         return watch
 
     def _remember(self, context: Any) -> None:
         if not self.reschedule or self._watch is None:
             return
-        about = {"kickoff_id": self.kickoff_id, "try_number": context["ti"].try_number}
-        task_state_of(context, WATCH_STATE).keep({**self._watch.learned(), **about})
+        task_state_of(context, WATCH_STATE).keep({**self._watch.learned(), **self._about(context)})
+
+    def _about(self, context: Any) -> Json:
+        """Return the marks of this try; a deleted run's record may have the same number of the try."""
+        attempt = Attempt.of(context, self)
+        return {"kickoff_id": self.kickoff_id, "try_number": attempt.try_number, "run_after": attempt.run_after}

@@ -182,7 +182,7 @@ class CrewStatusTrigger(BaseTrigger):
         return Outcome(GAVE_UP, self.kickoff_id, f"{problem}. {fate}")
 
     async def _stop_if_killed(self, *, without_task: bool) -> None:
-        if await outcomes.is_by_user(self, without_task=without_task) and not await self._was_woken():
+        if await outcomes.is_by_user(self, without_task=without_task, was_woken=self._was_woken):
             fate = fate_of_stop(self.kickoff_id, await self._stop() if self.cancel_on_kill else None)
             self.log.info("A user ended the task. %s", fate)
 

@@ -19,7 +19,12 @@ from functools import wraps
 from threading import Thread
 from typing import Any, NoReturn, TypeVar
 
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSensorTimeout
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    get_current_context,
+)
 from asgiref.sync import sync_to_async
 
 from airflow_crew_provider import exceptions
@@ -138,10 +143,14 @@ def deadline_of(context: Any, timeout: Any, execution_timeout: timedelta | None)
     own = seconds(timeout, "timeout")
     ends = [now + own] if own is not None else []
     if execution_timeout is not None:
-        started = getattr(context["ti"], "start_date", None)
-        began = started.timestamp() if isinstance(started, datetime) else now
-        ends.append(began + execution_timeout.total_seconds())
+        ends.append(began(context) + execution_timeout.total_seconds())
     return min(ends, default=None)
+
+
+def began(context: Any) -> float:
+    """Return when the try began, in epoch seconds."""
+    started = getattr(context["ti"], "start_date", None)
+    return started.timestamp() if isinstance(started, datetime) else time.time()
 
 
 def fallback_timeout(deadline: float | None) -> timedelta | None:
@@ -271,10 +280,13 @@ async def to_its_end(work: Coroutine[Any, Any, None], seconds: float = STOPPING)
             await asyncio.wait({task}, timeout=ends - clock())
 
 
-async def is_by_user(trigger: Any, *, without_task: bool) -> bool:
-    """Whether the trigger's task has left the states in which it continues.
+async def is_by_user(
+    trigger: Any, *, without_task: bool, was_woken: Callable[[], Coroutine[Any, Any, bool]] | None = None
+) -> bool:
+    """Whether a user ended the trigger's task: it has left the states in which it continues.
 
     :param without_task: the result for a trigger that runs outside a triggerer, without a task
+    :param was_woken: whether something else may have let the task continue and succeed
     """
     ti = trigger.task_instance
     if ti is None:
@@ -283,6 +295,8 @@ async def is_by_user(trigger: Any, *, without_task: bool) -> bool:
         state = await sync_to_async(task_state)(ti)
     except Exception:
         trigger.log.warning("The task's state could not be looked up; the execution is not stopped", exc_info=True)
+        return False
+    if state == "success" and was_woken is not None and await was_woken():
         return False
     return state not in GOES_ON
 
@@ -293,6 +307,8 @@ def is_for_good(ti: Any) -> bool:
     A worker that shuts down, or whose task could not reach Airflow for a while, kills it in the same way: the next try
     then reattaches to the execution. A task that runs outside a worker has no next try.
     """
+    with suppress(Exception):  # a task may be killed before its `execute` is called
+        ti = ti or get_current_context()["ti"]
     if isinstance(sys.exc_info()[1], AirflowTaskTimeout) or ti is None or not runs_in_worker(ti):
         return True
     seen: list[str | None] = []

@@ -271,6 +271,25 @@ class WaitingTask(CrewTask):
             execution_id = getattr(self, "execution_id", None)
             _announce(context, self.hook, _about(self.crew_conn_id, watch.kickoff_id, execution_id, view))
 
+    @outcomes.ends_in_a_sentence
+    def resume_execution(self, next_method: str, next_kwargs: Any, context: Any) -> Any:
+        """Continue with a trigger's event; after Airflow's own timeout, without one."""
+        if next_method == "__fail__" and "timeout" in str((next_kwargs or {}).get("error")).lower():
+            next_method = "end_without_trigger"
+        return super().resume_execution(next_method, next_kwargs, context)
+
+    def end_without_trigger(self, context: Any, error: str) -> Any:
+        """Poll once and end: no trigger has polled until well after the deadline."""
+        self.__dict__.update(_ti=context["ti"])
+        watch = self.watch_again(context)
+        if not watch.kickoff_id:
+            raise outcomes.CrewTryFailed(f"{error}. The fate of the execution is unknown")
+        watch.started, watch.deadline = outcomes.began(context), time.time()
+        self.open_sources(context, watch.kickoff_id)
+        outcome = self.poller.poll_once(watch)
+        assert outcome is not None
+        return self.end(context, watch, outcome)
+
     def go_on(self, watch: Watch) -> NoReturn:
         """Free the worker slot."""
         needed = {"started": watch.started, "deadline": watch.deadline, "ended": watch.ended}

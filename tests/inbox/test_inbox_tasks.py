@@ -311,21 +311,21 @@ def test_a8_a_trigger_stored_before_there_was_an_inbox_still_loads() -> None:
     assert CrewStatusTrigger(**kwargs).inbox == {"registration": "r"}
 
 
-@pytest.mark.parametrize("arrived", [True, False])
+@pytest.mark.parametrize(("arrived", "state"), [(True, "success"), (False, "success"), (True, "failed")])
 def test_a_task_that_was_woken_and_quick_is_not_taken_for_one_that_a_user_ended(
-    dag_run: RegisteredRun, connect: Any, monkeypatch: pytest.MonkeyPatch, arrived: bool
+    dag_run: RegisteredRun, connect: Any, monkeypatch: pytest.MonkeyPatch, arrived: bool, state: str
 ) -> None:
     start = Task(dag_run, "start")
     kickoff_id = start.run(kickoff())
     asked(poller_of(start), kickoff_id)
     if not arrived:
         StoredVariables.delete(messages_key(start.pushed[POSTED_KEY]["registration"]))
-    # What Airflow says of the task by now: it has succeeded, as after a user's mark.
-    tell_states(monkeypatch, lambda task: "success")
+    # What Airflow says of the task by now: it has succeeded, as after a user's mark; or a user has marked it as failed.
+    tell_states(monkeypatch, lambda task: state)
     trigger = CrewStatusTrigger(kickoff_id, "crew_live", cancel_on_kill=True, inbox=start.pushed[POSTED_KEY])
     trigger.task_instance = SimpleNamespace(dag_id=dag_run.dag_id, run_id="run", task_id="start", map_index=-1)
 
     asyncio.run(trigger.on_kill())
 
     status = CrewHook("crew_live").get_status(kickoff_id)
-    assert status.raw_state == ("NOT FOUND" if arrived else "REVOKED")
+    assert status.raw_state == ("NOT FOUND" if arrived and state == "success" else "REVOKED")

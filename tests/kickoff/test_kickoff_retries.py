@@ -15,7 +15,7 @@ from simulated_airflow import Connect, TaskRun, die_after_recording, run
 
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
-from airflow_crew_provider.wait.outcomes import CrewTaskFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 
 pytestmark = pytest.mark.usefixtures("simulated_airflow")
 POST = "POST /kickoff"
@@ -270,6 +270,21 @@ def test_a15_a_task_that_is_killed_during_the_post_says_since_when(server: Fault
     log = log_text()
     assert "killed while a kickoff sent at 20" in log
     assert "outcome is unknown" in log
+
+
+@pytest.mark.row("A5", "A15")
+def test_a5_a_task_that_is_killed_before_the_post_sends_none(server: FaultServer) -> None:
+    """Airflow only calls `on_kill`; the process continues for some seconds."""
+    operator = kickoff()
+
+    def killed(request: Any) -> Any:
+        operator.on_kill()
+        return {"inputs": ["topic"]}
+
+    server.on("GET /inputs", killed)
+    with pytest.raises(CrewTryFailed, match=r"was killed before its kickoff was sent\. No execution was started"):
+        operator.execute(TaskRun().context())
+    assert server.sent(POST) == []
 
 
 @pytest.mark.row("A15")

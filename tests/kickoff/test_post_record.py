@@ -99,6 +99,17 @@ def test_an_intent_is_stored_before_the_post(memory: Memory) -> None:
     assert record(memory, "two").earlier is Earlier.UNKNOWN
 
 
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_try_that_overlaps_with_another_one_sends_nothing(memory: Memory, answered: bool) -> None:
+    killed, next_try = record(memory), record(memory, try_number=2, max_tries=3)
+    next_try.intend(SENDER)
+    if answered:
+        next_try.record_id("k-1")
+    with pytest.raises(TaskStateUnavailable, match="Another try of this task has changed its record meanwhile"):
+        killed.intend(SENDER)
+    assert killed.newest == record(memory, try_number=2, max_tries=3).newest
+
+
 def test_an_id_that_was_recorded_is_found_by_the_same_request_only(memory: Memory) -> None:
     first = record(memory)
     first.intend(SENDER)

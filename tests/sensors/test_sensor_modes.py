@@ -275,3 +275,42 @@ def test_exponential_backoff_and_max_wait_replace_the_pace(server: FaultServer, 
     assert pauses[0] < 0.12
     assert 0.12 < pauses[2] < 0.5
     assert pauses[3] < 0.5
+
+
+@pytest.mark.row("A22")
+@pytest.mark.parametrize("recreated", [True, False])
+def test_a22_a_recreated_run_does_not_take_over_the_deadline_of_the_deleted_one(
+    server: FaultServer, variables: Any, recreated: bool
+) -> None:
+    server.on(POLL, SPEC.running)
+    operator = sensor("reschedule", timeout=60)
+    task_run = TaskRun("wait")
+    with pytest.raises(AirflowRescheduleException):
+        operator.execute(task_run.context())
+    again = TaskRun("wait", store=task_run.store, run_after=task_run.run_after)
+    if recreated:
+        again.run_after = again.run_after + timedelta(hours=1)
+    before = operator._recalled(task_run.context())
+    later = sensor("reschedule", timeout=600)._recalled(again.context())
+    assert (later.deadline == before.deadline) is not recreated
+
+
+# --- no triggerer runs the wait -----------------------------------------------------------------------------
+
+NO_TRIGGERER = ("__fail__", {"error": "Trigger timeout"})  # how Airflow resumes a task whose deferral timed out
+
+
+@pytest.mark.row("A3", "A6")
+def test_a6_a_wait_that_no_triggerer_ran_ends_with_its_fate(server: FaultServer) -> None:
+    server.on(POLL, SPEC.running).on("POST /stop/k-1", {"status": "stopped"})
+    operator = sensor("deferrable", timeout=60, cancel_on_timeout=True)
+    with pytest.raises(AirflowSensorTimeout, match=r"timed out.*Execution k-1 was stopped"):
+        operator.resume_execution(*NO_TRIGGERER, TaskRun("wait").context())
+    assert len(server.sent("POST /stop/k-1")) == 1
+
+
+@pytest.mark.row("A3", "A6")
+def test_a6_a_result_that_is_there_is_not_thrown_away_by_airflows_timeout(server: FaultServer) -> None:
+    server.on(POLL, SPEC.completed)
+    record = sensor("deferrable", timeout=60).resume_execution(*NO_TRIGGERER, TaskRun("wait").context())
+    assert record["state"] == "completed"

@@ -170,9 +170,10 @@ def test_an_end_erases_credentials_and_the_question(database: Database) -> None:
 def test_a_write_whose_commit_was_not_answered_is_known_by_its_count(
     database: Database, fence: Fence, written: bool
 ) -> None:
-    put(database, "a", segment=3, writes=2)
+    put(database, "a", segment=3, writes=2, state=State.RUNNING)
     with database.reading() as connection:
-        assert queries.was_written(connection, fence) is written
+        assert queries.was_written(connection, fence, states.NOTE) is written
+        assert not queries.was_written(connection, fence, states.FAIL), "another write of this segment ended it"
 
 
 def test_an_execution_that_begins_while_it_is_listed_is_listed_once(database: Database) -> None:

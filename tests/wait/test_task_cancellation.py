@@ -17,6 +17,11 @@ from airflow_crew_provider.compat.supervisor import DELETED, AirflowTaskTimeout
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.outcomes import cancels_without_reason, is_by_user, is_for_good, to_its_end
 
+try:
+    from airflow.sdk.execution_time.context import set_current_context
+except ImportError:
+    from airflow.models.taskinstance import set_current_context
+
 GOES_ON = ["deferred", "scheduled", "queued", "running", "up_for_retry", "up_for_reschedule", None]
 ENDED = ["success", "failed", "skipped", "removed", "restarting", "upstream_failed", DELETED]
 TASK = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1)
@@ -39,6 +44,14 @@ def says(monkeypatch: pytest.MonkeyPatch) -> Any:
         return asked
 
     return says
+
+
+@pytest.mark.row("A5")
+@pytest.mark.parametrize("state", ["running", "failed"])
+def test_a5_a_worker_that_shuts_down_before_it_calls_the_task_ends_nothing(says: Any, state: str) -> None:
+    says(state)
+    with set_current_context({"ti": TASK}):  # type: ignore[typeddict-item]
+        assert is_for_good(None) is (state == "failed")
 
 
 class Trigger:

@@ -43,7 +43,15 @@ def encoded(answer: Any, expected: type[BaseModel] | None = None, *, is_whole: b
 
 
 def failure(error: Exception) -> str:
-    return json.dumps({"raised": [type(error).__name__, str(error)]})
+    return json.dumps({"raised": [type(error).__name__, text_of(error)]})
+
+
+def text_of(error: BaseException) -> str:
+    """Return an exception's text, or a substitute if its own class fails to produce one."""
+    try:
+        return str(error)
+    except Exception:  # raised by a user's class
+        return "its text cannot be read"
 
 
 def decoded(text: str, expected: type[BaseModel] | None = None) -> Any:

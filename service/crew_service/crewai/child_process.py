@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from crew_service import tracing
 from crew_service.crewai import (
+    answers,
     channel,
     description,
     feedback,
@@ -67,6 +68,8 @@ class ServiceConnection:
     def request(self) -> Message:
         self._channel.send({"type": "born", "pid": os.getpid()})
         request = self._received()
+        if job := request.get("job"):
+            job["done"] = [self._received()["task"] for _ in range(job["done"])]
         if kept := request.get("journal"):
             kept["entries"] = [self._received() for _ in range(kept["entries"])]
         try:
@@ -174,7 +177,8 @@ def _answer(service: ServiceConnection, request: Message) -> Message:
 def _failed(error: BaseException) -> Message:
     kind = "" if isinstance(error, CrewFailed | Fatal) else f"{type(error).__name__}: "
     refused, unanswered = journal.blame(error)
-    return {"type": "failed", "error": _told(f"{kind}{error}"), "refused": refused, "unanswered": unanswered}
+    text = _told(kind + answers.text_of(error))
+    return {"type": "failed", "error": text, "refused": refused, "unanswered": unanswered}
 
 
 def _told(text: str) -> str:
@@ -214,6 +218,8 @@ def _done(service: ServiceConnection, request: Message) -> Message:
             internals.give_tool(AskPerson())
     try:
         served = loading.build(request["target"])
+        if kept:
+            internals.record_tools()
         described = description.describe(served)
     except UnsupportedCrew as refusal:
         return {"type": "refused", "reason": _told(str(refusal))}

@@ -103,9 +103,11 @@ class CrewAICrew:
         raise CrewFailed("The crew's process ended before the crew was done.")
 
     def _begin(self, worker: CrewProcess, job: Job) -> None:
-        """Send the job, then its journal entries as separate messages, since each may be large."""
+        """Send the job, then its finished tasks and journal entries as separate messages, since each may be large."""
         recorded = job.recorded() if self._keeps_journal else []
-        request = {"target": self._target, "job": channel.job_message(job), "trace": tracing.carrier()}
+        told = channel.job_message(job)
+        told["done"] = len(job.done)
+        request = {"target": self._target, "job": told, "trace": tracing.carrier()}
         if self._keeps_journal:
             request["journal"] = {
                 "entries": len(recorded),
@@ -113,6 +115,8 @@ class CrewAICrew:
                 "ask_person": self._gives_ask_person,
             }
         worker.send(request)
+        for task in job.done:
+            worker.send({"type": "done", "task": task})
         for entry in recorded:
             worker.send(channel.packed(entry))
 

@@ -168,6 +168,8 @@ class CrewRun:
                 raise Fatal(NOT_STOPPED)
             for callback in self._after[id(task)]:
                 call(callback, output)
+            if task.output_file:  # CrewAI writes it only later, when a killed process would not run the task again
+                save(output, task.output_file, make_directory=bool(task.create_directory))
             self._finished.add(self._stored(task, output))
 
         return finish

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any
@@ -44,6 +45,8 @@ class FlowRun:
         self._used: usage.Usage = earlier.get("usage", {})
         self._seconds: dict[str, float] = earlier.get("seconds", {})
         self._asks: dict[int, TaskAsks] = {}
+        # Calls of one method share a journal, which is erased with the end of the first.
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._job = job = replace(job, gate=self._nested.before)
         self._report = TokenMeter(report, lambda task_id: run.method if (run := METHOD.get()) else "")
         self._name = source.name
@@ -110,7 +113,11 @@ class FlowRun:
     def _reported(self, original: internals.AsyncCall) -> internals.AsyncCall:
         """Report the start and end of each method; do not rerun one that finished before a crash."""
 
-        async def execute(name: str, method: Any, *args: Any, **values: Any) -> Any:
+        async def execute(name: str, *args: Any, **values: Any) -> Any:
+            async with self._turns[name]:
+                return await in_turn(name, *args, **values)
+
+        async def in_turn(name: str, method: Any, *args: Any, **values: Any) -> Any:
             self._replay.begin(self._flow)
             if earlier := self._replay.take(name):
                 return await original(name, lambda *_, **__: flow_values.restored(earlier))

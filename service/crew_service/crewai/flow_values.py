@@ -49,14 +49,27 @@ def json_object(value: Any) -> dict[str, Any] | None:
 
 def jsonable(value: Any) -> Any:
     """Return a value as plain JSON, as CrewAI stores a state: models as objects, sets as lists, the rest as strings."""
-    return json.loads(json.dumps(value, default=_plain))
+    return json.loads(json.dumps(_with_plain_keys(value), default=_plain))
+
+
+def _with_plain_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_key(name): _with_plain_keys(each) for name, each in value.items()}
+    return [_with_plain_keys(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _key(name: Any) -> Any:
+    """Return a dict's key as JSON allows it, as CrewAI stores it in a state."""
+    if isinstance(name, enum.Enum):
+        return _key(name.value)
+    return name if isinstance(name, str | int | float | None) else str(name)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
+        return _with_plain_keys(dataclasses.asdict(value))
     if isinstance(value, set | frozenset):
         return sorted(value, key=str)
     if isinstance(value, enum.Enum):

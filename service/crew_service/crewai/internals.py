@@ -38,7 +38,6 @@ from crewai.utilities.string_utils import sanitize_tool_name
 from pydantic import BaseModel
 
 from crew_service.crewai import step_events
-from crew_service.crewai.errors import Interrupted
 
 AsyncCall = Callable[..., Awaitable[Any]]
 Memory = dict[str, Any]
@@ -48,6 +47,7 @@ COUNTS = ("_method_call_counts", "_method_execution_counts")
 EVENTS = "_pending_events"  # partly met and_() conditions
 OUTPUTS = "_method_outputs"
 ANSWER = ("output", "feedback", "outcome", "method_name", "metadata")
+WRAPPER = "_crew_service_wrapper"
 _watchers: list[Watcher] = []
 _recorders: list[Recorder] = []
 BLOCKED = "LLMCallBlockedError"  # raised when a hook refuses a call; not in every version
@@ -123,16 +123,19 @@ def record_calls(recorder: Recorder) -> None:
     for name in ("run", "arun"):  # they call the function directly; otherwise, a tool would behave like its base class
         if name in vars(Tool):
             delattr(Tool, name)
-    tools = {name: partial(_run_recorded, name=name) for name in ("_run", "run")}
-    tools |= {name: partial(_arun_recorded, name=name) for name in ("_arun", "arun")}
-    for kind in BaseTool.__subclasses__():
-        _wrap_class(kind, tools, BaseTool)
-    _wrap_classes_to_come(BaseTool, tools)
+    record_tools()
+    _wrap_classes_to_come(BaseTool, TOOLS)
     emit = step_events.filtered(crewai_event_bus.emit, lambda: _recorders[0])
     crewai_event_bus.emit = emit  # type: ignore[method-assign, assignment]
     wait, recall = RPMController.check_or_wait, unified_memory.Memory.recall
     RPMController.check_or_wait = wraps(wait)(_unless_answered(wait))  # type: ignore[method-assign, assignment]
     unified_memory.Memory.recall = wraps(recall)(_recalled(recall))  # type: ignore[method-assign]
+
+
+def record_tools() -> None:
+    """Record the calls of each tool class, also of methods that replaced a recorded one since, as decorators do."""
+    for kind in BaseTool.__subclasses__():
+        _wrap_class(kind, TOOLS, BaseTool)
 
 
 def _wrap_class(kind: Any, methods: Mapping[str, Callable[[Any], Any]], base: Any) -> None:
@@ -141,7 +144,11 @@ def _wrap_class(kind: Any, methods: Mapping[str, Callable[[Any], Any]], base: An
         owner = next((each for each in kind.__mro__ if name in vars(each)), None)
         if owner and (owner is kind or not issubclass(owner, base)):  # its own method, or a mixin's
             method = vars(owner)[name]
-            setattr(kind, name, wraps(method)(wrapped(method)))
+            if getattr(method, WRAPPER, None) is method:
+                continue
+            wrapper = wraps(method)(wrapped(method))
+            setattr(wrapper, WRAPPER, wrapper)  # by itself, because other wrappers copy the attributes of functions
+            setattr(kind, name, wrapper)
     for other in kind.__subclasses__():
         _wrap_class(other, methods, base)
 
@@ -257,11 +264,18 @@ def _recalled(recall: Callable[..., Any]) -> Callable[..., Any]:
     return recalled
 
 
+TOOLS: dict[str, Callable[[Any], Any]] = {
+    **{name: partial(_run_recorded, name=name) for name in ("_run", "run")},
+    **{name: partial(_arun_recorded, name=name) for name in ("_arun", "arun")},
+}
+
+
 def _recorded_run(
     run: Any, name: str, tool: BaseTool, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> RecordedCall | None:
     """Return None also if the tool's class overrides the method and the override calls this one."""
-    if not _recorders or getattr(type(tool), name, None) is not run:
+    outer = getattr(type(tool), name, None)
+    if not _recorders or (outer is not run and getattr(outer, WRAPPER, None) is outer):
         return None
     return _recorders[0].of_tool(tool, name, args, kwargs)
 
@@ -372,6 +386,25 @@ def _dropped(given: Any, taken: Any) -> str | None:
 def never_cache(tool: BaseTool) -> None:
     """Never let CrewAI reuse the result of an earlier call with the same arguments."""
     tool.cache_function = _no_cache
+
+
+def send_once(tool: Any) -> None:
+    """Let a tool of an MCP server send its request once: CrewAI's clients repeat it after a timeout."""
+    kind = type(tool).__name__
+    if kind == "MCPNativeTool" and not isinstance(tool._client_factory, partial):
+        tool._client_factory = partial(_sending_once, tool._client_factory)
+    if kind == "MCPToolWrapper":
+        object.__setattr__(tool, "_retry_with_exponential_backoff", _tried_once)
+
+
+def _sending_once(make: Callable[[], Any]) -> Any:
+    client = make()
+    client.max_retries = 1
+    return client
+
+
+async def _tried_once(operation: AsyncCall, **arguments: Any) -> Any:
+    return await operation(**arguments)
 
 
 def _no_cache(*_: Any) -> bool:
@@ -677,8 +710,8 @@ def let_interruptions_through() -> None:
     def executed(task: Task, agent: Any, context: Any, tools: Any, future: Future[TaskOutput]) -> None:
         try:
             execute(task, agent, context, tools, future)
-        except Interrupted as interrupted:
-            future.set_exception(interrupted)
+        except BaseException as error:
+            future.set_exception(error)
 
     Task._execute_task_async = executed  # type: ignore[method-assign, assignment]
 

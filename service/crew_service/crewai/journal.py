@@ -171,7 +171,8 @@ class Journal:
         self._rules = tuple(rules)
         self._lock = threading.RLock()
         self._taken = threading.Condition(self._lock)
-        self._cancelled: set[tuple[Scope, str]] = set()  # tools that may run only once and were cancelled while running
+        self._entered: dict[str, set[str]] = {}  # by task: the nested tasks that began or were settled
+        self._cancelled: set[tuple[str, str]] = set()  # tasks, and their run-once tools that were cancelled at work
         self._earlier: dict[str, dict[str, JournalEntry]] = {}  # by task and key; without those made again
         self._sizes: Counter[str] = Counter()  # by task
         self._counts: dict[str, Counter[str]] = {}  # by task: how often each request was made
@@ -204,9 +205,11 @@ class Journal:
         if not scope.task:
             self._outside = scope
             return
-        with self._lock:
+        with self._taken:
             self._running[scope.task] = scope
             self._over.discard(scope.task)
+            self._entered.setdefault(scope.task, set()).add(_nested(scope.part))
+            self._taken.notify_all()
         SCOPE.set(scope)
 
     def is_replaying(self) -> bool:
@@ -281,6 +284,7 @@ class Journal:
             # Delegation does nothing itself; the calls that it leads to have their own rules.
             call.once = "" if internals.delegates(tool) else shown
             call.entry = replace(call.entry, once=True)
+            internals.send_once(tool)
         if call:
             call.asked = arguments
             call.tool = tool
@@ -355,15 +359,14 @@ class Journal:
     def check_once(self, call: Call) -> None:
         """Ask about a call of a run-once tool while the outcome of an earlier call is unknown."""
         entry = call.entry
-        scope = Scope(entry.task_id, entry.part)
         with self._taken:
             known = self._earlier.get(entry.task_id, {})
             if call.earlier:
                 raise call.asks(asks.UNKNOWN, "it had started, and its end was not recorded")
             # Of parallel calls, the others may arrive a moment later.
-            if not self._taken.wait_for(lambda: not _has(known, entry), CAME_BY):
+            if not self._taken.wait_for(lambda: not self._has(known, entry), CAME_BY):
                 raise call.asks(asks.UNKNOWN, "the crew has not repeated an earlier call of it")
-            if (scope, entry.name) in self._cancelled:
+            if (entry.task_id, entry.name) in self._cancelled:
                 raise call.asks(asks.UNKNOWN, "an earlier call of it was cancelled")
 
     @contextmanager
@@ -417,9 +420,18 @@ class Journal:
         left = (task for each, task in list(self._left) if any(each is cause for cause in causes))
         return next(left, None), []
 
+    def _has(self, known: dict[str, JournalEntry], entry: JournalEntry) -> bool:
+        """Whether an earlier call of the same tool was recorded and has not been made again.
+
+        A nested task whose texts have changed does not begin again under its earlier name.
+        """
+        entered = self._entered.get(entry.task_id, set())
+        parts = (each.part for each in known.values() if each.name == entry.name)
+        return any(part == entry.part or ("/" in part and _nested(part) not in entered) for part in parts)
+
     def note_cancelled(self, entry: JournalEntry) -> None:
         with self._lock:
-            self._cancelled.add((Scope(entry.task_id, entry.part), entry.name))
+            self._cancelled.add((entry.task_id, entry.name))
 
     def _take(self, task: str, key: str) -> JournalEntry | None:
         """Take a call recorded by the last attempt; if it ended, drop the calls it encloses: they will not recur."""
@@ -471,7 +483,7 @@ class Journal:
         with self._lock:
             self._over.add(task)
             kept_by_task = (self._running, self._earlier, self._counts, self._failed, self._sizes, self._replaying)
-            for kept in (*kept_by_task, self._agents):
+            for kept in (*kept_by_task, self._agents, self._entered):
                 kept.pop(task, None)
 
 
@@ -588,7 +600,7 @@ class Call:
             self._failed(error)
             self.journal.note_failed(error, self.entry)
             if self.once:
-                raise self.asks(asks.UNKNOWN, f"it raised {type(error).__name__}: {error}") from error
+                raise self.asks(asks.UNKNOWN, f"it raised {type(error).__name__}: {answers.text_of(error)}") from error
             raise
         except BaseException as error:
             self.journal.note_failed(error)
@@ -600,7 +612,7 @@ class Call:
 
     def _failed(self, error: Exception) -> None:
         is_answer = self.has_effect and not self.once
-        said = answers.told(f"{type(error).__name__}: {error}")
+        said = answers.told(f"{type(error).__name__}: {answers.text_of(error)}")
         self._over("unknown" if self.once else "failed", answers.failure(error) if is_answer else None, said)
         if not self.has_effect:
             self.journal.ask_again(self.entry)
@@ -630,9 +642,9 @@ class Call:
         return Step(**{**vars(self.entry), "agent": self.agent, **told})
 
 
-def _has(known: dict[str, JournalEntry], entry: JournalEntry) -> bool:
-    """Whether an earlier call of the same tool was recorded and has not been made again."""
-    return any(each.name == entry.name and each.part == entry.part for each in known.values())
+def _nested(part: str) -> str:
+    """Return the nested task of a part, without the round of its review."""
+    return part.partition(" ")[0]
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -129,13 +129,18 @@ def changed_arguments(text: str, gate: Mapping[str, Any]) -> dict[str, Any]:
     :raises BadArguments: if they are not a JSON object, or would send a mask instead of a value
     """
     try:
-        given = json.loads(text)
-    except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict):
-        raise BadArguments("the arguments of a tool must be a JSON object")
-    found: dict[str, Any] = _unmasked(tidy(given), gate["ask"]["arguments"], gate["arguments"])
-    return found
+        given = tidy(json.loads(text))
+        if isinstance(given, dict):
+            found: dict[str, Any] = _unmasked(given, gate["ask"]["arguments"], gate["arguments"])
+            json.dumps(found, indent=2)  # as it will be shown if its outcome is unknown
+            return found
+    except RecursionError:
+        raise BadArguments("its arguments are nested too deeply") from None
+    except BadArguments:
+        raise
+    except ValueError:
+        pass
+    raise BadArguments("the arguments of a tool must be a JSON object")
 
 
 def _masked(value: Any, printed: Printed) -> Any:

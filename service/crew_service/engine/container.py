@@ -16,7 +16,7 @@ from crew_service.engine.flow_answers import FlowAnswers
 from crew_service.engine.flow_webhook import FlowWebhook, FlowWebhooks
 from crew_service.engine.health import Health
 from crew_service.engine.limits import Limits
-from crew_service.engine.membership import Membership
+from crew_service.engine.membership import Membership, keep_out_earlier
 from crew_service.engine.metrics import Metrics, Pool
 from crew_service.engine.outbox import Outbox
 from crew_service.engine.principals import Principal, Tokens
@@ -46,7 +46,7 @@ class Process:
         self.stopping = Cancellation()
         self.database = Database(settings.database, serve=True)
         if settings.oldest_release:
-            self.database.keep_out_earlier_releases(settings.oldest_release)
+            keep_out_earlier(self.database, settings.oldest_release)
         self.flow_webhook = _flow_webhook(settings)
         self.retention = Retention(self.database, keep_days=settings.keep_days)
         self.printed = PrintedWriter(self.database, settings)

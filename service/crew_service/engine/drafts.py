@@ -69,9 +69,9 @@ def json_object_in(text: str | None) -> dict[str, Any] | None:
         return None
     try:
         value = json.loads(_without_fence(text), parse_constant=_refuse_constant, parse_float=_finite)
+        return _storable(value) if isinstance(value, dict) else None
     except (ValueError, RecursionError):
         return None
-    return _storable(value) if isinstance(value, dict) else None
 
 
 def _without_fence(text: str) -> str:

@@ -21,6 +21,19 @@ PAUSE = 3.0  # seconds between two heartbeats
 DEAD_AFTER = 18.0  # seconds without a heartbeat, measured here
 
 
+def keep_out_earlier(database: Database, oldest: str) -> None:
+    """Keep out earlier releases; a killed process of one is removed here, since nobody else may be left to do it."""
+    if database.keeps_out_earlier(oldest):
+        return
+    with database.reading() as connection:
+        earlier = claims.beats(connection)
+    time.sleep(DEAD_AFTER)
+    for process_id, beat in earlier.items():
+        with database.writing() as connection:
+            claims.remove_process(connection, process_id, beat=beat, now=database.now())
+    database.keep_out_earlier_releases(oldest)
+
+
 class Membership:
     """`on_loss`: called when other processes have removed this one and continue its executions."""
 

@@ -20,6 +20,7 @@ from crew_service.engine.segments import Segment
 from crew_service.storage import claims, integrity, queries
 from crew_service.storage.availability import DatabaseUnavailable
 from crew_service.storage.database import Database
+from crew_service.storage.states import State
 
 log = logging.getLogger(__name__)
 
@@ -162,8 +163,8 @@ class Runner:
         with self._database.reading() as connection:
             row = queries.by_id(connection, execution_id)
             done = queries.tasks_of(connection, execution_id)
-        if row is None:
-            return None
+        if row is None or row.state != State.RUNNING or row.claimed_by != self._membership.id:
+            return None  # deleted, stopped or taken over since it was claimed
         try:
             if integrity.can_go_on(row, done):
                 return self._segment(row, done)

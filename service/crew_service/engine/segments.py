@@ -301,7 +301,7 @@ class Segment:
 
     def _ask(self, question: PendingQuestion) -> None:
         """Wait for a person's decision on a call if one can be given and every running service would keep it."""
-        if self._fresh_ids or not self._database.keeps_out_earlier(schema.WITH_ASKS):
+        if self._fresh_ids or not self._keeps_out_earlier():
             self.fail(asks.failure_of(question))
             return
         gate = asks.gate_of(question, len(self._row.asked) + 1, self.job.printed, self._row.gate)
@@ -316,6 +316,10 @@ class Segment:
             steps=self._steps,
             kills=0,
         )
+
+    def _keeps_out_earlier(self) -> bool:
+        with self._writing:
+            return self._patiently(lambda: self._database.keeps_out_earlier(schema.WITH_ASKS))
 
     def _pause(self, gate: dict[str, Any], body: dict[str, Any], **values: Any) -> None:
         asked = [*self._row.asked, gate["key"]]
@@ -373,7 +377,7 @@ class Segment:
         with self._database.writing() as connection:
             noted = calm.values if is_calm else {}
             if not queries.write_fenced(connection, self._fence, step, now=now, **noted, **values):
-                if not queries.was_written(connection, self._fence):
+                if not queries.was_written(connection, self._fence, step):
                     return False
             else:
                 if task is not None:

@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import and_, case, delete, insert, or_, select, update
+from sqlalchemy import and_, case, delete, func, insert, or_, select, update
 from sqlalchemy.engine import Connection
+from sqlalchemy.sql.selectable import Subquery
 
 from crew_service.storage import schema
 from crew_service.storage.states import CLAIM, State
 from crew_service.storage.tables import executions, processes
 
 LONGEST_DELAY = 2.0  # seconds; a later due_at means the clock was set back
+TAKING_TURNS = 2_000  # queued executions, the oldest, among which owners take turns
 
 
 def register(connection: Connection, process_id: str, *, host: str, alone: bool, now: float) -> int:
@@ -59,13 +61,14 @@ def claim_due(connection: Connection, process_id: str, crew: str, *, now: float,
     alive = select(processes.c.id).where(processes.c.id == process_id).with_for_update(read=True)
     if connection.execute(alive).one_or_none() is None:
         return None
-    due = or_(executions.c.due_at <= now, executions.c.due_at > now + LONGEST_DELAY)
+    turns = _turns(crew, now)
     query = (
         select(executions.c.id)
-        .where(executions.c.crew == crew, executions.c.state == State.QUEUED, due)
-        .order_by(executions.c.due_at)
+        .join(turns, turns.c.id == executions.c.id)
+        .where(executions.c.state == State.QUEUED)
+        .order_by(turns.c.place, executions.c.due_at)
         .limit(limit)
-        .with_for_update(skip_locked=True)
+        .with_for_update(of=executions, skip_locked=True)
     )
     claimed = list(connection.execute(query).scalars())
     if claimed:
@@ -75,6 +78,20 @@ def claim_due(connection: Connection, process_id: str, crew: str, *, now: float,
         values |= {"writes": 0, "current_task": None, "current_agent": None, "counted_at": now, "updated_at": now}
         connection.execute(update(executions).where(executions.c.id.in_(claimed)).values(values))
     return claimed
+
+
+def _turns(crew: str, now: float) -> Subquery:
+    """Select the oldest queued executions with their places: owners take turns, those with the fewest running first."""
+    of_crew, owner = executions.c.crew == crew, func.coalesce(executions.c.owner, "").label("owner")
+    due = or_(executions.c.due_at <= now, executions.c.due_at > now + LONGEST_DELAY)
+    running = select(owner, func.count().label("number")).where(of_crew, executions.c.state == State.RUNNING)
+    running_by_owner = running.group_by(owner).subquery()
+    queued = select(executions.c.id, owner, executions.c.due_at).where(of_crew, executions.c.state == State.QUEUED, due)
+    oldest = queued.order_by(executions.c.due_at).limit(TAKING_TURNS).subquery()
+    turn = func.row_number().over(partition_by=oldest.c.owner, order_by=oldest.c.due_at)
+    place = (turn + func.coalesce(running_by_owner.c.number, 0)).label("place")
+    mine = running_by_owner.c.owner == oldest.c.owner
+    return select(oldest.c.id, place).outerjoin(running_by_owner, mine).subquery()
 
 
 def claimed_by(connection: Connection, process_id: str, crew: str) -> set[str]:

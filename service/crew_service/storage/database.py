@@ -28,6 +28,7 @@ class Database:
     def __init__(self, database: str, *, serve: bool = False) -> None:
         self.availability = Availability()
         self.erased = threading.Event()  # a secret was erased; its traces in the write-ahead log must go, too
+        self.erased.set()  # by a killed process, perhaps
         self._held = contextlib.ExitStack()
         self._turn = WriterTurn()
         self._peeking = threading.Lock()
@@ -181,6 +182,7 @@ class Database:
         with self._engines.writer.begin() as connection:
             schema.bring_up_to_date(connection)
         self._peeker = self._engines.reader.connect()
+        engines.refuse_large(self._peeker)
         self._identity = identity
 
 

@@ -204,11 +204,12 @@ def _fenced(sources: frozenset[State], names: tuple[str, ...]) -> Update:
     return query.values({name: bindparam(f"new_{name}", type_=executions.c[name].type) for name in names})
 
 
-def was_written(connection: Connection, fence: Fence) -> bool:
+def was_written(connection: Connection, fence: Fence, step: Move) -> bool:
     """Whether that write succeeded after all: a commit whose response was lost."""
-    query = select(executions.c.segment, executions.c.writes).where(executions.c.id == fence.execution_id)
-    row = connection.execute(query).one_or_none()
-    return row is not None and (row.segment, row.writes) == (fence.segment, fence.writes + 1)
+    of_write = (executions.c.segment, executions.c.writes, executions.c.state)
+    row = connection.execute(select(*of_write).where(executions.c.id == fence.execution_id)).one_or_none()
+    wanted = (fence.segment, fence.writes + 1, step.target)
+    return row is not None and tuple(row) == wanted
 
 
 def ended(now: float) -> dict[str, Any]:

@@ -272,6 +272,9 @@ def release(connection: Connection, queue_id: str, *, due_at: float) -> None:
 
 def withdraw_question(connection: Connection, execution_id: str) -> None:
     """Withdraw the webhook of a question that is answered or obsolete."""
+    # Lock the queues first, like a delivery that ends: otherwise, each could wait for the other.
+    queues = select(webhook_queues.c.id).where(webhook_queues.c.execution_id == execution_id)
+    connection.execute(queues.order_by(webhook_queues.c.id).with_for_update())
     for table in (outbox, dead_letters):
         connection.execute(delete(table).where(table.c.execution_id == execution_id, table.c.kind.in_(QUESTIONS)))
     empty = ~exists().where(outbox.c.queue_id == webhook_queues.c.id)
@@ -317,7 +320,11 @@ def _letters(*given: str) -> Select[Any]:
 def resend(connection: Connection, key: str, *, now: float) -> bool:
     """Return a dead letter to a queue; False if no letter has that key."""
     letter = connection.execute(select(dead_letters).where(dead_letters.c.key == key)).one_or_none()
-    if letter is None or connection.execute(delete(dead_letters).where(dead_letters.c.key == key)).rowcount == 0:
+    if letter is None:
+        return False
+    # As in every other transaction that posts for an execution: otherwise, two could add the same queue.
+    connection.execute(select(executions.c.id).where(executions.c.id == letter.execution_id).with_for_update())
+    if connection.execute(delete(dead_letters).where(dead_letters.c.key == key)).rowcount == 0:
         return False
     hook = _hook_of(connection, letter)
     _put(connection, letter.execution_id, letter.kind, hook, letter.body, now=now, key=letter.key)

@@ -1,0 +1,216 @@
+"""Tools and Flows in shapes that hide a call from the journal, and what must hold for them all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+import pytest
+from crewai import Agent, BaseLLM, Task
+from crewai.flow import Flow, listen, router, start
+from crewai.mcp.client import MCPClient
+from crewai.mcp.transports.http import HTTPTransport
+from crewai.tools import BaseTool, tool
+from crewai.tools.mcp_native_tool import MCPNativeTool
+
+from crew_service.crewai import flow_values, internals, journal
+from crew_service.crewai.errors import Asked
+from crew_service.crewai.flow_run import FlowRun
+from crew_service.crewai.flow_source import FlowSource
+from crew_service.engine.crew import Job, JournalEntry, Step
+from crew_service.engine.tool_rules import ToolRule
+
+RULES = [ToolRule("pay", "once"), ToolRule("wire", "approve"), ToolRule("bank_pay", "approve")]
+
+
+class Told:
+    """What a crew's process would send to its service."""
+
+    is_mine = True
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def report(self, progress: Any) -> None:
+        self.told.append(progress)
+
+
+TASK = journal.Scope("task")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_recorded_afterwards() -> Iterator[None]:
+    yield
+    internals._recorders.clear()
+
+
+def begun(entries: Sequence[JournalEntry] = (), scope: journal.Scope = TASK) -> tuple[Any, Told]:
+    told = Told()
+    kept = journal.start(entries, len(entries), RULES, told)
+    kept.enter(scope)
+    return kept, told
+
+
+class Declined(Exception):
+    def __str__(self) -> str:
+        return self.args[0]
+
+
+def test_a_tool_whose_exception_has_no_text_has_an_unknown_outcome() -> None:
+    ran = []
+
+    class Pay(BaseTool):
+        name: str = "pay"
+        description: str = "Pay."
+
+        def _run(self) -> str:
+            ran.append(1)
+            raise Declined({"code": 7})
+
+    begun()
+    for _ in range(2):
+        with pytest.raises(Asked):
+            Pay().to_structured_tool().invoke({})
+    assert ran == [1]
+
+
+def test_a_rule_holds_for_a_method_that_replaced_the_classs_own() -> None:
+    ran = []
+
+    def decorated(kind: Any) -> Any:
+        own = kind._run
+        kind._run = functools.wraps(own)(lambda self, **values: own(self, **values))
+        return kind
+
+    begun()
+
+    @decorated
+    class Wire(BaseTool):
+        name: str = "wire"
+        description: str = "Wire."
+
+        def _run(self) -> str:
+            ran.append(1)
+            return "wired"
+
+    with pytest.raises(Asked):
+        Wire().run()
+    assert not ran
+
+
+def test_a_tool_of_an_mcp_server_gets_one_request_for_one_approval() -> None:
+    sent = []
+
+    class Client(MCPClient):
+        connected = True
+
+        async def connect(self) -> Any:
+            return self
+
+        async def disconnect(self) -> None:
+            pass
+
+        async def _call_tool_impl(self, *call: Any) -> Any:
+            sent.append(call)
+            await asyncio.sleep(9)
+
+    def client() -> MCPClient:
+        return Client(HTTPTransport(url="http://127.0.0.1:1"), execution_timeout=0.1)
+
+    paying = MCPNativeTool(client_factory=client, tool_name="pay", tool_schema={}, server_name="bank")
+    begun()
+    with pytest.raises(Asked) as asked:
+        paying.run()
+    begun([replace(asked.value.question.entry, decision={"outcome": "approve", "text": ""})])
+    with pytest.raises(Asked):
+        paying.run()
+    assert len(sent) == 1
+
+
+@tool("pay")
+def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+def test_a_tool_is_not_run_again_by_a_nested_task_whose_text_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "CAME_BY", 0.1)
+    _, told = begun(scope=journal.Scope("method", "aa/1 round 0"))
+    pay.run()
+    first, last = (each for each in told.told if isinstance(each, Step))
+    entry = JournalEntry(1, "method", "aa/1 round 0", "tool", first.key, "pay", None, last.answer, True)
+    begun([entry], journal.Scope("method", "bb/1 round 0"))
+    with pytest.raises(Asked) as asked:
+        pay.run()
+    assert asked.value.question.text == "the crew has not repeated an earlier call of it"
+
+
+def test_a_cancelled_tool_is_not_run_again_by_the_next_crew_of_the_method() -> None:
+    kept, _ = begun(scope=journal.Scope("method", "aa/1 round 0"))
+    call = kept.of_tool(pay, "_run", (), {})
+    call.begin()
+    with pytest.raises(asyncio.CancelledError), call.inside():
+        raise asyncio.CancelledError
+    kept.enter(journal.Scope("method", "aa/2 round 0"))
+    with pytest.raises(Asked):
+        pay.run()
+
+
+class Twice(Flow):
+    @start()
+    def one(self) -> int:
+        return 1
+
+    @start()
+    def other(self) -> int:
+        return 1
+
+    @router(one)
+    def after_one(self) -> str:
+        return "go"
+
+    @router(other)
+    def after_other(self) -> str:
+        return "go"
+
+    @listen("go")
+    def work(self) -> str:
+        import time
+
+        at_work.append(1)
+        most.append(len(at_work))
+        time.sleep(0.2)
+        at_work.pop()
+        return ""
+
+
+at_work: list[int] = []
+most: list[int] = []
+
+
+def test_calls_of_one_method_follow_each_other() -> None:
+    kept, _ = begun()
+    FlowRun(FlowSource.of_class(Twice), Job("x", {}), kept).run()
+    assert most == [1, 1]
+
+
+def test_an_async_task_that_exits_passes_it_on() -> None:
+    class Leaving(BaseLLM):
+        def call(self, *args: Any, **kwargs: Any) -> Any:
+            sys.exit("bad option")
+
+    begun()
+    internals.let_interruptions_through()
+    agent = Agent(role="r", goal="g", backstory="b", llm=Leaving(model="m"))
+    with pytest.raises(SystemExit):
+        Task(description="d", expected_output="e", agent=agent).execute_async().result(timeout=3)
+
+
+def test_keys_of_any_type_are_stored_as_text() -> None:
+    assert flow_values.jsonable({date(2026, 1, 1): {("a", 1): 2}}) == {"2026-01-01": {"('a', 1)": 2}}
+    assert flow_values.stored({date(2026, 1, 1): 1}) == {"lost": "dict"}

@@ -1,0 +1,271 @@
+"""Rare moments between two statements: taken over, away, resent, deep, replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sqlalchemy import event, insert, select, text, update
+
+from crew_service.engine import membership
+from crew_service.engine.asks import BadArguments, changed_arguments
+from crew_service.engine.container import Process
+from crew_service.engine.crew import Completed, JournalEntry, PendingQuestion, Step, StepDone
+from crew_service.engine.dead_letters import DeadLetters
+from crew_service.engine.drafts import hashes_of
+from crew_service.engine.limits import Limits
+from crew_service.engine.principals import Principal
+from crew_service.engine.printed import Printed
+from crew_service.engine.retention import Retention
+from crew_service.engine.runner import Runner
+from crew_service.http.dialects import DIALECTS
+from crew_service.scripted_crew import DEMO, ScriptedCrew
+from crew_service.settings import Settings
+from crew_service.storage import claims, queries, schema, webhooks
+from crew_service.storage.availability import DatabaseUnavailable
+from crew_service.storage.database import Database, DatabaseUnusable
+from crew_service.storage.tables import dead_letters, executions, webhook_queues
+
+PATIENCE = 5.0
+HOOK = {"url": "https://receiver.example/step"}
+START = Step(1, "send", "", "tool", "a-key:1", "send_mail", once=True, is_awaited=True)
+
+
+def queue(database: Database, execution_id: str = "x", **values: Any) -> None:
+    now = database.now()
+    times = {"created_at": now, "updated_at": now, "due_at": now}
+    with database.writing() as connection:
+        claims.register(connection, f"process of {execution_id}", host="here", alone=False, now=now)
+        values = {"kickoff_id": execution_id, "crew": "", "inputs": {}, **times, **values}
+        queries.create(connection, id=execution_id, **values)
+
+
+def runner(database: Database, process_id: str, run: Callable[..., Any] | None = None, seconds: float = 60.0) -> Runner:
+    crew: Any = SimpleNamespace(tasks=[], isolation="process", run=run)
+    printed: Any = SimpleNamespace(of=Printed, write=lambda printed: None)
+    where: Any = SimpleNamespace(id=process_id)
+    hooks: Any = {"posted": lambda: None, "spent": lambda by_model: None, "printed": printed}
+    return Runner(database, where, "", crew, workers=4, limits=Limits(seconds), fresh_ids=False, **hooks)
+
+
+def claim(database: Database, process_id: str) -> list[str]:
+    with database.writing() as connection:
+        return claims.claim_due(connection, process_id, "", now=database.now(), limit=4) or []
+
+
+def ended(database: Database) -> tuple[str, str | None]:
+    with database.reading() as connection:
+        row = connection.execute(select(executions.c.state, executions.c.error)).one()
+    return row.state, row.error
+
+
+def test_s19_an_execution_that_others_took_over_before_it_was_loaded_does_not_run(tmp_path: Path) -> None:
+    database = Database(str(tmp_path / "x.db"))
+    queue(database)
+    with database.writing() as connection:
+        for process_id in ("paused", "other"):
+            claims.register(connection, process_id, host=process_id, alone=False, now=0.0)
+    assert claim(database, "paused") == ["x"]
+    with database.writing() as connection:
+        claims.remove_process(connection, "paused", beat=0, now=database.now())
+    assert claim(database, "other") == ["x"]
+    assert runner(database, "paused")._load("x") is None
+    segment = runner(database, "other")._load("x")
+    assert segment is not None
+    segment.report(START)
+
+
+class Away(Database):
+    """Cannot be reached once: before a transaction on other releases, or after the commit of a segment's write."""
+
+    away = lost = False
+
+    def keep_out_earlier_releases(self, oldest: str) -> None:
+        if self.away:
+            self.away = False
+            raise DatabaseUnavailable("The database cannot be reached.")
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Any]:
+        with super().writing() as connection:
+            yield connection
+        if self.lost:
+            self.lost = False
+            raise DatabaseUnavailable("The database cannot be reached.")
+
+
+def test_s12_a_question_waits_for_the_database(tmp_path: Path) -> None:
+    database = Away(str(tmp_path / "x.db"))
+    queue(database)
+    entry = JournalEntry(1, "send", "", "tool", "a-key:1", "send_mail", once=True)
+    running = runner(
+        database, "process of x", lambda job, report: PendingQuestion("tool", entry, "Ann", {}, shown="{}")
+    )
+    claim(database, "process of x")
+    segment = running._load("x")
+    assert segment is not None
+    database.away = True
+    running._run(segment)
+    assert ended(database) == ("waiting", None)
+
+
+def test_s12_nothing_counts_as_stored_after_an_end_whose_commit_was_lost(tmp_path: Path) -> None:
+    database = Away(str(tmp_path / "x.db"))
+    queue(database)
+    claim(database, "process of x")
+    segment = runner(database, "process of x", seconds=0.0)._load("x")
+    assert segment is not None
+    database.lost = True
+    with pytest.raises(DatabaseUnavailable):
+        segment.enforce_limits()
+    with pytest.raises(Exception, match="not run here any more"):
+        segment.report(START)
+
+
+def test_a_webhook_that_is_sent_again_fails_no_execution(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Database(postgresql)
+    queue(database, webhooks={"step": HOOK})
+    letter = {"key": "k", "execution_id": "x", "kind": "step", "url": HOOK["url"], "hook": HOOK, "body": "{}"}
+    more = {"attempts": 20, "problem": "HTTP 500", "created_at": 0.0, "given_up_at": 0.0}
+    with database.writing() as connection:
+        connection.execute(insert(dead_letters).values(**letter, **more))
+    put, begun, go_on = webhooks._put, threading.Event(), threading.Event()
+
+    def slowly(*args: Any, **kwargs: Any) -> None:
+        put(*args, **kwargs)
+        if kwargs["key"] == "k":
+            begun.set()
+            go_on.wait(PATIENCE)
+
+    monkeypatch.setattr(webhooks, "_put", slowly)
+
+    def run(job: Any, report: Any) -> Completed:
+        begun.wait(PATIENCE)
+        threading.Timer(0.2, go_on.set).start()
+        report(StepDone(thought="x"))
+        return Completed("done")
+
+    running = runner(database, "process of x", run)
+    claim(database, "process of x")
+    segment = running._load("x")
+    assert segment is not None
+    again = threading.Thread(target=lambda: DeadLetters(database, crew="").resend(Principal(), "k"))
+    again.start()
+    running._run(segment)
+    again.join()
+    assert ended(database) == ("completed", None)
+    database.close()
+
+
+def test_an_answer_and_the_end_of_its_webhooks_delivery_do_not_wait_for_each_other(postgresql: str) -> None:
+    database = Database(postgresql)
+    queue(database)
+    with database.writing() as connection:
+        webhooks.post(connection, "x", "human_input", HOOK, {}, now=0.0)
+        connection.execute(update(webhook_queues).values(claimed_by="p"))
+        queue_id = connection.execute(select(webhook_queues.c.id)).scalar_one()
+    held, deleted = threading.Event(), threading.Event()
+    failures: list[Exception] = []
+
+    def settle() -> None:
+        with database.writing() as connection:
+            webhook = webhooks.first(connection, queue_id)
+            webhooks.hold(connection, queue_id, "p")
+            held.set()
+            deleted.wait(0.5)
+            webhooks.remove(connection, webhook.id)  # type: ignore[union-attr]
+            webhooks.release(connection, queue_id, due_at=0.0)
+
+    def answer() -> None:
+        held.wait(PATIENCE)
+        with database.writing() as connection:
+            sent = lambda *args: deleted.set() if args[2].startswith("DELETE FROM outbox") else None  # noqa: E731
+            event.listen(connection, "after_cursor_execute", sent)
+            webhooks.withdraw_question(connection, "x")
+
+    def tried(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except DatabaseUnavailable as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=tried, args=[work]) for work in (settle, answer)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    database.close()
+
+
+def test_s31_a_killed_service_of_an_earlier_release_keeps_no_other_from_starting(
+    postgresql: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership, "DEAD_AFTER", 0.4)
+    database = Database(postgresql)
+    killed = "INSERT INTO processes (id, beat, host, started_at) VALUES ('killed', 41, 'elsewhere', 0)"
+    with database.writing() as connection:
+        connection.execute(text(killed))
+    settings = Settings(token="x" * 20, database=postgresql, oldest_release=schema.WITH_RULES)
+    Process(settings, {"": ScriptedCrew(DEMO)}, DIALECTS["spec"]()).database.close()
+    with database.writing() as connection:
+        connection.execute(text("UPDATE releases SET oldest = '0011'"))
+        connection.execute(text(killed))
+    over = threading.Event()
+
+    def live() -> None:
+        while not over.wait(0.05):
+            with database.writing() as connection:
+                claims.beat(connection, "killed")
+
+    alive = threading.Thread(target=live)
+    alive.start()
+    with pytest.raises(DatabaseUnusable, match="A service of an earlier release works"):
+        Process(settings, {"": ScriptedCrew(DEMO)}, DIALECTS["spec"]())
+    over.set()
+    alive.join()
+    database.close()
+
+
+def test_many_queued_executions_of_one_owner_do_not_hold_up_anothers(tmp_path: Path) -> None:
+    database = Database(str(tmp_path / "x.db"))
+    now = database.now()
+    for number in range(20):
+        queue(database, f"ann {number}", owner="ann", due_at=now - 60 + number)
+    queue(database, "bob", owner="bob", due_at=now - 1)
+    assert "bob" in claim(database, "process of bob")
+
+
+DEEP = '{"a":' + "[" * 600 + "]" * 600 + "}"
+
+
+def test_s11_deep_json_in_a_draft_or_in_changed_arguments_is_read_or_refused() -> None:
+    assert hashes_of(DEEP)["object_sha256"] is None
+    with pytest.raises(BadArguments):
+        changed_arguments(DEEP, {"ask": {"arguments": {}}, "arguments": {}})
+
+
+def test_what_a_killed_service_did_not_erase_from_the_log_is_erased_at_the_next_start(tmp_path: Path) -> None:
+    database = Database(str(tmp_path / "x.db"))
+    Retention(database, keep_days=1.0)._step()
+    assert (tmp_path / "x.db-wal").stat().st_size == 0
+
+
+def test_s22_a_database_that_was_replaced_still_peeks_at_small_rows_only(tmp_path: Path) -> None:
+    database = Database(str(tmp_path / "x.db"))
+    if not database.peeks_at_small:
+        pytest.skip("needs Python 3.11")
+    queue(database, inputs={"a": "x" * 100_000})
+    database.forget_erased()
+    shutil.copy(tmp_path / "x.db", tmp_path / "copy.db")
+    os.replace(tmp_path / "copy.db", tmp_path / "x.db")
+    with database.reading():
+        pass
+    assert database.peek(queries.status_query(("inputs",)), "x") is None
