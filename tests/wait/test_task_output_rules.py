@@ -408,3 +408,11 @@ def test_n33_a_cost_that_is_given_and_cannot_be_read_is_unknown(usage: Any) -> N
     assert "what it cost" in budget.unknown_in(usage)
     assert "what it cost" in budget.unknown_in(figures(figures(usage)))
     assert "what it cost" not in budget.unknown_in({"cost_usd": 0.1, "total_tokens": "?"})
+
+
+def test_a_cost_beyond_every_bound_is_over_the_budget_in_the_event_of_a_trigger_too() -> None:
+    costs = {model: {"total_tokens": 1, "cost_usd": 2.0**63} for model in ("a", "b")}
+    usage = {"total_tokens": 3, "by_model": {**costs, "c": {"total_tokens": 1, "cost_usd": None}}}
+    budget = Budget(max_cost=50)
+    assert budget.passed_by(usage)
+    assert budget.passed_by(figures(usage))
