@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 VERSIONS = ("1.15.3", "1.15.4", "1.15.15", "1.15.30")  # from the oldest that works to the newest
 TESTS = (
     *("test_flows.py", "test_flow_family.py", "test_crewai_gates.py", "test_crewai_kinds.py", "test_templates.py"),
-    *("test_crewai_journal.py", "test_crewai_replay.py", "test_crewai_continued.py"),
+    *("test_crewai_journal.py", "test_crewai_replay.py", "test_crewai_continued.py", "test_crewai_hidden_calls.py"),
 )
 
 
