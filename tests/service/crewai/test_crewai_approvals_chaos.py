@@ -18,7 +18,7 @@ from openai_server import environment
 
 SIZE = int(os.environ.get("CREW_CHAOS_SIZE", "100"))
 SEED = int(os.environ.get("CREW_CHAOS_SEED") or SystemRandom().randrange(1_000_000))
-BOUND = 480.0  # seconds, after which no case begins
+BOUND = 720.0  # seconds, after which no case begins
 AT_ONCE = 8
 TOKEN, USER_TOKEN = "the-token-of-the-organization", "the-token-of-somebody-else"
 
