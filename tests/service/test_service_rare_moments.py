@@ -17,7 +17,7 @@ from sqlalchemy import event, insert, select, text, update
 from crew_service.engine import membership
 from crew_service.engine.asks import BadArguments, changed_arguments
 from crew_service.engine.container import Process
-from crew_service.engine.crew import Completed, JournalEntry, PendingQuestion, Step, StepDone
+from crew_service.engine.crew import Completed, JournalEntry, PendingQuestion, Step, StepDone, TokensUsed
 from crew_service.engine.dead_letters import DeadLetters
 from crew_service.engine.drafts import hashes_of
 from crew_service.engine.limits import Limits
@@ -85,7 +85,7 @@ def test_s19_an_execution_that_others_took_over_before_it_was_loaded_does_not_ru
 class Away(Database):
     """Cannot be reached once: before a transaction on other releases, or after the commit of a segment's write."""
 
-    away = lost = False
+    away = lost = locked = False
 
     def keep_out_earlier_releases(self, oldest: str) -> None:
         if self.away:
@@ -94,6 +94,9 @@ class Away(Database):
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Any]:
+        if self.locked:
+            self.locked = False
+            raise DatabaseUnavailable("The database is locked by another process.")
         with super().writing() as connection:
             yield connection
         if self.lost:
@@ -114,6 +117,19 @@ def test_s12_a_question_waits_for_the_database(tmp_path: Path) -> None:
     database.away = True
     running._run(segment)
     assert ended(database) == ("waiting", None)
+
+
+def test_s12_too_many_tokens_end_an_execution_though_the_database_is_locked_meanwhile(tmp_path: Path) -> None:
+    database = Away(str(tmp_path / "x.db"))
+    queue(database, limits={"max_tokens": 10})
+    claim(database, "process of x")
+    segment = runner(database, "process of x")._load("x")
+    assert segment is not None
+    database.locked = True
+    segment.report(TokensUsed(11, {}, {}))
+    assert ended(database)[0] == "running"
+    segment.enforce_limits()
+    assert ended(database) == ("failed", "TokenLimitExceeded: the execution used 11 tokens; its limit is 10")
 
 
 def test_s12_nothing_counts_as_stored_after_an_end_whose_commit_was_lost(tmp_path: Path) -> None:

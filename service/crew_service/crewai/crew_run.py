@@ -242,7 +242,8 @@ class TaskOrder:
 def _completed(result: Any, used: usage.Usage) -> Completed:
     """Tolerate any result: an after-kickoff callback may have replaced the crew's output."""
     if isinstance(result, CrewOutput):
-        return Completed(result.raw, structured(result) or object_in(result.raw), used)
+        raw = result.raw if isinstance(result.raw, str) else json.dumps(result.raw, default=str)
+        return Completed(raw, structured(result) or object_in(raw), used)
     if isinstance(result, dict):
         return Completed(json.dumps(result, default=str), result, used)
     return Completed(str(result), None, used)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -47,6 +48,7 @@ from crew_service.engine.limits import Limits
 from crew_service.engine.printed_writer import PrintedWriter
 from crew_service.storage import journal, queries, questions, schema, states, webhooks
 from crew_service.storage import steps as stored_steps
+from crew_service.storage.availability import DatabaseUnavailable
 from crew_service.storage.database import Database
 from crew_service.storage.json_values import tidy
 
@@ -141,7 +143,7 @@ class Segment:
     def _outcome(self, crew: Crew) -> Outcome:
         """Run the crew; store its printed output before its outcome."""
         try:
-            self.enforce_limits()  # the executions that it continues may have used more than its limit
+            self._enforce_limits_now()  # the executions that it continues may have used more than its limit
             self.job.cancelled.raise_if_set()
             return crew.run(self.job, self.report)
         finally:
@@ -168,7 +170,7 @@ class Segment:
             case TokensUsed(total, parts, by_task):
                 self._used = usage.added(self._used_before, usage.counted({**parts, "total_tokens": total}))
                 self._spent(self._tasks.count(by_task))
-                self.enforce_limits()
+                self._enforce_limits_now()
                 self.job.cancelled.raise_if_set()
                 written = self._write(states.NOTE, is_calm=True, **self._cost)
             case TaskStarted(task_id, agent):
@@ -203,6 +205,10 @@ class Segment:
                 self.job.cancelled.set(error)
         finally:
             self._writing.release()
+
+    def _enforce_limits_now(self) -> None:
+        with suppress(DatabaseUnavailable):  # its runner enforces them again within a second
+            self.enforce_limits()
 
     def requeue(self) -> None:
         """Return the execution to the queue, to continue from its last finished task."""

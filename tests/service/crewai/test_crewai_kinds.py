@@ -92,6 +92,11 @@ def test_a_crew_with_memory_goes_on_remembering_after_a_gate(play: Player) -> No
     assert "Result: draft v1" in str(final["turns"]), "what the first segment remembered"
 
 
+def test_an_output_that_a_callback_replaced_by_an_object_is_its_json(play: Player) -> None:
+    done = play("with_a_replaced_output").segment()
+    assert (done.output, done.output_json) == ('{"total": 3}', {"total": 3})
+
+
 def test_steps_are_reported_and_the_users_callback_is_called_too(play: Player) -> None:
     crew = play("with_a_tool")
     assert crew.segment().output == "It is 7."

@@ -160,6 +160,15 @@ def with_memory() -> Crew:
     return Crew(agents=[of], tasks=[task("draft", of, human_input=True), task("final", of)], memory=memory)
 
 
+def with_a_replaced_output() -> Crew:
+    def after(output: Any) -> Any:
+        output.raw = {"total": 3}
+        return output
+
+    of = agent()
+    return Crew(agents=[of], tasks=[task("draft", of)], after_kickoff_callbacks=[after])
+
+
 def watched() -> Crew:
     tried: list[str] = []
 
