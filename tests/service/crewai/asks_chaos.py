@@ -8,6 +8,7 @@ is looked up and then said to be done, made again, or given up.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -249,7 +250,8 @@ class Case:
         self.send("/resume", body, key=key)
         [*_, last] = wait_until(lambda: found if len(found := self.effects(at)) > before else None, self.point)
         if self.point == CREW:
-            psutil.Process(last["pid"]).kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # another case may have killed its service meanwhile
+                psutil.Process(last["pid"]).kill()
         else:
             self.services.kill(last["service"], self.random)
         wait_until(lambda: not psutil.pid_exists(last["pid"]), "the end of the crew's process")
