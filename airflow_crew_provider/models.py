@@ -146,7 +146,7 @@ class Execution:
 
     @property
     def _asked(self) -> Json:
-        """The question of a Flow or in the middle of a task; the record of a draft has none."""
+        """The question of a Flow, or one in the middle of a task; the record of a draft has none."""
         ask = {"ask": self.ask} if self.ask else {}
         if self.question is None and not self.outcomes:
             return ask

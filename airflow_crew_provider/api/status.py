@@ -224,7 +224,7 @@ def _pending(body: Json, live: bool, mask: Mask) -> Json:
 
 
 def asked_fields(body: Json, mask: Mask = unmasked) -> Json:
-    """Read the question of a Flow (observed Flows, the pause), or in the middle of a task."""
+    """Read the question of a Flow (observed Flows, the pause), or one in the middle of a task."""
     given = body.get("outcomes")
     outcomes = [each for each in given if isinstance(each, str)] if isinstance(given, list) else []
     return {

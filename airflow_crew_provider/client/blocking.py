@@ -1,4 +1,4 @@
-"""One blocking exchange on requests. Connecting is retried; a request that may have arrived is never sent again."""
+"""One blocking exchange with requests. Connecting is retried; a request that may have arrived is never sent again."""
 
 from __future__ import annotations
 

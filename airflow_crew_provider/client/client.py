@@ -1,4 +1,7 @@
-"""Performs calls: `Client.send` blocks on requests, `Client.asend` awaits on aiohttp. Importing it loads both."""
+"""Performs calls: `Client.send` blocks and uses requests; `Client.asend` is async and uses aiohttp.
+
+Importing this module loads both.
+"""
 
 from __future__ import annotations
 

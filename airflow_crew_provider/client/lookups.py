@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_crew_provider.client.client import Client
 
 
-# Maximum age in seconds of a connection: for a wait that ends or was refused with another connection, and for one that
+# Maximum age of a connection in seconds: for a wait that ends or whose current connection was refused, and for one that
 # continues or whose polls fail. A new wait always looks it up, together with others that begin during the lookup.
 FOR_A_REFRESH, WHILE_POLLING = 1.0, 60.0
 

@@ -16,7 +16,7 @@ ASKED_FIELDS = ("question", "outcomes", "flow_id", "ask")
 
 
 def asked_in(pending: Json) -> Json:
-    """Return the question of a Flow, or in the middle of a task, from a pending record; empty for a draft."""
+    """Return the question of a Flow, or one in the middle of a task, from a pending record; empty for a draft."""
     return {name: pending[name] for name in ASKED_FIELDS if pending.get(name) is not None}
 
 

@@ -8,8 +8,8 @@ installs. Airflow retries a task after any error, so each error also shows wheth
     ManagedAgentInvocationError  nothing was started, and a later try would fail in the same way
     CrewAgentFailed              a crew may have been started: the task fails without further tries
 
-The asking task records what it started for each question, so that its retry reattaches: a different question, or a
-different tool, may have failed. A clear asks again.
+The asking task records what it started for each question, so that its retry reattaches: the failure may have
+come from a different question, or from a different tool. A clear asks again.
 """
 
 from __future__ import annotations

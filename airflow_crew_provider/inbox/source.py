@@ -159,7 +159,7 @@ class OfRegistration:
         self._reported_progress = ""
 
     def may_know(self, reply: Reply) -> bool:
-        """Whether a live deployment may wait for a person, which its status does not show."""
+        """Whether a live deployment may be waiting for a person, which its status does not show."""
         if isinstance(reply, CrewError):
             return isinstance(reply, CrewNotFound)
         if reply.state is ExecutionState.RUNNING:

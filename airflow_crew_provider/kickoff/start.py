@@ -301,8 +301,8 @@ class KickoffStart:
         elif not record.cleared and self._task.on_unknown_outcome != "retry":
             raise outcomes.CrewTryFailed(
                 f"{why} since execution {record.kickoff_id} was started. {fate}. No second execution is started while "
-                "the first may run. A retry checks again; clear this task to start a new one anyway, or make sure that "
-                "every try renders the same inputs"
+                "the first may still be running. A retry checks again; clear this task to start a new one anyway, or "
+                "make sure that every try renders the same inputs"
             )
         self._log.warning("%s. %s. Starting a new execution", why, fate)
 

@@ -224,7 +224,7 @@ class CrewRunOperator(CrewKickoffOperator):
         if pending is None and "shown" not in given:
             raise CrewTryFailed(
                 f"Airflow could not resume this task, and execution {self.execution_id} does not show its question. A "
-                "retry of this task continues where the execution is"
+                "retry of this task continues from the execution's current state"
             )
         review = self._review(pending, run.kept.number, context)
         self._decided(context, review.resume_execution(next_method, given, _inside(review, context)))
@@ -253,7 +253,7 @@ class CrewRunOperator(CrewKickoffOperator):
         try:
             self._found = RunRecord(task_state_of(context, RUN_STATE))
         except CrewError as error:
-            fail_task(error, "Nothing was sent or asked now; a retry of this task continues")
+            fail_task(error, "Nothing was sent or asked this time; a retry of this task continues")
         self._recalled(context)
         return self._found
 

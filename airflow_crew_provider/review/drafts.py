@@ -59,7 +59,7 @@ def inert(text: str) -> str:
 def fenced(text: str, language: str = "text") -> str:
     """Return a code block that the text cannot close.
 
-    :param language: never empty, because Airflow's page up to 3.3 would show the block as one line
+    :param language: never empty, because the page in Airflow up to 3.3 would show the block as one line
     """
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)

@@ -88,7 +88,7 @@ class Question(Generic[AnyRules]):
             self.record.forget_deleted_run()
 
     def go_on(self, shown: Json, found: str = "") -> NoReturn:
-        """Ask, unless an earlier try did: then look for an answer given since, and wait for one.
+        """Ask, or if an earlier try did, look for an answer given since, and wait for one.
 
         :param found: result of the last lookup: no answer, no form, or unknown; empty if none ran
         """

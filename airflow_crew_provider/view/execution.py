@@ -326,7 +326,7 @@ def _person(given: Json, mask: Mask) -> str:
 
 
 def _shaped(given: Json, texts: dict[str, int], mask: Mask) -> Json:
-    """Return an object's strings, masked and cut, None for missing ones; and whether one was cut."""
+    """Return an object's strings, masked and cut, with None for missing ones, and whether any was cut."""
     found = {name: None if (text := text_or_none(given.get(name))) is None else mask(text) for name in texts}
     is_cut = any(text is not None and len(text) > texts[name] for name, text in found.items())
     return {

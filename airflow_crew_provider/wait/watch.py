@@ -342,8 +342,8 @@ class Watch:
     def ended_tasks(self, execution: Execution, results: Sequence[TaskResult], *, now: float) -> list[str]:
         """Return the log lines for tasks that have finished since the last poll.
 
-        :param results: all finished tasks in order, if the service reports them; otherwise the previous current task is
-            logged, with the time since it was first seen
+        :param results: all finished tasks in order, if the service reports them; otherwise the task that was current
+            before is logged, with the time since it was first seen
         """
         if self.ended is None or execution.state not in AT_WORK:
             return []

@@ -123,7 +123,7 @@ def crews_of(arguments: argparse.Namespace) -> dict[str, Crew]:
         if not any(crew.has_tool(rule) for crew in crews.values()):
             raise BadTarget(f"--tool {rule}: none of the crews has such a tool.")
     asking = next((crew.asks for crew in crews.values() if crew.asks), None)
-    if asking and DIALECTS[arguments.dialect].fresh_ids:  # its answers are text alone
+    if asking and DIALECTS[arguments.dialect].fresh_ids:  # its answers contain only text
         raise BadTarget(
             f"A crew cannot be served in the live dialect: {asking} asks people in the middle of a task, which needs "
             "--dialect spec."

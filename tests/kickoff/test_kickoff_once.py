@@ -247,7 +247,7 @@ def test_a7_a_task_that_is_cleared_after_its_success_starts_a_new_execution(serv
 # --- an earlier execution that the service does not know ---
 
 CHANGED = {"inputs": {"topic": "other"}}
-NO_SECOND = "No second execution is started while the first may run"
+NO_SECOND = "No second execution is started while the first may still be running"
 
 
 def unknown_for(monkeypatch: pytest.MonkeyPatch, *, long_enough: bool) -> None:

@@ -85,7 +85,7 @@ def test_s31_a_rule_that_an_earlier_release_would_not_keep_keeps_it_out(postgres
         engine = create_engine(postgresql)
         with engine.begin() as connection:
             connection.execute(text(register))
-        with pytest.raises(DatabaseUnusable, match="A service of an earlier release works on this database"):
+        with pytest.raises(DatabaseUnusable, match="A service of an earlier release is using this database"):
             Database(postgresql).keep_out_earlier_releases(schema.WITH_RULES)
         with engine.begin() as connection:
             assert connection.execute(text("SELECT oldest FROM releases")).scalar() == schema.OLDEST

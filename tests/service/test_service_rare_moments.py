@@ -243,7 +243,7 @@ def test_s31_a_killed_service_of_an_earlier_release_keeps_no_other_from_starting
 
     alive = threading.Thread(target=live)
     alive.start()
-    with pytest.raises(DatabaseUnusable, match="A service of an earlier release works"):
+    with pytest.raises(DatabaseUnusable, match="A service of an earlier release is using"):
         Process(settings, {"": ScriptedCrew(DEMO)}, DIALECTS["spec"]())
     over.set()
     alive.join()

@@ -241,7 +241,7 @@ class FlowRun:
 
 
 class _Asking:
-    """Asks for CrewAI where the question does not stop the method earlier: with `learn`, and in nested Flows."""
+    """Asks on CrewAI's behalf if the question does not stop the method earlier: with `learn`, and in nested Flows."""
 
     def __init__(self, flow: Any) -> None:
         self._flow = flow

@@ -133,7 +133,7 @@ def record_calls(recorder: Recorder) -> None:
 
 
 def record_tools() -> None:
-    """Record the calls of each tool class, also of methods that replaced a recorded one since, as decorators do."""
+    """Record the calls of each tool class, and of methods that have since replaced a recorded one, as decorators do."""
     for kind in BaseTool.__subclasses__():
         _wrap_class(kind, TOOLS, BaseTool)
 

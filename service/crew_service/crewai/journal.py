@@ -462,7 +462,7 @@ class Journal:
         return kept
 
     def artifact_id(self, size: int) -> str:
-        """Name a result that CrewAI stores in a file as in the last attempt: a recorded answer may contain the name."""
+        """Reuse the last attempt's name for a result that CrewAI stores in a file: a recorded answer may contain it."""
         scope = self._scope() or self._outside
         with self._lock:
             counts = self._counts.setdefault(scope.task, Counter())
@@ -513,7 +513,7 @@ class Call:
 
     @property
     def is_decided(self) -> bool:
-        """Whether a person has decided about it: it does not run and gets a new answer."""
+        """Whether a person has decided on it: if so, it does not run and gets a new answer."""
         return asks.is_decided(self.earlier)
 
     def announce(self, step: str) -> None:

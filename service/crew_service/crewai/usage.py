@@ -48,7 +48,7 @@ class Call:
         return _same(self.messages, other.messages) or _same(self.answer, other.answer)
 
 
-CALL: ContextVar[Call | None] = ContextVar("the call of a model that runs", default=None)
+CALL: ContextVar[Call | None] = ContextVar("the model call that is running", default=None)
 
 
 class TokenMeter:
@@ -106,7 +106,7 @@ class TokenMeter:
 
     @contextmanager
     def calling(self, model: Any, messages: Any) -> Iterator[Call]:
-        """Count a call until it returns, even if nothing reports its tokens."""
+        """Track a call until it returns; count it even if nothing reports its tokens."""
         outer = CALL.get()
         if outer and outer.model is model:
             yield outer

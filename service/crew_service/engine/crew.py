@@ -268,7 +268,7 @@ class PendingQuestion:
     kind: AskKind
     entry: JournalEntry
     agent: str = ""
-    arguments: dict[str, Any] | None = None  # of the call; None for a question of an agent
+    arguments: dict[str, Any] | None = None  # of the call; None for an agent's question
     text: str = ""  # an agent's question, or why an outcome is unknown
     shown: str = ""  # the call's arguments in an error
     state: dict[str, Any] = field(default_factory=dict)  # the crew's data to check changed arguments

@@ -71,7 +71,7 @@ class Decision:
 def settled(gate: dict[str, Any], decision: Decision) -> Decision:
     """Return the decision with its outcome; a crew's task has none, so the flag decides."""
     if decision.draft_sha256 is not None and decision.draft_sha256 not in _hashes(gate):
-        raise AnotherDraft("output_sha256 belongs to a different draft from the waiting one; nothing was changed.")
+        raise AnotherDraft("output_sha256 belongs to a different draft from the one waiting; nothing was changed.")
     if "ask" in gate:
         return _in_the_middle(gate, decision)
     outcomes = gate.get("outcomes")
@@ -98,7 +98,7 @@ def _check(edit: EditedOutput, gate: dict[str, Any], *, is_approve: bool) -> Non
     if not is_approve:
         raise BadAnswer("edited_output needs an approval; a revision runs the task again.")
     if edit.output_sha256 not in _hashes(gate):
-        raise AnotherDraft("edited_output was made from a different draft from the waiting one; nothing was changed.")
+        raise AnotherDraft("edited_output was made for a different draft from the one waiting; nothing was changed.")
     if problem := edit_problem(gate["output"], edit.text):
         raise BadAnswer(f"edited_output is not accepted because {problem}.")
     # A draft with text around its object counts as text, but still has a model.
@@ -131,7 +131,7 @@ def _changed(gate: Mapping[str, Any], edit: EditedOutput, outcome: str) -> Edite
     if outcome != asks.APPROVE:
         raise BadAnswer("edited_output changes the arguments of a call, so it needs the outcome approve.")
     if edit.output_sha256 not in _hashes(gate):
-        raise AnotherDraft("edited_output was made for a different question from the waiting one; nothing was changed.")
+        raise AnotherDraft("edited_output was made for a different question from the one waiting; nothing was changed.")
     try:
         return replace(edit, text=json.dumps(asks.changed_arguments(edit.text, gate)))
     except asks.BadArguments as problem:

@@ -76,7 +76,7 @@ class Names:
 
 
 def _in_thread(host: str) -> Future[Addresses]:
-    """Look up in a thread that does not prevent the process from exiting."""
+    """Look up a name in a thread that does not prevent the process from exiting."""
     looking: Future[Addresses] = Future()
     looking.set_running_or_notify_cancel()  # from now on, a waiter that gives up does not cancel it for others
 

@@ -65,7 +65,7 @@ Asked = TypeVar("Asked")
 
 
 class Repeated(Exception):
-    """The request was answered before; this counts regardless of the current crew's requirements."""
+    """The request was answered before; that answer is repeated whatever the current crew requires."""
 
     def __init__(self, answer: dict[str, Any]) -> None:
         super().__init__("the request was answered before")

@@ -1,8 +1,8 @@
 """Records which process runs which execution; each function is part of the caller's transaction.
 
 A process is registered while it runs, and increments a number as its heartbeat. If another process sees no growth for
-long enough, it deletes that process and continues its executions. Clocks are never compared, neither between machines
-nor with an earlier time. A process that was deleted by mistake notices at its next count or claim. Until then, writes
+long enough, it deletes that process and continues its executions. Clocks are never compared between machines or
+with an earlier time. A process that was deleted by mistake notices at its next count or claim. Until then, writes
 of its segments are rejected, since every claim gives the execution a new segment number.
 """
 

@@ -109,7 +109,7 @@ class Database:
             if schema.keep_out_earlier(connection, oldest):
                 return
             raise DatabaseUnusable(
-                "A service of an earlier release works on this database, and does not support the tool rules of these "
+                "A service of an earlier release is using this database, and does not support the tool rules of these "
                 "crews. Stop it first, or start without these rules."
             )
 

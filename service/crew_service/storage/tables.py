@@ -257,7 +257,7 @@ counts = Table(
 )
 
 processes = Table(
-    "processes",  # processes that run executions on this database; another one deletes a dead one
+    "processes",  # processes that run executions on this database; when one dies, another deletes it
     metadata,
     Column("id", String(36), primary_key=True),
     Column("beat", Integer, nullable=False),  # grows while the process runs

@@ -97,7 +97,7 @@ def _among_recent(which: Filter) -> Select[Any]:
 
 
 def _ids_from(connection: Connection, start: str) -> set[str]:
-    """Return executions whose id or polled id starts like this; `g` sorts after every digit of an id."""
+    """Return executions whose id or polled id begins with `start`; `g` sorts after every digit of an id."""
     columns = (executions.c.id, executions.c.kickoff_id)
     queries = (select(executions.c.id).where(column >= start, column < f"{start}g") for column in columns)
     return {found for query in queries for found in connection.execute(query.limit(SAME_START)).scalars()}

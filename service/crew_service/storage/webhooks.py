@@ -272,7 +272,7 @@ def release(connection: Connection, queue_id: str, *, due_at: float) -> None:
 
 def withdraw_question(connection: Connection, execution_id: str) -> None:
     """Withdraw the webhook of a question that is answered or obsolete."""
-    # Lock the queues first, like a delivery that ends: otherwise, each could wait for the other.
+    # Lock the queues first, as a delivery does when it ends: otherwise, each could wait for the other.
     queues = select(webhook_queues.c.id).where(webhook_queues.c.execution_id == execution_id)
     connection.execute(queues.order_by(webhook_queues.c.id).with_for_update())
     for table in (outbox, dead_letters):
@@ -318,7 +318,7 @@ def _letters(*given: str) -> Select[Any]:
 
 
 def resend(connection: Connection, key: str, *, now: float) -> bool:
-    """Return a dead letter to a queue; False if no letter has that key."""
+    """Put a dead letter back in a queue; return False if no letter has that key."""
     letter = connection.execute(select(dead_letters).where(dead_letters.c.key == key)).one_or_none()
     if letter is None:
         return False

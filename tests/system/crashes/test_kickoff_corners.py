@@ -38,7 +38,7 @@ def test_a16_a_retry_that_renders_other_inputs_starts_nothing_while_the_first_ex
         run = airflow.api.trigger("other_inputs_each_try", {"crew": crew, "topic": topic})
         wait_for_looks(proxy)
         kill_worker(airflow, run)
-        said = "No second execution is started while the first may run"
+        said = "No second execution is started while the first may still be running"
         wait_until(lambda: said in run.log("crew", try_number=2), said)
         assert len(deployment.executions(topic)) == 1
         deployment.crew.let_go(topic)

@@ -133,8 +133,8 @@ class Ask(BaseModel):
 
     kind: Literal["tool", "question", "unknown_outcome"]
     agent: str
-    tool: str | None = Field(description="null for a question of an agent.")
-    arguments: dict[str, Any] | None = Field(description="Secrets are `***`. null for a question of an agent.")
+    tool: str | None = Field(description="null for an agent's question.")
+    arguments: dict[str, Any] | None = Field(description="Secrets are `***`. null for an agent's question.")
     number: int = Field(description="Counts the questions and drafts of the execution, from 1.")
     cut: bool = Field(False, description="In details: whether long arguments are only in the round's `draft`.")
 
@@ -156,7 +156,7 @@ class Pending(BaseModel):
     task_id: str
     task_output: str = Field(description="The text to review.")
     progress: ProgressModel
-    question: str | None = Field(None, description="The question of a Flow's author, or in the middle of a task.")
+    question: str | None = Field(None, description="The question of a Flow's author, or one in the middle of a task.")
     outcomes: list[str] | None = Field(None, description="The choices; empty if a Flow asks for text.")
     ask: Ask | None = Field(None, description="Of a question in the middle of a task.")
 
