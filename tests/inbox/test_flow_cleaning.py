@@ -15,12 +15,14 @@ from airflow.models.variable import Variable
 from airflow.utils.session import create_session
 from console import SECRET, TOKEN, question, signed
 from faults.server import FaultServer
+from faults.variables import keep_inbox_in_variables
 from registered_run import RegisteredRun, Task, store_variables
 from sqlalchemy import delete, select
 
-from airflow_crew_provider.inbox import plugin
+from airflow_crew_provider.inbox import plugin, registering, source
 from airflow_crew_provider.inbox import rows as questions
-from airflow_crew_provider.inbox.rows import messages_key
+from airflow_crew_provider.inbox.messages import HumanInputRequest, InboxMessages, registered
+from airflow_crew_provider.inbox.rows import RegisteredTask, messages_key
 from airflow_crew_provider.models import Json
 from airflow_crew_provider.operators.crew import CrewKickoffOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
@@ -238,6 +240,20 @@ def test_a24_a_webhook_beside_messages_that_cannot_be_decrypted_is_not_acknowled
     refused = dag_run.send_question()
     assert (refused.status_code, refused.json()) == (503, {"detail": "The webhook could not be stored"})
     assert "fernet_key of this process differs" in caplog.text
+
+
+@pytest.mark.row("A14")
+def test_a14_a_retry_leaves_messages_that_cannot_be_decrypted_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = keep_inbox_in_variables(monkeypatch)
+    registration, _ = registered("https://airflow.example/crew-inbox", None)
+    task, nothing = RegisteredTask(registration, "dag", "run", "kickoff"), InboxMessages(registration.id)
+    registering.keep_registration(task, nothing)
+    asked = nothing.asking(HumanInputRequest("task-1", "Draft", "k-1", "k-1")).as_dict()
+    registering.put(task.messages_key, asked, task.description, sealed=True)
+    kept.encrypted.add(task.messages_key)
+    registering.keep_registration(task.posted("k-1"), nothing)
+    kept.encrypted.clear()  # the earlier key is back
+    assert source.get(task.messages_key) == asked
 
 
 def spoil(key: str) -> None:

@@ -15,6 +15,8 @@ import pytest
 from airflow import settings
 from airflow.models import xcom
 from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.trigger import Trigger
 from airflow.models.variable import Variable
 from airflow.utils.session import create_session
 from registered_run import Given, RegisteredRun, StoredVariables, store_variables
@@ -239,3 +241,17 @@ def test_a24_a_webhook_for_a_registration_of_before_an_upgrade_still_arrives(
     wait_until(lambda: dag_run.waiting(trigger)[0] == "scheduled", "the wait of before the upgrade to be woken")
     assert dag_run.messages(earlier).asked == ["first", "e5a3"]
     assert json.dumps(dag_run.question()["task_output"]) in json.dumps(dag_run.messages(earlier).as_dict())
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_an_event_for_a_trigger_whose_id_was_given_to_another_one_wakes_nobody(
+    dag_run: RegisteredRun, is_same: bool
+) -> None:
+    trigger_id = dag_run.wait(dag_run.kickoff, dag_run.execution_id)
+    with create_session(scoped=False) as session:
+        since = session.scalars(select(Trigger.created_date).where(Trigger.id == trigger_id)).one()
+    deleted = since if is_same else since - timedelta(seconds=5)
+    store.wake(store.DeferredTask(trigger_id, dag_run.run_id, f"wait-{trigger_id}", {}, deleted), {"state": "pending"})
+    with create_session(scoped=False) as session:
+        task = select(TaskInstance.state).where(TaskInstance.task_id == f"wait-{trigger_id}")
+        assert session.scalars(task).one() == ("scheduled" if is_same else "deferred")

@@ -82,7 +82,9 @@ def test_a_decision_of_the_deadline_that_airflow_holds_no_response_to_is_listed(
         }
 
     run = "/api/v2/dags/tea/dagRuns/r"
+    hidden = "a\x9b31m\x85\u202eb"  # characters that terminals act on
     review = {"output_sha256": "0", "decided_at": "2026-11-20T12:00:00+00:00", "is_approve": True, "reviewer": None}
+    review["human_feedback"] = hidden
     airflow.answers[f"{run}/hitlDetails"] = page("hitl_details", question("decided"), question("open"))
     airflow.answers[f"{run}/taskInstances/~/xcomEntries"] = page("xcom_entries")
     entry = (200, {}, json.dumps({"value": review}).encode())
@@ -90,6 +92,8 @@ def test_a_decision_of_the_deadline_that_airflow_holds_no_response_to_is_listed(
     assert main(["tea", "r"]) == 0
     [line] = capsys.readouterr().out.splitlines()
     assert (json.loads(line)["task_id"], json.loads(line)["taken"]) == ("decided", True)
+    assert line.isprintable()
+    assert json.loads(line)["human_feedback"] == hidden
 
 
 @pytest.mark.parametrize("is_ours", [True, False])

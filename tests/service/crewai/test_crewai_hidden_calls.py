@@ -24,6 +24,7 @@ from crew_service.crewai.flow_run import FlowRun
 from crew_service.crewai.flow_source import FlowSource
 from crew_service.engine.crew import Job, JournalEntry, Step
 from crew_service.engine.tool_rules import ToolRule
+from scripts.stack.waiting import PATIENCE
 
 RULES = [ToolRule("pay", "once"), ToolRule("wire", "approve"), ToolRule("bank_pay", "approve")]
 
@@ -208,7 +209,7 @@ def test_an_async_task_that_exits_passes_it_on() -> None:
     internals.let_interruptions_through()
     agent = Agent(role="r", goal="g", backstory="b", llm=Leaving(model="m"))
     with pytest.raises(SystemExit):
-        Task(description="d", expected_output="e", agent=agent).execute_async().result(timeout=3)
+        Task(description="d", expected_output="e", agent=agent).execute_async().result(timeout=PATIENCE)
 
 
 def test_keys_of_any_type_are_stored_as_text() -> None:
