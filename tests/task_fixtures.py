@@ -123,6 +123,24 @@ def store_of(a_memory: Variables) -> Callable[[TaskRun], Any]:
 
 
 @pytest.fixture
+def full(store_of: Callable[[TaskRun], Any]) -> Callable[[TaskRun], None]:
+    """Let nothing be recorded any more once the answer to a POST has come."""
+
+    def full(task_run: TaskRun) -> None:
+        store = store_of(task_run)
+        keep = store.set
+
+        def refuse(key: str, value: Any, **more: Any) -> None:
+            if value.get("kickoff_id"):
+                raise OSError("the database is away")
+            keep(key, value, **more)
+
+        store.set = refuse
+
+    return full
+
+
+@pytest.fixture
 def log_text(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
     """Return what was logged so far: to the standard output, or by older versions of Airflow to the log."""
     caplog.set_level(logging.INFO)

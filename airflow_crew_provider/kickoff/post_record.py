@@ -349,8 +349,7 @@ class PostRecord:
         )
         moved = before.moved("intend", intended)
         self._check_alone()
-        self.memory.keep(moved.to_json())
-        self._stored = moved
+        self._store(moved)
         # Only now: if the record cannot be stored, nothing may be sent.
         self.newest = moved
         return moved.idempotency_key
@@ -365,8 +364,11 @@ class PostRecord:
     def keep(self, newest: StoredPost) -> None:
         """Store the current state of the newest POST; this try keeps it in memory even if that fails."""
         self.newest = newest
-        self.memory.keep(newest.to_json())
-        self._stored = newest
+        self._store(newest)
+
+    def _store(self, post: StoredPost) -> None:
+        self.memory.keep(post.to_json())
+        self._stored = post
 
     def note(self, **more: Any) -> None:
         """Store further fields of the package that sent the POST."""

@@ -307,24 +307,6 @@ def test_a15_a_task_that_is_killed_before_the_record_names_the_id(
     assert "was killed, and execution k-1 may still be running" in log_text()
 
 
-@pytest.fixture
-def full(store_of: StoreOf) -> Callable[[TaskRun], None]:
-    """Let nothing be recorded any more once the answer to a kickoff has come."""
-
-    def full(task_run: TaskRun) -> None:
-        store = store_of(task_run)
-        keep = store.set
-
-        def refuse(key: str, value: Any, **more: Any) -> None:
-            if value.get("kickoff_id"):
-                raise OSError("the database is away")
-            keep(key, value, **more)
-
-        store.set = refuse
-
-    return full
-
-
 @pytest.mark.row("A15")
 def test_a15_an_id_that_cannot_be_recorded_is_logged_and_kept_as_xcom(
     server: FaultServer, log_text: LogText, full: Callable[[TaskRun], None]

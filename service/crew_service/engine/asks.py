@@ -129,18 +129,21 @@ def changed_arguments(text: str, gate: Mapping[str, Any]) -> dict[str, Any]:
     :raises BadArguments: if they are not a JSON object, or would send a mask instead of a value
     """
     try:
-        given = tidy(json.loads(text))
-        if isinstance(given, dict):
-            found: dict[str, Any] = _unmasked(given, gate["ask"]["arguments"], gate["arguments"])
-            json.dumps(found, indent=2)  # as it will be shown if its outcome is unknown
-            return found
+        return _changed_arguments(text, gate)
     except RecursionError:
         raise BadArguments("its arguments are nested too deeply") from None
-    except BadArguments:
-        raise
+
+
+def _changed_arguments(text: str, gate: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        given = json.loads(text)
     except ValueError:
-        pass
-    raise BadArguments("the arguments of a tool must be a JSON object")
+        given = None
+    if not isinstance(given, dict):
+        raise BadArguments("the arguments of a tool must be a JSON object")
+    found: dict[str, Any] = _unmasked(tidy(given), gate["ask"]["arguments"], gate["arguments"])
+    json.dumps(found, indent=2)  # as it will be shown if its outcome is unknown
+    return found
 
 
 def _masked(value: Any, printed: Printed) -> Any:

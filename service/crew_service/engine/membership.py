@@ -29,9 +29,15 @@ def keep_out_earlier(database: Database, oldest: str) -> None:
         earlier = claims.beats(connection)
     time.sleep(DEAD_AFTER)
     for process_id, beat in earlier.items():
-        with database.writing() as connection:
-            claims.remove_process(connection, process_id, beat=beat, now=database.now())
+        _bury(database, process_id, beat)
     database.keep_out_earlier_releases(oldest)
+
+
+def _bury(database: Database, process_id: str, beat: int) -> None:
+    with database.writing() as connection:
+        moved = claims.remove_process(connection, process_id, beat=beat, now=database.now())
+    if moved is not None:
+        log.warning("process %s does not respond; its executions continue elsewhere, count=%d", process_id, moved)
 
 
 class Membership:
@@ -93,7 +99,7 @@ class Membership:
         with self._database.reading() as connection:
             beats = claims.beats(connection)
         for process_id in self._silent(beats, time.monotonic()):
-            self._bury(process_id, beats[process_id])
+            _bury(self._database, process_id, beats[process_id])
 
     def _silent(self, beats: dict[str, int], now: float) -> list[str]:
         """Return processes whose number did not grow; time during which this process could not check does not count."""
@@ -106,9 +112,3 @@ class Membership:
             if process_id != self.id
         }
         return [process_id for process_id, (_, since) in self._seen.items() if now - since >= DEAD_AFTER]
-
-    def _bury(self, process_id: str, beat: int) -> None:
-        with self._database.writing() as connection:
-            moved = claims.remove_process(connection, process_id, beat=beat, now=self._database.now())
-        if moved is not None:
-            log.warning("process %s does not respond; its executions continue elsewhere, count=%d", process_id, moved)
