@@ -25,13 +25,14 @@ from crew_service.engine.principals import Principal
 from crew_service.engine.printed import Printed
 from crew_service.engine.retention import Retention
 from crew_service.engine.runner import Runner
+from crew_service.engine.segments import MOST_LOSSES
 from crew_service.http.dialects import DIALECTS
 from crew_service.scripted_crew import DEMO, ScriptedCrew
 from crew_service.settings import Settings
 from crew_service.storage import claims, queries, schema, webhooks
 from crew_service.storage.availability import DatabaseUnavailable
 from crew_service.storage.database import Database, DatabaseUnusable
-from crew_service.storage.tables import dead_letters, executions, webhook_queues
+from crew_service.storage.tables import dead_letters, executions, journal, webhook_queues
 
 PATIENCE = 5.0
 HOOK = {"url": "https://receiver.example/step"}
@@ -80,6 +81,71 @@ def test_s19_an_execution_that_others_took_over_before_it_was_loaded_does_not_ru
     segment = runner(database, "other")._load("x")
     assert segment is not None
     segment.report(START)
+
+
+def lose(database: Database, number: int) -> None:
+    """Let a process claim the execution and stop its heartbeat, `number` times."""
+    for _ in range(number):
+        with database.writing() as connection:
+            claims.register(connection, "mortal", host="here", alone=False, now=database.now())
+        assert claim(database, "mortal") == ["x"]
+        with database.writing() as connection:
+            assert claims.remove_process(connection, "mortal", beat=0, now=database.now()) == 1
+
+
+def losses(database: Database) -> Any:
+    with database.reading() as connection:
+        return connection.execute(select(executions.c.losses)).scalar_one()
+
+
+def test_an_execution_that_takes_its_service_down_every_time_is_not_started_for_ever(tmp_path: Path) -> None:
+    database = Database(str(tmp_path / "x.db"))
+    queue(database)
+    lose(database, MOST_LOSSES)
+    ran: list[Any] = []
+    running = runner(database, "process of x", lambda job, report: ran.append(job))
+    assert claim(database, "process of x") == ["x"]
+    segment = running._load("x")
+    assert segment is not None
+    running._run(segment)
+    state, error = ended(database)
+    assert (state, ran) == ("failed", [])
+    assert error is not None
+    assert error.startswith("10 processes of the crew service ended or stopped responding while running this")
+
+
+def complete_a_task(database: Database) -> None:
+    with database.writing() as connection:
+        connection.execute(update(executions).values(completed_tasks=1))
+
+
+def return_from_a_call(database: Database) -> None:
+    call = {"execution_id": "x", "number": 1, "task_id": "a", "part": "", "kind": "tool", "key": "k", "name": "mail"}
+    with database.writing() as connection:
+        connection.execute(insert(journal).values(began_at=0.0, ended_at=1.0, **call))
+
+
+def test_a_loss_counts_anew_after_progress_whoever_wrote_it(tmp_path: Path) -> None:
+    database = Database(str(tmp_path / "x.db"))
+    queue(database)
+    for progress in (return_from_a_call, complete_a_task):
+        lose(database, MOST_LOSSES - 1)
+        assert losses(database) == MOST_LOSSES - 1
+        progress(database)
+    lose(database, 1)
+    assert losses(database) == 1
+
+
+def test_a_service_that_shuts_down_is_no_loss(tmp_path: Path) -> None:
+    database = Database(str(tmp_path / "x.db"))
+    queue(database)
+    for _ in range(MOST_LOSSES):
+        with database.writing() as connection:
+            claims.register(connection, "orderly", host="here", alone=False, now=database.now())
+        assert claim(database, "orderly") == ["x"]
+        with database.writing() as connection:
+            claims.unregister(connection, "orderly", now=database.now())
+    assert losses(database) == 0
 
 
 class Away(Database):

@@ -61,6 +61,11 @@ Result = tuple[Any, dict[str, Any], str | None]  # a finished task, its figures,
 Store = Callable[[Connection, float], None]  # writes in a transaction, at the given time
 MOST_OPEN = 200  # tasks that have started but not finished
 MOST_KILLS = 3  # of a crew's process without a new step in between; after that, it is not restarted
+MOST_LOSSES = 10  # the same for the services running it, which may have been lost because of another execution
+LOST = (
+    f"{MOST_LOSSES} processes of the crew service ended or stopped responding while running this execution, which "
+    "made no progress in between, so it is not started again. Check their logs and memory."
+)
 
 
 class Segment:
@@ -120,6 +125,9 @@ class Segment:
 
     def run(self, crew: Crew) -> None:
         """Run the crew and record how the segment ended; raise `Cancelled` and machine errors to the caller."""
+        if self._row.losses >= MOST_LOSSES:
+            self.fail(LOST)
+            return
         self._digests = {task.id: task.digest for task in crew.tasks}
         with tracing.segment(self._row) as span:
             try:

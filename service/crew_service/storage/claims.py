@@ -17,9 +17,10 @@ from sqlalchemy.sql.selectable import Subquery
 
 from crew_service.storage import schema
 from crew_service.storage.states import CLAIM, State
-from crew_service.storage.tables import executions, processes
+from crew_service.storage.tables import executions, journal, processes
 
 LONGEST_DELAY = 2.0  # seconds; a later due_at means the clock was set back
+MOST_CALLS = 1_000_000  # in the journal of one task
 TAKING_TURNS = 2_000  # queued executions, the oldest, among which owners take turns
 
 
@@ -30,7 +31,7 @@ def register(connection: Connection, process_id: str, *, host: str, alone: bool,
         connection.execute(delete(processes))
     row = {"id": process_id, "beat": 0, "host": host, "started_at": now, "release": schema.newest()}
     connection.execute(insert(processes).values(row))
-    return _requeue(connection, _orphaned(), now)
+    return _requeue(connection, _orphaned(), now, **_counting_losses())
 
 
 def unregister(connection: Connection, process_id: str, *, now: float) -> None:
@@ -53,7 +54,7 @@ def remove_process(connection: Connection, process_id: str, *, beat: int, now: f
     dead = delete(processes).where(processes.c.id == process_id, processes.c.beat == beat)
     if connection.execute(dead).rowcount == 0:
         return None
-    return _requeue(connection, executions.c.claimed_by == process_id, now)
+    return _requeue(connection, executions.c.claimed_by == process_id, now, **_counting_losses())
 
 
 def claim_due(connection: Connection, process_id: str, crew: str, *, now: float, limit: int) -> list[str] | None:
@@ -117,7 +118,19 @@ def _orphaned() -> Any:
     return or_(executions.c.claimed_by.is_(None), executions.c.claimed_by.not_in(known))
 
 
-def _requeue(connection: Connection, which: Any, now: float) -> int:
+def _counting_losses() -> dict[str, Any]:
+    """Count the processes that were lost while they ran it, anew if it has made progress since the last loss.
+
+    The progress is read from what every release writes, so that it need not reset the count.
+    """
+    of_it = (journal.c.execution_id == executions.c.id, journal.c.ended_at.is_not(None))
+    calls = select(func.count()).where(*of_it).scalar_subquery()
+    progress = executions.c.completed_tasks * MOST_CALLS + calls
+    losses = case((executions.c.lost_at == progress, executions.c.losses + 1), else_=1)
+    return {"losses": losses, "lost_at": progress}
+
+
+def _requeue(connection: Connection, which: Any, now: float, **counts: Any) -> int:
     query = update(executions).where(which, executions.c.state == State.RUNNING)
-    values = {"state": State.QUEUED, "claimed_by": None, "due_at": now, "updated_at": now}
+    values = {"state": State.QUEUED, "claimed_by": None, "due_at": now, "updated_at": now, **counts}
     return connection.execute(query.values(values)).rowcount

@@ -41,6 +41,8 @@ executions = Table(
     Column("calm_at", Float),
     Column("steps", Integer, nullable=False, server_default="0"),  # the number of the newest one
     Column("kills", Integer, nullable=False, server_default="0"),  # of its crew's process since its last new step
+    Column("losses", Integer, nullable=False, server_default="0"),  # of services running it, without progress
+    Column("lost_at", BigInteger),  # its progress at the last loss
     Column("created_at", Float, nullable=False),
     Column("due_at", Float, nullable=False),  # for a queued one: do not claim it earlier
     Column("updated_at", Float, nullable=False),
