@@ -1,7 +1,8 @@
 """Several services on one PostgreSQL: `python -m benchmarks.service_machines`. Prints figures of benchmarks/README.md.
 
-`kickoffs` measures kickoffs per second with one, two and three services; `polls` what a status costs with few and with
-many stored executions, on SQLite and on PostgreSQL. Needs a server on which databases may be made.
+`kickoffs` measures kickoffs per second with one, two and three services; `latencies` how long 16 clients wait for the
+response to a kickoff, on SQLite and on PostgreSQL; `polls` what a status costs with few and with many stored
+executions, likewise. Needs a server on which databases may be made.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 from sqlalchemy import func, select, text
 
@@ -30,6 +32,7 @@ from scripts.find_postgres import WANTED, server_url
 from scripts.stack.database import ThrowAwayDatabase
 
 CLIENTS = 24
+FEW_CLIENTS = 16
 SECONDS = 8.0
 ROUNDS = 3
 SIZES = (100, 1_000_000)
@@ -50,20 +53,22 @@ SERIES = {
 }
 
 
-async def kick_off(port: int, until: float) -> int:
+async def kick_off(port: int, until: float) -> list[float]:
+    """Return the seconds that each kickoff took."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    sent, count = request("POST", "/kickoff", {"inputs": {"topic": "x"}}), 0
-    while time.perf_counter() < until:
+    sent, times = request("POST", "/kickoff", {"inputs": {"topic": "x"}}), []
+    while (began := time.perf_counter()) < until:
         code, _ = await ask(reader, writer, sent)
         assert code == 200, code
-        count += 1
+        times.append(time.perf_counter() - began)
     writer.close()
-    return count
+    return times
 
 
-async def kicked_off(ports: list[int]) -> int:
+async def kicked_off(ports: list[int], clients: int = CLIENTS) -> list[float]:
     until = time.perf_counter() + SECONDS
-    return sum(await asyncio.gather(*(kick_off(ports[i % len(ports)], until) for i in range(CLIENTS))))
+    found = await asyncio.gather(*(kick_off(ports[i % len(ports)], until) for i in range(clients)))
+    return [each for times in found for each in times]
 
 
 def completed(database: Database, number: int) -> None:
@@ -88,7 +93,7 @@ def rates(server: str, scenario: Path, number: int) -> Figures:
         stored = Database(database.url)
         stack.callback(stored.close)
         began = time.perf_counter()
-        answered = asyncio.run(kicked_off(ports))
+        answered = len(asyncio.run(kicked_off(ports)))
         completed(stored, answered)
         return {"answered": answered / SECONDS, "completed": answered / (time.perf_counter() - began)}
 
@@ -100,6 +105,36 @@ def kickoffs(server: str, folder: Path) -> str:
     turns.keep("service_kickoffs", found.of)
     rows = [[case, found.shown(case, "answered"), found.shown(case, "completed")] for case in found.of]
     return turns.table(["services on one PostgreSQL", "kickoffs/s", "completed/s"], rows)
+
+
+def waited(url: str, scenario: Path) -> Figures:
+    """Milliseconds that clients wait for the response to a kickoff, while the service also runs the executions."""
+    port = free_port()
+    command = ["-m", "crew_service", "serve", "--port", str(port), "--token", TOKEN]
+    with started(*command, "--db", url, "--crew", str(scenario), port=port):
+        times = sorted(asyncio.run(kicked_off([port], FEW_CLIENTS)))
+    shares = {"p50": 0.5, "p99": 0.99}
+    return {name: times[int(share * len(times))] * 1000 for name, share in shares.items()} | {"number": len(times)}
+
+
+def latencies(server: str, folder: Path) -> str:
+    scenario = folder / "crew.json"
+    scenario.write_text(json.dumps(SCENARIO))
+
+    def on_sqlite() -> Figures:
+        return waited(str(folder / f"{uuid4()}.db"), scenario)
+
+    def on_postgresql() -> Figures:
+        database = ThrowAwayDatabase(server)
+        try:
+            return waited(database.url, scenario)
+        finally:
+            database.drop()
+
+    found = turns.in_turn({"SQLite": on_sqlite, "PostgreSQL": on_postgresql}, ROUNDS)
+    turns.keep("service_latencies", found.of)
+    rows = [[case, *(found.shown(case, name) for name in ("p50", "p99", "number"))] for case in found.of]
+    return turns.table([f"kickoffs of {FEW_CLIENTS} clients", "p50 ms", "p99 ms", f"in {SECONDS:.0f} s"], rows)
 
 
 def filled(url: str, size: int) -> Database:
@@ -144,11 +179,13 @@ def polls(kind: str, urls: list[str]) -> str:
 
 def main() -> None:
     server = server_url() or sys.exit(WANTED)
-    wanted, tables = sys.argv[1:] or ["kickoffs", "polls"], []
+    wanted, tables = sys.argv[1:] or ["kickoffs", "latencies", "polls"], []
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         if "kickoffs" in wanted:
             tables.append(kickoffs(server, folder))
+        if "latencies" in wanted:
+            tables.append(latencies(server, folder))
         if "polls" in wanted:
             databases = [ThrowAwayDatabase(server) for _ in SIZES]
             for database in databases:

@@ -254,7 +254,7 @@ class NoTaskState:
 
 
 class VariableTaskState:
-    """A Variable: up to Airflow 3.2 removed at the end by `close`, from 3.4 on by the inbox (`inbox.store.sweep`).
+    """A Variable: on Airflow 2.11 removed at the end by `close`, later by the inbox (`inbox.store.sweep`).
 
     Airflow also reports "not found" when it fails to read or decrypt a Variable, and only logs that it failed to store
     one. So a Variable counts as missing only if none has its name or, if Airflow does not report that, if another one
