@@ -20,13 +20,17 @@ class Background:
     """`step` runs every `pause` seconds, and at once after `wake`. Call `watch` regularly (see `Health`).
 
     :param behind: seconds after which an unfinished step counts as hanging
+    :param longest: seconds between two tries of a failing step, at most
     """
 
-    def __init__(self, name: str, step: Callable[[], None], *, pause: float, behind: float = BEHIND) -> None:
+    def __init__(
+        self, name: str, step: Callable[[], None], *, pause: float, behind: float = BEHIND, longest: float = LONGEST
+    ) -> None:
         self.name = name
         self._step = step
         self._pause = pause
         self._behind = behind
+        self._longest = longest
         self._failures = 0
         self._done_at = time.monotonic()
         self._wake = threading.Event()
@@ -109,4 +113,4 @@ class Background:
         except Exception:
             self._failures += 1
             log.exception("%s failed; trying again", self.name)
-            return min(LONGEST, max(self._pause, 2.0**self._failures))
+            return min(self._longest, max(self._pause, 2.0**self._failures))

@@ -49,7 +49,7 @@ class Membership:
         self._lock = threading.Lock()
         self._seen: dict[str, tuple[int, float]] = {}  # by process: its number, and the time of its last change
         self._looked_at = float("-inf")
-        self.loop = Background("membership", self._step, pause=PAUSE)
+        self.loop = Background("membership", self._step, pause=PAUSE, longest=DEAD_AFTER / 6)
         self.id = ""
 
     def start(self) -> None:

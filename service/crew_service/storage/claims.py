@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import and_, case, delete, func, insert, or_, select, update
+from sqlalchemy import BigInteger, and_, case, cast, delete, func, insert, or_, select, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.selectable import Subquery
 
@@ -125,7 +125,7 @@ def _counting_losses() -> dict[str, Any]:
     """
     of_it = (journal.c.execution_id == executions.c.id, journal.c.ended_at.is_not(None))
     calls = select(func.count()).where(*of_it).scalar_subquery()
-    progress = executions.c.completed_tasks * MOST_CALLS + calls
+    progress = cast(executions.c.completed_tasks, BigInteger) * MOST_CALLS + calls
     losses = case((executions.c.lost_at == progress, executions.c.losses + 1), else_=1)
     return {"losses": losses, "lost_at": progress}
 
