@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from sqlalchemy.sql import Select
 
 from crew_service.storage import clock, engines, file_lock, location, schema
 from crew_service.storage.availability import LOCKED, Availability, DatabaseUnavailable, FileMoved, is_trouble
-from crew_service.storage.writer_turn import Busy, WriterTurn
+from crew_service.storage.writer_turn import Busy, Turns, WriterTurn
 
 
 class DatabaseUnusable(Exception):
@@ -30,7 +29,8 @@ class Database:
         self.erased = threading.Event()  # a secret was erased; its traces in the write-ahead log must go, too
         self.erased.set()  # by a killed process, perhaps
         self._held = contextlib.ExitStack()
-        self._turn = WriterTurn()
+        self._turn = WriterTurn(self._begin)
+        self._connections = Turns(engines.MOST_CONNECTIONS)
         self._peeking = threading.Lock()
         named = repr(location.shown(database))
         try:
@@ -92,14 +92,29 @@ class Database:
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
         """Open one transaction; it is durable once the block exits without an error."""
-        with self._blamed(), self._in_turn() as until, self._engines.writer.connect() as connection:
-            if until is not None:
-                connection.execution_options(**{engines.BUSY: max(until - time.monotonic(), 0.0)})
-            with self._turn.beginning():
-                transaction = connection.begin()
-            with transaction:
-                yield connection
+        with self._blamed(), self._transaction() as connection:
+            yield connection
         self.availability.works()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        if self.is_sqlite:
+            with self._turn.writing() as connection:
+                yield connection
+            return
+        with self._connections.taken(engines.POOL_TIMEOUT), self._engines.writer.begin() as connection:
+            yield connection
+
+    def _begin(self, seconds: float) -> Connection:
+        """Begin a transaction on SQLite, waiting for other processes for so many seconds."""
+        connection = self._engines.writer.connect()
+        try:
+            connection.execution_options(**{engines.BUSY: seconds})
+            connection.begin()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def keep_out_earlier_releases(self, oldest: str) -> None:
         """Keep releases whose last migration is before `oldest` from claiming executions here; on SQLite, none can."""
@@ -129,7 +144,7 @@ class Database:
         """Empty the write-ahead log, which still contains data erased from the tables; False if it is in use."""
         if not self.is_sqlite:
             return True
-        with self._blamed(), self._in_turn(), self._engines.reader.connect() as connection:
+        with self._blamed(), self._turn.alone(), self._engines.reader.connect() as connection:
             connection.exec_driver_sql("PRAGMA busy_timeout=100")
             in_use = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").scalar_one()
             connection.exec_driver_sql(engines.BUSY_TIMEOUT)
@@ -142,23 +157,13 @@ class Database:
         self._held.close()
 
     @contextlib.contextmanager
-    def _in_turn(self) -> Iterator[float | None]:
-        """Hold this process's turn to write to SQLite; yield the time until which to wait for other processes."""
-        if not self.is_sqlite:
-            yield None
-            return
-        try:
-            with self._turn.taken() as until:
-                yield until
-        except Busy:
-            raise DatabaseUnavailable(LOCKED if self._turn.is_locked else "The database is busy.") from None
-
-    @contextlib.contextmanager
     def _blamed(self) -> Iterator[None]:
         """Turn the database's own failures into `DatabaseUnavailable`, without any SQL in the message."""
         try:
             self._check_file()
             yield
+        except Busy:
+            raise DatabaseUnavailable(LOCKED if self._turn.is_locked else "The database is busy.") from None
         except (SQLAlchemyError, FileMoved, self._engines.driver_error) as error:
             if isinstance(error, SQLAlchemyError) and not is_trouble(error):
                 raise

@@ -29,6 +29,8 @@ LOCK_TIMEOUT = "SET lock_timeout = '10s'"
 SMALL = 64 * 1024  # bytes of a value that is read within microseconds
 LIMIT_LENGTH = 0  # from sqlite3.h; `sqlite3` has defined it since Python 3.11
 CONNECTIONS = 5  # kept for reads, and as many for writes; a database server normally allows 100 in total
+MOST_CONNECTIONS = CONNECTIONS + CONNECTIONS // 2  # at once, for reads and for writes
+POOL_TIMEOUT = 15.0  # seconds
 
 
 class Engines(NamedTuple):
@@ -95,8 +97,8 @@ def _server(url: URL, **options: Any) -> Engine:
         url,
         future=True,
         pool_size=CONNECTIONS,
-        max_overflow=CONNECTIONS // 2,
-        pool_timeout=15,
+        max_overflow=MOST_CONNECTIONS - CONNECTIONS,
+        pool_timeout=POOL_TIMEOUT,
         pool_pre_ping=True,  # a connection that was cut while idle does not fail a request
         hide_parameters=True,
         json_deserializer=loads,

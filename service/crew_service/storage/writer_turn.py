@@ -1,55 +1,197 @@
-"""SQLite has one writer: this process's threads queue here, where waiting is fair and short."""
+"""Threads of this process queue here to write, first come, first served: those that write often overtake nobody.
+
+SQLite has one writer, and each commit waits for the disk. So a thread that has written passes its turn and the open
+transaction on to the next one, and the last one commits for all of them.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from sqlalchemy.engine import Connection
 
 WAIT = 8.0  # seconds that a writer waits in total: for its turn and for other processes
 LEAST = 0.2  # seconds that it waits if others have waited before it
 KNOWN = 2 * WAIT  # seconds after a wait started, or failed, during which the file counts as locked
+MOST_TOGETHER = 32  # writers that share a commit
 
 
 class Busy(Exception):
     """Waiting for the turn took too long."""
 
 
+class Turns:
+    """Lets `number` threads through at a time; each passes its turn to the one that has waited longest."""
+
+    def __init__(self, number: int) -> None:
+        self._free = number
+        self._mutex = threading.Lock()
+        self._waiting: deque[threading.Lock] = deque()
+
+    def take(self, seconds: float) -> None:
+        """Wait for a turn; raise `Busy` after so many seconds."""
+        with self._mutex:
+            if self._free:
+                self._free -= 1
+                return
+            passed = threading.Lock()
+            passed.acquire()
+            self._waiting.append(passed)
+        if passed.acquire(timeout=max(seconds, 0.0)):
+            return
+        with self._mutex:
+            if passed not in self._waiting:
+                return  # it was passed on at the last moment
+            self._waiting.remove(passed)
+        raise Busy
+
+    def pass_on(self) -> bool:
+        """Pass the turn on; False if nobody waits for it."""
+        with self._mutex:
+            if self._waiting:
+                self._waiting.popleft().release()
+                return True
+            return False
+
+    def leave(self) -> None:
+        with self._mutex:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._free += 1
+
+    @contextlib.contextmanager
+    def taken(self, seconds: float) -> Iterator[None]:
+        """Wait for a turn and hold it."""
+        self.take(seconds)
+        try:
+            yield
+        finally:
+            self.leave()
+
+
+class Group:
+    """An open transaction that several writers share."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.size = 0
+        self._over = threading.Event()
+        self._error: BaseException | None = None
+
+    def wait(self) -> None:
+        """Return once it is committed; raise the error for which it was not."""
+        self._over.wait()
+        if self._error is not None:
+            raise self._error
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Commit it; roll it back because of an error."""
+        self._error = error
+        try:
+            if error is None:
+                self.connection.commit()
+        except BaseException as failed:
+            self._error = failed
+            self.connection.invalidate()  # SQLAlchemy would return it to the pool with its transaction open
+            raise
+        finally:
+            self._over.set()
+            self.connection.close()
+
+
 class WriterTurn:
-    def __init__(self) -> None:
-        self._turn = threading.Lock()
+    """The turn to write to SQLite.
+
+    :param begin: opens a connection and begins a transaction, waiting for other processes for so many seconds
+    """
+
+    def __init__(self, begin: Callable[[float], Connection]) -> None:
+        self._begin = begin
+        self._turns = Turns(1)
+        self._group: Group | None = None
         self._waits_since: float | None = None  # for another process, by the monotonic clock
         self._seen_at = 0.0  # when that was last observed
 
     @contextlib.contextmanager
-    def taken(self) -> Iterator[float]:
-        """Wait for the turn and hold it; yield until when to wait for other processes, by the monotonic clock."""
-        now = time.monotonic()
-        until = max(self._since(now) + WAIT, now + LEAST)
-        if not self._turn.acquire(timeout=until - now):
-            raise Busy
+    def writing(self) -> Iterator[Connection]:
+        """Write in a transaction, which is committed on return and shared with those who wait meanwhile."""
+        until = self._take()
         try:
-            yield until
-        finally:
-            self._turn.release()
+            group = self._group = self._group or Group(self._begun(until))
+            part = group.connection.begin_nested()
+        except BaseException as error:
+            self._end(error)
+            raise
+        try:
+            yield group.connection
+        except BaseException:
+            self._finish(group, part.rollback)
+            raise
+        if self._finish(group, part.commit):
+            group.wait()
 
     @contextlib.contextmanager
-    def beginning(self) -> Iterator[None]:
-        """Track how long starting a transaction takes: while one waits, later ones wait no longer than it."""
-        now = time.monotonic()
-        self._waits_since, self._seen_at = self._since(now), now
+    def alone(self) -> Iterator[None]:
+        """Hold the turn without a transaction."""
+        self._take()
         try:
+            group, self._group = self._group, None
+            if group is not None:
+                with contextlib.suppress(Exception):  # its writers raise it
+                    group.end()
             yield
-        except BaseException:
-            self._seen_at = time.monotonic()
-            raise
-        self._waits_since = None
+        finally:
+            self._turns.leave()
 
     @property
     def is_locked(self) -> bool:
         """Whether a writer of this process is waiting for another process, or did so a moment ago."""
         return self._waits_since is not None
+
+    def _take(self) -> float:
+        """Take the turn; return until when to wait for other processes, by the monotonic clock."""
+        now = time.monotonic()
+        until = max(self._since(now) + WAIT, now + LEAST)
+        self._turns.take(until - now)
+        return until
+
+    def _begun(self, until: float) -> Connection:
+        """Begin a transaction; track how long it takes: while one waits, later ones wait no longer than it."""
+        now = time.monotonic()
+        self._waits_since, self._seen_at = self._since(now), now
+        try:
+            connection = self._begin(max(until - now, 0.0))
+        except BaseException:
+            self._seen_at = time.monotonic()
+            raise
+        self._waits_since = None
+        return connection
+
+    def _finish(self, group: Group, end_part: Callable[[], None]) -> bool:
+        """End one writer's part; return whether the next writer goes on with the transaction."""
+        try:
+            end_part()
+        except BaseException as error:  # SQLite has rolled back the whole transaction
+            self._end(error)
+            raise
+        group.size += 1
+        if group.size < MOST_TOGETHER and self._turns.pass_on():
+            return True
+        self._end()
+        return False
+
+    def _end(self, error: BaseException | None = None) -> None:
+        group, self._group = self._group, None
+        try:
+            if group is not None:
+                group.end(error)
+        finally:
+            self._turns.leave()
 
     def _since(self, now: float) -> float:
         is_known = self._waits_since is not None and now - self._seen_at <= KNOWN
