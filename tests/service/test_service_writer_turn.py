@@ -81,7 +81,6 @@ def lose_the_transaction(connection: Any) -> None:
     connection.exec_driver_sql("ROLLBACK")
 
 
-
 @pytest.mark.row("S20")
 def test_s20_writers_that_wait_for_each_other_share_a_commit(writers: Writers) -> None:
     for task in writers.together(nothing, nothing, nothing):
