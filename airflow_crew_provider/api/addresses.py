@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
 
@@ -45,6 +46,21 @@ def _port(parts: SplitResult, name: str) -> int | None:
     except ValueError:  # its message would show the port
         problem = f"{name} has a port that is not a number up to 65535"
     raise ValueError(problem)
+
+
+def proxy_url(given: str, name: str) -> str:
+    """Read a proxy URL; a missing scheme means http.
+
+    The HTTP libraries disagree about all others: requests takes ``proxy`` in ``proxy:3128`` for a scheme, and aiohttp
+    speaks HTTP to a SOCKS proxy.
+    """
+    url = given if "://" in given else f"http://{given}"
+    with suppress(ValueError):  # its message would show a part of the password
+        parts = urlsplit(url)
+        rest = parts.path.removeprefix("/") + parts.query + parts.fragment
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not rest:
+            return url
+    raise ValueError(f"{name} is not an http or https address")
 
 
 LONGEST_VIEW = 2048

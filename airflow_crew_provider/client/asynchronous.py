@@ -13,17 +13,18 @@ import ssl
 import time
 import weakref
 from collections.abc import Awaitable, Callable
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import aiohttp
-from requests.utils import DEFAULT_CA_BUNDLE_PATH, get_environ_proxies, select_proxy
+from requests.utils import DEFAULT_CA_BUNDLE_PATH
 from yarl import URL
 
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.endpoints import BATCH_OFFER, STATUSES, Call, portions, statuses
 from airflow_crew_provider.api.responses import BodyTooLarge, HttpResponse, acollect
 from airflow_crew_provider.client.deployment import LARGE_BODY, LARGEST_BODY, MOST_REDIRECTS, Deployment, too_large
+from airflow_crew_provider.client.proxies import proxy_of
 from airflow_crew_provider.exceptions import CrewError, CrewProtocolError
 
 MOMENT = 0.1  # seconds: less than a tenth of the shortest usual poll interval
@@ -131,8 +132,6 @@ class SharedSession:
             connector=aiohttp.TCPConnector(limit=MOST_SOCKETS, ttl_dns_cache=60, keepalive_timeout=KEPT_ALIVE),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=deployment.request_headers(),
-            # Once per session: reading the environment costs more than the rest of a poll.
-            proxy=deployment.proxy or select_proxy(deployment.base_url, get_environ_proxies(deployment.base_url)),
         )
         self._usual_timeout = self._timeout(deployment.timeout)
         # Half of the time, so that the other half is left for a poll on its own.
@@ -168,8 +167,14 @@ class SharedSession:
             timeout=self._usual_timeout if total == self.deployment.timeout else self._timeout(total),
             allow_redirects=False,
             ssl=self._tls(),
+            proxy=self._proxy,
         ) as response:
             return HttpResponse(response.status, response.headers, await _body(call, response))
+
+    @cached_property
+    def _proxy(self) -> str | None:
+        # Once per session: reading the environment costs more than the rest of a poll.
+        return proxy_of(self.deployment)
 
     def _tls(self) -> ssl.SSLContext | bool:
         """Return the TLS context of a request; read the CA file again if it was replaced."""

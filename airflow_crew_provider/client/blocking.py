@@ -17,6 +17,7 @@ from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.endpoints import Call
 from airflow_crew_provider.api.responses import BodyTooLarge, HttpResponse, collect
 from airflow_crew_provider.client.deployment import LARGEST_BODY, MOST_REDIRECTS, Deployment, lower_names, too_large
+from airflow_crew_provider.client.proxies import proxy_of
 
 # Seconds before the second and the third attempt to connect. urllib3 would log each of them.
 CONNECT_PAUSES = (0.0, 0.6)
@@ -92,7 +93,7 @@ class Exchange:
     def _ask(self, session: requests.Session, url: str) -> HttpResponse:
         left = max(0.001, self._until - time.monotonic())
         limit = min(left, self._deployment.timeout)
-        proxy = self._deployment.proxy
+        proxy = proxy_of(self._deployment)
         headers = {**self._call.headers, **self._added, **({"Content-Type": "application/json"} if self._body else {})}
         response = session.request(
             self._call.method,

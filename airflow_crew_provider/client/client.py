@@ -87,7 +87,7 @@ class Client:
             try:
                 result = await shared.exchange(call, total)
             except NETWORK_ERRORS as error:
-                sent = sent and not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientHttpProxyError)
+                sent = sent and not isinstance(error, BEFORE_SENDING)
                 result = error
         finally:
             await sessions.release(shared)
@@ -128,6 +128,7 @@ class Client:
         raise no_answer(call, result, sent, mask, ca_file=self.deployment.ca_file is not None)
 
 
+BEFORE_SENDING = (aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError, requests.exceptions.InvalidProxyURL)
 UNTRUSTED = (ssl.SSLCertVerificationError, aiohttp.ClientConnectorCertificateError)
 # OpenSSL's reasons if the peer does not speak TLS.
 NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")

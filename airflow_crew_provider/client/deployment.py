@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from airflow_crew_provider import __version__
-from airflow_crew_provider.api.addresses import base_url, browser_url, hosts, view_path
+from airflow_crew_provider.api.addresses import base_url, browser_url, hosts, proxy_url, view_path
 from airflow_crew_provider.api.endpoints import Call
 from airflow_crew_provider.api.responses import Mask, masker
 from airflow_crew_provider.exceptions import CrewError, CrewInvalidInput, CrewOutcomeUnknown, CrewProtocolError
@@ -154,7 +154,7 @@ def _read(connection: Any) -> CrewConnection:
         timeout=_seconds(extra, "timeout", 30.0),
         kickoff_timeout=_seconds(extra, "kickoff_timeout", 180.0),
         verify=_verify(extra.get("verify", True)),
-        proxy=_text(extra, "proxy"),
+        proxy=_proxy(extra),
         headers=tuple(headers.items()),
     )
     return CrewConnection(
@@ -222,6 +222,11 @@ def _boolean(name: str, value: Any) -> bool:
     if word in ("false", "0", "no", "off", "", "none"):
         return False
     raise ValueError(f"Extra {name!r} must be true or false")
+
+
+def _proxy(extra: Json) -> str | None:
+    given = _text(extra, "proxy")
+    return proxy_url(given, "Extra 'proxy'") if given else None
 
 
 def _kind(extra: Json) -> str | None:

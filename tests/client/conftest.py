@@ -15,6 +15,14 @@ from airflow_crew_provider.client.deployment import Deployment
 TOKEN = "tok/en+with=specials~0123456789"
 
 
+@pytest.fixture
+def no_proxy_variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    return monkeypatch
+
+
 @pytest.fixture(params=["blocking", "awaiting"])
 def ask(request: pytest.FixtureRequest, server: FaultServer) -> Callable[..., Any]:
     """Perform a call on the path that is the parameter; further arguments are those of the deployment."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from client_calls import KICKOFF, POLL, STATUS, Ask
@@ -49,14 +50,6 @@ def test_n16_the_token_of_the_connection_wins_over_netrc(
     assert [each.token for each in server.requests] == ["Bearer tok/en+with=specials~0123456789", "Key own"]
 
 
-@pytest.fixture
-def no_proxy_variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
-    return monkeypatch
-
-
 @pytest.mark.row("N16")
 @pytest.mark.parametrize("said_by", ["the connection", "the environment"])
 def test_n16_the_proxy_is_used_when_the_connection_or_the_environment_says_so(
@@ -71,6 +64,32 @@ def test_n16_the_proxy_is_used_when_the_connection_or_the_environment_says_so(
         assert ask(STATUS, base_url="http://crew.example", proxy=own).state is ExecutionState.RUNNING
         assert proxy.requests[0].headers["proxy-authorization"] == "Basic dXNlcjpwYTU1d29yZA=="
         assert proxy.requests[0].headers["authorization"].startswith("Bearer ")
+
+
+@pytest.mark.row("N16")
+@pytest.mark.parametrize("address", ["127.0.0.1:{}", "localhost:{}", "user:pa55word@localhost:{}"])
+def test_n16_a_proxy_without_a_scheme_is_used_as_well(
+    ask: Ask, no_proxy_variables: pytest.MonkeyPatch, address: str
+) -> None:
+    with FaultServer() as proxy:
+        proxy.on("GET http://crew.example/status/k-1", SPEC.running)
+        no_proxy_variables.setenv("http_proxy", address.format(proxy.port))
+        assert ask(STATUS, base_url="http://crew.example").state is ExecutionState.RUNNING
+
+
+@pytest.mark.row("N16")
+@pytest.mark.parametrize("call", [STATUS, KICKOFF], ids=["status", "kickoff"])
+@pytest.mark.parametrize(
+    "address", ["socks5://user:12pa55@127.0.0.1:9", "http://user:12pa/55word@127.0.0.1:9", "http://127.0.0.1:99999"]
+)
+def test_n16_a_proxy_that_only_one_side_could_use_is_refused(
+    ask: Ask, no_proxy_variables: pytest.MonkeyPatch, address: str, call: Any
+) -> None:
+    no_proxy_variables.setenv("all_proxy", address)
+    with pytest.raises(CrewConnectionError, match="the proxy of the environment is not an http or https") as error:
+        ask(call, base_url="http://crew.example")
+    assert error.value.permanent
+    assert "12pa" not in str(error.value)
 
 
 @pytest.mark.row("N16")

@@ -84,6 +84,8 @@ def test_a_host_that_is_no_base_url_is_refused_and_not_shown(host: str | None) -
         ({"headers": {"X": 5}}, "'headers'"),
         ({"headers": {"X": "a\nb"}}, "'X'"),
         ({"proxy": 5}, "'proxy'"),
+        ({"proxy": "socks5://user:short-and-secret@proxy.example:1080"}, "'proxy' is not an http or https address"),
+        ({"proxy": "http://user:12-short-and-secret/@proxy.example"}, "'proxy' is not an http or https address"),
         ({"crew_webhook_secret": "short-and-secret"}, "'crew_webhook_secret'"),
         ({"crew_webhook_secret": "with/" + "x" * 40}, "'crew_webhook_secret'"),
         ("[]", "Extra must be a JSON object"),
@@ -116,6 +118,10 @@ def test_numbers_and_booleans_may_be_texts() -> None:
     deployment = read.deployment
     assert (deployment.timeout, deployment.kickoff_timeout, deployment.verify) == (5.0, 7.5, False)
     assert read.idempotency_keys is True
+
+
+def test_a_proxy_without_a_scheme_is_an_http_proxy() -> None:
+    assert connection(extra={"proxy": "proxy:3128"}).deployment.proxy == "http://proxy:3128"
 
 
 def test_a_connection_given_as_a_uri_works(monkeypatch: pytest.MonkeyPatch, server: FaultServer) -> None:

@@ -1,0 +1,20 @@
+"""The proxy of a deployment, which is the same for both sides."""
+
+from __future__ import annotations
+
+from requests.exceptions import InvalidProxyURL
+from requests.utils import get_environ_proxies, select_proxy
+
+from airflow_crew_provider.api.addresses import proxy_url
+from airflow_crew_provider.client.deployment import Deployment
+
+
+def proxy_of(deployment: Deployment) -> str | None:
+    """Return the URL of the connection's proxy, or else of the environment's."""
+    url = deployment.base_url
+    found = deployment.proxy or select_proxy(url, get_environ_proxies(url))
+    try:
+        return proxy_url(found, "the proxy of the environment") if found else None
+    except ValueError as error:
+        problem = str(error)
+    raise InvalidProxyURL(problem)
