@@ -6,6 +6,7 @@ Importing this module loads both.
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -160,12 +161,17 @@ def no_answer(
 def _reason(error: BaseException, mask: responses.Mask) -> str:
     """Return the innermost message, which is the most specific, without object addresses."""
     if isinstance(error, TimeoutError | requests.Timeout | aiohttp.ServerTimeoutError):
-        return mask(str(error)) or "it timed out"
+        return _hidden(str(error), mask) or "it timed out"
     for inner in _chain(error):
         error = inner
     text = str(error).rpartition("object at 0x")[2] if "object at 0x" in str(error) else str(error)
-    shown = mask(" ".join(text.split()))[:300] or type(error).__name__
+    shown = _hidden(" ".join(text.split()), mask)[:300] or type(error).__name__
     return shown + HINT if any(word in text.upper().replace(" ", "_") for word in NOT_TLS) else shown
+
+
+def _hidden(text: str, mask: responses.Mask) -> str:
+    """Mask also what stands before the host of a URL: a library may quote the credential of a proxy in its own way."""
+    return re.sub(r"(?<=//)[^/\s]*(?=@)", "***", mask(text))
 
 
 def _is_permanent(error: Exception) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -9,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote
+from urllib.request import getproxies
 
 from airflow_crew_provider import __version__
 from airflow_crew_provider.api.addresses import base_url, browser_url, hosts, proxy_url, view_path
@@ -67,9 +69,17 @@ class Deployment:
 
     @property
     def secrets(self) -> list[str]:
-        """Strings to mask: the token, and long values of extra headers, which may be keys."""
-        of_proxy = [self.proxy, urlsplit(self.proxy).password or ""] if self.proxy else []
-        return [self.token, *(value for _, value in self.headers if len(value) >= 8), *of_proxy]
+        """Strings to mask: the token, long values of extra headers, which may be keys, and credentials of proxies."""
+        proxies = [self.proxy or "", *getproxies().values()]
+        of_proxies = [each for proxy in proxies for each in _credentials(proxy)]
+        return [self.token, *(value for _, value in self.headers if len(value) >= 8), *of_proxies]
+
+
+def _credentials(proxy: str) -> list[str]:
+    """Return the credential in a proxy URL as it is in the URL and in headers; empty strings if there is none."""
+    given = proxy.rpartition("@")[0].rpartition("://")[2]
+    password = given.partition(":")[2]
+    return [password, unquote(password), base64.b64encode(unquote(given).encode()).decode()]
 
 
 def too_large(call: Call[Any]) -> CrewError:

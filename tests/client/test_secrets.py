@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
 import itertools
 import json
@@ -10,7 +11,7 @@ import pickle
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 
 import pytest
 from faults.server import FaultServer
@@ -148,6 +149,38 @@ def test_a_connection_that_cannot_be_made_leaves_no_credential_in_the_error(ask:
             ask(CALLS["status"], base_url="http://crew.example", proxy=proxy)
     assert_hidden(error.value)
     assert_hidden(error.value, "proxy-pa55word")
+
+
+PASSWORDS = {"plain": "proxy-pa55word", "quoted in part": "proxy%3Apa55%21word", "with a slash": "proxy/pa55word"}
+
+
+@pytest.mark.row("N16")
+@pytest.mark.parametrize("scheme", ["http://", ""])
+@pytest.mark.parametrize("password", PASSWORDS.values(), ids=PASSWORDS)
+def test_n16_the_credential_of_a_proxy_in_the_environment_is_hidden(
+    ask: Ask, no_proxy_variables: pytest.MonkeyPatch, password: str, scheme: str
+) -> None:
+    with FaultServer() as proxy:
+        proxy.on("CONNECT crew.example:443", 407)
+        no_proxy_variables.setenv("https_proxy", proxy.url.replace("http://", f"{scheme}user:{password}@"))
+        with pytest.raises(CrewConnectionError) as error:
+            ask(CALLS["status"], base_url="https://crew.example")
+    assert_hidden(error.value, password)
+    assert_hidden(error.value, unquote(password))
+
+
+@pytest.mark.row("N16")
+@pytest.mark.parametrize("place", ["connection", "environment"])
+def test_n16_a_proxy_that_echoes_its_credential_does_not_put_it_into_an_error(
+    ask: Ask, no_proxy_variables: pytest.MonkeyPatch, place: str
+) -> None:
+    with FaultServer() as proxy:
+        proxy.on("GET *", lambda asked: Reply(status=407, body=f"refused: {asked.headers['proxy-authorization']}"))
+        url = proxy.url.replace("//", "//user:proxy-pa55word@")
+        no_proxy_variables.setenv("http_proxy", url if place == "environment" else "")
+        with pytest.raises(CrewError, match=r"refused: Basic \*\*\*") as error:
+            ask(CALLS["status"], base_url="http://crew.example", proxy=url if place == "connection" else None)
+    assert_hidden(error.value, base64.b64encode(b"user:proxy-pa55word").decode())
 
 
 def test_long_extra_headers_are_hidden_as_well(ask: Ask, server: FaultServer) -> None:
