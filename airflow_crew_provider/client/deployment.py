@@ -69,10 +69,11 @@ class Deployment:
 
     @property
     def secrets(self) -> list[str]:
-        """Strings to mask: the token, long values of extra headers, which may be keys, and credentials of proxies."""
+        """Strings to mask: the token, long parts of extra headers, which may be keys, and credentials of proxies."""
+        in_headers = [part for _, value in self.headers for part in (value, *re.split(r'[\s,;="]+', value))]
         proxies = [self.proxy or "", *getproxies().values()]
         of_proxies = [each for proxy in proxies for each in _credentials(proxy)]
-        return [self.token, *(value for _, value in self.headers if len(value) >= 8), *of_proxies]
+        return [self.token, *(part for part in in_headers if len(part) >= 8), *of_proxies]
 
 
 def _credentials(proxy: str) -> list[str]:

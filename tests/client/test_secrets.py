@@ -191,6 +191,24 @@ def test_long_extra_headers_are_hidden_as_well(ask: Ask, server: FaultServer) ->
     assert_hidden(error.value, "0123456789abcdef")
 
 
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("Authorization", "Bearer ", ""),
+        ("Authorization", "Basic ", "=="),
+        ("Authorization", 'Token token="', '"'),
+        ("Cookie", "theme=dark; session=", "; lang=en"),
+    ],
+)
+def test_a_credential_within_an_extra_header_is_hidden(
+    ask: Ask, server: FaultServer, name: str, before: str, after: str
+) -> None:
+    server.on("GET *", Reply(status=401, body={"detail": "Invalid token sekret-abcdef-123"}))
+    with pytest.raises(CrewError, match=r"Invalid token \*\*\*") as error:
+        ask(CALLS["status"], token="", headers=((name, f"{before}sekret-abcdef-123{after}"),))
+    assert_hidden(error.value, "sekret-abcdef-123")
+
+
 def test_the_credential_of_a_webhook_is_hidden(server: FaultServer) -> None:
     human = HumanInputWebhook("https://inbox.example", token="webhook-token-0123")
     call = endpoints.kickoff(Kickoff(inputs={}, webhooks=Webhooks(human_input=human)))
