@@ -44,6 +44,13 @@ class _Body(io.BytesIO):
             self._withdrawn = not self.touched
 
 
+class _Session(requests.Session):
+    """A session that leaves redirects to the exchange: requests reads the body of each, of any size, to follow it."""
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        return None
+
+
 class Exchange:
     """One blocking exchange in its own session: a POST must not use a stale connection."""
 
@@ -71,7 +78,7 @@ class Exchange:
 
     def perform(self) -> HttpResponse:
         url = self._deployment.base_url + (self._call.target or self._call.path)
-        with requests.Session() as session:
+        with _Session() as session:
             for _ in range(MOST_REDIRECTS):
                 answer = self._connect_and_ask(session, url)
                 following = endpoints.redirect(self._call, url, answer)

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from client_calls import KICKOFF, POLL, RESUME, STATUS, Ask
 from faults.dialects import LIVE, SPEC
+from faults.endless import EndlessServer
 from faults.server import FaultServer
 from faults.wire import Reply
 
-from airflow_crew_provider.exceptions import CrewApiError
+from airflow_crew_provider.client.deployment import LARGEST_BODY
+from airflow_crew_provider.exceptions import CrewApiError, CrewProtocolError
 from airflow_crew_provider.models import ExecutionState
 
 
@@ -44,6 +46,15 @@ def test_n9_redirects_that_lead_nowhere_end(ask: Ask, server: FaultServer) -> No
     with pytest.raises(CrewApiError):
         ask(STATUS)
     assert len(server.requests) <= 10
+
+
+@pytest.mark.row("N9")
+def test_n9_the_body_of_a_redirect_is_read_up_to_the_limit_of_all_bodies(ask: Ask) -> None:
+    head = b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\n\r\n"
+    with EndlessServer(head, bytes(65536)) as server:
+        with pytest.raises(CrewProtocolError, match="more than 16 MiB"):
+            ask(STATUS, base_url=f"http://{server.address}")
+        assert server.sent < 2 * LARGEST_BODY
 
 
 @pytest.mark.row("N9")
