@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import requests
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, ProxyError
 
 from airflow_crew_provider.api import endpoints
@@ -44,8 +48,80 @@ class _Body(io.BytesIO):
             self._withdrawn = not self.touched
 
 
+class _Sockets:
+    """The sockets that an exchange has opened. Shutting one down ends whatever its thread reads or writes there.
+
+    They are duplicates: TLS takes the original over, and closing that would not wake its thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._duplicates = threading.Lock(), list[socket.socket]()
+        self.are_shut_down = False
+
+    def add(self, opened: socket.socket) -> None:
+        with self._lock:
+            self._duplicates.append(opened.dup())
+        if self.are_shut_down:
+            self.shut_down()
+
+    def shut_down(self) -> None:
+        self.are_shut_down = True
+        with self._lock:
+            for each in self._duplicates:
+                with suppress(OSError):  # the peer or `close` was faster
+                    each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with self._lock:
+            for each in self._duplicates:
+                each.close()
+
+
+_here = threading.local()  # `sockets`: those of the exchange that this thread performs
+
+
+class _Opening:
+    def _new_conn(self) -> socket.socket:
+        opened: socket.socket = super()._new_conn()  # type: ignore[misc]
+        _here.sockets.add(opened)
+        return opened
+
+
+class _Connection(_Opening, HTTPConnection):
+    pass
+
+
+class _TlsConnection(_Opening, HTTPSConnection):
+    pass
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _TlsPool(HTTPSConnectionPool):
+    ConnectionCls = _TlsConnection
+
+
+class _Adapter(HTTPAdapter):
+    """Adds each socket that it opens to those of the exchange."""
+
+    def init_poolmanager(self, *args: Any, **more: Any) -> None:
+        super().init_poolmanager(*args, **more)
+        self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
+
+    def proxy_manager_for(self, *args: Any, **more: Any) -> Any:
+        manager = super().proxy_manager_for(*args, **more)
+        manager.pool_classes_by_scheme = self.poolmanager.pool_classes_by_scheme
+        return manager
+
+
 class _Session(requests.Session):
     """A session that leaves redirects to the exchange: requests reads the body of each, of any size, to follow it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.adapters["http://"] = self.adapters["https://"] = _Adapter()
 
     def get_redirect_target(self, resp: requests.Response) -> None:
         return None
@@ -58,8 +134,7 @@ class Exchange:
         self._deployment, self._call, self._total, self._added = deployment, call, total, added
         self._body = _Body(json.dumps(call.body).encode()) if call.starts_something else None
         self._until = time.monotonic() + total
-        self._response: requests.Response | None = None
-        self._abandoned = False
+        self._sockets = _Sockets()
 
     @property
     def sent(self) -> bool:
@@ -67,18 +142,14 @@ class Exchange:
 
     def abandon(self) -> None:
         """Send nothing from now on and stop reading; no effect on a finished exchange."""
-        self._abandoned = True
         if self._body is not None:
             self._body.withdraw()
-        # Closing a socket does not wake the thread that reads from it, but shutting it down does (urllib3 2.3).
-        shutdown = getattr(self._response and self._response.raw, "shutdown", None)
-        if shutdown is not None:
-            with suppress(OSError, ValueError, RuntimeError):
-                shutdown()
+        self._sockets.shut_down()
 
     def perform(self) -> HttpResponse:
         url = self._deployment.base_url + (self._call.target or self._call.path)
-        with _Session() as session:
+        _here.sockets = self._sockets
+        with closing(self._sockets), _Session() as session:
             for _ in range(MOST_REDIRECTS):
                 answer = self._connect_and_ask(session, url)
                 following = endpoints.redirect(self._call, url, answer)
@@ -92,7 +163,7 @@ class Exchange:
             try:
                 return self._ask(session, url)
             except requests.ConnectionError as error:
-                if not never_connected(error) or self._abandoned:
+                if not never_connected(error) or self._sockets.are_shut_down:
                     raise
             time.sleep(pause)
         return self._ask(session, url)
@@ -114,9 +185,6 @@ class Exchange:
             allow_redirects=False,
             stream=True,
         )
-        self._response = response
-        if self._abandoned:
-            raise TimeoutError("it timed out")
         try:
             body = collect(response.iter_content(65536), LARGEST_BODY)
         except BodyTooLarge:
@@ -161,6 +229,7 @@ def within(seconds: float, exchange: Exchange) -> HttpResponse | Exception:
     try:
         thread.start()
         thread.join(seconds)
+        # Before it is abandoned: a body without a length then seems to end.
+        return done[0] if done else TimeoutError(f"no complete response within {seconds:g} s")
     finally:
         exchange.abandon()
-    return done[0] if done else TimeoutError(f"no complete response within {seconds:g} s")

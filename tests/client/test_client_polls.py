@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from client_calls import GATEWAY, POLL, STATUS, Ask, send
 from faults.dialects import SPEC, Dialect
+from faults.endless import EndlessServer
 from faults.server import FaultServer
 from faults.wire import SILENCE, NoReply, Reply
 
@@ -105,6 +106,35 @@ def test_n4_an_abandoned_poll_leaves_no_thread_behind(server: FaultServer) -> No
         "the end of the thread that reads",
         pause=0.02,
     )
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+BEGINNINGS = {
+    "the status line": (b"HTTP/1.1 200 ", b"O"),
+    "interim responses": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "headers": (OK, b"X-More: 1\r\n"),
+    "a body until the end": (OK + b"\r\n", b"x"),
+    "a body after a redirect": (b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\n\r\n", b"x"),
+    "a TLS handshake": (b"\x16\x03\x03\x40\x00", b"x"),
+    "the response of a proxy": (OK, b"X-More: 1\r\n"),
+}
+
+
+@pytest.mark.row("N4")
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+def test_n4_an_abandoned_poll_ends_its_connection_wherever_the_response_stops(ask: Ask, beginning: str) -> None:
+    head, piece = BEGINNINGS[beginning]
+    with EndlessServer(head, piece, pause=0.05) as server:
+        base_url = f"{'https' if 'TLS' in beginning else 'http'}://{server.address}"
+        through = {"base_url": "https://crew.example", "proxy": base_url} if "proxy" in beginning else {}
+        with pytest.raises(CrewConnectionError):
+            ask(STATUS, **{"base_url": base_url, "timeout": 0.4, **through})
+        wait_until(lambda: server.gone == server.connections > 0, "the end of the connection", pause=0.02, patience=2.0)
+        wait_until(
+            lambda: all(thread.name != "crew-request" for thread in threading.enumerate()),
+            "the end of the thread that reads",
+            pause=0.02,
+        )
 
 
 @pytest.mark.row("N7")

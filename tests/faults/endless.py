@@ -18,7 +18,7 @@ class EndlessServer:
         self._head, self._piece, self._pause = head, piece, pause
         self._stopped = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = "127.0.0.1:{}".format(self._listener.getsockname()[1])
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.connections = self.gone = self.sent = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
