@@ -67,6 +67,9 @@ async def acollect(pieces: AsyncIterable[bytes], limit: int, drained: int = 0) -
 Mask = Callable[[str], str]
 
 LONGEST_DETAIL = 500
+# The end of a script is not searched for beyond the next one, which would take seconds for many without an end.
+# `unescape` raises for a number of thousands of digits.
+_MARKUP = re.compile(r"<(style|script)(?:(?!<\1).)*?</\1>|<[^<>]+>|&#[0-9]{9,};?", flags=re.DOTALL | re.IGNORECASE)
 _MAY_BE_UNSTORABLE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 
@@ -160,7 +163,7 @@ def words(answer: HttpResponse, mask: Mask = unmasked) -> str:
     # Masked before it is cut: a truncated secret would not be recognized.
     text = mask(answer.body[:40_000].decode("utf-8", "replace"))[:20_000]
     if _looks_like_html(text):
-        text = mask(unescape(re.sub(r"<(style|script).*?</\1>|<[^<>]+>", " ", text, flags=re.DOTALL | re.IGNORECASE)))
+        text = mask(unescape(_MARKUP.sub(" ", text)))
     return _one_line(text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -96,6 +97,22 @@ def test_of_html_only_the_words_are_shown() -> None:
     page = b"<!DOCTYPE html><style>a{}</STYLE><script>\nalert()</script><p class=x>It&#39;s a&nbsp;<b>secret</b></p>"
     assert responses.words(answer(page), HIDE) == "It's a ***"
     assert responses.words(answer(b"<HTML><p>s&#101;cret</p>"), HIDE) == "***"
+    page = b"<html><script src=a />It's<script>a()</script> a<style> secret"
+    assert responses.words(answer(page), HIDE) == "It's a ***"
+
+
+@pytest.mark.parametrize(
+    "piece", [b"<script", b"<script>", b"<STYLE x", b"<script></scrip", b"<script><style>", b"<", b"</script ", b"<!--"]
+)
+def test_a_page_of_any_content_stops_its_event_loop_for_a_moment_only(piece: bytes) -> None:
+    page = answer(b"<html>" + piece * (20_000 // len(piece)))
+    began = time.process_time()
+    responses.words(page)
+    assert time.process_time() - began < 0.1
+
+
+def test_a_page_may_contain_a_character_reference_of_any_length() -> None:
+    assert responses.words(answer(b"<html>a&#" + b"9" * 10_000 + b";b")) == "a b"
     assert responses.words(answer(b"<p>a < b</p>")) == "<p>a < b</p>"
 
 
