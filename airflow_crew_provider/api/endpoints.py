@@ -20,11 +20,12 @@ from airflow_crew_provider.api.status import (
     EDITS_FIELD,
     HASH_FIELD,
     LONGEST_ID,
+    STOPPED,
     USAGE_FIELD,
     VIEW,
-    WORDS,
     StatusReader,
     is_number,
+    state_of,
     text_or_none,
 )
 from airflow_crew_provider.api.values import is_kept
@@ -373,7 +374,10 @@ def _can_be_polled(kickoff_id: Any) -> TypeGuard[str]:
 def _read_resume(execution_id: str, answer: HttpResponse, mask: Mask) -> Resumed:
     body = posted(answer, "POST /resume", mask)
     status, message = (text_or_none(body.get(name)) for name in ("status", "message"))
-    kickoff_id = body.get("kickoff_id") or (execution_id if status else None)
+    kickoff_id = body.get("kickoff_id")
+    if not kickoff_id:
+        refuse_error(body, answer, "POST /resume", mask)
+        kickoff_id = execution_id if status else None
     if not _can_be_polled(kickoff_id):
         raise exceptions.CrewOutcomeUnknown(
             "POST /resume returned neither a status nor an id that can be polled: "
@@ -384,13 +388,24 @@ def _read_resume(execution_id: str, answer: HttpResponse, mask: Mask) -> Resumed
 
 
 def _read_stop(answer: HttpResponse, mask: Mask) -> bool:
-    """Trust a stop only if the service reports it with a word that the state table lists as final."""
+    """Trust a stop only if the service reports it with a word for it: a failure may be that of the request."""
     try:
         body = responses.json_of(answer, "POST /stop", mask)
     except exceptions.CrewProtocolError:
         return False
     word = text_or_none(body.get("status") if isinstance(body, dict) else None) or ""
-    return WORDS.get(word.lower()) is ExecutionState.ERROR
+    return word.lower() in STOPPED
+
+
+def refuse_error(body: Json, answer: HttpResponse, what: str, mask: Mask) -> None:
+    """Raise if the 2xx response to a POST reports an error, which leaves the outcome of the POST unknown."""
+    word = text_or_none(body.get("status"))
+    if word and state_of(word, live=False) in (ExecutionState.ERROR, ExecutionState.NOT_FOUND):
+        raise exceptions.CrewOutcomeUnknown(
+            f"{what} returned {answer.status} and reported an error ({responses.detail(answer, mask)}); "
+            "it is unknown whether the service acted on the request",
+            answer.status,
+        )
 
 
 def posted(answer: HttpResponse, what: str, mask: Mask) -> Json:

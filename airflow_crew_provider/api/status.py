@@ -23,11 +23,12 @@ from airflow_crew_provider.models import CHAIN, Execution, ExecutionState, Json,
 log = logging.getLogger(__name__)
 
 S = ExecutionState
+STOPPED = ("revoked", "cancelled", "canceled", "stopped")
 # Lower-case words, with spaces and dashes as underscores. Any other word counts as in progress.
 WORDS: dict[str, ExecutionState] = {
     **dict.fromkeys(("running", "started", "queued", "in_progress", "resuming", "retrying"), S.RUNNING),
     **dict.fromkeys(("success", "completed", "complete"), S.COMPLETED),
-    **dict.fromkeys(("failed", "failure", "error", "revoked", "cancelled", "canceled", "stopped"), S.ERROR),
+    **dict.fromkeys(("failed", "failure", "error", *STOPPED), S.ERROR),
     **dict.fromkeys(("pending_human_input", "paused", "awaiting_human_feedback", "awaiting_input"), S.PENDING),
     "not_found": S.NOT_FOUND,
 }
@@ -80,7 +81,7 @@ def execution(kickoff_id: str, body: Any, mask: Mask = unmasked) -> Execution:
     if not isinstance(body, dict):
         raise CrewProtocolError(f"GET /status returned {type(body).__name__} instead of an object")
     word, live = _word(body), speaks_live(body)
-    found = _state(word, live)
+    found = state_of(word, live)
     if found is None:
         _tell_once(word, body, mask)
     state = found or S.RUNNING
@@ -133,7 +134,7 @@ def _word(body: Json) -> str:
     return word
 
 
-def _state(word: str, live: bool) -> ExecutionState | None:
+def state_of(word: str, live: bool) -> ExecutionState | None:
     """Look a word up; ``pending`` means queued in the live dialect, and waiting for a person in the specification."""
     plain = re.sub(r"[\s-]+", "_", word.strip().lower())
     if plain == "pending":

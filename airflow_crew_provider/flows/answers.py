@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from airflow_crew_provider.api.addresses import is_allowed
 from airflow_crew_provider.api.answers import ReviewAnswer
-from airflow_crew_provider.api.endpoints import Call, posted
+from airflow_crew_provider.api.endpoints import Call, posted, refuse_error
 from airflow_crew_provider.api.responses import HttpResponse, Mask
 from airflow_crew_provider.client.crew import ConnectedCrew
 from airflow_crew_provider.client.deployment import FLOW, CrewConnection, Deployment
@@ -48,8 +48,10 @@ def _body(answer: ReviewAnswer) -> Json:
 
 
 def _read_answered(execution_id: str, answer: HttpResponse, mask: Mask) -> Resumed:
-    body = posted(answer, "The answer to the Flow", mask)
+    what = "The answer to the Flow"
+    body = posted(answer, what, mask)
     if answer.status != 409:
+        refuse_error(body, answer, what, mask)
         return Resumed(execution_id, "accepted")
     request = body.get("request")
     fields = {**body, **request} if isinstance(request, dict) else body

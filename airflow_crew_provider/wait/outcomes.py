@@ -252,7 +252,7 @@ def _not_stopped(reply: Execution | exceptions.CrewError, kickoff_id: str) -> st
     if is_over(reply):
         return f"Execution {kickoff_id} has ended"
     if isinstance(reply, Execution):
-        return f"Execution {kickoff_id} could not be stopped: the service does not support it, so it keeps running"
+        return f"Execution {kickoff_id} could not be stopped: the service refused or cannot do it, so it keeps running"
     return fate_of_stop(kickoff_id, False)
 
 

@@ -95,7 +95,7 @@ def fate_of_stop(kickoff_id: str, stopped: bool | exceptions.CrewError | None) -
         return f"Execution {kickoff_id} could not be stopped ({stopped}) and may continue at the service"
     if stopped:
         return f"Execution {kickoff_id} was stopped"
-    return f"Execution {kickoff_id} could not be stopped: the service does not support it, or it has already ended"
+    return f"Execution {kickoff_id} could not be stopped: the service refused or cannot do it, or it has already ended"
 
 
 # --- the watch ---

@@ -277,11 +277,31 @@ def test_a_resume_whose_answer_is_empty_is_unknown(body: Any) -> None:
     assert error.status_code == 202
 
 
+@pytest.mark.parametrize("status", ["error", "FAILED", "failure", "cancelled", "not_found", "NOT FOUND"])
+def test_a_resume_that_reports_an_error_is_unknown(status: str) -> None:
+    error = refused(RESUME, answer({"status": status, "message": "a secret"}))
+    assert type(error) is CrewOutcomeUnknown
+    assert str(error) == (
+        "POST /resume returned 200 and reported an error (a ***); "
+        "it is unknown whether the service acted on the request"
+    )
+    assert error.status_code == 200
+    assert read(RESUME, answer({"status": status, "kickoff_id": "k-2"})) == Resumed("k-2", status, None)
+
+
+@pytest.mark.parametrize("status", ["resumed", "retrying", "completed", "pending", "running", "accepted", "weird"])
+def test_a_resume_with_any_other_status_was_accepted(status: str) -> None:
+    assert read(RESUME, answer({"status": status})) == Resumed("e-1", status, None)
+
+
 @pytest.mark.parametrize("body", [{"status": "stopped"}, {"status": "REVOKED"}, {"status": "Cancelled"}])
 def test_a_stop_that_the_service_says(body: Any) -> None:
     assert read(STOP, answer(body)) is True
 
 
-@pytest.mark.parametrize("body", [b"", b"{", [], {}, {"status": None}, {"status": "running"}, {"status": "completed"}])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", [], {}, *({"status": word} for word in (None, "running", "completed", "error", "failed", "failure"))],
+)
 def test_all_else_is_no_stop(body: Any) -> None:
     assert read(STOP, answer(body)) is False

@@ -62,6 +62,13 @@ def test_an_answer_that_is_taken_goes_on_under_the_same_id(ask: Ask, body: Any) 
 
 
 @pytest.mark.parametrize("ask", CALLS, ids=["callback", "flow"])
+@pytest.mark.parametrize("status", ["error", "failed", "NOT FOUND"])
+def test_an_answer_to_which_an_error_is_reported_is_unknown(ask: Ask, status: str) -> None:
+    with pytest.raises(CrewOutcomeUnknown, match=r"reported an error \(no such Flow\); it is unknown"):
+        endpoints.read(ask(), reply({"status": status, "message": "no such Flow"}))
+
+
+@pytest.mark.parametrize("ask", CALLS, ids=["callback", "flow"])
 @pytest.mark.parametrize(
     ("body", "told"),
     [

@@ -224,6 +224,17 @@ def test_a16_the_first_execution_is_stopped_and_a_new_one_started(server: FaultS
 
 
 @pytest.mark.row("A16")
+@pytest.mark.parametrize("status", ["error", "failed"])
+def test_a16_a_stop_that_reports_an_error_starts_no_second_execution(server: FaultServer, status: str) -> None:
+    task_run = TaskRun()
+    die_after_recording(task_run, kickoff())
+    server.on(STOP, {"status": status, "message": "could not stop"})
+    with pytest.raises(AirflowException, match=r"k-1 could not be stopped.*No second execution"):
+        run(kickoff(inputs={"topic": "other"}), task_run.retry())
+    assert len(server.sent(POST)) == 1
+
+
+@pytest.mark.row("A16")
 @pytest.mark.parametrize("asked_for", ["a clear", "on_unknown_outcome"])
 def test_a16_two_at_once_are_started_where_that_is_asked_for(server: FaultServer, asked_for: str) -> None:
     task_run = TaskRun()

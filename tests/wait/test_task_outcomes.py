@@ -151,7 +151,7 @@ def test_airflows_own_timeout_comes_well_after_the_deadline(noon: float) -> None
     [
         (None, "Execution k-1 is not stopped and may continue at the service"),
         (True, "Execution k-1 was stopped"),
-        (False, "Execution k-1 could not be stopped: the service does not support it, or it has already ended"),
+        (False, "Execution k-1 could not be stopped: the service refused or cannot do it, or it has already ended"),
         (CrewProtocolError("odd"), "Execution k-1 could not be stopped (odd) and may continue at the service"),
     ],
 )
