@@ -13,8 +13,9 @@ import ssl
 import time
 import weakref
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import cached_property, lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
@@ -31,8 +32,22 @@ MOMENT = 0.1  # seconds: less than a tenth of the shortest usual poll interval
 # How long waits poll alone after a failed combined request, in seconds; doubled each time, up to the second value.
 ALONE, LONGEST_ALONE = 30.0, 900.0
 
-# None: poll alone
-Answer = HttpResponse | None
+T = TypeVar("T")
+
+
+class DuePoll(NamedTuple):
+    """A wait's poll: how to read its response, and the value read; None if it must poll alone."""
+
+    kickoff_id: str
+    read: Callable[[HttpResponse], Any]
+    value: asyncio.Future[Any]
+
+    def value_in(self, answers: dict[str, HttpResponse]) -> Any:
+        """Read the response to this poll, if there is one and it is no error."""
+        # A combined response may differ from the service's response for this execution.
+        with suppress(CrewError):
+            return self.read(answers[self.kickoff_id]) if self.kickoff_id in answers else None
+        return None
 
 
 class BatchPolls:
@@ -48,7 +63,7 @@ class BatchPolls:
         self._send = send
         self._errors: tuple[type[Exception], ...] = (*errors, CrewError)
         self._offered, self._troubles, self._not_before = False, 0, 0.0
-        self._due: list[tuple[str, asyncio.Future[Answer]]] = []
+        self._due: list[DuePoll] = []
         self._sending: set[asyncio.Task[None]] = set()
 
     @property
@@ -60,56 +75,59 @@ class BatchPolls:
         """Learn from the response to a single poll whether the service supports combined requests."""
         self._offered = answer.headers.get(BATCH_OFFER.lower()) == STATUSES
 
-    def ask(self, kickoff_id: str) -> asyncio.Future[Answer]:
+    def ask(self, kickoff_id: str, read: Callable[[HttpResponse], T]) -> asyncio.Future[T | None]:
         """Poll together with all others that are due within a moment."""
         loop = asyncio.get_running_loop()
-        asked: asyncio.Future[Answer] = loop.create_future()
+        value: asyncio.Future[T | None] = loop.create_future()
         if not self._due:
             loop.call_later(MOMENT, self._send_all)
-        self._due.append((kickoff_id, asked))
-        return asked
+        self._due.append(DuePoll(kickoff_id, read, value))
+        return value
 
     def _send_all(self) -> None:
-        due, self._due = [each for each in self._due if not each[1].done()], []
-        ids = list(dict.fromkeys(kickoff_id for kickoff_id, _ in due))
+        due, self._due = [each for each in self._due if not each.value.done()], []
+        ids = list(dict.fromkeys(each.kickoff_id for each in due))
         for portion in portions(ids):
             chosen = set(portion)
-            task = asyncio.ensure_future(self._ask([each for each in due if each[0] in chosen], portion))
+            task = asyncio.ensure_future(self._ask([each for each in due if each.kickoff_id in chosen], portion))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
 
-    async def _ask(self, due: list[tuple[str, asyncio.Future[Answer]]], ids: list[str]) -> None:
-        answers: dict[str, HttpResponse] = {}
+    async def _ask(self, due: list[DuePoll], ids: list[str]) -> None:
+        values: list[Any] = []
         try:
             if len(ids) > 1:
-                answers = await self._answers(ids)
+                values = await self._values(due, ids)
         finally:
-            for kickoff_id, asked in due:
-                if not asked.done():
-                    asked.set_result(answers.get(kickoff_id))
+            for each, value in zip(due, values or [None] * len(due), strict=True):
+                if not each.value.done():
+                    each.value.set_result(value)
 
-    async def _answers(self, ids: list[str]) -> dict[str, HttpResponse]:
+    async def _values(self, due: list[DuePoll], ids: list[str]) -> list[Any]:
         if self._troubles:
             self._poll_alone()  # for the other waits, until this request has a response
         try:
-            answers = await self._read(statuses(ids))
+            values = await self._read(statuses(ids), due)
         except self._errors:
-            answers = {}
-        if answers:
+            values = []
+        if values:
             self._troubles, self._not_before = 0, 0.0
         else:
             self._troubles += 1
             self._poll_alone()
-        return answers
+        return values
 
     def _poll_alone(self) -> None:
         self._not_before = time.monotonic() + min(ALONE * 2 ** min(self._troubles - 1, 10), LONGEST_ALONE)
 
-    async def _read(self, call: Call[dict[str, HttpResponse]]) -> dict[str, HttpResponse]:
+    async def _read(self, call: Call[dict[str, HttpResponse]], due: list[DuePoll]) -> list[Any]:
         answer = await self._send(call)
-        if len(answer.body) > LARGE_BODY:
-            return await asyncio.to_thread(endpoints.read, call, answer)
-        return endpoints.read(call, answer)
+
+        def read() -> list[Any]:
+            answers = endpoints.read(call, answer)
+            return [each.value_in(answers) for each in due] if answers else []
+
+        return await asyncio.to_thread(read) if len(answer.body) > LARGE_BODY else read()
 
 
 # --- sessions ---
@@ -141,9 +159,9 @@ class SharedSession:
         """Whether a poll of ``total`` seconds may be combined with those of other waits."""
         return self._batch.offered and total >= self.deployment.timeout
 
-    async def poll_with_others(self, kickoff_id: str) -> HttpResponse | None:
-        """Poll together with other waits; None if it must poll alone."""
-        return await self._batch.ask(kickoff_id)
+    async def poll_with_others(self, kickoff_id: str, read: Callable[[HttpResponse], T]) -> T | None:
+        """Poll together with other waits, and read the response as one of many; None if it must poll alone."""
+        return await self._batch.ask(kickoff_id, read)
 
     async def exchange(self, call: Call[Any], total: float) -> HttpResponse:
         """Perform a call within ``total`` seconds, redirects included."""

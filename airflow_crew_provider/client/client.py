@@ -10,7 +10,7 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import aiohttp
@@ -77,13 +77,9 @@ class Client:
         try:
             if call.polled is not None and suffices is not None and shared.polls_together(total):
                 ends = time.monotonic() + total
-                answer = await shared.poll_with_others(call.polled)
-                if answer is not None:
-                    # A combined response may differ from the service's response for this execution.
-                    with suppress(CrewError):
-                        found = await self._aread(call, answer)
-                        if suffices(found):
-                            return found
+                found = await shared.poll_with_others(call.polled, lambda answer: self._finish(call, answer, sent))
+                if found is not None and suffices(found):
+                    return found
                 total = max(total / 2, ends - time.monotonic())
             try:
                 result = await shared.exchange(call, total)
@@ -92,9 +88,6 @@ class Client:
                 result = error
         finally:
             await sessions.release(shared)
-        return await self._aread(call, result, sent)
-
-    async def _aread(self, call: Call[T], result: HttpResponse | Exception, sent: bool = False) -> T:
         if isinstance(result, HttpResponse) and len(result.body) > LARGE_BODY:
             return await asyncio.to_thread(self._finish, call, result, sent)
         return self._finish(call, result, sent)

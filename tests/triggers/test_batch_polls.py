@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -16,8 +17,12 @@ from faults.wire import RESET, SILENCE, NoReply, Reply
 from simulated_airflow import Connect
 
 from airflow_crew_provider.api import endpoints
+from airflow_crew_provider.api.endpoints import Call
+from airflow_crew_provider.api.responses import HttpResponse, Mask
 from airflow_crew_provider.api.status import USAGE
 from airflow_crew_provider.client import asynchronous
+from airflow_crew_provider.client.client import Client
+from airflow_crew_provider.client.deployment import LARGE_BODY, Deployment
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait.watch import COMPLETED, GAVE_UP, OVER_BUDGET, TIMEOUT
 from scripts.stack.waiting import PATIENCE
@@ -232,3 +237,33 @@ def test_n4_a_deadline_near_the_timeout_is_kept_by_a_poll_of_its_own(service: Se
     assert outcomes(deadline=time.time() + 1.5) == {TIMEOUT}
     assert time.monotonic() - began < PATIENCE
     assert service.together == 0
+
+
+@pytest.mark.row("N7")
+@pytest.mark.parametrize("dialect", DIALECTS[:1], indirect=True, ids=str)
+@pytest.mark.parametrize("size", [10, LARGE_BODY])
+def test_n7_a_large_response_for_many_is_read_outside_the_loop(
+    service: Service, server: FaultServer, size: int
+) -> None:
+    where: list[threading.Thread] = []
+
+    def read(answer: HttpResponse, mask: Mask) -> str:
+        where.append(threading.current_thread())
+        return "read"
+
+    async def poll() -> list[str]:
+        client = Client(Deployment(server.url, token="a-bearer-token"))
+        calls = [Call("GET", f"/status/k-{number}", read, polled=f"k-{number}") for number in range(2)]
+        await client.hold()
+        await client.asend(calls[0])  # its response offers combined requests
+        where.clear()
+        found = await asyncio.gather(*(client.asend(call, suffices=bool) for call in calls))
+        await client.release()
+        return found
+
+    service.statuses = lambda ids: Reply(
+        body={"statuses": {each: {"code": 200, "body": {"x": "x" * size}} for each in ids}}
+    )
+    assert asyncio.run(poll()) == ["read", "read"]
+    assert (service.alone, service.together, len(where)) == (1, 1, 2)
+    assert [each is threading.main_thread() for each in where] == [size < LARGE_BODY] * 2
