@@ -1,8 +1,8 @@
 """The inbox as HTTP. Airflow mounts plugins without authentication, so this module authenticates each request.
 
-A request without a valid credential is refused before its body is read, and a message is stored before it is
-acknowledged. Then the waiting task is resumed. Nothing here approves anything: a question ends a wait as pending, and
-progress makes a worker poll the status.
+A request without a valid credential is refused before its body is read, unless only the body can prove it, as with a
+signature. A message is stored before it is acknowledged. Then the waiting task is resumed. Nothing here approves
+anything: a question ends a wait as pending, and progress makes a worker poll the status.
 
 `inbox_app` accepts any routers: those for registrations are here, others next to the data that they store. Their
 functions return an `Answer`, after their dependencies have authenticated the request.

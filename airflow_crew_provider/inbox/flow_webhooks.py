@@ -26,38 +26,53 @@ LONGEST_URL = 4096
 MOST_OUTCOMES, LONGEST_OUTCOME = 100, 1000
 
 
+def is_recent(headers: Mapping[str, str], *, now: float) -> bool:
+    """Whether a webhook has a signature, valid or not, from the last five minutes: this does not need its body.
+
+    Header names are lower-case.
+    """
+    carried = [_first(headers, timestamps) for _, names, timestamps in SIGNATURES if _first(headers, names)]
+    return bool(carried) and all(_is_fresh(timestamp, now) for timestamp in carried)
+
+
 def is_signed(secret: str, headers: Mapping[str, str], raw: bytes, *, now: float) -> bool:
     """Whether a webhook was signed with the secret in the last five minutes; header names are lower-case.
 
     It may have CrewAI's signature, that of Standard Webhooks, or both; each one present must be valid.
     """
-    carried = [holds for holds, names in SIGNATURES if any(headers.get(name) for name in names)]
-    return bool(carried) and all(holds(secret, headers, raw, now) for holds in carried)
+    carried = [holds for holds, names, _ in SIGNATURES if _first(headers, names)]
+    return is_recent(headers, now=now) and all(holds(secret, headers, raw) for holds in carried)
 
 
-def _holds_as_crewai_signs(secret: str, headers: Mapping[str, str], raw: bytes, now: float) -> bool:
-    signature = headers.get("x-crewai-signature") or headers.get("x-signature") or ""
-    timestamp = headers.get("x-crewai-timestamp") or headers.get("x-timestamp") or ""
-    signed = hmac.new(secret.encode(), _bytes(timestamp) + b"." + raw, hashlib.sha256)
-    same = hmac.compare_digest(f"sha256={signed.hexdigest()}".encode(), _bytes(signature))
-    return same and _is_fresh(timestamp, now)
+CREWAI_SIGNATURES = ("x-crewai-signature", "x-signature")
+CREWAI_TIMESTAMPS = ("x-crewai-timestamp", "x-timestamp")
 
 
-def _holds_by_the_standard(secret: str, headers: Mapping[str, str], raw: bytes, now: float) -> bool:
+def _holds_as_crewai_signs(secret: str, headers: Mapping[str, str], raw: bytes) -> bool:
+    timestamp = _bytes(_first(headers, CREWAI_TIMESTAMPS))
+    signed = hmac.new(secret.encode(), timestamp + b"." + raw, hashlib.sha256)
+    return hmac.compare_digest(f"sha256={signed.hexdigest()}".encode(), _bytes(_first(headers, CREWAI_SIGNATURES)))
+
+
+def _holds_by_the_standard(secret: str, headers: Mapping[str, str], raw: bytes) -> bool:
     """Whether one of several signatures is valid, as during a secret change; False without a standard secret."""
-    key, timestamp = _standard_key(secret), headers.get("webhook-timestamp") or ""
+    key = _standard_key(secret)
     if key is None:
         return False
-    id_ = headers.get("webhook-id") or ""
-    signed = b64encode(hmac.digest(key, b".".join((_bytes(id_), _bytes(timestamp), raw)), "sha256"))
+    id_, timestamp = (_bytes(headers.get(name) or "") for name in ("webhook-id", "webhook-timestamp"))
+    signed = b64encode(hmac.digest(key, b".".join((id_, timestamp, raw)), "sha256"))
     same = [hmac.compare_digest(b"v1," + signed, _bytes(each)) for each in headers["webhook-signature"].split()]
-    return any(same) and _is_fresh(timestamp, now)
+    return any(same)
 
 
 SIGNATURES = (
-    (_holds_as_crewai_signs, ("x-crewai-signature", "x-signature")),
-    (_holds_by_the_standard, ("webhook-signature",)),
+    (_holds_as_crewai_signs, CREWAI_SIGNATURES, CREWAI_TIMESTAMPS),
+    (_holds_by_the_standard, ("webhook-signature",), ("webhook-timestamp",)),
 )
+
+
+def _first(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((text for name in names if (text := headers.get(name))), "")
 
 
 def _standard_key(secret: str) -> bytes | None:

@@ -53,10 +53,21 @@ NO_QUESTION = Answer(200, "this is not a question; nothing changed")
 router = APIRouter()
 
 
-def flow_sender(connection: Annotated[str, Path(max_length=250)]) -> FlowSender:
-    """Return the deployment of the connection, if its webhooks are accepted."""
+async def signed_body(request: Request) -> bytes:
+    """Read the body, which only a signature can prove; refuse a request that does not have a recent one."""
+    if not webhooks.is_recent(request.headers, now=time.time()):
+        raise _unproven()
+    return await raw_body(request)
+
+
+SignedBody = Annotated[bytes, Depends(signed_body)]
+
+
+# Looked up after the body is read, so that its size or pace does not reveal whether there is such a connection.
+def flow_sender(connection: Annotated[str, Path(max_length=250)], raw: SignedBody, request: Request) -> FlowSender:
+    """Return the deployment of the connection, if it signed the request."""
     found = sender(connection)
-    if found is None:
+    if found is None or not webhooks.is_signed(found.secret, request.headers, raw, now=time.time()):
         raise _unproven()
     return found
 
@@ -67,14 +78,9 @@ def _unproven() -> HTTPException:
 
 @router.post("/flow/{connection}")
 def flow_question(
-    sender: Annotated[FlowSender, Depends(flow_sender)],
-    raw: Annotated[bytes, Depends(raw_body)],
-    request: Request,
-    afterwards: BackgroundTasks,
+    sender: Annotated[FlowSender, Depends(flow_sender)], raw: SignedBody, afterwards: BackgroundTasks
 ) -> dict[str, str]:
     """A Flow waits for a person: the webhook signed by the console."""
-    if not webhooks.is_signed(sender.secret, request.headers, raw, now=time.time()):
-        raise _unproven()
     try:
         asked = webhooks.read(json_body(raw))
     except CrewProtocolError as error:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -76,7 +78,42 @@ def test_f2_a_webhook_without_a_signature_or_with_another_body_is_refused(dag_ru
     for signature in (signed(b"{}", time.time()), "sha256=", "sha256=ä".encode().decode("latin-1")):
         headers = {"X-CrewAI-Signature": signature, "X-CrewAI-Timestamp": at}
         assert dag_run.http.post(url, json=question(), headers=headers, timeout=PATIENCE).status_code == 401
-    assert dag_run.http.post(url, b"x" * (1024 * 1024 + 1), timeout=PATIENCE).status_code == 413
+
+
+@pytest.mark.row("F2")
+@pytest.mark.parametrize("to", ["crew_flow", "crew_plain", "nobody"])
+def test_f2_the_size_of_the_body_does_not_reveal_which_connections_exist(
+    dag_run: RegisteredRun, send: Send, to: str
+) -> None:
+    large = "x" * (1024 * 1024 + 1)
+    assert send(large, to=to, secret="another").status_code == 413
+    assert send(large, to=to, secret="another", age=600).status_code == 401
+    assert dag_run.http.post(f"{dag_run.inbox_url}/flow/{to}", large, timeout=PATIENCE).status_code == 401
+
+
+@pytest.mark.row("F2")
+@pytest.mark.parametrize("to", ["crew_flow", "nobody"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"X-CrewAI-Timestamp": "{now}"},
+        {"X-CrewAI-Signature": "sha256=0"},
+        {"X-CrewAI-Signature": "sha256=0", "X-CrewAI-Timestamp": "1900"},
+        {"Webhook-Signature": "v1,0", "X-CrewAI-Timestamp": "{now}"},
+        {"Webhook-Signature": "v1,0", "Webhook-Timestamp": "{now}", "X-Signature": "sha256=0"},
+    ],
+)
+def test_f2_without_a_signature_and_its_time_a_webhook_is_refused_before_its_body_is_read(
+    dag_run: RegisteredRun, send: Send, to: str, headers: dict[str, str]
+) -> None:
+    where = urlsplit(f"{dag_run.inbox_url}/flow/{to}")
+    given = {"Host": where.netloc, "Content-Length": "1000", **headers}
+    lines = [f"{name}: {text}" for name, text in given.items()]
+    head = "\r\n".join([f"POST {where.path} HTTP/1.1", *lines, "", ""]).replace("{now}", str(int(time.time())))
+    with socket.create_connection((where.hostname or "", where.port or 0), timeout=PATIENCE) as connection:
+        connection.sendall(head.encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 401 ")
 
 
 @pytest.mark.row("F2")
