@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeGuard, TypeVar
 from urllib.parse import quote, urlencode, urljoin, urlsplit
@@ -25,6 +25,7 @@ from airflow_crew_provider.api.status import (
     VIEW,
     StatusReader,
     is_number,
+    read_status,
     state_of,
     text_or_none,
 )
@@ -142,8 +143,12 @@ def kickoff(request: Kickoff) -> Call[Started]:
 
 def status(kickoff_id: str) -> Call[Execution]:
     """``GET /status/{kickoff_id}`` (specification, section 4.3)."""
-    path = f"/status/{path_segment(kickoff_id)}"
-    return Call("GET", path, StatusReader(kickoff_id), polled=kickoff_id)
+    return Call("GET", f"/status/{path_segment(kickoff_id)}", partial(_read_status, kickoff_id), polled=kickoff_id)
+
+
+def polls(kickoff_id: str) -> Call[Execution]:
+    """``GET /status/{kickoff_id}`` for a wait, which sends it many times."""
+    return replace(status(kickoff_id), read=StatusReader(kickoff_id))
 
 
 def executions(state: str | None = None, limit: int = 20) -> Call[list[Execution]]:
@@ -289,6 +294,10 @@ def _read_inputs(answer: HttpResponse, mask: Mask) -> CrewInputs:
 def _names(body: Any, field: str) -> list[str] | None:
     names = body.get(field) if isinstance(body, dict) else None
     return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
+
+
+def _read_status(kickoff_id: str, answer: HttpResponse, mask: Mask) -> Execution:
+    return read_status(kickoff_id, responses.json_of(answer, "GET /status", mask), answer, mask)
 
 
 def _read_executions(answer: HttpResponse, mask: Mask) -> list[Execution]:

@@ -6,9 +6,11 @@ wrong type anywhere is a `CrewProtocolError`, never a result.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import re
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -40,40 +42,87 @@ USAGE, USAGE_FIELD = "Crew-Usage", "usage"  # usage so far, as JSON: a header, o
 # Larger values are unusable: no request accepts such an id, and no metric or database such a count.
 LONGEST_ID, LONGEST_NAME, HIGHEST_COUNT = 2048, 200, 1_000_000
 LARGEST_USAGE = 64 * 1024  # characters of JSON
+LARGEST_KEPT = 16 * 1024  # bytes that each wait may keep between two polls
 _FENCE = "```"
 _FENCE_BEGINS = re.compile(r"```[\w-]*[ \t]*\n")
 _unknown_words: set[str] = set()
 
 
 class StatusReader:
-    """Reads the responses to one wait's polls; a repeated response is not parsed again."""
+    """Reads the responses to one wait's polls: parses no repeated response again, and keeps no large one.
+
+    The `raw` of a large status of a running execution has only what a wait needs.
+    """
 
     def __init__(self, kickoff_id: str) -> None:
         self._kickoff_id = kickoff_id
         self._running: Execution | None = None
-        self._body: bytes | None = None
+        self._body: bytes | str | None = None
+        self._parsed: Json | None = None
         self._used: Any = None
 
     def __call__(self, answer: HttpResponse, mask: Mask) -> Execution:
-        used = answer.headers.get(USAGE.lower()) if answer.usage is None else answer.usage
-        if self._running is not None and self._used == used and self._body == answer.body:
-            return self._running
-        body = json_of(answer, "GET /status", mask)
-        self._body = answer.body or None  # a combined response has none
-        if self._running is not None and self._running.raw == body and self._used == used:
-            return self._running
-        self._used, read = used, execution(self._kickoff_id, body, mask)
-        view = view_path(answer.headers.get(VIEW.lower()))
-        usage = _with_chain(read.usage, _usage_beside(used))
-        if view is not None or usage is not None:
-            read = replace(read, usage=usage and _with_masked_names(usage, mask), view=view)
-        if view is not None or answer.parsed is not None:  # a service with either of these has details
-            read = replace(read, has_details=True)
-        if read.state is S.PENDING:
-            offers = [bool(answer.headers.get(each.lower())) for each in (EDITS_OFFER, HASH_OFFER)]
-            read = replace(read, takes_edited_output=offers[0], checks_draft=offers[1])
-        self._running = read if read.state is S.RUNNING else None
+        used, body = _used(answer), _recognizable(answer.body)
+        running = self._running if self._used == used else None
+        if running is not None and self._body == body:
+            return running
+        parsed = json_of(answer, "GET /status", mask)
+        if running is not None and self._parsed is not None and self._parsed == parsed:
+            self._body = body or None  # a combined response has none
+            return running
+        read = read_status(self._kickoff_id, parsed, answer, mask)
+        self._running = self._body = self._parsed = self._used = None
+        if read.state is not S.RUNNING:
+            return read
+        is_small = _is_small(parsed)
+        read = read if is_small else _without_the_rest(read)
+        if _is_small(used):
+            self._running, self._used = read, used
+            self._body, self._parsed = body or None, parsed if is_small else None
         return read
+
+
+def _recognizable(body: bytes) -> bytes | str:
+    """Return a small body itself, and the hash of a large one."""
+    return body if len(body) <= LARGEST_KEPT else hashlib.sha256(body).hexdigest()
+
+
+def _is_small(value: Any) -> bool:
+    """Whether a JSON value takes so little memory that every wait may keep one."""
+    open_ones, size = [value], 0
+    while open_ones:
+        each = open_ones.pop()
+        size += sys.getsizeof(each)
+        if size > LARGEST_KEPT:
+            return False
+        open_ones += (*each, *each.values()) if isinstance(each, dict) else each if isinstance(each, list) else ()
+    return True
+
+
+def _without_the_rest(running: Execution) -> Execution:
+    """Return a running execution with only the part of its body that a wait needs: its dialect and current task."""
+    needed = {name: running.raw[name] for name in ("state", "status", "current_task") if name in running.raw}
+    raw: Json = {name: text[:LONGEST_ID] if isinstance(text, str) else None for name, text in needed.items()}
+    return replace(running, raw=raw, raw_state=running.raw_state[:LONGEST_NAME])
+
+
+def read_status(kickoff_id: str, body: Any, answer: HttpResponse, mask: Mask) -> Execution:
+    """Read the parsed body of a response to a poll, and what else the response contains."""
+    read = execution(kickoff_id, body, mask)
+    view = view_path(answer.headers.get(VIEW.lower()))
+    usage = _with_chain(read.usage, _usage_beside(_used(answer)))
+    if view is not None or usage is not None:
+        read = replace(read, usage=usage and _with_masked_names(usage, mask), view=view)
+    if view is not None or answer.parsed is not None:  # a service with either of these has details
+        read = replace(read, has_details=True)
+    if read.state is S.PENDING:
+        offers = [bool(answer.headers.get(each.lower())) for each in (EDITS_OFFER, HASH_OFFER)]
+        read = replace(read, takes_edited_output=offers[0], checks_draft=offers[1])
+    return read
+
+
+def _used(answer: HttpResponse) -> Any:
+    return answer.headers.get(USAGE.lower()) if answer.usage is None else answer.usage
 
 
 def execution(kickoff_id: str, body: Any, mask: Mask = unmasked) -> Execution:
@@ -145,9 +194,10 @@ def state_of(word: str, live: bool) -> ExecutionState | None:
 
 
 def _tell_once(word: str, body: Json, mask: Mask) -> None:
-    if word in _unknown_words or len(_unknown_words) >= 100:
+    known = word[:LONGEST_NAME]
+    if known in _unknown_words or len(_unknown_words) >= 100:
         return
-    _unknown_words.add(word)
+    _unknown_words.add(known)
     shown = mask(json.dumps(body))[:1000]
     log.warning(
         "The crew service returned an unknown state, %r; treated as in progress: %s",

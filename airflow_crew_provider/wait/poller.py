@@ -201,7 +201,7 @@ class Poller:
         reply: Reply
         try:
             if self._polled is None or self._polled[0] != kickoff_id:  # created once per wait
-                self._polled = kickoff_id, endpoints.status(kickoff_id)
+                self._polled = kickoff_id, endpoints.polls(kickoff_id)
             reply = await transport.send(self._polled[1], timeout, suffices)
         except CrewError as error:
             reply = error

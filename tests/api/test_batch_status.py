@@ -101,7 +101,7 @@ def test_portions_lose_no_id_and_change_no_order(ids: list[str]) -> None:
 
 def test_a_response_alone_is_read_after_a_combined_one() -> None:
     running = {"status": "running"}
-    call = endpoints.status("a")
+    call = endpoints.polls("a")
     first = endpoints.read(call, answer(running))
     assert endpoints.read(call, answer(running)) is first, "byte for byte the same"
     assert endpoints.read(call, HttpResponse(200, {}, b"", running)) is first, "the same in a combined response"

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_crew_provider.api import endpoints, status
 from airflow_crew_provider.api.responses import HttpResponse, masker
+from airflow_crew_provider.api.status import LARGEST_KEPT
 from airflow_crew_provider.exceptions import CrewProtocolError
 from airflow_crew_provider.models import Execution, ExecutionState, Json, Kickoff, Started, TaskResult
 
@@ -229,7 +233,7 @@ def test_of_many_words_that_are_not_known_a_hundred_are_told(
 
 
 def test_an_answer_like_the_one_before_is_not_read_again_unless_the_execution_may_have_moved() -> None:
-    call = endpoints.status("k-1")
+    call = endpoints.polls("k-1")
     first = endpoints.read(call, answer({"status": "running", "current_task": "a"}))
     assert endpoints.read(call, answer({"status": "running", "current_task": "a"})) is first
     second = endpoints.read(call, answer({"status": "running", "current_task": "b"}))
@@ -238,6 +242,82 @@ def test_an_answer_like_the_one_before_is_not_read_again_unless_the_execution_ma
     third = endpoints.read(call, answer(pending))
     assert third.state is S.PENDING
     assert endpoints.read(call, answer(pending)) is not third
+
+
+EVENTS = {"events": [{"type": "task_started", "data": f"event {number}"} for number in range(3000)]}
+LARGE = {
+    "spec": {"status": "running", "current_task": "a", **EVENTS},
+    "live": {"state": "RUNNING", "status": None, "progress": {"current": "a"}, **EVENTS},
+    "unknown word": {"status": "polishing " + "x" * 10**6, "current_task": "a"},
+}
+
+
+def combined(body: Json, usage: Any = None) -> HttpResponse:
+    return HttpResponse(200, {}, b"", body, usage)
+
+
+@pytest.mark.parametrize("body", LARGE.values(), ids=LARGE)
+def test_a_large_status_is_shortened_for_a_wait_and_whole_for_a_single_poll(body: Json) -> None:
+    call = endpoints.polls("k-1")
+    seen, whole = endpoints.read(call, answer(body)), read(body)
+    assert whole.raw == body
+    assert len(json.dumps(seen.raw)) < 10_000
+    assert replace(seen, raw_state=whole.raw_state) == whole
+    assert (seen.is_live, seen.raw.get("current_task")) == (whole.is_live, body.get("current_task"))
+    assert endpoints.read(call, answer(body)) is seen, "byte for byte the same"
+
+
+@pytest.mark.parametrize("body", LARGE.values(), ids=LARGE)
+@pytest.mark.parametrize("respond", [answer, combined])
+def test_after_a_large_status_another_one_is_read(body: Json, respond: Callable[[Json], HttpResponse]) -> None:
+    call = endpoints.polls("k-1")
+    seen = endpoints.read(call, respond(body))
+    now = endpoints.read(call, respond({**seen.raw, "progress": {"current": "b"}, "current_task": "b"}))
+    assert now.current_task == "b"
+    now = endpoints.read(call, respond(body))
+    assert now.current_task == "a"
+    less = {name: text for name, text in seen.raw.items() if name != "current_task"}
+    assert endpoints.read(call, respond(less)).current_task is None
+
+
+def test_usage_too_large_to_be_kept_is_read_again() -> None:
+    call, running = endpoints.polls("k-1"), {"status": "running"}
+    names = {str(number): {"total_tokens": 1} for number in range(5000)}
+    for tokens in (5000, 6000):
+        used = {"total_tokens": tokens, "by_model": names}
+        seen = endpoints.read(call, combined(running, used))
+        assert (seen.usage or {})["total_tokens"] == tokens
+    assert endpoints.read(call, combined(running)).usage is None
+
+
+@pytest.mark.parametrize("respond", [answer, combined])
+def test_what_a_wait_keeps_of_a_status_does_not_grow_with_it(respond: Callable[[Json], HttpResponse]) -> None:
+    def kept() -> Any:
+        calls = [endpoints.polls("k-1") for _ in range(10)]
+        return calls, [endpoints.read(call, respond(json.loads(texts[name]))) for name in texts for call in calls]
+
+    texts = {name: json.dumps(body) for name, body in LARGE.items()}
+    kept()  # what is made once
+    tracemalloc.start()
+    try:
+        still = kept()
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(still) == 2
+    assert size < 30 * LARGEST_KEPT
+
+
+def test_the_beginning_of_an_unknown_word_is_enough_to_tell_it_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: set[str] = set()
+    monkeypatch.setattr(status, "_unknown_words", known)
+    with caplog.at_level(logging.WARNING):
+        for end in ("a", "b"):
+            read({"status": "x" * 10**6 + end})
+    assert len(caplog.messages) == 1
+    assert sum(map(len, known)) < 1000
 
 
 @pytest.mark.parametrize(
@@ -281,7 +361,7 @@ def test_usage_beside_the_body_is_read_in_every_state(state: str) -> None:
 
 
 def test_a_status_whose_body_is_unchanged_and_whose_usage_has_grown_is_read_anew() -> None:
-    body, call = {"status": "running"}, endpoints.status("k-1")
+    body, call = {"status": "running"}, endpoints.polls("k-1")
     alone = [HttpResponse(200, {"crew-usage": json.dumps(used)}, json.dumps(body).encode()) for used in GROWING]
     together = [HttpResponse(200, {}, b"", body, used) for used in GROWING]
     for answers in (alone, together):

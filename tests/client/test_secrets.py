@@ -44,6 +44,7 @@ CALLS = {
     "ended_tasks": endpoints.ended_tasks("k-1"),
     "kickoff": endpoints.kickoff(Kickoff(inputs={"topic": "AI"})),
     "status": endpoints.status("k-1"),
+    "polls": endpoints.polls("k-1"),
     "resume": endpoints.resume(Resume(execution_id="k-1", crew_task_id="t", human_feedback="ok", is_approve=True)),
     "executions": endpoints.executions(),
     "stop": endpoints.stop("k-1"),
