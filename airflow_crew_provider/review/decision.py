@@ -226,9 +226,7 @@ class Decision:
         ask = asks.ask_in(self._shown)
         if ask is None or ask["kind"] != asks.TOOL or drafts.is_whole(self._shown):
             return None
-        review = answer.denial_unseen(self._shown, ask)
-        self._write_down(review)
-        return review
+        return self._written_down(answer.denial_unseen(self._shown, ask))
 
     def _by_rule(self) -> Json | None:
         """Return the review by which ``auto_approve`` approves a draft before a person sees it."""
@@ -244,9 +242,7 @@ class Decision:
             return None
         if not isinstance(reason, str) or not reason.strip():
             return None
-        review = {**answer.approval_by_rule(self._shown, reason), **self._sent_back_before()}
-        self._write_down(review)
-        return review
+        return self._written_down(answer.approval_by_rule(self._shown, reason))
 
     def _by_schema(self) -> Json | None:
         """Return the review that sends a draft back."""
@@ -257,8 +253,7 @@ class Decision:
             return None
         review = answer.revision_by_schema(self._shown)
         self._record.mark_sent_back(identity_of(self._shown))
-        self._write_down(review)
-        return review
+        return self._written_down(review)
 
     def end_at_deadline(self) -> Json:
         """Return the event for a deadline that Airflow does not know of, or fail."""
@@ -285,12 +280,12 @@ class Decision:
         problem = self._problem(event) if in_time else None
         if problem:
             self._refuse(event, problem)
-        review = {**self._review(event, in_time=in_time), **self._sent_back_before()}
+        review = self._review(event, in_time=in_time)
         if in_time and self._rules.needed(self._shown, review) > 1:
             review = self._with_others(review)
         kind = (asks.ask_in(self._shown) or {}).get("kind", "draft")
         metrics.reviewed(self._rules.crew_conn_id, kind, self._record.asked_at, event["responded_at"])
-        self._write_down(review)
+        review = self._written_down(review)
         if in_time:
             self._keep_rejection(event)
         self._record.close()
@@ -429,13 +424,15 @@ class Decision:
         used = used or (earlier and earlier != identity_of(self._shown) and earlier[0] == execution_id)
         return {SCHEMA_REVISION: EARLIER} if used else {}
 
-    def _write_down(self, review: Json) -> None:
-        """Store the decision with its draft, and log it in one line."""
+    def _written_down(self, review: Json) -> Json:
+        """Return a review with what the next round must know of earlier ones, stored with its draft and logged."""
+        review = {**review, **self._sent_back_before()}
         rounds = {"round": self._rules.round_number, "max_rounds": self._rules.max_rounds}
         draft = answer.whole_draft(record_or_none(self._rules.pending), self._shown)
         decision = {**review, **rounds, "output": draft}
         self._context["ti"].xcom_push(key=REVIEW_KEY, value=decision)
         self._task.log.info(answer.in_one_line(decision))
+        return review
 
 
 def _ids(approvals: list[Json]) -> list[str]:

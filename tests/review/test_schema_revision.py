@@ -88,6 +88,16 @@ def test_an_answer_of_a_person_keeps_in_mind_that_the_revision_is_used(context: 
     asked(supervisor, context, review_of(BAD, previous=second, round_number=3, max_rounds=4))
 
 
+def test_a_call_that_is_denied_unseen_keeps_in_mind_that_the_revision_is_used(
+    context: Json, supervisor: Supervisor
+) -> None:
+    call = {"kind": "tool", "agent": "Writer", "tool": "send_mail", "arguments": {"text": "x" * 70_000}, "number": 1}
+    asks = {**BAD, "crew_task_id": "draft_task#1", "output": "x" * 70_000, "ask": call}
+    second = review_of(asks, previous=review_of(BAD).execute(context), round_number=2).execute(context)
+    assert (second["outcome"], second["schema_revision"]) == ("deny", "earlier")
+    asked(supervisor, context, review_of(BAD, previous=second, round_number=3, max_rounds=4))
+
+
 def test_a_mismatch_after_a_revision_by_a_person_is_sent_back(context: Json, supervisor: Supervisor) -> None:
     from test_operator import said
 
