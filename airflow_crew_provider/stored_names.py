@@ -11,6 +11,7 @@ EXECUTION_ID_KEY = "execution_id"  # of the first kickoff
 REVIEW_KEY = "crew_decision"  # a review, with its draft and round
 SCHEMA_REVISION, BY_SCHEMA = "schema_revision", "this"  # in the one review that a schema decided
 AUTO_APPROVED = "auto_approved"  # in a review: the reason of a rule that approved its draft; else null
+REJECTED_BEFORE = "rejected_before"  # in a review: the hashes of the drafts that people rejected in earlier rounds
 NOT_SHOWN = "not_shown"  # in a review that denied a tool call because nobody can be shown all of it
 DECISIONS_KEY = "crew_decisions"  # all reviews of a task that asks several times, without drafts
 REFUSED_KEY = "crew_refused_answer"  # the fields of the last answer that a review did not accept

@@ -109,7 +109,7 @@ ROWS = {
     "A18": ("a crew that does not ask, even in the second round", "the data task runs"),
     "A19": ("wrong types from templates and params", "read as intended, or refused before anything is sent"),
     "A20": ("an answer with other fields, or unreadable values", "not accepted, and asked again"),
-    "A21": ("a rejection that was not accepted, then the deadline", "the deadline does not approve it"),
+    "A21": ("a rejection, accepted or not, then the deadline", "the deadline does not approve it"),
     "A32": ("an empty list of people who may answer", "refused, never everybody"),
     "A36": ("a rejected draft, a clear, then the deadline", "the deadline does not approve it"),
     "A26": ("Airflow 3.4: a review is retried or cleared around its answer", "the answer counts, or it is asked again"),

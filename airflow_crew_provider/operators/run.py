@@ -33,13 +33,13 @@ from airflow_crew_provider.review.airflow_form import number_param, own_params
 from airflow_crew_provider.review.answer import DRAFT
 from airflow_crew_provider.review.decision import ReviewRules
 from airflow_crew_provider.review.people import counted
+from airflow_crew_provider.review.record import question_of
 from airflow_crew_provider.run.record import RunRecord, State, bound_to
 from airflow_crew_provider.stored_names import (
     DECISIONS_KEY,
     NUMBER_FIELD,
     RESUME_STATE,
     REVIEW_KEY,
-    REVIEW_STATE,
     RUN_STATE,
 )
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
@@ -269,8 +269,8 @@ class CrewRunOperator(CrewKickoffOperator):
 
     def _forget_last_question(self, context: Any) -> None:
         """Forget the last question and its answer, since the next question may be identical."""
-        for name in (REVIEW_STATE, RESUME_STATE):
-            self._store(task_state_of(context, name).forget, "Nobody was asked; a retry of this task will ask")
+        question_of(context, self).forget()
+        self._store(task_state_of(context, RESUME_STATE).forget, "Nobody was asked; a retry of this task will ask")
 
     def _push_decisions(self, context: Any) -> None:
         context["ti"].xcom_push(key=DECISIONS_KEY, value=self._run.kept.decisions)

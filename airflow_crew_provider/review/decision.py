@@ -34,7 +34,13 @@ from airflow_crew_provider.review.drafts import code
 from airflow_crew_provider.review.form import ReviewForm
 from airflow_crew_provider.review.people import Escalation
 from airflow_crew_provider.review.question import Question
-from airflow_crew_provider.stored_names import FEEDBACK_FIELD, REFUSED_KEY, REVIEW_KEY, SCHEMA_REVISION
+from airflow_crew_provider.stored_names import (
+    FEEDBACK_FIELD,
+    REFUSED_KEY,
+    REJECTED_BEFORE,
+    REVIEW_KEY,
+    SCHEMA_REVISION,
+)
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, fail_task
 from airflow_crew_provider.wait.schema import listed
 
@@ -233,7 +239,7 @@ class Decision:
         rule, identity = self._rules.auto_approve, identity_of(self._shown)
         if rule is None or asks.ask_in(self._shown) or flow.is_of_flow(self._shown):
             return None
-        if self._record.is_open_for(identity) or self._record.was_rejected(identity):
+        if self._record.is_open_for(identity) or self._was_rejected():
             return None
         try:
             reason = rule(deepcopy(self._rules.record()))
@@ -275,7 +281,7 @@ class Decision:
         policy = self._rules.policy(self._shown)
         in_time = policy == "fail" or not airflow_form.timed_out(event)
         approves_late = not in_time and policy == "approve"
-        if approves_late and self._record.was_rejected(identity_of(self._shown)):
+        if approves_late and self._was_rejected():
             self._refuse_late_approval()
         problem = self._problem(event) if in_time else None
         if problem:
@@ -300,9 +306,9 @@ class Decision:
     def _refuse_late_approval(self) -> None:
         self._record.close()
         raise CrewTaskFailed(
-            "Somebody has rejected this draft in an answer that was not accepted, so the deadline does not approve "
-            f"it. Nothing was sent: execution {self._shown['execution_id']} stays paused at the service. "
-            f"{self._rules.again}, or answer with CrewResumeOperator"
+            "Somebody has rejected this draft, so the deadline does not approve it. Nothing was sent: execution "
+            f"{self._shown['execution_id']} stays paused at the service. {self._rules.again}, or answer with "
+            "CrewResumeOperator"
         )
 
     def _refuse(self, event: Json, problem: str) -> None:
@@ -413,6 +419,19 @@ class Decision:
         self._task.log.info("%s. Asking again", said)
         self._question.ask(self._shown, self._until, f"{said}.")
 
+    def _was_rejected(self) -> bool:
+        """Whether a person has rejected this draft: here, even in an answer that was not accepted, or in a round before."""
+        is_known = self._record.was_rejected(identity_of(self._shown))
+        return is_known or self._shown["output_sha256"] in self._rejected_before()
+
+    def _rejected_before(self) -> list[Any]:
+        """Return the hashes of this execution's drafts that people rejected in earlier rounds."""
+        previous = record_or_none(self._rules.previous) or {}
+        if previous.get("execution_id") != self._shown["execution_id"]:
+            return []
+        is_rejection = previous.get("is_approve") is False and previous.get("reviewer")
+        return [*(previous.get(REJECTED_BEFORE) or []), *([previous["output_sha256"]] if is_rejection else [])]
+
     def _sent_back_before(self) -> Json:
         """Return the fields of a review that follows a schema's review; empty without one.
 
@@ -426,7 +445,8 @@ class Decision:
 
     def _written_down(self, review: Json) -> Json:
         """Return a review with what the next round must know of earlier ones, stored with its draft and logged."""
-        review = {**review, **self._sent_back_before()}
+        rejected = self._rejected_before()
+        review = {**review, **self._sent_back_before(), **({REJECTED_BEFORE: rejected} if rejected else {})}
         rounds = {"round": self._rules.round_number, "max_rounds": self._rules.max_rounds}
         draft = answer.whole_draft(record_or_none(self._rules.pending), self._shown)
         decision = {**review, **rounds, "output": draft}

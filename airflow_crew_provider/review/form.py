@@ -229,11 +229,12 @@ class ReviewForm:
         return lines
 
     def _at_deadline(self) -> str:
-        if self.ask and self.on_timeout != "fail":
-            return f"**the call is {'denied' if self.on_timeout == asks.DENY else 'approved'}.**"
+        if self.on_timeout == asks.DENY:
+            return "**the call is denied.**"
         outcome = outcome_meant(self.on_timeout == "approve", outcomes_of(self.pending))
         if self.on_timeout == "approve":
-            return f"**{_code(outcome)} is chosen.**" if outcome else "**the draft is approved.**"
+            what = f"{_code(outcome)} is chosen" if outcome else f"the {'call' if self.ask else 'draft'} is approved"
+            return f"**{what}**, unless somebody has rejected it."
         if isinstance(self.on_timeout, dict):
             what = f"{_code(outcome)} is chosen" if outcome else "a revision is requested"
             return f"{what}, with this text:\n\n{_quoted(self.on_timeout['revise'])}"

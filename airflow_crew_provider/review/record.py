@@ -55,6 +55,7 @@ MOVES: dict[str, dict[State, State]] = {
     "look": {State.IN_DOUBT: State.IN_DOUBT},
     "asked": dict.fromkeys(_ALL, State.OPEN),
     "send_back": dict.fromkeys(_ALL, State.NOTHING),
+    "forget": dict.fromkeys(_ALL, State.NOTHING),
     "close": dict.fromkeys(_ALL, State.OVER),
 }
 
@@ -323,6 +324,12 @@ class QuestionRecord:
         sent = replace(self._record.anew(self._attempt), sent_back=draft)
         self._record = self._record.moved("send_back", sent)
         self._must_keep("Nothing was sent back; a retry of this task will do so")
+
+    def forget(self) -> None:
+        """Forget the question and its answer, since the task's next question may be about an identical draft."""
+        # Without an attempt, which would make a later question of the same try look like one of a deleted run.
+        self._record = self._record.moved("forget", replace(self._record.anew(self._attempt), attempt={}))
+        self._must_keep("Nobody was asked; a retry of this task will ask")
 
     def close(self) -> None:
         """Record that the question is answered, or timed out.

@@ -21,7 +21,7 @@ from typing import Any
 from airflow_crew_provider.api.answers import Draft
 from airflow_crew_provider.compat.task_state import TaskState, check_move
 from airflow_crew_provider.models import Json
-from airflow_crew_provider.stored_names import NUMBER_FIELD, VALIDATION
+from airflow_crew_provider.stored_names import NUMBER_FIELD, REJECTED_BEFORE, VALIDATION
 from airflow_crew_provider.wait.watch import AnsweredDraft
 
 
@@ -187,7 +187,9 @@ class RunRecord:
 
 def _without_draft(review: Json) -> Json:
     edited = {"edited": True} if "edited_output" in review else {}
-    return {**{name: value for name, value in review.items() if name not in ("edited_output", "output")}, **edited}
+    # The question's own record has all rejected drafts; here, their hashes would be repeated in each review.
+    without = ("edited_output", "output", REJECTED_BEFORE)
+    return {**{name: value for name, value in review.items() if name not in without}, **edited}
 
 
 def bound_to(number: int, event: Json) -> Json:

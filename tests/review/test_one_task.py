@@ -294,6 +294,24 @@ def test_a_revision_that_equals_the_draft_before_is_another_question(
 
 @one_task
 @needs_parking
+@pytest.mark.row("A21")
+def test_a21_a_rejected_draft_that_comes_again_is_not_approved_by_the_deadline(
+    connect: Connect, tmp_path: Path, forms: Forms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_crew_provider.resume import record
+
+    monkeypatch.setattr(record, "OLD_PAUSE_SHOWS", 1.0)
+    for crew in serving(connect, tmp_path, {**DRAFT, "output": "Same.", "revised": "Same."}, LAST):
+        task = Task(forms, on_timeout="approve", response_timeout=3600).start().answer("revise", "Never.")
+        assert task.form.params["question_number"]["value"] == 2
+        late = {**task.event("approve"), "responded_by_user": None, "timedout": True}
+        with pytest.raises(CrewTaskFailed, match="Somebody has rejected this draft"):
+            task.resume(late)
+        assert crew.decided() == [("Same.", False)]
+
+
+@one_task
+@needs_parking
 def test_two_tasks_of_the_crew_ask_and_a_live_deployment_has_new_ids(
     connect: Connect, tmp_path: Path, forms: Forms
 ) -> None:

@@ -6,11 +6,12 @@ import hashlib
 import json
 import uuid
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import DAG, AirflowSkipException
-from airflow_stand_ins import PENDING, Supervisor, TaskParked, parked, time_left
+from airflow_stand_ins import PENDING, Store, Supervisor, TaskParked, parked, time_left
 
 from airflow_crew_provider.compat import version
 from airflow_crew_provider.operators.review import CrewReviewOperator
@@ -288,6 +289,59 @@ def test_a36_a_person_may_approve_after_a_clear_what_was_rejected_before(context
     cleared(context)
     kept = parked(lambda: operator.execute(context))
     assert operator.execute_complete(context, said("approve"), kept["until"], kept["shown"])["is_approve"] is True
+
+
+def a_round(context: Json, number: int, draft: str, previous: Json | None, answer: Json | None = None) -> Json:
+    """Ask in the task of a round, and return its review; without an answer, that of the deadline."""
+    ti = SimpleNamespace(**{**vars(context["ti"]), "task_id": f"round_{number}", "xcom_pull": lambda **_: None})
+    own = {**context, "ti": ti, "task_state_store": Store()}
+    operator = review_of(
+        {**PENDING, "output": draft},
+        previous=previous,
+        response_timeout=timedelta(hours=1),
+        on_timeout="approve",
+        on_tool_timeout="approve",
+        round_number=number,
+        max_rounds=9,
+    )
+    kept = parked(lambda: operator.execute(own))
+    return operator.execute_complete(own, answer or at_deadline("approve"), kept["until"], kept["shown"])
+
+
+@pytest.mark.row("A21")
+@pytest.mark.parametrize("drafts", [["Pay.", "Pay."], ["Pay.", "Wait.", "Pay."], ["Pay.", "a", "b", "Pay."]], ids=len)
+def test_a21_the_deadline_approves_no_draft_that_an_earlier_round_rejected(
+    context: Json, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, drafts: list[str]
+) -> None:
+    monkeypatch.setattr(version, "RELEASE", (3, 4))
+    review, (*rejected, again) = None, drafts
+    for number, draft in enumerate(rejected, 1):
+        review = a_round(context, number, draft, review, said("revise", "No."))
+    number = len(drafts)
+    with pytest.raises(CrewTaskFailed, match=r"rejected.*deadline does not approve"):
+        a_round(context, number, again, review)
+    assert a_round(context, number, "Another.", review)["is_approve"] is True
+    assert a_round(context, number, again, review, said("approve"))["is_approve"] is True
+
+
+@pytest.mark.row("A21")
+@pytest.mark.parametrize(
+    "other",
+    [{"reviewer": None}, {"is_approve": True}, {"execution_id": "execution-0"}],
+    ids=["at the deadline or by the schema", "approved", "of an earlier execution"],
+)
+def test_a21_the_deadline_approves_a_draft_that_no_person_rejected_in_this_execution(
+    context: Json, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, other: Json
+) -> None:
+    monkeypatch.setattr(version, "RELEASE", (3, 4))
+    first = a_round(context, 1, "Pay.", None, said("revise", "No."))
+    assert a_round(context, 2, "Pay.", {**first, **other})["is_approve"] is True
+
+
+@pytest.mark.row("A21")
+def test_a21_no_rule_approves_a_draft_that_an_earlier_round_rejected(context: Json, supervisor: Supervisor) -> None:
+    first = review_of().execute_complete(context, said("revise", "No."))
+    parked(lambda: review_of(previous=first, auto_approve=lambda _: "short").execute(context))
 
 
 @pytest.mark.row("A21")
