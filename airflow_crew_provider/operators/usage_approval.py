@@ -125,6 +125,9 @@ class CrewUsageApprovalOperator(AskingTask):
         """Return the record that was approved."""
         assert shown is not None
         question = Question(context, self, self.rules())
+        if late := airflow_form.too_late(event, until):
+            self.log.warning("%s", late)
+            event = airflow_form.deadline_event(self.defaults) if self.defaults else {"error_type": "timeout"}
         if event.get("error_type") == "timeout" or airflow_form.is_old_default(event, self.defaults):
             question.record.close()
             raise CrewTaskFailed(

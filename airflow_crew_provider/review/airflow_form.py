@@ -51,6 +51,7 @@ __all__ = [
     "TaskDeferralTimeout",
     "ask",
     "asking_attempt",
+    "deadline_event",
     "find_answer",
     "form_params",
     "found_nothing",
@@ -63,11 +64,14 @@ __all__ = [
     "problem_with_fields",
     "shows_another_draft",
     "timed_out",
+    "too_late",
 ]
 
 # Time limit in seconds for a triggerer to look for an answer; afterwards the task continues without one. An earlier
 # attempt's answer cannot be found later, so that limit leaves time to replace a lost triggerer.
 LOOKING, LOOKING_AT_EARLIER = 30.0, 120.0
+# The clocks of Airflow's machines differ, and a form shows its deadline to the minute.
+GRACE = timedelta(minutes=1)
 
 
 def form_params(operator: HITLOperator, hint: str, draft: str | None = None, title: str = "Draft") -> ParamsDict:
@@ -127,6 +131,27 @@ def number_param(number: int) -> Param:
 def timed_out(event: Json) -> bool:
     """Whether the event is from the deadline; a person's answer always names the person."""
     return "error" not in event and bool(event.get("timedout") or not event.get("responded_by_user"))
+
+
+def too_late(event: Json, until: str | None) -> str | None:
+    """Return a sentence about a person's answer that came after the deadline; None for any other event.
+
+    Airflow accepts answers until it notices the deadline itself: with its scheduler down, or between two tries, much
+    later. The time of the answer counts, not that of its delivery.
+    """
+    at = event.get("responded_at")
+    if until is None or at is None or timed_out(event):
+        return None
+    end = datetime.fromisoformat(until)
+    if at <= end + GRACE:
+        return None
+    return f"The answer of {name_of(event)} does not count because it came after the deadline, {end:%Y-%m-%d %H:%M} UTC"
+
+
+def deadline_event(chosen: Sequence[str]) -> Json:
+    """Return the event of a deadline that chooses now."""
+    decided = {"chosen_options": list(chosen), "params_input": {}, "responded_at": datetime.now(UTC)}
+    return {**decided, "responded_by_user": None, "timedout": True}
 
 
 def is_old_default(event: Json, chosen: Sequence[str] | None) -> bool:

@@ -6,7 +6,8 @@ An approval is deliberate and belongs to the shown draft:
   somebody has rejected in the meantime. A tool call that the form cannot show in full is denied.
 * The form that the person saw determines whether an answer is valid, even if the DAG file was edited since.
 * An invalid answer is not accepted, and the person is asked again with the reason.
-* An answer from somebody who may not answer yet, or has already approved, does not count.
+* An answer from somebody who may not answer yet, or has already approved, does not count, nor one that was given more
+  than a minute after the deadline, whenever it is delivered.
 * A decision is stored together with its draft before the task succeeds.
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from airflow_crew_provider.api import asks
@@ -262,13 +263,12 @@ class Decision:
         return self._written_down(review)
 
     def end_at_deadline(self) -> Json:
-        """Return the event for a deadline that Airflow does not know of, or fail."""
+        """Return the event for a deadline that Airflow does not know of, or has not noticed, or fail."""
         chosen = self._rules.at_deadline(self._shown)
         if chosen is None:
             self._record.close()
             raise CrewTaskFailed(answer.no_answer(self._shown, self._task.response_timeout, self._rules.again))
-        decided = {"chosen_options": chosen, "params_input": {}, "responded_at": datetime.now(UTC)}
-        return {**decided, "responded_by_user": None, "timedout": True}
+        return airflow_form.deadline_event(chosen)
 
     def decide(self, event: Json) -> Json:
         """Return the review; if the answer is invalid, do not accept it and ask again."""
@@ -276,6 +276,10 @@ class Decision:
             answer.refuse_changed(self._rules.pending, self._shown)
         except CrewInvalidInput as error:
             fail_task(error)
+        if late := airflow_form.too_late(event, self._until):
+            # Like any rejection that was not accepted, a late one keeps the deadline from approving.
+            self._task.log.warning("%s.%s The deadline decides", late, self._leave(event))
+            event = self.end_at_deadline()
         if self._rules.edits(self._shown):
             event = drafts.read_edit(self._shown, event)
         policy = self._rules.policy(self._shown)
@@ -312,14 +316,18 @@ class Decision:
         )
 
     def _refuse(self, event: Json, problem: str) -> None:
-        """Ask again, after storing the answer's content and any rejection, since asking removes the answer."""
-        who, kept = airflow_form.name_of(event), ""
-        if event.get("params_input") and not unreadable(event["params_input"]):
-            self._context["ti"].xcom_push(key=REFUSED_KEY, value=event["params_input"])
-            kept = f" Its content is kept in XCom {REFUSED_KEY}."
-        self._keep_rejection(event)
+        """Ask again, which removes the answer."""
+        who, kept = airflow_form.name_of(event), self._leave(event)
         self._task.log.warning("The answer of %s is not accepted because %s.%s Asking again", who, problem, kept)
         self._question.ask(self._shown, self._until, notice(who, problem))
+
+    def _leave(self, event: Json) -> str:
+        """Store the content of an answer that is not accepted, and a rejection; return a sentence about the content."""
+        self._keep_rejection(event)
+        if not event.get("params_input") or unreadable(event["params_input"]):
+            return ""
+        self._context["ti"].xcom_push(key=REFUSED_KEY, value=event["params_input"])
+        return f" Its content is kept in XCom {REFUSED_KEY}."
 
     def _keep_rejection(self, event: Json) -> None:
         """Record a rejection: the draft may stay open, and an edited DAG could approve it at the deadline."""
@@ -420,7 +428,7 @@ class Decision:
         self._question.ask(self._shown, self._until, f"{said}.")
 
     def _was_rejected(self) -> bool:
-        """Whether a person has rejected this draft: here, even in an answer that was not accepted, or in a round before."""
+        """Whether a person has rejected this draft: in an earlier round, or here, even if that was not accepted."""
         is_known = self._record.was_rejected(identity_of(self._shown))
         return is_known or self._shown["output_sha256"] in self._rejected_before()
 
