@@ -176,6 +176,11 @@ def ended_tasks(execution_id: str) -> Call[list[TaskResult]]:
     return Call("GET", f"/executions/{path_segment(execution_id)}", _read_ended_tasks)
 
 
+def open_round(execution_id: str) -> Call[int | None]:
+    """``GET /executions/{id}``: read the number of the question that waits for an answer; None if it is not shown."""
+    return Call("GET", f"/executions/{path_segment(execution_id)}", _read_open_round)
+
+
 def resume(request: Resume) -> Call[Resumed]:
     """``POST /resume`` (specification, section 4.4), every field in the spelling of both dialects."""
     path_segment(request.execution_id)
@@ -328,6 +333,15 @@ def _read_ended_tasks(answer: HttpResponse, mask: Mask) -> list[TaskResult]:
         return []
     ended = [each for each in listed if isinstance(each, dict) and each.get("state") == ExecutionState.COMPLETED]
     return [_ended_task(each, mask) for each in ended]
+
+
+def _read_open_round(answer: HttpResponse, mask: Mask) -> int | None:
+    listed = (_read_details(answer, mask).found or {}).get("rounds")
+    newest = listed[-1] if isinstance(listed, list) and listed else None
+    if not isinstance(newest, dict) or newest.get("decided_at") is not None:
+        return None
+    number = newest.get("number")
+    return number if type(number) is int else None
 
 
 def _ended_task(task: Json, mask: Mask) -> TaskResult:

@@ -1,7 +1,8 @@
 """Compares the answered draft with the waiting one right before an answer is sent.
 
 A status that does not show the waiting draft never permits sending. If a POST's response was lost, the service may
-still act on it for as long again as its timeout. Until then, a draft that still waits proves nothing.
+still act on it for as long again as its timeout. Until then, a draft that still waits proves nothing. After a revision,
+it proves nothing later either, since the crew may have written the same text again; the question's number does.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.resume.record import SentAnswer
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 from airflow_crew_provider.wait.poller import Poller
-from airflow_crew_provider.wait.watch import in_few_words
+from airflow_crew_provider.wait.watch import in_few_words, is_transient
 
 
 class CrewAnswerNotTaken(CrewTaskFailed):
@@ -96,6 +97,7 @@ class DraftCheck:
         self._patience = poller.hook.connection.deployment.kickoff_timeout
         # Another POST with the same key must be identical.
         self._sends_hash = before.sends_hash and self.sent_before
+        self._open_round = before.open_round if self.sent_before else None
 
     @property
     def resumed_at(self) -> float:
@@ -105,7 +107,7 @@ class DraftCheck:
     @property
     def noted(self) -> Json:
         """Return the fields that a later try needs to check the outcome of the POST."""
-        return SentAnswer(self.draft.output_sha256, self._patience, self._sends_hash).to_json()
+        return SentAnswer(self.draft.output_sha256, self._patience, self._sends_hash, self._open_round).to_json()
 
     @property
     def hash_to_send(self) -> str | None:
@@ -116,6 +118,8 @@ class DraftCheck:
         """Return whether an earlier try sent the answer; raise if it must not be sent."""
         seen = self._look() if self.sent_before and self.was_keyed else self._look_when_settled()
         verdict = judge(self._answer, self.draft, seen, sent_before=self.sent_before)
+        if verdict is Verdict.SEND and self.sent_before and self._may_wait_again:
+            verdict = self._judge_by_round(seen)
         self._sends_hash = self._sends_hash or (seen.checks_draft and not self.sent_before)
         if verdict is Verdict.HIDDEN:
             raise CrewTryFailed(self._not_shown(in_few_words(self._poller.hook.mask(seen.raw_state))))
@@ -132,6 +136,7 @@ class DraftCheck:
             raise (CrewEditTooLate if self._is_revised(seen) else CrewAnswerNotTaken)(self._not_waiting(seen))
         if self.draft.waits_in(seen):
             self.draft = self._answer.draft(hash_of(seen))
+            self._open_round = self._round_of(seen)
         return False
 
     def was_taken_after_all(self, error: CrewError) -> bool:
@@ -190,6 +195,31 @@ class DraftCheck:
         if changes:
             raise CrewTaskFailed(self._unknown(f"Since then {' and '.join(changes)} changed."))
         return False
+
+    @property
+    def _may_wait_again(self) -> bool:
+        """Whether this answer, sent without a key, can lead to the same text at the same task.
+
+        An approval moves on, and each question in the middle of a task has its own id.
+        """
+        moves_on = self._answer.is_approve is True and self._answer.outcome is None
+        return not (self.was_keyed or self._answer.in_the_middle or moves_on)
+
+    def _judge_by_round(self, seen: Execution) -> Verdict:
+        """Compare the question that waits with the answered one, if their drafts are identical."""
+        now = self._round_of(seen)
+        if now is None or self._open_round is None:
+            return Verdict.UNKNOWN
+        return Verdict.SEND if now == self._open_round else Verdict.TAKEN
+
+    def _round_of(self, seen: Execution) -> int | None:
+        try:
+            return self._poller.open_round(seen) if self._may_wait_again and not seen.is_live else None
+        except CrewError as error:
+            if not (self.sent_before and is_transient(error)):
+                return None
+            problem = str(error)
+        raise CrewTryFailed(self._not_shown(problem))
 
     def _look(self) -> Execution:
         try:

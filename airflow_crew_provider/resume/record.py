@@ -49,6 +49,7 @@ class SentAnswer:
     :param draft_sha256: the hash of the answered draft
     :param patience: how many seconds the service has to respond
     :param sends_hash: whether the answer contains the hash, so that the service refuses it for another draft
+    :param open_round: the number of the question, if the same text may wait again after this answer
     :param intended_at: when it was sent, in epoch seconds
     :param lost_at: when the response was given up as lost, in epoch seconds
     :param resumed_at: when the service accepted it, in epoch seconds
@@ -57,6 +58,7 @@ class SentAnswer:
     draft_sha256: str | None = None
     patience: float = 0.0
     sends_hash: bool = False
+    open_round: int | None = None
     intended_at: float = 0.0
     lost_at: float | None = None
     resumed_at: float | None = None

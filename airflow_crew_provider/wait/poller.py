@@ -110,6 +110,10 @@ class Poller:
         """Poll an execution; an error is returned, for a `Watch` to judge."""
         return finished(self._poll(self._blocking, kickoff_id, timeout))
 
+    def open_round(self, seen: Execution) -> int | None:
+        """Return the number of the question that an execution waits with; None if the service does not report it."""
+        return self.hook.client.send(endpoints.open_round(seen.kickoff_id)) if seen.has_details else None
+
     def poll_patiently(self, kickoff_id: str) -> Execution:
         """Poll until a response shows the state, tolerating the same failures as a wait.
 

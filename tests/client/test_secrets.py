@@ -42,6 +42,7 @@ CALLS = {
     "inputs": endpoints.inputs(),
     "details": endpoints.details("k-1", '"etag"'),
     "ended_tasks": endpoints.ended_tasks("k-1"),
+    "open_round": endpoints.open_round("k-1"),
     "kickoff": endpoints.kickoff(Kickoff(inputs={"topic": "AI"})),
     "status": endpoints.status("k-1"),
     "polls": endpoints.polls("k-1"),

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_crew_provider.api.answers import Draft, ReviewAnswer
 from airflow_crew_provider.compat.task_state import Attempt
-from airflow_crew_provider.exceptions import CrewBadRequest, CrewNotFound, CrewServerError
+from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewNotFound, CrewServerError
 from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
 from airflow_crew_provider.models import Execution, ExecutionState, output_sha256
 from airflow_crew_provider.resume import draft_check
@@ -59,6 +59,7 @@ class Service:
         self.hook = self
         self.now, self.costs, self.shows = 100.0, 0.0, [WAITS]
         self.polled: list[Any] = []
+        self.round: int | CrewError | None = None  # the number of its question
         self.slept: list[float] = []
         self.connection = SimpleNamespace(idempotency_keys=False, deployment=SimpleNamespace(kickoff_timeout=PATIENCE))
 
@@ -67,6 +68,11 @@ class Service:
         assert len(self.polled) < 100, "it polls for ever"
         self.now += self.costs
         return self.shows.pop(0) if len(self.shows) > 1 else self.shows[0]
+
+    def open_round(self, seen: Execution) -> int | None:
+        if isinstance(self.round, CrewError):
+            raise self.round
+        return self.round
 
     def poll_patiently(self, kickoff_id: str) -> Execution:
         seen = self.poll(kickoff_id)
@@ -281,13 +287,72 @@ def test_a_live_deployment_does_not_report_what_came_of_a_lost_post(service: Ser
 RUNS_LIVE = execution(ExecutionState.RUNNING, raw={"state": "RUNNING"})
 
 
+# --- the same text after a lost POST, which may be another question ---
+
+REVISION, FLOW = answer(False), replace(answer(), outcome="again")
+LOOPS = pytest.mark.parametrize("given", [REVISION, FLOW, replace(FLOW, is_approve=None)], ids=["crew", "Flow", "word"])
+
+
+@LOOPS
+def test_the_number_of_the_question_is_kept_before_the_answer_is_sent(service: Service, given: ReviewAnswer) -> None:
+    service.round = 1
+    check = first(service, given)
+    assert check.check_before_sending(SENDER) is False
+    assert check.noted["open_round"] == 1
+    service.round = CrewServerError(503, "GET", "/executions/k-1", "away")
+    check = first(service, given)
+    assert check.check_before_sending(SENDER) is False
+    assert "open_round" not in check.noted
+
+
+@LOOPS
+@pytest.mark.parametrize(("now", "taken"), [(1, False), (2, True)])
+def test_another_number_shows_that_the_answer_was_taken(
+    service: Service, given: ReviewAnswer, now: int, taken: bool
+) -> None:
+    service.round = now
+    check = again(service, given, open_round=1)
+    assert check.check_before_sending(SENDER) is taken
+    assert check.noted["open_round"] == 1
+
+
+@LOOPS
+@pytest.mark.parametrize(("kept", "now"), [(None, 1), (1, None), (1, CrewNotFound(404, "GET", "/executions/k-1", ""))])
+def test_without_both_numbers_the_same_text_proves_nothing(
+    service: Service, given: ReviewAnswer, kept: int | None, now: Any
+) -> None:
+    service.round = now
+    check = again(service, given, **({"open_round": kept} if kept else {}))
+    assert said(check) == UNKNOWN.format("The service does not report it.")
+
+
+def test_a_number_that_cannot_be_read_now_is_left_to_the_next_try(service: Service) -> None:
+    service.round = CrewServerError(503, "GET", "/executions/k-1", "away")
+    assert "Nothing was sent; a retry" in said(again(service, REVISION, open_round=1), CrewTryFailed)
+
+
+IN_THE_MIDDLE = replace(answer(False), crew_task_id="draft_task#1", outcome="deny", in_the_middle=True)
+
+
+@pytest.mark.parametrize("given", [answer(), IN_THE_MIDDLE], ids=["approval", "in the middle"])
+def test_an_approval_moves_on_and_a_question_in_the_middle_has_its_own_id(
+    service: Service, given: ReviewAnswer
+) -> None:
+    service.shows, service.round = [replace(WAITS, crew_task_id=given.crew_task_id)], 2
+    assert again(service, given, open_round=1).check_before_sending(SENDER) is False
+    check = first(service, given)
+    assert check.check_before_sending(SENDER) is False
+    assert "open_round" not in check.noted
+
+
 # --- after a lost POST with a key ---------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("given", [answer(), REVISION])
 @pytest.mark.parametrize("seen", [WAITS, RUNS, DONE, LIVE, RUNS_LIVE])
-def test_with_a_key_the_same_post_is_sent_again_at_once(service: Service, seen: Execution) -> None:
+def test_with_a_key_the_same_post_is_sent_again_at_once(service: Service, seen: Execution, given: ReviewAnswer) -> None:
     service.shows, service.connection.idempotency_keys = [seen], True
-    assert again(service, answer()).check_before_sending(SENDER) is False
+    assert again(service, given).check_before_sending(SENDER) is False
     assert (service.polled, service.slept) == ([("k-1",)], [])
 
 
