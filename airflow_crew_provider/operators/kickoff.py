@@ -34,7 +34,7 @@ from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.output import OutputRules
 from airflow_crew_provider.wait.task import WaitingTask, push_execution
-from airflow_crew_provider.wait.watch import AnsweredDraft, Watch
+from airflow_crew_provider.wait.watch import AnsweredDraft, Watch, fate_of_stop
 
 OLD_QUESTION_SHOWS = 60.0  # seconds during which a status may still show an answered question
 
@@ -261,11 +261,14 @@ class CrewKickoffOperator(WaitingTask):
         raise outcomes.CrewTryFailed(f"{failure}. A retry of this task starts a new execution{where}") from failure
 
     def raise_timeout(self, watch: Watch, message: str) -> NoReturn:
-        """Fail, and stop the execution if `cancel_on_kill` is set."""
-        fate = (
-            self.stop_execution(watch.kickoff_id) if self.cancel_on_kill else "A retry of this task waits for it again"
-        )
-        raise outcomes.CrewTryFailed(f"{message}. {fate}") from CrewTimeout(message)
+        """Fail, and stop the execution if `cancel_on_kill` is set; fail for good if a retry would start another."""
+        stopped = self.stop_execution(watch.kickoff_id) if self.cancel_on_kill else None
+        said = f"{message}. {fate_of_stop(watch.kickoff_id, stopped)}"
+        if stopped is True:
+            now = "A retry would start another, so there is none; raise timeout and clear this task to start one"
+            raise outcomes.CrewTaskFailed(f"{said}. {now}") from CrewTimeout(message)
+        now = "A retry of this task waits for it again"
+        raise outcomes.CrewTryFailed(f"{said}. {now}") from CrewTimeout(message)
 
 
 def _advice(error: CrewError) -> str:

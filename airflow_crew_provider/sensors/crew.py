@@ -25,7 +25,7 @@ from airflow_crew_provider.triggers.crew import CrewStatusTrigger
 from airflow_crew_provider.wait.outcomes import NET, CrewTaskFailed, deadline_of, ends_in_a_sentence, fail_task, seconds
 from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.task import WaitingTask, push_execution
-from airflow_crew_provider.wait.watch import Watch, waits_for_a_person
+from airflow_crew_provider.wait.watch import Watch, fate_of_stop, waits_for_a_person
 
 
 class CrewStatusSensor(WaitingTask, BaseSensorOperator):
@@ -183,8 +183,9 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
 
     def raise_timeout(self, watch: Watch, message: str) -> NoReturn:
         """Fail as sensors do at their timeout, and stop the execution if requested."""
-        fate = self.stop_execution(watch.kickoff_id) if self.cancel_on_timeout else "Clear this task to wait again"
-        raise AirflowSensorTimeout(f"{message}. {fate}")
+        stopped = self.stop_execution(watch.kickoff_id) if self.cancel_on_timeout else None
+        now = "" if self.cancel_on_timeout else ". Clear this task to wait again"
+        raise AirflowSensorTimeout(f"{message}. {fate_of_stop(watch.kickoff_id, stopped)}{now}")
 
     def _get_next_poke_interval(self, started_at: Any, run_duration: Any, poke_count: int) -> float:
         if self._watch is None:

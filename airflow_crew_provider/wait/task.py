@@ -384,15 +384,15 @@ class WaitingTask(CrewTask):
     def check(self, context: Any, execution: Execution) -> None:
         """Fail if the execution must not be passed downstream."""
 
-    def stop_execution(self, kickoff_id: str) -> str:
-        """Stop an execution, best effort; return a sentence about its fate."""
+    def stop_execution(self, kickoff_id: str) -> bool | CrewError:
+        """Stop an execution, best effort; return whether it was stopped, or the error."""
         try:
-            return fate_of_stop(kickoff_id, self.hook.stop(kickoff_id))
+            return self.hook.stop(kickoff_id)
         except CrewError as error:
-            return fate_of_stop(kickoff_id, error)
+            return error
 
     def stop_if_asked(self, kickoff_id: str) -> None:
         """Stop the execution of a task that ended for good, if `cancel_on_kill` is set; log its fate in any case."""
         asked = self.cancel_on_kill and outcomes.is_for_good(self._ti)
-        fate = self.stop_execution(kickoff_id) if asked else fate_of_stop(kickoff_id, None)
-        self.log.info("The task was killed. %s", fate)
+        stopped = self.stop_execution(kickoff_id) if asked else None
+        self.log.info("The task was killed. %s", fate_of_stop(kickoff_id, stopped))

@@ -367,8 +367,14 @@ class Watch:
             return f"Execution {self.kickoff_id} is not affected and may continue at the service"
         if self.last is None:
             return f"Execution {self.kickoff_id} was not seen at the service; if it exists, it continues"
+        return f"{self._last_seen} and may continue at the service"
+
+    @property
+    def _last_seen(self) -> str:
+        if self.last is None:
+            return ""
         progress = f" ({self.last.progress})" if self.last.progress else ""
-        return f"Execution {self.kickoff_id} was last seen {self.last.state}{progress} and may continue at the service"
+        return f"Execution {self.kickoff_id} was last seen {self.last.state}{progress}"
 
     def _line(self, now: float) -> str:
         if self.failures:
@@ -415,7 +421,8 @@ class Watch:
         if self.deadline is None or now < self.deadline:
             return None
         unseen = f"; the last status request failed: {error}" if error else ""
-        return self._outcome(TIMEOUT, f"The wait timed out after {_duration(now - self.started)}{unseen}. {self.fate}")
+        seen = f". {self._last_seen}" if self.last else ""  # without its fate: whoever ends the wait may stop it
+        return self._outcome(TIMEOUT, f"The wait timed out after {_duration(now - self.started)}{unseen}{seen}")
 
     def _outcome(self, kind: str, message: str = "", usage: Json | None = None) -> Outcome:
         return Outcome(kind, self.kickoff_id, message, usage=usage)

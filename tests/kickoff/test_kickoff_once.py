@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 from faults.dialects import Dialect
 from faults.server import FaultServer
 from faults.wire import CLOSE, RESET, SILENCE, NoReply, Reply
@@ -438,9 +438,24 @@ def test_a6_a_timeout_reports_the_fate_of_the_execution(
     )
     with pytest.raises(AirflowException, match="The wait timed out") as error:
         run(operator)
+    said = str(error.value)
     fate = "Execution k-1 was stopped" if cancel_on_kill else "A retry of this task waits for it again"
-    assert fate in str(error.value)
+    assert fate in said
+    assert ("may continue at the service" in said) != cancel_on_kill
     assert len(server.sent("POST /stop/k-1")) == int(cancel_on_kill)
+    assert isinstance(error.value, AirflowFailException) == cancel_on_kill
+
+
+@pytest.mark.row("A6")
+def test_a6_a_retry_waits_again_for_an_execution_that_a_timeout_could_not_stop(
+    server: FaultServer, dialect: Dialect
+) -> None:
+    server.on(POST, STARTED).on(POLL, dialect.running).on("POST /stop/k-1", 404)
+    operator = kickoff(wait_for_completion=True, deferrable=False, timeout=0.2)
+    with pytest.raises(AirflowException, match="could not be stopped") as error:
+        run(operator)
+    assert not isinstance(error.value, AirflowFailException)
+    assert "A retry of this task waits for it again" in str(error.value)
 
 
 # --- what is refused ----------------------------------------------------------------------------------------

@@ -506,6 +506,19 @@ def test_the_deadline_of_a_wait_counts_only_the_crews_work(
 
 @one_task
 @needs_parking
+@pytest.mark.row("A6")
+def test_a6_a_crew_that_a_timeout_stopped_is_not_started_again_by_a_retry(
+    connect: Connect, tmp_path: Path, forms: Forms
+) -> None:
+    for crew in serving(connect, tmp_path, DRAFT, {**LAST, "seconds": 60.0}):
+        task = Task(forms, timeout=2).start()
+        with pytest.raises(CrewTaskFailed, match=r"^The wait timed out .* was stopped\. .* clear this task"):
+            task.answer("approve")
+        assert [(each["state"], each["error"]) for each in crew.executions] == [("error", "Stopped on request")]
+
+
+@one_task
+@needs_parking
 def test_without_a_limit_no_wait_has_a_deadline(crew: Crew, forms: Forms) -> None:
     task = Task(forms).start().answer("revise", "Shorter.")
     assert [deadline for deadline, _ in task.waits_until if deadline is not None] == []
