@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from copy import copy
 from typing import Any, ClassVar
 
 from airflow.providers.common.compat.sdk import (
@@ -58,8 +59,9 @@ class _CrewDecoratedOperator(DecoratedOperator, CrewKickoffOperator):
     @ends_in_a_sentence
     def execute(self, context: Any) -> Any:
         """Call the function and run the crew; the return value is data, not rendered as a template."""
-        context_merge(context, self.op_kwargs)
-        kwargs = determine_kwargs(self.python_callable, self.op_args, context)
+        known = copy(context)  # a parameter may have the name of a context variable, which the kickoff reads below
+        context_merge(known, self.op_kwargs)
+        kwargs = determine_kwargs(self.python_callable, self.op_args, known)
         inputs = self.python_callable(*self.op_args, **kwargs)
         self.inputs = asyncio.run(_result(inputs)) if inspect.isawaitable(inputs) else inputs
         return super().execute(context)

@@ -168,6 +168,13 @@ def test_a_decorated_function_may_be_awaitable(scripted_crew, context, kind):
     assert made.operator.execute(context)["output"] == "On tea"
 
 
+@pytest.mark.parametrize("name", ["loop", "dag_run", "ti", "task_state_store"])
+def test_an_argument_of_a_decorated_function_may_have_a_name_of_airflows_context(scripted_crew, context, name):
+    scripted_crew(scenario("On {topic}"))
+    made = task.crew(lambda **given: {"topic": given[name]}, task_id="write", poll_interval=0.05)(**{name: "tea"})
+    assert made.operator.execute(context)["output"] == "On tea"
+
+
 def test_a_decorated_generator_is_refused(context):
     async def inputs():
         yield {"topic": "tea"}
