@@ -22,7 +22,15 @@ from airflow_crew_provider.models import Execution, ExecutionState, Json
 from airflow_crew_provider.resume.record import State, answered_before, lost_edit, resume_before
 from airflow_crew_provider.stored_names import WATCH_STATE
 from airflow_crew_provider.triggers.crew import CrewStatusTrigger
-from airflow_crew_provider.wait.outcomes import NET, CrewTaskFailed, deadline_of, ends_in_a_sentence, fail_task, seconds
+from airflow_crew_provider.wait.outcomes import (
+    NET,
+    WAITS_AGAIN,
+    CrewTaskFailed,
+    deadline_of,
+    ends_in_a_sentence,
+    fail_task,
+    seconds,
+)
 from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.task import WaitingTask, push_execution
 from airflow_crew_provider.wait.watch import Watch, fate_of_stop, waits_for_a_person
@@ -133,8 +141,8 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         note_run(context, self.hook, execution_id)
 
     def on_kill(self) -> None:
-        """Stop the execution when the task is killed while a worker runs it."""
-        self.stop_if_asked(self.kickoff_id)
+        """Stop the execution when the task is killed while a worker runs it; a cleared one waits for it again."""
+        self.stop_if_asked(self.kickoff_id, WAITS_AGAIN)
 
     def watch_again(self, context: Any) -> Watch:
         """Return a watch whose deadline counts from now."""

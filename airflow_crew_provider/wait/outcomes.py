@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import wraps
@@ -259,9 +259,12 @@ def _not_stopped(reply: Execution | exceptions.CrewError, kickoff_id: str) -> st
 # --- why a wait is cancelled ---
 
 
+States = Collection[str | None]
 # The states of a task that still wants its execution: waiting, about to fetch its result, or (None) cleared. A task
-# cleared while it runs is "restarting" instead, and its next try looks like a retry.
-GOES_ON = ("deferred", "scheduled", "queued", "running", "up_for_retry", "up_for_reschedule", None)
+# cleared while it runs is "restarting" instead, and its next try looks like a retry: a kickoff, which must then start
+# anew, has to stop its execution, but a sensor waits for the same one again.
+GOES_ON: States = ("deferred", "scheduled", "queued", "running", "up_for_retry", "up_for_reschedule", None)
+WAITS_AGAIN: States = (*GOES_ON, "restarting")
 STOPPING = 20.0
 LOOKUP_SECONDS = 3.0
 
@@ -301,8 +304,8 @@ async def is_by_user(
     return state not in GOES_ON
 
 
-def is_for_good(ti: Any) -> bool:
-    """Whether a user or a timeout ends a task that a worker runs.
+def is_for_good(ti: Any, goes_on: States = GOES_ON) -> bool:
+    """Whether a user or a timeout ends a task that a worker runs: it is not in one of the states in which it goes on.
 
     A worker that shuts down, or whose task could not reach Airflow for a while, kills it in the same way: the next try
     then reattaches to the execution. A task that runs outside a worker has no next try.
@@ -321,4 +324,4 @@ def is_for_good(ti: Any) -> bool:
     thread = Thread(target=look_up, daemon=True)
     thread.start()
     thread.join(LOOKUP_SECONDS)
-    return bool(seen) and seen[0] not in GOES_ON
+    return bool(seen) and seen[0] not in goes_on

@@ -391,8 +391,8 @@ class WaitingTask(CrewTask):
         except CrewError as error:
             return error
 
-    def stop_if_asked(self, kickoff_id: str) -> None:
+    def stop_if_asked(self, kickoff_id: str, goes_on: outcomes.States = outcomes.GOES_ON) -> None:
         """Stop the execution of a task that ended for good, if `cancel_on_kill` is set; log its fate in any case."""
-        asked = self.cancel_on_kill and outcomes.is_for_good(self._ti)
+        asked = self.cancel_on_kill and outcomes.is_for_good(self._ti, goes_on)
         stopped = self.stop_execution(kickoff_id) if asked else None
         self.log.info("The task was killed. %s", fate_of_stop(kickoff_id, stopped))

@@ -20,7 +20,7 @@ from airflow.providers.common.compat.sdk import (
 from faults.dialects import PENDING_SPEC, SPEC, Dialect
 from faults.server import FaultServer
 from faults.wire import Reply
-from simulated_airflow import TaskRun, run
+from simulated_airflow import TaskRun, run, tell_states
 
 from airflow_crew_provider.compat import deferral
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
@@ -32,6 +32,10 @@ try:
     from airflow.sdk.exceptions import AirflowRescheduleException
 except ImportError:
     from airflow.exceptions import AirflowRescheduleException
+try:
+    from airflow.sdk.execution_time.context import set_current_context
+except ImportError:
+    from airflow.models.taskinstance import set_current_context
 
 pytestmark = [pytest.mark.usefixtures("simulated_airflow"), pytest.mark.waits]
 POLL = "GET /status/k-1"
@@ -293,6 +297,26 @@ def test_a22_a_recreated_run_does_not_take_over_the_deadline_of_the_deleted_one(
     before = operator._recalled(task_run.context())
     later = sensor("reschedule", timeout=600)._recalled(again.context())
     assert (later.deadline == before.deadline) is not recreated
+
+
+# --- a user ends or clears the wait while a worker polls ---------------------------------------------------------
+
+
+@pytest.mark.row("A5")
+@pytest.mark.parametrize(("state", "stops"), [("failed", 1), ("success", 1), ("restarting", 0)])
+def test_a5_a_wait_that_is_cleared_while_a_worker_polls_goes_on(
+    server: FaultServer, monkeypatch: pytest.MonkeyPatch, state: str, stops: int
+) -> None:
+    server.on(POLL, SPEC.running, SPEC.completed).on("POST /stop/k-1", {"status": "stopped"})
+    operator, task_run = sensor("poke", cancel_on_kill=True), TaskRun("wait")
+    context = task_run.context()
+    with set_current_context(context), monkeypatch.context() as killed:
+        tell_states(killed, lambda task: state, SUPERVISOR_COMMS=object())
+        assert not operator.poke(context)
+        operator.on_kill()
+    assert len(server.sent("POST /stop/k-1")) == stops
+    if state == "restarting":
+        assert end_of(operator, task_run.retry())["state"] == "completed"
 
 
 # --- no triggerer runs the wait -----------------------------------------------------------------------------
