@@ -74,6 +74,9 @@ class KickoffTask(RelatedTask, Protocol):
     def report_unknown(self, request: str) -> None:
         """Record that a POST may have arrived."""
 
+    def newest_id(self, context: Any, kickoff_id: str) -> str:
+        """Return the id under which the execution with this first id runs now, which a resume may have changed."""
+
 
 def request_of(task: KickoffArguments) -> Kickoff:
     """Build the request from an operator's arguments; read new request fields here.

@@ -308,8 +308,9 @@ class KickoffStart:
 
     def _stop_earlier(self, kickoff_id: str, sender: Sender) -> tuple[bool, str]:
         """Stop an earlier execution if `cancel_on_kill` is set; return whether it is over, and its fate."""
-        reply = self._poll_earlier()
-        over = outcomes.is_over(reply)
+        newest = self._task.newest_id(self._context, kickoff_id)
+        reply = self._poll_earlier() if newest == kickoff_id else self._poll(newest)
+        kickoff_id, over = newest, outcomes.is_over(reply)
         if over or not self._task.cancel_on_kill:
             return over, f"The earlier execution {kickoff_id} is {_state(reply)}"
         try:

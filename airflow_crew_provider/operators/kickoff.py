@@ -167,6 +167,10 @@ class CrewKickoffOperator(WaitingTask):
         except CrewError as error:
             outcomes.fail_task(error, f"{_advice(error)}{start.what_is_known()}")
 
+    def newest_id(self, context: Any, kickoff_id: str) -> str:
+        """Return the id under which an execution runs now: its only one, since this task resumes nothing."""
+        return kickoff_id
+
     # --- waiting ---
 
     def _watch(self, context: Any, kickoff_id: str) -> Watch:

@@ -236,6 +236,11 @@ class CrewRunOperator(CrewKickoffOperator):
             event = Outcome(SEEN, self._polled).to_event()
         return super().execute_complete(context, event, waiting)
 
+    def newest_id(self, context: Any, kickoff_id: str) -> str:
+        """Return the id under which an execution runs now: a resume may have changed it."""
+        kept = RunRecord(task_state_of(context, RUN_STATE)).kept
+        return kept.kickoff_id if kept.execution_id == kickoff_id else kickoff_id
+
     # --- the state of the task ---
 
     @property

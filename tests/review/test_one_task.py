@@ -17,7 +17,9 @@ from airflow.providers.common.compat.sdk import DAG, AirflowException, TaskDefer
 from airflow.sdk.api.datamodels._generated import HITLDetailResponse
 from airflow.sdk.execution_time.comms import CreateHITLDetailPayload, GetHITLDetailResponse
 from airflow_stand_ins import Supervisor, TaskAwaitingInput
+from faults.dialects import SPEC
 from faults.proxy import POLL, RESUME, Fault, FaultProxy, Forward
+from faults.server import FaultServer
 from simulated_airflow import Connect, TaskRun, fire, fresh
 
 from airflow_crew_provider.compat import task_state, version
@@ -469,6 +471,23 @@ def test_a_clear_stops_the_execution_and_starts_another(crew: Crew, forms: Forms
     task.answer("approve")
     assert [each["round"] for each in task.decisions] == [1]
     assert task.result["kickoff_id"] == crew.executions[1]["execution_id"]
+
+
+@one_task
+@needs_parking
+def test_a_clear_stops_the_execution_under_the_id_that_a_resume_gave_it(
+    server: FaultServer, forms: Forms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks = {"status": "pending", "task_id": "draft_task", "task_output": "Draft 1."}
+    server.on("GET /inputs", {"inputs": []}).on("POST /kickoff", {"kickoff_id": "k-1"}, {"kickoff_id": "k-3"})
+    server.on("GET /status/k-1", asks).on("GET /status/k-3", asks).on("GET /status/k-2", SPEC.running)
+    server.on("POST /resume", {**SPEC.resumed, "kickoff_id": "k-2"}).on("POST /stop/k-2", {"status": "stopped"})
+    task = Task(forms).start()
+    task.lost_in(monkeypatch, "airflow_crew_provider.operators.run.CrewRunOperator.trigger_of", task.event("approve"))
+    task.clear()
+    assert [len(server.sent(f"POST /stop/{each}")) for each in ("k-1", "k-2")] == [0, 1]
+    assert len(server.sent("POST /kickoff")) == 2
+    assert "k-3" in task.task_run.xcom["kickoff_id"]
 
 
 @one_task
