@@ -20,6 +20,7 @@ from airflow_crew_provider.wait.outcomes import CrewTaskFailed, ends_in_a_senten
 
 UNKNOWN = "unknown"  # the result of a lookup that did not finish
 TERMS = "terms"  # in a question: the DAG's arguments that determine whether an answer is valid
+OFFERED = ("words", "allow_edit", "approvals")  # of these, the ones that a form shows
 
 
 class Form(Protocol):
@@ -93,8 +94,9 @@ class Question(Generic[AnyRules]):
         :param found: result of the last lookup: no answer, no form, or unknown; empty if none ran
         """
         identity = identity_of(shown)
-        self._refuse_other_users(identity)
-        shown = {**shown, TERMS: self.record.terms(identity) or shown.get(TERMS) or self.rules.terms()}
+        kept = self._terms_of_kept_form(identity)
+        terms = self.record.terms(identity) or shown.get(TERMS) or {**self.rules.terms(), **kept}
+        shown = {**shown, TERMS: terms}
         self.hold_to(shown)
         until = self.record.until(identity) or deadline_after(self.task.response_timeout)
         is_open = self.record.is_open_for(identity)
@@ -109,15 +111,20 @@ class Question(Generic[AnyRules]):
         self.task.log.info("An earlier try showed this draft; an answer given since then counts")
         self.look_again(shown, until)
 
-    def _refuse_other_users(self, identity: list[Any]) -> None:
-        """Refuse to ask if the DAG names other people than the form, which keeps its first ones until Airflow 3.4."""
+    def _terms_of_kept_form(self, identity: list[Any]) -> Json:
+        """Return the terms that a form still shows after a clear, which keeps it until Airflow 3.4.
+
+        Refuse to ask if the DAG names other people than the form, which keeps its first ones.
+        """
         before = self.record.terms_before_clear(identity)
-        is_kept = airflow_form.asking_attempt(self.context) is None
-        if is_kept and "users" in before and before["users"] != self.rules.terms().get("users"):
+        if not before or airflow_form.asking_attempt(self.context) is not None:
+            return {}
+        if "users" in before and before["users"] != self.rules.terms().get("users"):
             raise CrewTaskFailed(
                 "Airflow still shows the form to other assigned_users. Nobody was asked, and nothing was sent; "
                 "start a new DAG run"
             )
+        return {name: before[name] for name in OFFERED if name in before}
 
     def _must_ask_again(self, found: str) -> bool:
         """Whether no form exists, or nobody can answer it any more, as with an earlier attempt's form."""

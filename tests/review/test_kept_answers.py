@@ -232,6 +232,42 @@ def came_back(review: CrewReviewOperator, context: Json, reason: str) -> Any:
     return review.resume_execution("__fail__", {"error": reason}, context)
 
 
+# --- Airflow 3.1 to 3.3: the form of a task whose DAG was edited --------------------------------------------
+
+EDITED = [
+    ({}, {"allow_edit": True}, said()),
+    ({"allow_edit": True}, {}, said(params_input={"human_feedback": "", "edited_draft": "Draft 1."})),
+    ({"options": ("ok", "redo")}, {}, said("ok")),
+]
+
+
+@pytest.mark.row("A11", "A13")
+@pytest.mark.usefixtures("a_form_for_the_task")
+@pytest.mark.parametrize(("before", "after", "answer"), EDITED, ids=["edits on", "edits off", "options"])
+@pytest.mark.parametrize("is_answered", [False, True])
+@pytest.mark.parametrize("again", [retry, clear])
+def test_a11_a_form_that_airflow_keeps_is_answered_as_it_was_shown_although_the_dag_was_edited(
+    context: Json, supervisor: Supervisor, before: Json, after: Json, answer: Json, is_answered: bool, again: Any
+) -> None:
+    kept = parked(lambda: review_of(**before).execute(context))
+    if is_answered:
+        review_of(**before).execute_complete(context, answer, **kept)
+    kept = parked(lambda: review_of(**after).execute(again(context)))
+    assert review_of(**after).execute_complete(context, answer, **kept)["is_approve"] is True
+    assert {tuple(form.options) for form in supervisor.asked} == {tuple(before.get("options", ("approve", "revise")))}
+
+
+@pytest.mark.row("A11", "A13")
+@pytest.mark.usefixtures("a_form_for_the_task")
+def test_a11_a_form_that_asked_for_two_approvals_still_does_after_a_clear_of_an_edited_dag(
+    context: Json, supervisor: Supervisor
+) -> None:
+    parked(lambda: review_of(approvals=2).execute(context))
+    kept = parked(lambda: review_of(approvals=1).execute(clear(context)))
+    parked(lambda: review_of(approvals=1).execute_complete(context, said(), **kept))
+    assert "1 more must approve" in supervisor.asked[-1].body
+
+
 # --- a try that is lost while it asks -----------------------------------------------------------------------
 
 
