@@ -147,7 +147,8 @@ class Question(Generic[AnyRules]):
         task.subject = task.subject or f"{form.subject} · {_place_of(self.context['ti'])}"
         given = task.body
         task.body = "\n\n".join(part for part in (form.notice, given) if part) if given else form.body
-        signs = [given] if given else [form.mark, shown["execution_id"]]
+        # A form that Airflow keeps is of the last draft, even if the task's own body renders differently now.
+        signs = [] if self.record.is_about(identity) else [given] if given else [form.mark, shown["execution_id"]]
         attempt = airflow_form.asking_attempt(self.context)
         self.record.mark_asking(identity, until, attempt)
         at = datetime.now(UTC)

@@ -155,7 +155,11 @@ class QuestionRecord:
 
     def is_open_for(self, draft: Draft) -> bool:
         """Whether the question about this draft is active; after its end, only a clear asks again."""
-        return self._record.draft == draft and not (self.cleared and self._record.state is State.OVER)
+        return self.is_about(draft) and not (self.cleared and self._record.state is State.OVER)
+
+    def is_about(self, draft: Draft) -> bool:
+        """Whether the last question was about this draft, even before a clear."""
+        return self._record.draft == draft
 
     @property
     def in_doubt(self) -> bool:
@@ -172,7 +176,7 @@ class QuestionRecord:
 
     def terms_before_clear(self, draft: Draft) -> Json:
         """Return the terms of the form that a clear has kept; empty if there was no clear."""
-        return self._record.terms or {} if self.cleared and self._record.draft == draft else {}
+        return self._record.terms or {} if self.cleared and self.is_about(draft) else {}
 
     @property
     def asked_by(self) -> str | None:
@@ -266,7 +270,7 @@ class QuestionRecord:
 
     def _about(self, draft: Draft) -> StoredQuestion:
         """Return the record of this draft; before Airflow 3.3, a record outlives a run of the same name."""
-        return StoredQuestion() if self.cleared or self._record.draft != draft else self._record
+        return StoredQuestion() if self.cleared or not self.is_about(draft) else self._record
 
     def notify(self, notifiers: Sequence[Any], context: Any) -> None:
         """Call the notifiers, unless an earlier try did; a failing notifier does not affect the question.

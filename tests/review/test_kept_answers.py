@@ -268,6 +268,33 @@ def test_a11_a_form_that_asked_for_two_approvals_still_does_after_a_clear_of_an_
     assert "1 more must approve" in supervisor.asked[-1].body
 
 
+BODIES = [("Draft 1. Asked at 12:00.", "Draft 1. Asked at 12:05."), ("My page: Draft 1.", None), (None, "Draft 1.")]
+
+
+@pytest.mark.row("A11", "A13")
+@pytest.mark.usefixtures("a_form_for_the_task")
+@pytest.mark.parametrize(("first", "second"), BODIES)
+def test_a11_the_form_of_a_draft_is_asked_again_although_its_own_body_renders_differently(
+    context: Json, supervisor: Supervisor, first: str | None, second: str | None
+) -> None:
+    kept = parked(lambda: review_of(body=first, approvals=2).execute(context))
+    kept = parked(lambda: review_of(body=second, approvals=2).execute_complete(context, said("revise", ""), **kept))
+    kept = parked(lambda: review_of(body=second, approvals=2).execute_complete(context, said(), **kept))
+    bob = said(responded_by_user={"id": "8", "name": "Bob"})
+    assert review_of(body=second, approvals=2).execute_complete(context, bob, **kept)["is_approve"] is True
+    parked(lambda: review_of(body=second, approvals=2).execute(clear(context)))
+    assert len(supervisor.asked) == 4
+
+
+@pytest.mark.row("A11")
+@pytest.mark.usefixtures("a_form_for_the_task")
+def test_a11_an_own_body_that_is_of_another_draft_is_not_asked_again(context: Json, supervisor: Supervisor) -> None:
+    parked(lambda: review_of(body="Draft 1.").execute(context))
+    for again in (clear, retry):
+        with pytest.raises(CrewTaskFailed, match="still holds the draft of an earlier run"):
+            review_of(SECOND, body="Draft 2.").execute(again(context))
+
+
 # --- a try that is lost while it asks -----------------------------------------------------------------------
 
 
