@@ -13,7 +13,17 @@ import jsonschema
 import pytest
 from crew_client import PLAIN, Client, Command, Serve, eventually
 
-from crew_service.engine.crew import BadTarget, Completed, Job, PendingReview, Report, Step, TaskDone, TaskStarted
+from crew_service.engine.crew import (
+    BadTarget,
+    Completed,
+    CrewKilled,
+    Job,
+    PendingReview,
+    Report,
+    Step,
+    TaskDone,
+    TaskStarted,
+)
 from crew_service.engine.details import LARGEST, LARGEST_STEPS
 from crew_service.engine.tool_rules import JournalOptions, ToolRule
 from crew_service.scripted_crew import ScriptedCrew
@@ -299,6 +309,25 @@ def test_s1_a_killed_service_goes_on_by_the_journal(command: Callable[..., Comma
         (1, "look_up", True, "done"),
         (2, "send_mail", False, "done"),
     ]
+
+
+class Rememberer(Caller):
+    """A crew whose process is killed after a memory lookup: a tool call whose start the journal does not keep."""
+
+    def run(self, job: Job, report: Report) -> Completed | PendingReview:
+        known = job.recorded()
+        if known:
+            return Completed(str(known[0].answer))
+        recall: dict[str, Any] = {"number": 1, "task_id": "write", "part": "", "kind": "tool", "key": "1"}
+        report(Step(**recall, name="recall", is_kept=False))
+        report(Step(**recall, name="recall", answer='"facts"', state="done"))
+        raise CrewKilled("The process was killed.")
+
+
+@pytest.mark.row("S1")
+def test_s1_a_memory_lookup_is_in_the_journal_of_the_next_attempt(serve: Serve) -> None:
+    client = serve(crew=Rememberer())
+    assert client.until(client.kickoff(), "completed")["result"]["output"] == '"facts"'
 
 
 @pytest.mark.row("S1")

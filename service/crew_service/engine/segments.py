@@ -485,7 +485,7 @@ def _recorded(database: Database, execution_id: str, cancelled: Cancellation) ->
 
 
 def _record(connection: Connection, execution_id: str, step: Step, *, now: float) -> None:
-    """Write a model call once, with its answer, and a tool call twice: when it starts and when it ends."""
+    """Write a tool call twice, when it starts and when it ends; a model call or memory lookup once, with its answer."""
     write = journal.end if step.kind == "tool" and step.answer is not None else journal.add
     if step.is_approved and step.answer is None:
         write = journal.carry_out

@@ -36,9 +36,10 @@ def add(connection: Connection, execution_id: str, entry: dict[str, Any], *, now
 
 
 def end(connection: Connection, execution_id: str, entry: dict[str, Any], *, now: float) -> None:
-    """Store the answer of a call whose start was stored."""
+    """Store the answer of a call, whether or not its start was stored: a memory lookup's is not."""
     values = {"id": execution_id, "place": entry["number"], "ended_at": now, "answer": _encoded(entry)}
-    connection.execute(END, values)
+    if not connection.execute(END, values).rowcount:
+        add(connection, execution_id, entry, now=now)
 
 
 def ask(connection: Connection, execution_id: str, entry: dict[str, Any], *, now: float) -> None:
