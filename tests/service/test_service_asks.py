@@ -466,13 +466,14 @@ def test_s1_in_the_live_dialect_an_unknown_outcome_fails(command: Callable[..., 
 class Asking(ScriptedCrew):
     """Asks what no rule of its own has announced, as the crew of a Flow may."""
 
-    def __init__(self, kind: AskKind) -> None:
+    def __init__(self, kind: AskKind, shown: str = "{}") -> None:
         super().__init__(scenario({"tool": "send_mail"}))
-        self._kind = kind
+        self._kind, self._shown = kind, shown
 
     def run(self, job: Job, report: Report) -> Outcome:
+        job.printed.hide(["a-secret-of-the-crew"])
         entry = JournalEntry(1, "send", "", "tool", "a-key", "send_mail", once=True)
-        return PendingQuestion(self._kind, entry, "Secretary", {}, "it had begun", "{}")
+        return PendingQuestion(self._kind, entry, "Secretary", {}, "it had begun", self._shown)
 
 
 @pytest.mark.row("S31")
@@ -497,6 +498,17 @@ def test_a_question_that_nobody_can_be_asked_ends_the_execution(serve: Serve, ki
     client = serve(crew=Asking(kind), dialect="live")
     failed = client.until(client.kickoff("ann"), "FAILED")["status"]
     assert (what in failed, "It was not run." in failed) == (True, True)
+
+
+@pytest.mark.parametrize("dialect", ["spec", "live"])
+def test_an_error_has_no_part_of_a_secret_where_its_arguments_are_cut(serve: Serve, dialect: str) -> None:
+    client = serve(crew=Asking("unknown_outcome", "." * 490 + "a-secret-of-the-crew" + "." * 490), dialect=dialect)
+    kickoff_id = client.kickoff("ann")
+    if dialect == "spec":
+        asked(client, kickoff_id)
+        assert answer(client, kickoff_id, outcome="fail").ok
+    status = client.until(kickoff_id, "error" if dialect == "spec" else "FAILED")
+    assert ("a-secret" in json.dumps(status), "***..........: it had begun" in json.dumps(status)) == (False, True)
 
 
 @pytest.mark.parametrize(

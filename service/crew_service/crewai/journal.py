@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 import time
 from collections import Counter, deque
@@ -43,6 +44,7 @@ from crew_service.engine.crew import (
     TaskDone,
     TaskStarted,
 )
+from crew_service.engine.printed import masked, secrets_of
 from crew_service.engine.tool_rules import APPROVE, REPEAT, ToolRule, rule_of
 
 LONGEST_ANSWER = 8 * 1024 * 1024  # bytes
@@ -83,7 +85,7 @@ class NotRun(Fatal):
     """A tool that may run only once was not run."""
 
     def __init__(self, name: str, arguments: str, reason: str) -> None:
-        super().__init__(tool_rules.not_run(name, arguments, reason))
+        super().__init__(tool_rules.not_run(name, masked(arguments, secrets_of(os.environ)), reason))
 
 
 class Service(Protocol):

@@ -65,12 +65,12 @@ def result_of(entry: JournalEntry) -> str:
     return f"{denied} Reason: {text}" if text.strip() else denied
 
 
-def failure_of(question: PendingQuestion) -> str:
+def failure_of(question: PendingQuestion, printed: Printed) -> str:
     """Return an execution's error if nobody can be asked its question, or a person gives up on an unknown outcome."""
     if question.kind != UNKNOWN:
         what = "answer an agent's question" if question.kind == QUESTION else "approve a tool call"
         return f"A person must {what} ({question.entry.name}), and nobody can be asked here. It was not run."
-    return tool_rules.not_known(question.entry.name, question.shown, question.text)
+    return printed.masked(tool_rules.not_known(question.entry.name, printed.masked(question.shown), question.text))
 
 
 def gate_of(question: PendingQuestion, number: int, printed: Printed, before: Any) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def gate_of(question: PendingQuestion, number: int, printed: Printed, before: An
         "ask": ask,
         "arguments": arguments,
         "entry": entry.number,
-        "failure": printed.masked(failure_of(question)) if question.kind == UNKNOWN else None,
+        "failure": failure_of(question, printed) if question.kind == UNKNOWN else None,
         "before": before,
     }
     return {name: tidy(value) for name, value in gate.items()}

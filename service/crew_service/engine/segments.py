@@ -316,7 +316,7 @@ class Segment:
     def _ask(self, question: PendingQuestion) -> None:
         """Wait for a person's decision on a call if one can be given and every running service would keep it."""
         if self._fresh_ids or not self._keeps_out_earlier():
-            self.fail(asks.failure_of(question))
+            self.fail(asks.failure_of(question, self.job.printed))
             return
         gate = asks.gate_of(question, len(self._row.asked) + 1, self.job.printed, self._row.gate)
         gate |= hashes_of(gate["output"])

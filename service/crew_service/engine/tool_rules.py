@@ -110,4 +110,5 @@ def not_known(name: str, arguments: str, reason: str) -> str:
 
 
 def _short(arguments: str) -> str:
+    """Cut arguments that are masked already, since part of a secret would not be recognized."""
     return arguments if len(arguments) <= LONGEST_SHOWN else f"{arguments[:LONGEST_SHOWN]}..."

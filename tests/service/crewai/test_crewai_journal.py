@@ -402,6 +402,18 @@ def test_with_a_full_journal_a_tool_that_may_run_once_is_not_run(monkeypatch: py
     assert not any(step.is_kept for step in told.steps[6:])
 
 
+def test_an_error_about_a_call_has_no_part_of_a_secret_where_its_arguments_are_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from crew_service.crewai import journal
+    from crew_service.crewai.errors import Fatal
+
+    monkeypatch.setattr(Fatal, "noted", [])
+    monkeypatch.setenv("BANK_TOKEN", "a-token-of-the-bank")
+    error = str(journal.NotRun("pay", "." * 490 + "a-token-of-the-bank", "the journal is full"))
+    assert ("a-token" in error, "..***: the journal is full" in error) == (False, True)
+
+
 def recorded(steps: list[Step]) -> list[JournalEntry]:
     """Return what the service passes to the next attempt after these steps."""
     kept: dict[int, Step] = {}
