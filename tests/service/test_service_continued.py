@@ -15,12 +15,15 @@ from crew_client import Client, Serve
 from sqlalchemy import create_engine, text
 
 from crew_service.engine import retention
+from crew_service.engine.tool_rules import JournalOptions, ToolRule
 from crew_service.local import running_service
+from crew_service.scripted_crew import ScriptedCrew
 from crew_service.storage import chains, journal, schema, steps
 from crew_service.storage.database import Database
 
 pytestmark = pytest.mark.row("S45")
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
+PAY_ONCE = JournalOptions((ToolRule("pay", "once"),))
 USERS = [("ann", "token-of-ann"), ("bob", "token-of-bob")]
 
 
@@ -40,8 +43,9 @@ def scenario(*, fails: bool = True, **notes: Any) -> dict[str, Any]:
 def repaired(tmp_path: Path) -> Callable[..., Any]:
     """The same service with another crew, on the database that the first one has left."""
 
-    def start(crew: dict[str, Any], **more: Any) -> Any:
-        return running_service(scenario=crew, db=tmp_path / "service.db", user_tokens=USERS, **more)
+    def start(crew: dict[str, Any] | ScriptedCrew, **more: Any) -> Any:
+        given: dict[str, Any] = {"crew": crew} if isinstance(crew, ScriptedCrew) else {"scenario": crew}
+        return running_service(**given, db=tmp_path / "service.db", user_tokens=USERS, **more)
 
     return start
 
@@ -266,6 +270,56 @@ def test_of_a_task_that_begins_anew_only_tools_that_may_run_once_are_in_the_jour
         ]
         assert seen == [(number, *each, True, None) for number, each in enumerate(answers, 1) if each[1]]
         assert journal.entries(connection, "a") == []
+
+
+def paying(name: str, *, fails: bool = False, **more: Any) -> ScriptedCrew:
+    """A crew whose last task pays, which may happen only once."""
+    end = {"error": "no ink"} if fails else {"output": "Paid"}
+    last = {"id": name, "agent": "Clerk", "steps": [{"tool": "pay"}], **end, **more}
+    return ScriptedCrew({"tasks": [{"id": "notes", "output": "Notes"}, last]}, PAY_ONCE)
+
+
+def test_a_call_that_may_run_once_is_not_repeated_by_a_task_that_was_renamed(repaired: Callable[..., Any]) -> None:
+    with repaired(paying("pay_task", fails=True)) as service:
+        client = Client(service.url, service.token)
+        kickoff_id = client.kickoff()
+        client.until(kickoff_id, "error")
+    with repaired(paying("payment_task")) as service:
+        client = Client(service.url, service.token)
+        for _ in range(2):
+            kickoff_id = client.kickoff(continueFrom=kickoff_id)
+            assert client.until(kickoff_id, "error")["error"] == (
+                "The tool pay may run only once, and the task 'pay_task', which called it, is not among the crew's "
+                "current tasks. No task was run; restore that task to continue, or check what the call did before you "
+                "start the crew again."
+            )
+    with repaired(paying("pay_task")) as service:
+        client = Client(service.url, service.token)
+        kickoff_id = client.kickoff(continueFrom=kickoff_id)
+        client.until(kickoff_id, "completed")
+        [step] = client.get(f"/executions/{kickoff_id}/steps").json()["steps"]
+        assert (step["name"], step["from_journal"]) == ("pay", True)
+
+
+@pytest.mark.parametrize("unanswered", [False, True])
+def test_a_task_that_is_renamed_while_its_execution_waits_repeats_nothing(
+    repaired: Callable[..., Any], unanswered: bool
+) -> None:
+    """A call that a person was asked about before it began has not run."""
+    ask = {"steps": [{"tool": "pay", "ask": "tool"}]} if unanswered else {"human_input": True}
+    with repaired(paying("pay_task", **ask)) as service:
+        client = Client(service.url, service.token)
+        kickoff_id = client.kickoff()
+        client.until(kickoff_id, "pending")
+    with repaired(paying("payment_task")) as service:
+        client = Client(service.url, service.token)
+        if unanswered:
+            answer = {"execution_id": kickoff_id, "task_id": "pay_task#1", "outcome": "approve"}
+            assert client.post("/resume", answer).ok
+            client.until(kickoff_id, "completed")
+        else:
+            client.resume(kickoff_id, approve=False, feedback="Again.", task_id="pay_task")
+            assert "the task 'pay_task', which called it" in client.until(kickoff_id, "error")["error"]
 
 
 def test_the_rounds_of_a_review_are_taken_over(repaired: Callable[..., Any]) -> None:

@@ -50,6 +50,11 @@ def outcome_of(entry: JournalEntry | None) -> str | None:
     return (entry.decision or {}).get("outcome") if entry and entry.answer is None else None
 
 
+def may_have_run(entry: JournalEntry) -> bool:
+    """Whether the tool may have done its work: not if the call waited for a person, who has just answered."""
+    return outcome_of(entry) not in (APPROVE, DENY, ANSWER) and entry.name != ASK_PERSON
+
+
 def arguments_of(entry: JournalEntry | None) -> dict[str, Any] | None:
     """Return a person's replacement for the call's arguments, if any."""
     return (entry.decision or {}).get("arguments") if entry else None

@@ -20,7 +20,7 @@ from uuid import uuid4
 from sqlalchemy.engine import Connection, Row
 
 from crew_service import tracing
-from crew_service.engine import asks, events, machine, retrying, steps, usage
+from crew_service.engine import asks, events, machine, retrying, steps, tool_rules, usage
 from crew_service.engine.continuing import OVER_TOKENS, failure_of
 from crew_service.engine.crew import (
     Cancellation,
@@ -153,9 +153,18 @@ class Segment:
         try:
             self._enforce_limits_now()  # the executions that it continues may have used more than its limit
             self.job.cancelled.raise_if_set()
+            self._check_once()
             return crew.run(self.job, self.report)
         finally:
             self._printed.write(self.job.printed)
+
+    def _check_once(self) -> None:
+        """Fail if a task that called a run-once tool is gone: under another name, it would call the tool again."""
+        if not self._steps:
+            return
+        for call in _recorded(self._database, self.execution_id, self.job.cancelled, only_once=True):
+            if call.task_id and call.task_id not in self._digests and asks.may_have_run(call):
+                raise CrewFailed(tool_rules.task_gone(call.name, call.task_id))
 
     def _go_on_after(self, killed: CrewKilled) -> None:
         """Rerun the task with its journal, but not forever."""
@@ -476,10 +485,12 @@ class OpenTasks:
         return self._open.setdefault(task_id, {})
 
 
-def _recorded(database: Database, execution_id: str, cancelled: Cancellation) -> list[JournalEntry]:
+def _recorded(
+    database: Database, execution_id: str, cancelled: Cancellation, *, only_once: bool = False
+) -> list[JournalEntry]:
     def read() -> list[JournalEntry]:
         with database.reading() as connection:
-            return [JournalEntry(**entry) for entry in journal.entries(connection, execution_id)]
+            return [JournalEntry(**entry) for entry in journal.entries(connection, execution_id, only_once=only_once)]
 
     return retrying.until_available(read, cancelled)[0]
 

@@ -109,6 +109,14 @@ def not_known(name: str, arguments: str, reason: str) -> str:
     )
 
 
+def task_gone(name: str, task_id: str) -> str:
+    return (
+        f"The tool {name} may run only once, and the task {task_id!r}, which called it, is not among the crew's "
+        "current tasks. No task was run; restore that task to continue, or check what the call did before you start "
+        "the crew again."
+    )
+
+
 def _short(arguments: str) -> str:
     """Cut arguments that are masked already, since part of a secret would not be recognized."""
     return arguments if len(arguments) <= LONGEST_SHOWN else f"{arguments[:LONGEST_SHOWN]}..."

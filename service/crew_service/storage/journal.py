@@ -19,6 +19,7 @@ ENTRIES = (
     .where(journal.c.execution_id == bindparam("id"))
     .order_by(journal.c.number)
 )
+ONCE_ENTRIES = ENTRIES.where(journal.c.once)
 THIS = (journal.c.execution_id == bindparam("id"), journal.c.number == bindparam("place"))
 ADD = insert(journal)
 ONE = select(journal.c.decision).where(*THIS)
@@ -67,9 +68,9 @@ def carry_out(connection: Connection, execution_id: str, entry: dict[str, Any], 
     connection.execute(BEGIN_ALLOWED, values)
 
 
-def entries(connection: Connection, execution_id: str) -> list[dict[str, Any]]:
-    """List the entries in order."""
-    found = connection.execute(ENTRIES, {"id": execution_id}).mappings()
+def entries(connection: Connection, execution_id: str, *, only_once: bool = False) -> list[dict[str, Any]]:
+    """List the entries in order; with `only_once`, those of tools that may run only once."""
+    found = connection.execute(ONCE_ENTRIES if only_once else ENTRIES, {"id": execution_id}).mappings()
     return [
         {**row, "answer": None if row["answer"] is None else bytes(row["answer"]).decode(errors="replace")}
         for row in found
