@@ -16,7 +16,19 @@ from crew_client import Client, Command, Receiver, Serve, eventually
 from sqlalchemy import create_engine, text
 from test_service_steps import details, finished, steps
 
-from crew_service.engine.crew import AskKind, BadTarget, Job, JournalEntry, Outcome, PendingQuestion, Report
+from crew_service.engine import asks
+from crew_service.engine.crew import (
+    AskKind,
+    BadTarget,
+    Completed,
+    CrewKilled,
+    Job,
+    JournalEntry,
+    Outcome,
+    PendingQuestion,
+    Report,
+    Step,
+)
 from crew_service.engine.drafts import draft_sha256
 from crew_service.engine.tool_rules import JournalOptions, ToolRule
 from crew_service.scripted_crew import ScriptedCrew
@@ -446,6 +458,29 @@ def test_a_decision_that_was_not_carried_out_does_not_allow_another_run(serve: S
     assert answer(client, kickoff_id, outcome="approve").ok
     assert asked(client, kickoff_id, 2)["ask"]["kind"] == "unknown_outcome"
     assert tool_steps(client, kickoff_id) == []
+
+
+class Forgetful(ScriptedCrew):
+    """A crew that cannot read a recorded result, as after a change of the result's class."""
+
+    def run(self, job: Job, report: Report) -> Outcome:
+        call: dict[str, Any] = {"number": 1, "task_id": "send", "part": "", "kind": "tool", "key": "a-key"}
+        call |= {"name": "send_mail", "once": True}
+        if not (known := job.recorded()):
+            report(Step(**call))
+            report(Step(**call, answer='"sent"', state="done"))
+            raise CrewKilled("The process was killed.")
+        if asks.is_decided(known[0]):
+            return Completed(asks.result_of(known[0]))
+        return PendingQuestion(asks.UNKNOWN, JournalEntry(**call), text="its result can no longer be read")
+
+
+def test_a_call_whose_result_cannot_be_read_gets_the_one_that_a_person_gives(serve: Serve) -> None:
+    client = serve(crew=Forgetful(scenario()))
+    kickoff_id = client.kickoff("ann")
+    asked(client, kickoff_id)
+    assert answer(client, kickoff_id, outcome="done", human_feedback="It went out.").ok
+    assert client.until(kickoff_id, "completed")["result"]["output"] == "It went out."
 
 
 # --- where nobody is asked ---

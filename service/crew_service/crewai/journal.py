@@ -53,6 +53,8 @@ CAME_BY = 10.0  # seconds that a call waits for calls made in parallel
 OF_ENTRY = 512  # bytes that an entry counts in addition to its answer
 REMEMBERED = 50  # newest exceptions, one of which may end the crew
 FROM_OUTSIDE = (TimeoutError, ConnectionError, MemoryError)  # these do not mean that an answer of the crew was rejected
+NO_END = "it had started, and its end was not recorded"
+UNREADABLE = "it ended, but its recorded result can no longer be read"
 OF_CALL = ("messages", "tools", "callbacks", "available_functions", "from_task", "from_agent", "response_model")
 
 
@@ -364,7 +366,7 @@ class Journal:
         with self._taken:
             known = self._earlier.get(entry.task_id, {})
             if call.earlier:
-                raise call.asks(asks.UNKNOWN, "it had started, and its end was not recorded")
+                raise call.asks(asks.UNKNOWN, NO_END if call.earlier.answer is None else UNREADABLE)
             # Of parallel calls, the others may arrive a moment later.
             if not self._taken.wait_for(lambda: not self._has(known, entry), CAME_BY):
                 raise call.asks(asks.UNKNOWN, "the crew has not repeated an earlier call of it")
@@ -428,7 +430,7 @@ class Journal:
         A nested task whose texts have changed does not begin again under its earlier name.
         """
         entered = self._entered.get(entry.task_id, set())
-        parts = (each.part for each in known.values() if each.name == entry.name)
+        parts = (each.part for each in known.values() if each.name == entry.name and asks.may_have_run(each))
         return any(part == entry.part or ("/" in part and _nested(part) not in entered) for part in parts)
 
     def note_cancelled(self, entry: JournalEntry) -> None:

@@ -335,7 +335,7 @@ class Segment:
         self._pause(
             gate,
             body,
-            store=lambda connection, now: journal.ask(connection, self.execution_id, _kept(question.entry), now=now),
+            store=lambda connection, now: journal.put(connection, self.execution_id, _kept(question.entry), now=now),
             steps=self._steps,
             kills=0,
         )
@@ -497,7 +497,7 @@ def _recorded(
 
 def _record(connection: Connection, execution_id: str, step: Step, *, now: float) -> None:
     """Write a tool call twice, when it starts and when it ends; a model call or memory lookup once, with its answer."""
-    write = journal.end if step.kind == "tool" and step.answer is not None else journal.add
+    write = journal.put if step.kind == "tool" and step.answer is not None else journal.add
     if step.is_approved and step.answer is None:
         write = journal.carry_out
     write(connection, execution_id, _kept(step), now=now)

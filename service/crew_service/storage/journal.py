@@ -30,22 +30,17 @@ BEGIN_ALLOWED = DECIDE.values(began_at=bindparam("began_at"))
 
 def add(connection: Connection, execution_id: str, entry: dict[str, Any], *, now: float) -> None:
     """Add a call that has started, or a finished one, which has an answer."""
-    answer = _encoded(entry)
-    ended_at = None if answer is None else now
-    row = {**entry, "answer": answer, "execution_id": execution_id, "began_at": now, "ended_at": ended_at}
+    row = {**entry, **_ended(entry, now), "execution_id": execution_id, "began_at": now}
     connection.execute(ADD, row)
 
 
-def end(connection: Connection, execution_id: str, entry: dict[str, Any], *, now: float) -> None:
-    """Store the answer of a call, whether or not its start was stored: a memory lookup's is not."""
-    values = {"id": execution_id, "place": entry["number"], "ended_at": now, "answer": _encoded(entry)}
+def put(connection: Connection, execution_id: str, entry: dict[str, Any], *, now: float) -> None:
+    """Store the answer of a call, or that it has none because a person is asked; add the call if it is new.
+
+    A memory lookup is new when it ends.
+    """
+    values = {"id": execution_id, "place": entry["number"], **_ended(entry, now)}
     if not connection.execute(END, values).rowcount:
-        add(connection, execution_id, entry, now=now)
-
-
-def ask(connection: Connection, execution_id: str, entry: dict[str, Any], *, now: float) -> None:
-    """Add a call that a person is asked about, unless it has already started."""
-    if connection.execute(ONE, {"id": execution_id, "place": entry["number"]}).first() is None:
         add(connection, execution_id, entry, now=now)
 
 
@@ -77,6 +72,6 @@ def entries(connection: Connection, execution_id: str, *, only_once: bool = Fals
     ]
 
 
-def _encoded(entry: dict[str, Any]) -> bytes | None:
+def _ended(entry: dict[str, Any], now: float) -> dict[str, Any]:
     answer: str | None = entry["answer"]
-    return None if answer is None else answer.encode()
+    return {"ended_at": None if answer is None else now, "answer": None if answer is None else answer.encode()}

@@ -139,6 +139,12 @@ def pay() -> str:
     return "paid"
 
 
+@tool("wire")
+def wire() -> str:
+    """Wire."""
+    return "wired"
+
+
 def test_a_tool_is_not_run_again_by_a_nested_task_whose_text_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "CAME_BY", 0.1)
     _, told = begun(scope=journal.Scope("method", "aa/1 round 0"))
@@ -149,6 +155,33 @@ def test_a_tool_is_not_run_again_by_a_nested_task_whose_text_has_changed(monkeyp
     with pytest.raises(Asked) as asked:
         pay.run()
     assert asked.value.question.text == "the crew has not repeated an earlier call of it"
+
+
+def recorded(name: str, key: str = "an-earlier-call", **more: Any) -> JournalEntry:
+    return JournalEntry(1, "task", "", "tool", key, name, once=True, **more)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind"),
+    [("approve", "tool"), ("deny", "tool"), ("done", "unknown_outcome"), ("run_again", "unknown_outcome")],
+)
+def test_an_earlier_call_that_had_not_begun_leaves_no_unknown_outcome(
+    monkeypatch: pytest.MonkeyPatch, outcome: str, kind: str
+) -> None:
+    monkeypatch.setattr(journal, "CAME_BY", 0.1)
+    begun([recorded("wire", decision={"outcome": outcome, "text": ""})])
+    with pytest.raises(Asked) as asked:
+        wire.run()
+    assert asked.value.question.kind == kind
+
+
+def test_a_person_reads_that_a_result_can_no_longer_be_read() -> None:
+    _, told = begun()
+    pay.run()
+    begun([recorded("pay", told.told[0].key, answer="of a class that is gone")])
+    with pytest.raises(Asked) as asked:
+        pay.run()
+    assert asked.value.question.text == "it ended, but its recorded result can no longer be read"
 
 
 def test_a_cancelled_tool_is_not_run_again_by_the_next_crew_of_the_method() -> None:
