@@ -321,6 +321,8 @@ class Journal:
             earlier = self._take(scope.task, key)
             is_decided = asks.is_decided(earlier)
             found = [asks.result_of(earlier)] if earlier and is_decided else _read(earlier, expected)
+            if found is not None:
+                self._drop_within(scope.task, key)
             has_effect = kind == "tool" and not is_read
             if found is None and not has_effect:
                 earlier = None
@@ -438,19 +440,17 @@ class Journal:
             self._cancelled.add((entry.task_id, entry.name))
 
     def _take(self, task: str, key: str) -> JournalEntry | None:
-        """Take a call recorded by the last attempt; if it ended, drop the calls it encloses: they will not recur."""
-        known = self._earlier.get(task, {})
-        entry = known.pop(key, None)
+        """Take a call recorded by the last attempt."""
+        entry = self._earlier.get(task, {}).pop(key, None)
         self._taken.notify_all()
-        if entry and (entry.answer is not None or asks.is_decided(entry)):
-            for inner in [each.key for each in known.values() if each.within == key]:
-                self._drop(known, inner)
         return entry
 
-    def _drop(self, known: dict[str, JournalEntry], key: str) -> None:
-        known.pop(key, None)
+    def _drop_within(self, task: str, key: str) -> None:
+        """Drop the calls that an answered call encloses: they will not recur."""
+        known = self._earlier.get(task, {})
         for inner in [each.key for each in known.values() if each.within == key]:
-            self._drop(known, inner)
+            known.pop(inner)
+            self._drop_within(task, inner)
 
     def write(self, step: Step) -> bool:
         """Report a step unless its task is over; return whether the journal, which may be full, keeps it."""

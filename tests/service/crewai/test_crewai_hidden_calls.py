@@ -6,7 +6,7 @@ import asyncio
 import functools
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import date
 from typing import Any
 
@@ -182,6 +182,30 @@ def test_a_person_reads_that_a_result_can_no_longer_be_read() -> None:
     with pytest.raises(Asked) as asked:
         pay.run()
     assert asked.value.question.text == "it ended, but its recorded result can no longer be read"
+
+
+def test_a_tool_whose_result_cannot_be_read_repeats_no_recorded_call_that_it_makes() -> None:
+    ran = []
+
+    @tool("pay")
+    def counted() -> str:
+        """Pay."""
+        ran.append(1)
+        return "paid"
+
+    @tool("order")
+    def order() -> str:
+        """Order."""
+        return str(counted.run())
+
+    _, told = begun()
+    order.run()
+    ended = [each for each in told.told if isinstance(each, Step) and each.answer is not None]
+    names = [each.name for each in fields(JournalEntry)]
+    entries = [JournalEntry(**{name: getattr(each, name) for name in names}) for each in ended]
+    assert [each.name for each in entries] == ["pay", "order"]
+    begun([entries[0], replace(entries[1], answer="of a class that is gone")])
+    assert (order.run(), ran) == ("paid", [1])
 
 
 def test_a_cancelled_tool_is_not_run_again_by_the_next_crew_of_the_method() -> None:
