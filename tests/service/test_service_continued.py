@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -289,8 +290,8 @@ def test_a_call_that_may_run_once_is_not_repeated_by_a_task_that_was_renamed(rep
         for _ in range(2):
             kickoff_id = client.kickoff(continueFrom=kickoff_id)
             assert client.until(kickoff_id, "error")["error"] == (
-                "The tool pay may run only once, and the task 'pay_task', which called it, is not among the crew's "
-                "current tasks. No task was run; restore that task to continue, or check what the call did before you "
+                "The tool pay may run only once, and the task that called it no longer has the id 'pay_task'. No task "
+                "was run; give that task its name or place again to continue, or check what the call did before you "
                 "start the crew again."
             )
     with repaired(paying("pay_task")) as service:
@@ -299,6 +300,35 @@ def test_a_call_that_may_run_once_is_not_repeated_by_a_task_that_was_renamed(rep
         client.until(kickoff_id, "completed")
         [step] = client.get(f"/executions/{kickoff_id}/steps").json()["steps"]
         assert (step["name"], step["from_journal"]) == ("pay", True)
+
+
+def numbered(*digests: str, fails: bool = False) -> ScriptedCrew:
+    """A crew whose tasks have no names, and of which the one with the digest `pay` pays."""
+    end = {"error": "no ink"} if fails else {"output": "Paid"}
+    declared = [
+        {"id": f"task_{place}", **({"steps": [{"tool": "pay"}], **end} if digest == "pay" else {"output": digest})}
+        for place, digest in enumerate(digests, 1)
+    ]
+    crew = ScriptedCrew({"tasks": declared}, PAY_ONCE)
+    crew.tasks = [replace(task, digest=digest) for task, digest in zip(crew.tasks, digests, strict=True)]
+    return crew
+
+
+@pytest.mark.parametrize("fixed", [["notes", "more notes", "pay"], ["notes", "pay"]], ids=["", "same order"])
+def test_a_call_that_may_run_once_is_not_repeated_by_a_task_that_moved(
+    repaired: Callable[..., Any], fixed: list[str]
+) -> None:
+    with repaired(numbered("notes", "pay", fails=True)) as service:
+        client = Client(service.url, service.token)
+        kickoff_id = client.kickoff()
+        client.until(kickoff_id, "error")
+    with repaired(numbered(*fixed)) as service:
+        client = Client(service.url, service.token)
+        kickoff_id = client.kickoff(continueFrom=kickoff_id)
+        if len(fixed) == 2:
+            client.until(kickoff_id, "completed")
+        else:
+            assert "no longer has the id 'task_2'" in client.until(kickoff_id, "error")["error"]
 
 
 @pytest.mark.parametrize("unanswered", [False, True])
@@ -319,7 +349,7 @@ def test_a_task_that_is_renamed_while_its_execution_waits_repeats_nothing(
             client.until(kickoff_id, "completed")
         else:
             client.resume(kickoff_id, approve=False, feedback="Again.", task_id="pay_task")
-            assert "the task 'pay_task', which called it" in client.until(kickoff_id, "error")["error"]
+            assert "no longer has the id 'pay_task'" in client.until(kickoff_id, "error")["error"]
 
 
 def test_the_rounds_of_a_review_are_taken_over(repaired: Callable[..., Any]) -> None:

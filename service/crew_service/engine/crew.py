@@ -151,6 +151,7 @@ class JournalEntry:
     answer: str | None = None  # JSON
     once: bool | None = None  # whether its tool may run only once
     decision: dict[str, Any] | None = None  # a person's, on this call; without an `outcome` once it is carried out
+    digest: str | None = None  # of its task, added by the engine
 
 
 @dataclass(frozen=True)

@@ -159,12 +159,17 @@ class Segment:
             self._printed.write(self.job.printed)
 
     def _check_once(self) -> None:
-        """Fail if a task that called a run-once tool is gone: under another name, it would call the tool again."""
+        """Fail if a task that called a run-once tool is gone: under another id, it would call the tool again."""
         if not self._steps:
             return
         for call in _recorded(self._database, self.execution_id, self.job.cancelled, only_once=True):
-            if call.task_id and call.task_id not in self._digests and asks.may_have_run(call):
+            if call.task_id and self._is_gone(call) and asks.may_have_run(call):
                 raise CrewFailed(tool_rules.task_gone(call.name, call.task_id))
+
+    def _is_gone(self, call: JournalEntry) -> bool:
+        """Whether the task of a call is not among the crew's tasks, or has another id now."""
+        digest = self._digests.get(call.task_id)
+        return digest is None or (digest != call.digest and call.digest in self._digests.values())
 
     def _go_on_after(self, killed: CrewKilled) -> None:
         """Rerun the task with its journal, but not forever."""
@@ -248,7 +253,7 @@ class Segment:
 
         def store(connection: Connection, now: float) -> None:
             if step.is_kept:
-                _record(connection, self.execution_id, step, now=now)
+                _record(connection, self.execution_id, step, self._kept(step), now=now)
             if step.state == steps.RUNNING:
                 begun = {**shown, "segment": self._fence.segment, "began_at": now}
                 stored_steps.begin(connection, self.execution_id, begun, again=is_known)
@@ -256,6 +261,12 @@ class Segment:
                 stored_steps.end(connection, self.execution_id, shown)
 
         return self._write(states.NOTE, store=store, is_calm=True, steps=self._steps, kills=self._kills)
+
+    def _kept(self, entry: JournalEntry) -> dict[str, Any]:
+        """Return a call as stored."""
+        kept = {each.name: getattr(entry, each.name) for each in fields(JournalEntry)}
+        texts = tidy({"task_id": entry.task_id, "name": entry.name, "decision": entry.decision})
+        return {**kept, **texts, "digest": self._digests.get(entry.task_id)}
 
     def _finish(self, task: Any) -> bool:
         hidden = ("task_id", "execution_time", "point")
@@ -335,7 +346,9 @@ class Segment:
         self._pause(
             gate,
             body,
-            store=lambda connection, now: journal.put(connection, self.execution_id, _kept(question.entry), now=now),
+            store=lambda connection, now: journal.put(
+                connection, self.execution_id, self._kept(question.entry), now=now
+            ),
             steps=self._steps,
             kills=0,
         )
@@ -495,17 +508,12 @@ def _recorded(
     return retrying.until_available(read, cancelled)[0]
 
 
-def _record(connection: Connection, execution_id: str, step: Step, *, now: float) -> None:
+def _record(connection: Connection, execution_id: str, step: Step, entry: dict[str, Any], *, now: float) -> None:
     """Write a tool call twice, when it starts and when it ends; a model call or memory lookup once, with its answer."""
     write = journal.put if step.kind == "tool" and step.answer is not None else journal.add
     if step.is_approved and step.answer is None:
         write = journal.carry_out
-    write(connection, execution_id, _kept(step), now=now)
-
-
-def _kept(entry: JournalEntry) -> dict[str, Any]:
-    kept = {each.name: getattr(entry, each.name) for each in fields(JournalEntry)}
-    return {**kept, **tidy({"task_id": entry.task_id, "name": entry.name, "decision": entry.decision})}
+    write(connection, execution_id, entry, now=now)
 
 
 def _used_before(row: Row[Any]) -> usage.Usage:

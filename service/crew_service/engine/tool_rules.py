@@ -111,9 +111,9 @@ def not_known(name: str, arguments: str, reason: str) -> str:
 
 def task_gone(name: str, task_id: str) -> str:
     return (
-        f"The tool {name} may run only once, and the task {task_id!r}, which called it, is not among the crew's "
-        "current tasks. No task was run; restore that task to continue, or check what the call did before you start "
-        "the crew again."
+        f"The tool {name} may run only once, and the task that called it no longer has the id {task_id!r}. No task was "
+        "run; give that task its name or place again to continue, or check what the call did before you start the crew "
+        "again."
     )
 
 

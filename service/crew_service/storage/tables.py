@@ -134,6 +134,7 @@ journal = Table(
     Column("answer", LargeBinary),  # JSON
     Column("once", Boolean),  # whether its tool may run only once
     Column("decision", JSON(none_as_null=True)),  # a person's: outcome until it is carried out, text and arguments
+    Column("digest", String(64)),  # of the task as declared at that time
 )
 
 steps = Table(
