@@ -15,6 +15,7 @@ from crew_client import SLOW, Serve
 from crew_service.engine.principals import BadToken, Principal, Tokens
 from crew_service.http.dialects import DIALECTS
 from crew_service.http.endpoints import table
+from crew_service.scripted_crew import DEMO, ScriptedCrew
 from scripts.stack.waiting import PATIENCE
 
 DENIED = {"detail": "Invalid or missing authentication credentials"}
@@ -56,11 +57,14 @@ def test_s6_the_scheme_is_read_in_any_case(serve: Serve) -> None:
 
 
 @pytest.mark.row("S6")
-def test_s6_the_401_comes_before_the_body(serve: Serve) -> None:
-    client = serve()
-    parts = urlsplit(client.url)
+@pytest.mark.parametrize("path", ["/kickoff", "/human_feedback_requests/x/respond?token=y"])
+@pytest.mark.parametrize("announced", [{}, {"flow_webhook": "http://127.0.0.1:9/", "flow_webhook_secret": "x"}])
+def test_s6_the_401_comes_before_the_body(serve: Serve, path: str, announced: dict[str, str]) -> None:
+    crew = ScriptedCrew(DEMO)
+    crew.kind = "flow"
+    parts = urlsplit(serve(crew=crew, **announced).url)
     with socket.create_connection((parts.hostname, parts.port), PATIENCE) as half:
-        half.sendall(b"POST /kickoff HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        half.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n".encode())
         assert half.recv(4096).startswith(b"HTTP/1.1 401")
 
 

@@ -30,10 +30,13 @@ class FlowAnswers:
         self._executions = executions
         self._webhook = webhook
 
-    def respond(self, question_id: str, token: str, answer: FlowAnswer) -> dict[str, Any]:
-        """Accept the one answer for which a webhook's address is valid."""
+    def check_token(self, question_id: str, token: str) -> None:
+        """Check the token in a webhook's address, without a query: anybody can send one."""
         if self._webhook is None or not self._webhook.is_token(question_id, token):
             raise BadResponseToken("the token is not valid for this question")
+
+    def respond(self, question_id: str, answer: FlowAnswer) -> dict[str, Any]:
+        """Accept the one answer for which a webhook's address is valid; its token has been checked."""
         with self._database.reading() as connection:
             question = questions.find(connection, question_id)
             row = queries.by_id(connection, question.execution_id) if question else None

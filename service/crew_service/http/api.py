@@ -228,10 +228,11 @@ class Api:
         return JSONResponse(await run_in_threadpool(resume, _caller(request), body.flow_id, answer))
 
     async def respond(self, request: Request) -> JSONResponse:
+        question_id = request.path_params["request_id"]
+        self._service.flow_answers.check_token(question_id, request.query_params.get("token", ""))
         body, _ = await self._read(request, "respond", self._reader(FlowAnswerBody))
         answer = FlowAnswer(body.feedback, body.outcome, body.source)
-        question_id, token = request.path_params["request_id"], request.query_params.get("token", "")
-        return JSONResponse(await run_in_threadpool(self._service.flow_answers.respond, question_id, token, answer))
+        return JSONResponse(await run_in_threadpool(self._service.flow_answers.respond, question_id, answer))
 
     async def stop(self, request: Request) -> JSONResponse:
         kickoff_id = request.path_params["kickoff_id"]
