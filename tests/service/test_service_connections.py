@@ -1,4 +1,4 @@
-"""Rows S11, S14, S20, S35: neither a hostile body nor a thousand half-sent requests keep others from being served.
+"""Rows S11, S14, S17, S20, S35: neither a hostile body nor a thousand half-sent requests keep others from being served.
 
 Nor does a crowd that sends requests and reads no answer, nor do bodies and trailers that do not end.
 """
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -208,6 +209,36 @@ def resident(process_id: int) -> int:
     """Bytes of memory that a process has."""
     pages = int(Path(f"/proc/{process_id}/statm").read_text().split()[1])
     return pages * resource.getpagesize()
+
+
+@pytest.mark.row("S17")
+def test_s17_statuses_that_are_read_slowly_are_held_within_bounds_and_others_get_theirs(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crew_service.http.unsent.UNSENT_BYTES", 8 * MIB)
+    monkeypatch.setattr("crew_service.http.unsent.READ_SECONDS", 1.0)
+    client = serve({"tasks": [{"id": "t", "output": "x" * 2 * MIB}]}, user_tokens=[("ann", "anns-token-0123456789")])
+    ann, over = client.holding("anns-token-0123456789"), threading.Event()
+    kickoff_id = ann.kickoff()
+    ann.until(kickoff_id, "completed")
+    slow = f"GET /status/{kickoff_id} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ann.token}\r\n\r\n".encode()
+    with contextlib.ExitStack() as stack:
+        stack.callback(tracemalloc.stop)
+        tracemalloc.start()
+        connections = [stack.enter_context(unread(client.url, slow)) for _ in range(40)]
+
+        def read() -> None:
+            while not over.wait(0.1):
+                for each in connections:
+                    with contextlib.suppress(BlockingIOError, ConnectionError):
+                        each.recv(1000)
+
+        stack.enter_context(ThreadPoolExecutor(1)).submit(read)
+        stack.callback(over.set)
+        for _ in range(3):
+            assert len(client.get(f"/status/{kickoff_id}").content) > 2 * MIB
+        eventually(lambda: any(map(_ended, connections)), "the end of the slowest")
+        assert tracemalloc.get_traced_memory()[1] < 30 * MIB
 
 
 UNREAD = {

@@ -31,11 +31,10 @@ from crew_service.settings import Settings
 WATCHED = 1.0  # seconds between two checks of the threads
 
 
-def create_app(settings: Settings, crews: Mapping[str, Crew]) -> FastAPI:
+def create_app(settings: Settings, crews: Mapping[str, Crew], places: Places) -> FastAPI:
     """Serve one crew at the root if it has no name, and each of several below `/crews/<name>`."""
     dialect = DIALECTS[settings.dialect]()
     process = Process(settings, crews, dialect)
-    places = Places()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

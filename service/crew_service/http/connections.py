@@ -1,6 +1,7 @@
 """Limits connections: clients must send and read in time, and at the limit the longest idle one is dropped.
 
 Memory for requests is limited, too: at the limit, drop the client that reads no response or has been sending longest.
+unsent.py limits that of responses.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from crew_service.engine.machine import connections_in
+from crew_service.http.unsent import SHARED, Unsent
 from crew_service.settings import Settings
 
 HEADER_SECONDS = 10.0  # for a request's headers, for its trailers, and for reading a byte of the response
@@ -109,6 +111,7 @@ class GuardedProtocol(HttpToolsProtocol):
     header_seconds = HEADER_SECONDS
     room = 10_000
     held = Held(Settings.max_body)
+    unsent = Unsent()
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -234,12 +237,16 @@ class GuardedProtocol(HttpToolsProtocol):
         async def until_answered(scope: Any, receive: Any, send: Any) -> None:
             async def answer(message: Any) -> None:
                 self.held.drop_unread(cycle)
+                is_first = message["type"] == "http.response.start" and not cycle.disconnected
+                if is_first and not scope["state"].get(SHARED):
+                    self.unsent.begin(cycle, message["headers"], self.abort)
                 await send(message)
 
             try:
                 await app(scope, receive, answer)
             finally:
                 self.held.end(cycle)
+                self.unsent.end(cycle)
 
         super()._start_asgi_task(cycle, until_answered)
 
@@ -247,6 +254,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._stop_timer()
         if self._answering is not None:  # the server itself only notifies the last of several requests
             self._answering.disconnected = not self._answering.response_complete
+            self.unsent.end(self._answering)
         for each in (self, *(cycle for cycle, _ in self.pipeline)):
             self.held.end(each)
         super().connection_lost(exc)
@@ -362,7 +370,7 @@ class InPieces:
         await self._app(scope, receive, in_pieces)
 
 
-def guarded(settings: Settings) -> type[GuardedProtocol]:
+def guarded(settings: Settings, unsent: Unsent) -> type[GuardedProtocol]:
     """Return the protocol with these limits."""
     return type(
         "Guarded",
@@ -371,6 +379,7 @@ def guarded(settings: Settings) -> type[GuardedProtocol]:
             "header_seconds": settings.header_seconds,
             "room": connections_in(settings.max_connections),
             "held": Held(settings.max_body),
+            "unsent": unsent,
         },
     )
 

@@ -8,7 +8,7 @@ from functools import cache
 from inspect import cleandoc
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
@@ -20,6 +20,7 @@ from crew_service.engine.crew import Crew
 from crew_service.engine.limits import Limits
 from crew_service.http.dialects import live_models, response_models
 from crew_service.http.endpoints import Endpoint
+from crew_service.http.unsent import SHARED
 
 DESCRIPTION = """
 One crew, served over HTTP and JSON. A typical run:
@@ -119,8 +120,9 @@ def install(app: FastAPI, endpoints: tuple[Endpoint, ...], crew: Crew, limits: L
     def written() -> bytes:
         return json.dumps(document(), ensure_ascii=False, separators=(",", ":")).encode()
 
-    async def answer() -> Response:
+    async def answer(request: Request) -> Response:
         """Return the document, created once because anybody may request it."""
+        request.scope["state"][SHARED] = True
         return Response(written(), media_type="application/json")
 
     app.openapi = document  # type: ignore[method-assign]

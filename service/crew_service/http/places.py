@@ -18,6 +18,8 @@ import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import HTTPException
 
+from crew_service.http.unsent import Unsent
+
 PLACES = 8  # per owner, running or waiting for a thread
 THREADS = 4  # per process: they read the database, which allows ten connections per process
 THREADS_OF_ONE = 2
@@ -37,13 +39,15 @@ Made = TypeVar("Made")
 class Threads:
     """Separate threads for a kind of work, so that it neither waits for other work nor delays it."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._limiter: CapacityLimiter | None = None
+    def __init__(self, most: int, unsent: Unsent | None = None) -> None:
+        self._free = asyncio.Semaphore(most)
+        self._unsent = unsent
 
     async def run(self, work: Callable[..., Made], *args: Any) -> Made:
-        self._limiter = self._limiter or CapacityLimiter(self._most)
-        return await anyio.to_thread.run_sync(lambda: work(*args), limiter=self._limiter)
+        async with self._free:
+            if self._unsent:
+                await self._unsent.room()
+            return await anyio.to_thread.run_sync(lambda: work(*args), limiter=CapacityLimiter(1))
 
 
 class _Owner:
@@ -55,13 +59,22 @@ class _Owner:
 class Shares:
     """A limited number of places per owner; used only in the event loop."""
 
-    def __init__(self, what: str, *, places: int, threads: int, of_one: int, is_patient: bool = False) -> None:
-        """`is_patient`: further requests wait indefinitely."""
+    def __init__(
+        self,
+        what: str,
+        *,
+        places: int,
+        threads: int,
+        of_one: int,
+        is_patient: bool = False,
+        unsent: Unsent | None = None,
+    ) -> None:
+        """`is_patient`: further requests wait indefinitely; `unsent`: the work creates a response that may be large."""
         self._is_patient = is_patient
         self._busy = f"You already have {places} {what} in progress; try again later."
         self._owners = defaultdict[str, _Owner](lambda: _Owner(places, of_one))
         self._here: Counter[str] = Counter()
-        self._threads = Threads(threads)
+        self._threads = Threads(threads, unsent)
 
     async def run(self, owner: str, work: Callable[..., Made], *args: Any) -> Made:
         """Run work in a thread; receiving and sending bodies is not included."""
@@ -130,9 +143,10 @@ class Places(Shares):
     """The places of one process."""
 
     def __init__(self) -> None:
-        super().__init__("pages or lists", places=PLACES, threads=THREADS, of_one=THREADS_OF_ONE)
-        self.batches = Shares("batches", places=1, threads=BATCHES, of_one=1, is_patient=True)
-        self.statuses = Shares("large statuses", places=1, threads=STATUSES, of_one=1, is_patient=True)
+        self.unsent = unsent = Unsent()
+        super().__init__("pages or lists", places=PLACES, threads=THREADS, of_one=THREADS_OF_ONE, unsent=unsent)
+        self.batches = Shares("batches", places=1, threads=BATCHES, of_one=1, is_patient=True, unsent=unsent)
+        self.statuses = Shares("large statuses", places=1, threads=STATUSES, of_one=1, is_patient=True, unsent=unsent)
         self.edits = Shares("edited answers", places=EDITS, threads=CHECKS, of_one=1)
         self.pages = MadeOnce()
 

@@ -10,6 +10,7 @@ import uvicorn
 from crew_service.engine.crew import Crew
 from crew_service.http.app import create_app
 from crew_service.http.connections import HEADER_SECONDS, GuardedProtocol, InPieces, guarded
+from crew_service.http.places import Places
 from crew_service.http.sender import WithPeer
 from crew_service.settings import Settings
 
@@ -50,8 +51,9 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def server(settings: Settings, crews: Mapping[str, Crew]) -> Server:
+    places = Places()
     config = uvicorn.Config(
-        WithPeer(InPieces(create_app(settings, crews))),
+        WithPeer(InPieces(create_app(settings, crews, places))),
         proxy_headers=False,  # handled by `WithPeer`
         log_config=None,
         access_log=False,
@@ -59,7 +61,7 @@ def server(settings: Settings, crews: Mapping[str, Crew]) -> Server:
         timeout_graceful_shutdown=10,
         timeout_keep_alive=75,  # longer than a poller's pause: a POST on a connection just closed has no known outcome
         backlog=ACCEPTED_AT_ONCE,
-        http=guarded(settings),
+        http=guarded(settings, places.unsent),
         ws="none",  # there are no WebSockets, and a handshake would be answered before the token is checked
     )
     serving = Server(config)

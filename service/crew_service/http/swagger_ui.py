@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from crew_service.http.html import HEADERS, POLICY, templates
+from crew_service.http.unsent import SHARED
 
 ASSETS = {  # by path: the package and the file in it
     "/docs/swagger-ui.css": ("fastapi_offline", "static/swagger-ui.css"),
@@ -41,6 +42,7 @@ def _asset(path: str) -> bytes:
 async def _answer(request: Request) -> Response:
     path: str = request.scope["route"].path
     if path in ASSETS:
+        request.scope["state"][SHARED] = True
         return Response(_asset(path), headers=ASSET_HEADERS, media_type=guess_type(path)[0])
     headers = {**HEADERS, "Content-Security-Policy": f"{SOURCES}; {POLICY}"}
     return Response(templates.get_template("docs.html").render(), headers=headers, media_type="text/html")
