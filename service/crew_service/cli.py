@@ -17,6 +17,7 @@ from crew_service import __version__, image, logs, offline_model, options, termi
 from crew_service.engine import machine, paths
 from crew_service.engine.container import Process
 from crew_service.engine.crew import BadTarget
+from crew_service.engine.health import WATCHED
 from crew_service.engine.principals import BadToken
 from crew_service.engine.sending import STANDARD, standard_key
 from crew_service.http.dialects import DIALECTS
@@ -125,7 +126,8 @@ def _work(arguments: argparse.Namespace) -> int:
         signal.signal(signum, lambda *_: leave.set())
     process.start()
     print("Running crews; this process serves no requests.", file=sys.stderr, flush=True)  # noqa: T201
-    leave.wait()
+    while not leave.wait(WATCHED):
+        process.health.watch()
     process.stop()
     return 0
 

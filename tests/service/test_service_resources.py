@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
 import re
 import resource
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +19,7 @@ import pytest
 from crew_client import PLAIN, Command, Receiver, Serve, eventually, figure
 from test_service_fairness import silence, store_webhooks
 
+from crew_service.cli import main
 from crew_service.engine import machine
 from crew_service.engine.background import Background
 from crew_service.engine.crew import Completed, Job, Report, TaskInfo
@@ -179,6 +183,44 @@ def test_s38_a_thread_that_cannot_start_is_shown_and_starts_later(
     no_threads.clear()
     eventually(lambda: receiver.bodies("/crew"), "the webhook")
     eventually(lambda: client.get("/readyz").status_code == 200, "the end of the trouble")
+
+
+UNLUCKY_WORK = """
+import sys, threading
+from crew_service.cli import main
+
+start, refused = threading.Thread.start, []
+
+def start_or_refuse(thread):
+    if thread.name.startswith("dispatcher") and not refused:
+        refused.append(thread)
+        raise RuntimeError("can't start new thread")
+    start(thread)
+
+threading.Thread.start = start_or_refuse
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_s38_a_machine_that_only_works_starts_its_thread_later(
+    tmp_path: Path, postgresql: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "plain.json").write_text(json.dumps(PLAIN))
+
+    def said(*words: str) -> Any:
+        capsys.readouterr()
+        assert main([*words, "--db", postgresql, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    kickoff_id = said("kickoff", "topic=AI")["kickoff_id"]
+    command = [sys.executable, "-c", UNLUCKY_WORK, "work", "--db", postgresql, "--crew", "plain.json"]
+    with (tmp_path / "log").open("w") as log, subprocess.Popen(command, cwd=tmp_path, stderr=log) as process:
+        try:
+            eventually(lambda: said("status", kickoff_id)["state"] == "completed", "the end of the execution")
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+    assert "cannot start; trying again" in (tmp_path / "log").read_text()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -11,6 +11,7 @@ from crew_service.storage.availability import DatabaseUnavailable
 
 __all__ = ["DatabaseUnavailable", "Health"]
 
+WATCHED = 1.0  # seconds between two calls of `watch`
 FRESH = 1.0  # seconds for which a result is reused, because each costs a write
 
 
@@ -36,7 +37,7 @@ class Health:
         return f"The thread {gone.name!r} has ended and cannot start again; restart the service." if gone else None
 
     def watch(self) -> None:
-        """Restart threads that have ended; call this about every second."""
+        """Restart threads that have ended; call this every `WATCHED` seconds."""
         for loop in self._loops:
             loop.watch()
 

@@ -17,6 +17,7 @@ from crew_service.engine.container import Container, Process
 from crew_service.engine.crew import Crew
 from crew_service.engine.details import Details
 from crew_service.engine.executions import Refused
+from crew_service.engine.health import WATCHED
 from crew_service.engine.idempotency import KeyReused
 from crew_service.http import documentation, errors, page, several_crews, swagger_ui
 from crew_service.http.api import Api, key_reused
@@ -27,8 +28,6 @@ from crew_service.http.endpoints import Endpoint, table
 from crew_service.http.places import Places
 from crew_service.http.request_metrics import RequestMetrics
 from crew_service.settings import Settings
-
-WATCHED = 1.0  # seconds between two checks of the threads
 
 
 def create_app(settings: Settings, crews: Mapping[str, Crew], places: Places) -> FastAPI:
