@@ -545,6 +545,7 @@ def test_s35_a_request_is_refused_while_too_much_is_worked_on(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crew_service.http.connections.HELD_BYTES", MIB // 2)
+    monkeypatch.setattr("crew_service.http.connections.LARGEST_BODIES", 0)
     client = serve(PLAIN)
     text = json.dumps({"inputs": {"topic": "x" * (MIB // 2)}})
     with contextlib.closing(sqlite3.connect(tmp_path / "service.db")) as other, ThreadPoolExecutor(1) as pool:
@@ -561,6 +562,15 @@ def test_s35_a_request_is_refused_while_too_much_is_worked_on(
         assert b"Too much is being sent" in refused
         assert working.result().status_code == 200
     assert answer().startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.row("S35")
+def test_s35_a_body_of_the_largest_size_is_read_however_large_that_is(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crew_service.http.connections.HELD_BYTES", MIB // 2)
+    client = serve(PLAIN, max_body=MIB)
+    client.until(client.kickoff("x" * (MIB - 100)), "completed")
 
 
 def test_a_request_to_become_a_websocket_is_answered_as_any_other(serve: Serve) -> None:

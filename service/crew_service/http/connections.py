@@ -26,7 +26,8 @@ HEADER_SECONDS = 10.0  # for a request's headers, for its trailers, and for read
 HEADER_BYTES = 64 * 1024  # of headers and trailers together
 MOST_HEADERS = 200
 HEADER_OVERHEAD = 128  # bytes of memory per header in addition to its text
-HELD_BYTES = 64 * 1024 * 1024  # of all unanswered requests
+HELD_BYTES = 64 * 1024 * 1024  # of all unanswered requests, or more if bodies may be larger
+LARGEST_BODIES = 2  # bodies of the largest size for which there is always room
 GOODBYE_SECONDS = 2.0  # for a client to read the last response before the connection closes
 RESET = struct.pack("ii", 1, 0)  # the value of SO_LINGER
 PIPELINED = 32  # requests that may wait for the previous one's response
@@ -51,6 +52,7 @@ class Held:
 
     def __init__(self, largest: int) -> None:
         self._largest = largest  # of one body: more is read but not kept
+        self._most = max(HELD_BYTES, LARGEST_BODIES * largest)
         self._sizes: dict[Any, int] = {}
         self._connections: dict[Any, GuardedProtocol] = {}
         self._total = 0
@@ -71,9 +73,9 @@ class Held:
 
     def has_room(self) -> bool:
         """Whether a request may begin, after dropping others if necessary and possible."""
-        while self._total > HELD_BYTES and (self._drop_unreading() or self._refuse_oldest()):
+        while self._total > self._most and (self._drop_unreading() or self._refuse_oldest()):
             pass
-        return self._total <= HELD_BYTES
+        return self._total <= self._most
 
     def end(self, cycle: Any) -> int:
         """Stop counting a request; return its bytes."""
