@@ -81,7 +81,7 @@ def add_http(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="CREW[/NAME]=TOKEN",
         type=crew_token,
-        help="organization or user token for one crew; replaces the global ones",
+        help="organization or user token for one crew; replaces the global ones; may be repeated",
     )
     option("--flow-webhook", type=web_address, metavar="URL", help="where to announce each question of a Flow")
     option("--flow-webhook-secret", metavar="SECRET", help=f"secret that signs these webhooks; also {SECRET_VARIABLE}")

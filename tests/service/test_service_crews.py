@@ -73,6 +73,13 @@ def test_each_crew_has_the_whole_api_below_its_path(crews: tuple[Client, Client]
         assert client.get("/", headers={"Accept": "text/html"}).status_code == 200
 
 
+def test_a_crew_may_have_several_tokens_of_the_organization(folder: Path, command: Callable[..., Command]) -> None:
+    service = command(*CREWS, "--token", COMMON, "--crew-token", f"brief={OWN}", "--crew-token", "brief=the-next-token")
+    assert [
+        service.client(token, "brief").get("/metrics").status_code for token in (OWN, "the-next-token", COMMON)
+    ] == [200, 200, 401]
+
+
 HTML = {"Accept": "text/html"}
 
 

@@ -174,9 +174,9 @@ class Container:
 def _tokens(settings: Settings, name: str) -> Tokens:
     """A crew's own tokens replace those for all crews; there is always an organization token."""
     own = [(user, token) for crew, user, token in settings.crew_tokens if crew == name]
-    organization = next((token for user, token in own if user is None), settings.token)
-    users = [(user, token) for user, token in own if user is not None]
-    return Tokens(organization, users if own else settings.user_tokens)
+    has_organization = any(user is None for user, _ in own)
+    common = [] if has_organization else [(None, settings.token)]
+    return Tokens([*common, *(own or settings.user_tokens)])
 
 
 def _nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -32,10 +33,10 @@ def is_key(name: str) -> bool:
 
 
 class Tokens:
-    def __init__(self, organization: str, users: list[tuple[str, str]]) -> None:
-        self._callers = [(_digest(organization), Principal())]
-        self._callers += [(_digest(token), Principal(user)) for user, token in users]
-        for _, token in [("", organization), *users]:
+    def __init__(self, tokens: Sequence[tuple[str | None, str]]) -> None:
+        """:param tokens: each with its user; None for the organization"""
+        self._callers = [(_digest(token), Principal(user)) for user, token in tokens]
+        for _, token in tokens:
             if not (token.isascii() and token.isprintable()) or " " in token:
                 raise BadToken("A token must be printable ASCII without spaces, since it is sent in a header.")
         if len({digest for digest, _ in self._callers}) < len(self._callers):
