@@ -17,7 +17,7 @@ from functools import partial, wraps
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from crewai import Agent, Crew, Task, TaskOutput
+from crewai import Agent, Crew, CrewOutput, Task, TaskOutput
 from crewai.agents.agent_builder.base_agent import BaseAgent
 from crewai.core.providers.human_input import SyncHumanInputProvider
 from crewai.events import crewai_event_bus
@@ -634,6 +634,21 @@ def crew_of(task: Task) -> Crew | None:
 def guardrails_of(task: Task) -> list[Callable[[TaskOutput], tuple[bool, Any]]]:
     single = [task._guardrail] if task._guardrail else []
     return [*task._guardrails, *single]
+
+
+def wrap_crews(around: Callable[[Crew], AbstractContextManager[None]]) -> None:
+    """Run all tasks of each crew of this process within `around`; until then, a crew fills in its texts."""
+    execute, aexecute = Crew._execute_tasks, Crew._aexecute_tasks
+
+    def executed(crew: Crew, *args: Any, **kwargs: Any) -> CrewOutput:
+        with around(crew):
+            return execute(crew, *args, **kwargs)
+
+    async def aexecuted(crew: Crew, *args: Any, **kwargs: Any) -> CrewOutput:
+        with around(crew):
+            return await aexecute(crew, *args, **kwargs)
+
+    Crew._execute_tasks, Crew._aexecute_tasks = executed, aexecuted  # type: ignore[method-assign, assignment]
 
 
 def wrap_tasks(

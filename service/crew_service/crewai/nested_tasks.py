@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from crewai import Task, TaskOutput
+from crewai import Crew, Task, TaskOutput
 from crewai.core.providers.human_input import set_provider
 from crewai.hooks import InterceptionPoint, register_hook
 from crewai.hooks.contexts import StepContext
@@ -47,11 +48,19 @@ class TaskAsks(Interrupted):
 
 @dataclass
 class MethodRun:
-    """One call of a method: how often each task ran in it, and the question that ends it."""
+    """One call of a method: how often it began each crew and task, and the question that ends it."""
 
     method: str
     counts: Counter[str] = field(default_factory=Counter)
     asked: TaskAsks | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self, texts: list[Any]) -> str:
+        """Return the place of what has these texts and begins here."""
+        known = hashlib.sha256(json.dumps([*texts, *journal.enclosing()]).encode()).hexdigest()[:16]
+        with self._lock:
+            self.counts[known] += 1
+            return f"{self.method}/{known}/{self.counts[known]}"
 
     def ask(self, place: str, answer: StoredOutput) -> TaskAsks:
         """Return the exception to raise; if several tasks ask at once, the first one wins."""
@@ -60,6 +69,7 @@ class MethodRun:
 
 
 METHOD: ContextVar[MethodRun | None] = ContextVar("the method that runs", default=None)
+CREW: ContextVar[tuple[str, list[Task]]] = ContextVar("the crew that runs: its place and tasks", default=("", []))
 
 
 class NestedTasks:
@@ -68,12 +78,18 @@ class NestedTasks:
     def __init__(self, gate: ReviewDecision | None) -> None:
         known: dict[str, Any] = gate.state.get("nested", {}) if gate else {}
         self.before = (decision_from(known["before"]) if known["before"] else None) if known else gate
-        self._finished: dict[str, StoredOutput] = known.get("finished", {})
-        self._drafts: dict[str, StoredOutput] = known.get("drafts", {})
+        self._lock = threading.Lock()
+        self._earlier: dict[str, str] = known.get("places", {})
+        self._begun = set(map(_crew, self._earlier))  # before this segment
+        new = {earlier: place for place, earlier in self._earlier.items()}
+        self._finished, self._drafts, self._approved = (
+            {new.get(place, place): output for place, output in known.get(name, {}).items()}
+            for name in ("finished", "drafts", "approved")
+        )
         self._decision = gate if known else None
-        self._decided: str | None = known.get("asked")
+        asked: str | None = known.get("asked")
+        self._decided = new.get(asked, asked) if asked else None
         self._unused = self._decided  # until its task runs
-        self._approved: dict[str, StoredOutput] = known.get("approved", {})
         if self._decided and self._is_approval():
             self._approved[self._decided] = self._drafts.pop(self._decided)
         self._skipped: int = known.get("skipped", 0)
@@ -81,6 +97,7 @@ class NestedTasks:
 
     def watch(self) -> None:
         """Let nested tasks of this process ask and be replayed from now on."""
+        internals.wrap_crews(_of_crew)
         internals.wrap_tasks(journal.going_back, self._settled, self._done)
         register_hook(InterceptionPoint.POST_STEP, self._answered)
         set_provider(NestedFeedback(self.rounds_of))
@@ -105,14 +122,19 @@ class NestedTasks:
         self._over(name)
 
     def state(self, asks: TaskAsks) -> dict[str, Any]:
-        """Return the state from which a run with the answer continues."""
+        """Return the state from which a run with the answer continues, with the places that 0.2.0 reads."""
+
+        def named(kept: dict[str, StoredOutput]) -> dict[str, StoredOutput]:
+            return {self._earlier.get(place, place): output for place, output in dict(kept).items()}
+
         again = self._decision and self._decision.task_id == asks.answer["task_id"] and self._decided != asks.place
         return {
             "before": asdict(self.before) if self.before else None,
-            "finished": self._finished,
-            "drafts": self._drafts,
-            "approved": self._approved,
-            "asked": asks.place,
+            "finished": named(self._finished),
+            "drafts": named(self._drafts),
+            "approved": named(self._approved),
+            "asked": self._earlier.get(asks.place, asks.place),
+            "places": self._earlier,
             "skipped": len(self._decision.rounds) if again and self._decision else self._skipped,
         }
 
@@ -134,9 +156,10 @@ class NestedTasks:
         run = METHOD.get()
         if run is None:
             return None
+        place = self._running[id(task)] = _place(run, task)
+        self._find_earlier(run.begin(_texts(task)), place)
         if run.asked:
             raise run.asked
-        place = self._running[id(task)] = _place(run, task)
         journal.enter(run.method, f"{place.partition('/')[2]} round {len(self.rounds_of(task) or ())}")
         if place in self._finished:
             task.output = _restored(task, self._finished[place])
@@ -150,6 +173,19 @@ class NestedTasks:
         if crew := internals.crew_of(task):
             pass_over_replayed_steps(crew)
         return None
+
+    def _find_earlier(self, earlier: str, place: str) -> None:
+        """Move what 0.2.0 stored of a task to its place; there, a task was known by its own texts and its turn.
+
+        Journal entries stay where they are, so that a run-once tool's call there is never taken for this task's.
+        """
+        with self._lock:
+            self._earlier = {**{new: old for new, old in self._earlier.items() if old != earlier}, place: earlier}
+        for kept in (self._finished, self._drafts, self._approved):
+            if earlier in kept:
+                kept[place] = kept.pop(earlier)
+        if self._decided == earlier:
+            self._decided = self._unused = place
 
     def _approve(self, task: Task, place: str) -> TaskOutput:
         """Do what CrewAI does after a task's answer, now that it is approved."""
@@ -169,7 +205,8 @@ class NestedTasks:
         if run is None or place is None:
             raise Fatal(OF_A_TASK)
         self._drafts[place] = self._stored(run, step.task, step.output)
-        if self._decision and self._drafts[place]["task_id"] == self._decision.task_id:
+        is_like_answered = self._decision and self._drafts[place]["task_id"] == self._decision.task_id
+        if is_like_answered and _crew(place) not in self._begun:  # else the answered crew may still begin, beside it
             self._check_used(run.method)
         raise run.ask(place, self._drafts[place])
 
@@ -196,7 +233,7 @@ class NestedTasks:
         if self._unused and _method(self._unused) == method:
             raise Fatal(
                 f"The crew that the method {method!r} started is not the one that a person has answered: its "
-                "tasks must have the same descriptions when the method runs again. Start it again."
+                "tasks and agents must have the same texts when the method runs again. Start it again."
             )
 
 
@@ -207,17 +244,42 @@ def _restored(task: Task, output: StoredOutput) -> TaskOutput:
         raise Fatal(str(failure)) from None
 
 
+@contextmanager
+def _of_crew(crew: Crew) -> Iterator[None]:
+    """Give a crew its place before any of its tasks begins, so that tasks of crews side by side cannot swap theirs."""
+    run = METHOD.get()
+    token = CREW.set((_begin(run, crew.tasks, internals.agents_of(crew)), crew.tasks) if run else CREW.get())
+    try:
+        yield
+    finally:
+        CREW.reset(token)
+
+
+def _begin(run: MethodRun, tasks: list[Task], agents: list[Any]) -> str:
+    roles = [[agent.role, agent.goal, agent.backstory] for agent in agents]
+    return run.begin([[_texts(task) for task in tasks], roles])
+
+
+def _texts(task: Task) -> list[Any]:
+    return [task.name, task.description, task.expected_output]
+
+
 def _place(run: MethodRun, task: Task) -> str:
-    texts = json.dumps([task.name, task.description, task.expected_output, *journal.enclosing()])
-    known = hashlib.sha256(texts.encode()).hexdigest()[:16]
-    run.counts[known] += 1
-    return f"{run.method}/{known}/{run.counts[known]}"
+    crew, tasks = CREW.get()
+    position = next((position for position, each in enumerate(tasks) if each is task), None)
+    if position is None:  # it runs without a crew
+        return f"{_begin(run, [task], [task.agent] if task.agent else [])}/0"
+    return f"{crew}/{position}"
 
 
 def _name(task: Task) -> str:
     crew = internals.crew_of(task)
     named = named_tasks(crew) if crew else {}
     return next((name for name, each in named.items() if each is task), task.name or "task")
+
+
+def _crew(place: str) -> str:
+    return place.rpartition("/")[0]
 
 
 def _method(place: str) -> str:

@@ -6,7 +6,9 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from engine_stub import CREWS, EngineStub
@@ -51,6 +53,10 @@ def once(kind: str, folder: Path, *, dies_before: int) -> EngineStub:
 
 def made(crew: EngineStub) -> Counter[str]:
     return Counter(json.dumps(entry) for entry in crew.entries())
+
+
+def taken(crew: EngineStub) -> list[str]:
+    return [entry["what"] for entry in crew.entries() if "tool" in entry]
 
 
 def killed(play: Player, kind: str, calls: int) -> tuple[str, Counter[str]]:
@@ -174,3 +180,24 @@ def test_tools_that_may_run_once_are_not_repeated_side_by_side_either(tmp_path: 
     with suppress(CrewFailed):  # where the other one was under way
         run(crew)
     assert max(Counter(crew.calls(of="tool")).values()) == 1
+
+
+def test_tasks_side_by_side_with_the_same_texts_do_not_take_each_others_calls(tmp_path: Path) -> None:
+    crew = once("Posts", tmp_path, dies_before=5)
+    assert run(crew) == ("post on apples, post on bananas", 1)
+    assert sorted(taken(crew)) == ["apples", "bananas"]
+
+
+def test_after_an_upgrade_during_a_review_no_tool_that_may_run_once_is_run_again_unasked(tmp_path: Path) -> None:
+    """Earlier releases told tasks apart by their own texts alone, which swapped those of crews side by side."""
+    crew = once("ReviewedPosts", tmp_path, dies_before=99)
+    waiting = crew.segment()
+    del waiting.state["nested"]["places"]
+    crew.journal = {
+        number: replace(entry, key=f"earlier:{number}", part="earlier/1 round 0")
+        for number, entry in crew.journal.items()
+    }
+    outcome: Any = crew.choose("approve")
+    assert isinstance(outcome, PendingQuestion)
+    assert outcome.text == "the crew has not repeated an earlier call of it"
+    assert taken(crew) == ["bananas"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,6 +144,29 @@ def test_an_answer_is_never_used_for_another_text_than_the_person_was_asked_abou
     assert waits(run.segment())[0] == "plan.plan"
     with pytest.raises(CrewFailed, match="'plan' started is not the one that a person has answered"):
         run.choose("approve")
+
+
+def test_a_review_in_a_method_that_begins_with_0_2_0_ends_with_this_release_and_the_reverse(play: Player) -> None:
+    run = flow(play, "CrewAsksFlow")
+    run.segment()
+    assert run.waiting
+    nested = run.waiting.state["nested"]
+    draft = nested["drafts"][nested["asked"]]
+    texts = json.dumps(["writing", draft["description"], draft["expected_output"]])
+    assert nested["asked"] == f"research/{hashlib.sha256(texts.encode()).hexdigest()[:16]}/1"
+    del nested["places"]
+    run.journal.clear()
+    assert waits(run.choose("approve"))[0] == "place"
+    assert run.calls() == ["begin", "research", "writing"]
+
+
+def test_tasks_side_by_side_with_the_same_texts_keep_their_own_answers(play: Player) -> None:
+    run = play("ReviewedPosts", "replayed.py")
+    assert waits(run.segment())[:2] == ("work.post", "post on bananas")
+    assert waits(run.choose("approve"))[:2] == ("work.post", "post on apples")
+    outcome = run.choose("approve")
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "post on apples, post on bananas"
 
 
 EXAMPLE = Path(__file__).parents[3] / "example_dags/crews/briefing_flow.py"

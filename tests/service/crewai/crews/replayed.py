@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -291,6 +292,48 @@ class Nested(Flow):
         of = agent(play, Ask(), take)
         texts = [crew(of, step_callback=lambda _: heard(step="told")).kickoff(INPUTS).raw for _ in range(2)]
         return " ".join([*texts, take.run(what="c")])
+
+
+def late(log: str) -> str:
+    return "bananas" if Path(log).exists() else "apples"
+
+
+async def posts(log: str, **options: Any) -> str:
+    """Run crews side by side whose second tasks have the same texts; in the first process, the second crew is first."""
+    waits, turn = late(log), threading.Event()
+    remember({"log": log})
+
+    def wait(inputs: dict[str, Any]) -> dict[str, Any]:
+        if inputs["topic"] == waits:
+            turn.wait(3)
+            time.sleep(0.3)
+        return inputs
+
+    def play(text: str, results: int) -> str:
+        topic = "apples" if "apples" in text else "bananas"
+        if "Do research" in text:
+            return final(f"notes on {topic}")
+        if results:
+            turn.set()
+        return in_turn(action("take", what=topic), final(f"post on {topic}"))(text, results)
+
+    of = agent(play, take)
+    both = crew(of, task(of, "research", text="Do research on {topic}."), task(of, "post", **options))
+    both.before_kickoff_callbacks.append(wait)
+    found = await both.kickoff_for_each_async([{"topic": "apples"}, {"topic": "bananas"}])
+    return ", ".join(each.raw for each in found)
+
+
+class Posts(Flow):
+    @start()
+    async def work(self) -> str:
+        return await posts(self.state["log"])
+
+
+class ReviewedPosts(Flow):
+    @start()
+    async def work(self) -> str:
+        return await posts(self.state["log"], human_input=True)
 
 
 @tool
