@@ -17,7 +17,7 @@ from crewai.flow.async_feedback import HumanFeedbackPending, PendingFeedbackCont
 from crewai.flow.flow_config import flow_config
 
 from crew_service.crewai import flow_values, internals, journal, usage
-from crew_service.crewai.errors import Fatal
+from crew_service.crewai.errors import Asked, Fatal
 from crew_service.crewai.flow_branches import Branches, Question
 from crew_service.crewai.flow_persistence import WithoutPauses
 from crew_service.crewai.flow_replay import Replay
@@ -86,6 +86,7 @@ class FlowRun:
         internals.replace(flow, "_finalize_human_feedback", self._decided)
         flow_config.hitl_provider = _Asking(flow)
         self._nested.watch()
+        journal.keep_branches()
 
     def _kickoff(self) -> Any:
         if STATE_ID in self._job.inputs:  # queued from a terminal or by an earlier release
@@ -126,9 +127,10 @@ class FlowRun:
             try:
                 with self._nested.method(name):
                     finished = await original(name, method, *args, **values)
-            except TaskAsks as asks:
+            except (TaskAsks, Asked) as asks:
                 question = internals.question_in(self._flow, name)
-                self._asks[id(question)] = asks
+                if isinstance(asks, TaskAsks):  # the journal keeps the question of a call
+                    self._asks[id(question)] = asks
                 raise HumanFeedbackPending(context=question) from None
             finally:
                 self._seconds[name] = round(time.monotonic() - began, 3)

@@ -140,6 +140,18 @@ def question() -> PendingQuestion | None:
     return next((journal.question() for journal in _journals), None)
 
 
+def keep_branches() -> None:
+    """Let a question stop its own task only: each method of a Flow is a branch."""
+    for journal in _journals:
+        journal.keep_branches()
+
+
+def stop_if_asked() -> None:
+    """Raise a question of the task running here, which its code may have turned into a result."""
+    for journal in _journals:
+        journal.stop_if_asked()
+
+
 def tell() -> None:
     """Report the calls that the journal has answered since the last report."""
     for journal in _journals:
@@ -184,6 +196,8 @@ class Journal:
         self._running: dict[str, Scope] = {}
         self._at_work = 0  # running tools
         self._asked: Asked | None = None
+        self._stopped: set[str] = set()  # the tasks that a question has stopped
+        self._has_branches = False
         self._outside = Scope()
         self._over: set[str] = set()
         self._replaying: dict[str, bool] = {}
@@ -197,8 +211,8 @@ class Journal:
             self._sizes[entry.task_id] += OF_ENTRY + len(entry.answer or "")
 
     def __call__(self, progress: Progress) -> None:
-        if isinstance(progress, TaskDone) and self._asked:  # the crew's own code turned the question into an answer
-            raise self._asked
+        if isinstance(progress, TaskDone):
+            self._raise_if_stopped(progress.task["task_id"])  # the crew's code turned the question into an answer
         self._service.report(progress)
         if isinstance(progress, TaskStarted):
             self._agent(progress.task_id, None, progress.agent)
@@ -261,7 +275,7 @@ class Journal:
         place = _place()
         if place.in_model:
             return None
-        self._stop_if_asked()
+        self.stop_if_asked()
         name = model if isinstance(model, str) else str(getattr(model, "model", None) or "")
         call = self._call("model", name, answers.prompt_as_text((name, *asked)), expected)
         if call:
@@ -274,7 +288,7 @@ class Journal:
         place = _place()
         if place.tool is tool and place.method != method:
             return None
-        self._stop_if_asked()
+        self.stop_if_asked()
         name = internals.tool_name(tool)
         arguments = internals.arguments_by_name(tool, method, args, kwargs)
         asked = answers.as_text((name, args, kwargs))
@@ -391,6 +405,7 @@ class Journal:
         """Return the exception to raise; if several calls ask at once, the first one wins."""
         with self._lock:
             self._asked = self._asked or Asked(question)
+            self._stopped.add(question.entry.task_id)
         return self._asked
 
     def question(self) -> PendingQuestion | None:
@@ -400,9 +415,24 @@ class Journal:
             self._taken.wait_for(lambda: not self._at_work)
         return self._asked.question
 
-    def _stop_if_asked(self) -> None:
-        """Start nothing new once a person is asked, except calls within a tool that may run only once."""
-        if self._asked and not _place().in_once:
+    def keep_branches(self) -> None:
+        self._has_branches = True
+
+    def stop_if_asked(self) -> None:
+        """Start nothing new once a person is asked, except calls within a tool that may run only once.
+
+        A Flow's other branches continue; a crew's parallel tasks cannot, because their threads end with this process.
+        """
+        if self._asked is None or _place().in_once:
+            return
+        scope = self._scope()
+        task = scope.task if scope else ""
+        if not self._has_branches:
+            self._stopped.add(task)
+        self._raise_if_stopped(task)
+
+    def _raise_if_stopped(self, task: str) -> None:
+        if self._asked and self._stopped & {task, ""}:
             raise self._asked
 
     def note_failed(self, error: BaseException, entry: JournalEntry | None = None) -> None:

@@ -104,11 +104,12 @@ class NestedTasks:
 
     @contextmanager
     def method(self, name: str) -> Iterator[None]:
-        """Wrap a call of a method; raise `TaskAsks` if a task has asked, whatever the method did with it."""
+        """Wrap a call of a method; raise `TaskAsks` or `Asked` if it has asked, whatever the method did with it."""
         run = MethodRun(name)
         token = METHOD.set(run)
         journal.enter(name)
         try:
+            journal.stop_if_asked()  # by an earlier call, whose journal this one shares
             yield
         except asyncio.CancelledError:  # it lost a race, so nobody is asked
             raise
@@ -119,6 +120,7 @@ class NestedTasks:
             METHOD.reset(token)
         if run.asked:
             raise run.asked
+        journal.stop_if_asked()
         self._over(name)
 
     def state(self, asks: TaskAsks) -> dict[str, Any]:

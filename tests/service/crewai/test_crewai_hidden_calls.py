@@ -6,6 +6,7 @@ import asyncio
 import functools
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from datetime import date
 from typing import Any
@@ -22,7 +23,7 @@ from crew_service.crewai import flow_values, internals, journal
 from crew_service.crewai.errors import Asked
 from crew_service.crewai.flow_run import FlowRun
 from crew_service.crewai.flow_source import FlowSource
-from crew_service.engine.crew import Job, JournalEntry, Step
+from crew_service.engine.crew import Job, JournalEntry, Step, TaskDone
 from crew_service.engine.tool_rules import ToolRule
 from scripts.stack.waiting import PATIENCE
 
@@ -255,6 +256,69 @@ def test_calls_of_one_method_follow_each_other() -> None:
     kept, _ = begun()
     FlowRun(FlowSource.of_class(Twice), Job("x", {}), kept).run()
     assert most == [1, 1]
+
+
+finished: list[str] = []
+
+
+class Asks(Flow):
+    """Asks while two branches beside it are at work, and may turn the question into a result."""
+
+    @start()
+    def ask(self) -> str:
+        try:
+            return wire.run()
+        except BaseException:
+            if not self.state["hides"]:
+                raise
+            return "nothing"
+
+    @start()
+    async def beside(self) -> str:
+        await asyncio.sleep(0.2)
+        finished.append(pay.run())
+        return "beside"
+
+    @start()
+    def in_a_thread(self) -> str:
+        import time
+
+        time.sleep(0.2)
+        return "in a thread"
+
+    @listen(beside)
+    def after(self) -> str:
+        finished.append("after")
+        return "after"
+
+
+@pytest.mark.parametrize("hides", [False, True])
+def test_a_question_of_a_method_ends_only_its_own_branch(hides: bool) -> None:
+    kept, told = begun()
+    finished.clear()
+    FlowRun(FlowSource.of_class(Asks), Job("x", {"hides": hides}), kept).run()
+    question = journal.question()
+    assert question
+    done = [each.task for each in told.told if isinstance(each, TaskDone)]
+    assert sorted(task["task_id"] for task in done) == ["after", "beside", "in_a_thread"]
+    kept, told = begun([replace(question.entry, decision={"outcome": "approve", "text": ""})])
+    FlowRun(FlowSource.of_class(Asks), Job("x", {"hides": hides}, done), kept).run()
+    assert journal.question() is None
+    assert [each.task["output"] for each in told.told if isinstance(each, TaskDone)] == ["wired"]
+    assert finished == ["paid", "after"]
+
+
+def test_a_task_beside_one_that_asks_is_over_unless_it_was_stopped() -> None:
+    kept, told = begun()
+    with pytest.raises(Asked):
+        wire.run()
+    kept.enter(journal.Scope("stopped"))
+    with pytest.raises(Asked):
+        pay.run()
+    for name in ("beside", "task", "stopped"):
+        with nullcontext() if name == "beside" else pytest.raises(Asked):
+            kept(TaskDone({"task_id": name, "agent": "", "output": "", "execution_time": 0.0}))
+    assert [each.task["task_id"] for each in told.told if isinstance(each, TaskDone)] == ["beside"]
 
 
 def test_an_async_task_that_exits_passes_it_on() -> None:
