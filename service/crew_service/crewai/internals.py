@@ -13,6 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
+from contextvars import ContextVar
 from functools import partial, wraps
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -48,6 +49,7 @@ EVENTS = "_pending_events"  # partly met and_() conditions
 OUTPUTS = "_method_outputs"
 ANSWER = ("output", "feedback", "outcome", "method_name", "metadata")
 WRAPPER = "_crew_service_wrapper"
+DUE: ContextVar[list[Callable[[], bool]] | None] = ContextVar("the limit that the next request must keep", default=None)
 _watchers: list[Watcher] = []
 _recorders: list[Recorder] = []
 BLOCKED = "LLMCallBlockedError"  # raised when a hook refuses a call; not in every version
@@ -128,7 +130,7 @@ def record_calls(recorder: Recorder) -> None:
     emit = step_events.filtered(crewai_event_bus.emit, lambda: _recorders[0])
     crewai_event_bus.emit = emit  # type: ignore[method-assign, assignment]
     wait, recall = RPMController.check_or_wait, unified_memory.Memory.recall
-    RPMController.check_or_wait = wraps(wait)(_unless_answered(wait))  # type: ignore[method-assign, assignment]
+    RPMController.check_or_wait = wraps(wait)(_deferred(wait))  # type: ignore[method-assign, assignment]
     unified_memory.Memory.recall = wraps(recall)(_recalled(recall))  # type: ignore[method-assign]
 
 
@@ -177,7 +179,9 @@ def _called(method: Any) -> Callable[..., Any]:
     def called(model: BaseLLM, *args: Any, **kwargs: Any) -> Any:
         recorded = _recorders[0].of_model(model, args, kwargs) if _recorders else None
         if recorded and recorded.is_answered:
+            _keep_limit(is_made=False)
             return recorded.answer()
+        _keep_limit(is_made=True)
         with _inside(recorded), _watchers[0].calling(model, _messages(args, kwargs)) as call:
             call.answer = method.__get__(model)(*args, **kwargs)
         return recorded.end(call.answer, call.used) if recorded else call.answer
@@ -189,7 +193,9 @@ def _called_async(method: Any) -> AsyncCall:
     async def called(model: BaseLLM, *args: Any, **kwargs: Any) -> Any:
         recorded = _recorders[0].of_model(model, args, kwargs) if _recorders else None
         if recorded and recorded.is_answered:
+            _keep_limit(is_made=False)
             return recorded.answer()
+        _keep_limit(is_made=True)
         with _inside(recorded), _watchers[0].calling(model, _messages(args, kwargs)) as call:
             call.answer = await method.__get__(model)(*args, **kwargs)
         return recorded.end(call.answer, call.used) if recorded else call.answer
@@ -242,9 +248,21 @@ async def _ended(recorded: RecordedCall, answering: Awaitable[Any]) -> Any:
     return await asyncio.to_thread(recorded.end, answer)
 
 
-def _unless_answered(wait: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Do not count a request towards the requests per minute if the journal answers it."""
-    return lambda limit: _recorders[0].has_model_answer() or wait(limit)
+def _deferred(wait: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Count a request towards the requests per minute only when it is made: the journal may answer it."""
+
+    def check_or_wait(limit: Any) -> bool:
+        DUE.set([partial(wait, limit)])
+        return True
+
+    return check_or_wait
+
+
+def _keep_limit(*, is_made: bool) -> None:
+    if due := DUE.get():
+        wait = due.pop()
+        if is_made:
+            wait()
 
 
 def _recalled(recall: Callable[..., Any]) -> Callable[..., Any]:

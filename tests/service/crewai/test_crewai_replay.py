@@ -134,6 +134,13 @@ def test_nobody_waits_for_a_limit_of_requests_that_are_not_made(play: Player) ->
     assert {call for call in calls if "waits" in call}, "else this proves nothing"
 
 
+def test_a_limit_of_requests_holds_in_each_round_of_a_review(play: Player) -> None:
+    crew = play("paced_in_rounds", "replayed.py")
+    crew.segment()
+    crew.revise("again")
+    assert [entry["waits"] for entry in crew.entries() if "waits" in entry] == [True, True]
+
+
 HEARD = ("plain", "parallel", "awaited", "cached", "limited", "delegating", "remembering", "reasoning")
 
 

@@ -447,8 +447,13 @@ def instructed() -> Crew:
     return crew(of, task(of, output_json=Point, guardrails=[accepted, checked]))
 
 
-def paced() -> Crew:
+def paced(*, human_input: bool = False) -> Crew:
     """Its agent may ask twice in a minute; it logs that it would wait."""
     RPMController._wait_for_next_minute = lambda _: log(waits=True)  # type: ignore[method-assign, assignment]
     play = in_turn(action("take", what="a"), action("take", what="b"), final("done"))
-    return crew(agent(play, take, max_rpm=2))
+    of = agent(play, take, max_rpm=2)
+    return crew(of, task(of, human_input=human_input))
+
+
+def paced_in_rounds() -> Crew:
+    return paced(human_input=True)
