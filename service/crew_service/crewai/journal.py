@@ -195,6 +195,7 @@ class Journal:
         self._failed: dict[str, dict[str, list[int]]] = {}  # by task: which of these requests failed in a model
         self._running: dict[str, Scope] = {}
         self._at_work = 0  # running tools
+        self._answered: set[str] = set()  # the keys of calls whose answers are stored
         self._asked: Asked | None = None
         self._stopped: set[str] = set()  # the tasks that a question has stopped
         self._has_branches = False
@@ -422,14 +423,19 @@ class Journal:
         """Start nothing new once a person is asked, except calls within a tool that may run only once.
 
         A Flow's other branches continue; a crew's parallel tasks cannot, because their threads end with this process.
+        What a finished tool or task left at work continues too, as nothing would begin it again.
         """
-        if self._asked is None or _place().in_once:
+        if self._asked is None or _place().in_once or self._is_left_over():
             return
         scope = self._scope()
         task = scope.task if scope else ""
         if not self._has_branches:
             self._stopped.add(task)
         self._raise_if_stopped(task)
+
+    def _is_left_over(self) -> bool:
+        scope = SCOPE.get()
+        return _place().within in self._answered or (scope is not None and scope.task in self._over)
 
     def _raise_if_stopped(self, task: str) -> None:
         if self._asked and self._stopped & {task, ""}:
@@ -464,6 +470,9 @@ class Journal:
         entered = self._entered.get(entry.task_id, set())
         parts = (each.part for each in known.values() if each.name == entry.name and asks.may_have_run(each))
         return any(part == entry.part or ("/" in part and _nested(part) not in entered) for part in parts)
+
+    def note_answered(self, entry: JournalEntry) -> None:
+        self._answered.add(entry.key)
 
     def note_cancelled(self, entry: JournalEntry) -> None:
         with self._lock:
@@ -670,7 +679,8 @@ class Call:
         seconds = round(time.monotonic() - self.began, 3)
         is_kept = self.is_recorded and answer is not None
         told = {"state": state, "seconds": seconds, "usage": used, "result": said, "is_awaited": bool(self.once)}
-        self.journal.write(self._step(answer=answer if is_kept else None, is_kept=is_kept, **told))
+        if self.journal.write(self._step(answer=answer if is_kept else None, is_kept=is_kept, **told)):
+            self.journal.note_answered(self.entry)
 
     def _step(self, **told: Any) -> Step:
         return Step(**{**vars(self.entry), "agent": self.agent, **told})

@@ -7,6 +7,7 @@ import functools
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from contextvars import copy_context
 from dataclasses import fields, replace
 from datetime import date
 from typing import Any
@@ -319,6 +320,33 @@ def test_a_task_beside_one_that_asks_is_over_unless_it_was_stopped() -> None:
         with nullcontext() if name == "beside" else pytest.raises(Asked):
             kept(TaskDone({"task_id": name, "agent": "", "output": "", "execution_time": 0.0}))
     assert [each.task["task_id"] for each in told.told if isinstance(each, TaskDone)] == ["beside"]
+
+
+def test_what_a_finished_tool_or_task_left_at_work_goes_on_after_a_question() -> None:
+    """Nothing would begin it again, because the answer of the tool or task is stored: memories are saved that way."""
+
+    @tool("save")
+    def save() -> str:
+        """Save."""
+        return "saved"
+
+    kept, _ = begun()
+    saving = kept.of_tool(save, "_run", (), {})
+    saving.begin()
+    with saving.inside():
+        of_tool = copy_context()
+    saving.end("saved")
+    kept.enter(journal.Scope("earlier"))
+    of_task = copy_context()
+    kept(TaskDone({"task_id": "earlier", "agent": "", "output": "", "execution_time": 0.0}))
+    kept.enter(TASK)
+    with pytest.raises(Asked):
+        wire.run()
+    assert of_tool.run(kept.of_model, "a model", ("a memory",), {})
+    assert of_task.run(kept.of_model, "a model", ("a memory",), {})
+    with pytest.raises(Asked):
+        kept.of_model("a model", ("the next step",), {})
+    kept(TaskDone({"task_id": "beside", "agent": "", "output": "", "execution_time": 0.0}))
 
 
 def test_an_async_task_that_exits_passes_it_on() -> None:
