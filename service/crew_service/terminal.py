@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy.engine import Row
 from tabulate import tabulate
 
+from crew_service.engine.asks import ANSWER
 from crew_service.engine.dead_letters import DeadLetters
 from crew_service.engine.decisions import BadAnswer
 from crew_service.engine.executions import AlreadyOver, Decision, Executions, NotWaiting, Start, UnknownExecution
@@ -42,9 +43,9 @@ def add_to(commands: argparse._SubParsersAction[Any], database: argparse.Argumen
     resume.add_argument("id")
     decision = resume.add_mutually_exclusive_group(required=True)
     decision.add_argument("--approve", action="store_true", help="continue with the text unchanged")
-    decision.add_argument("--revise", metavar="FEEDBACK", help="run the task again with this feedback")
-    decision.add_argument("--outcome", help="choose one of a question's outcomes")
-    decision.add_argument("--answer", metavar="TEXT", help="answer a question with text")
+    decision.add_argument("--revise", metavar="FEEDBACK", type=_text, help="run the task again with this feedback")
+    decision.add_argument("--outcome", type=_text, help="choose one of a question's outcomes")
+    decision.add_argument("--answer", metavar="TEXT", type=_text, help="answer a question with text")
     resume.set_defaults(run=_resume)
     stop = commands.add_parser("stop", parents=[database, output], help="stop an execution")
     stop.add_argument("id")
@@ -79,6 +80,12 @@ def _input(text: str) -> tuple[str, str]:
     if not (name and found):
         raise argparse.ArgumentTypeError("expected NAME=VALUE")
     return name, value
+
+
+def _text(text: str) -> str:
+    if not text.strip():  # a shell variable without a value, perhaps
+        raise argparse.ArgumentTypeError("must not be empty")
+    return text
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -127,16 +134,21 @@ def _status(arguments: argparse.Namespace) -> int:
         say(f"\n{task['task_id']} ({task['agent']}, {task['execution_time']:.1f} s)\n{task['output']}")
     if row.state == State.WAITING:
         say(f"\n{row.current_task} waits for a person\n{row.gate['output']}")
-        say(f"\nDecide: airflow-crew-service resume {row.id} {_ways(row.gate)}")
+        say(f"\n{_how_to_decide(row)}")
     if row.error:
         say(f"\nerror\n{row.error}")
     return 0
 
 
-def _ways(gate: dict[str, Any]) -> str:
-    if "ask" not in gate:
-        return "--approve | --revise FEEDBACK"
-    return "--answer TEXT" if gate["ask"]["kind"] == "question" else f"--outcome {'|'.join(gate['outcomes'])}"
+def _how_to_decide(row: Row[Any]) -> str:
+    outcomes = row.gate.get("outcomes")
+    if outcomes is None:
+        ways = "--approve | --revise FEEDBACK"
+    elif outcomes in ([], [ANSWER]):
+        ways = "--answer TEXT"
+    else:
+        ways = f"--outcome {'|'.join(outcomes)}"
+    return f"Decide: airflow-crew-service resume {row.id} {ways}"
 
 
 def _kickoff(arguments: argparse.Namespace) -> int:
@@ -164,11 +176,12 @@ def _resume(arguments: argparse.Namespace) -> int:
     if row.state != State.WAITING:
         return fail(f"{arguments.id} does not wait for a person; it is {row.state}. Nothing was changed.")
     gate = row.gate
+    is_question = gate.get("outcomes") is not None  # other than a draft, it may ask for text
     decision = Decision(
         row.id,
         gate["key"],
         is_approve=None if arguments.outcome or arguments.answer else arguments.approve,
-        feedback=arguments.answer or arguments.revise or ("" if arguments.outcome else "Approved."),
+        feedback=arguments.answer or arguments.revise or ("" if is_question else "Approved."),
         round=len(gate["rounds"]) + 1,
         outcome=arguments.outcome or ("answer" if arguments.answer and "ask" in gate else None),
         question_id=gate.get("question_id"),
@@ -176,7 +189,7 @@ def _resume(arguments: argparse.Namespace) -> int:
     try:
         answer = executions.resume(EVERYBODY, decision, None, lambda kickoff_id, _: {"kickoff_id": kickoff_id})
     except BadAnswer as refusal:
-        return fail(f"{refusal} Nothing was changed.")
+        return fail(f"{str(refusal).rstrip('.')}. Nothing was changed. {_how_to_decide(row)}")
     except NotWaiting:
         return fail(f"{arguments.id} was answered by somebody else in the meantime. Nothing was changed.")
     return _answer(arguments, answer, f"Resumed; poll {answer['kickoff_id']}.")

@@ -606,3 +606,17 @@ def test_the_terminal_shows_the_question_and_takes_its_answer(serve: Serve, term
     terminal("resume", kickoff_id, "--answer", "Formal")
     finished(client, kickoff_id)
     assert [json.loads(step[3]) for step in tool_steps(client, kickoff_id)] == ["sent", "Formal"]
+
+
+def test_an_approval_at_the_terminal_does_not_invent_an_answer(serve: Serve, terminal: Callable[..., str]) -> None:
+    client = serve(scenario(QUESTION))
+    kickoff_id = client.kickoff("ann")
+    asked(client, kickoff_id)
+    refusal = terminal("resume", kickoff_id, "--approve", code=1)
+    assert refusal == (
+        "The answer is empty; this question asks for text. Nothing was changed. "
+        f"Decide: airflow-crew-service resume {kickoff_id} --answer TEXT\n"
+    )
+    terminal("resume", kickoff_id, "--answer", "Formal")
+    finished(client, kickoff_id)
+    assert json.loads(tool_steps(client, kickoff_id)[0][3]) == "Formal"

@@ -179,6 +179,8 @@ def test_a_person_at_the_terminal_lists_shows_and_decides(
     assert "the screen" in shown
     assert "\x1b" not in shown
 
+    assert main(["resume", *db, kickoff_id, "--outcome", "publish"]) == 1
+    assert f"Nothing was changed. Decide: airflow-crew-service resume {kickoff_id} --approve" in capsys.readouterr().err
     assert main(["resume", *db, kickoff_id, "--revise", "shorter"]) == 0
     assert f"poll {kickoff_id}" in capsys.readouterr().out
     record = client.until(kickoff_id, "pending")
@@ -267,6 +269,9 @@ def folder_with_db(serve: Serve, tmp_path: Path) -> Path:
         (("serve", "--flow-webhook", "http://a%3Ab:c@a/"), "--flow-webhook: must begin with http:// or https://"),
         (("serve", "--base-url", "http://"), "--base-url: must begin with http:// or https://"),
         (("list", "--limit", "-1"), "--limit: must be a number greater than 0"),
+        (("resume", "an-id", "--revise", ""), "--revise: must not be empty"),
+        (("resume", "an-id", "--outcome", ""), "--outcome: must not be empty"),
+        (("resume", "an-id", "--answer", " "), "--answer: must not be empty"),
     ],
 )
 def test_an_option_that_cannot_be_meant_is_refused(

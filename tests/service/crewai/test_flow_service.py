@@ -277,8 +277,10 @@ def test_the_page_has_a_button_for_each_outcome_and_the_terminal_an_option(sever
     hidden = dict(re.findall(r'name="(form_key|execution_id|task_id|round)" value="([^"]*)"', page))
     assert browser.post(f"{service.client.url}/review", data={**hidden, "outcome": "publish"}, timeout=PATIENCE).ok
     eventually(lambda: service.reached(flow, "pending", "error").get("task_id") == "place", "the second gate")
-    command = [sys.executable, "-m", "crew_service", "resume", flow, "--answer", "the board"]
-    assert subprocess.run(command, cwd=folder, timeout=PATIENCE).returncode == 0
+    command = [sys.executable, "-m", "crew_service", "resume", flow]
+    refused = subprocess.run([*command, "--approve"], cwd=folder, timeout=PATIENCE, capture_output=True, text=True)
+    assert (refused.returncode, refused.stderr.rpartition(" --")[2]) == (1, "answer TEXT\n")
+    assert subprocess.run([*command, "--answer", "the board"], cwd=folder, timeout=PATIENCE).returncode == 0
     assert service.reached(flow, "completed", "error")["result"]["output"] == "Draft 1 on ducks, sent to the board"
 
 
