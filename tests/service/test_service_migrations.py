@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from crew_client import Command, Serve, eventually
 from databases import sqlite_sample
 from sqlalchemy import create_engine, inspect, text
 
-from crew_service.storage import schema
+from crew_service.storage import file_lock, schema
 from crew_service.storage.database import Database, DatabaseUnusable
 from crew_service.storage.tables import metadata
 
@@ -115,6 +116,23 @@ def test_the_command_line_carries_it_over_too(tmp_path: Path, capsys: pytest.Cap
 
     assert main(["list", "--db", sqlite_sample(tmp_path)]) == 0
     assert WAITING in capsys.readouterr().out
+
+
+@pytest.mark.row("S31")
+def test_s31_a_command_does_not_migrate_a_sqlite_file_that_a_service_is_using(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from crew_service.cli import main
+
+    sample = sqlite_sample(tmp_path)
+    with file_lock.held(Path(sample), named=sample):
+        assert main(["list", "--db", sample]) == 2
+    assert "a service is using it" in capsys.readouterr().err
+    with closing(sqlite3.connect(sample)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+    assert main(["list", "--db", sample]) == 0
+    with file_lock.held(Path(sample), named=sample):
+        assert main(["list", "--db", sample]) == 0
 
 
 def test_a_newer_database_is_refused_and_left_alone(database: str) -> None:

@@ -36,6 +36,7 @@ class Database:
         try:
             url = location.url_of(database)
             self._file = location.file_of(url)
+            self._serves = serve
             if serve and self._file:
                 self._held.enter_context(file_lock.held(self._file, named=database))
             self._open(url)
@@ -43,6 +44,11 @@ class Database:
             self._held.close()
             raise DatabaseUnusable(
                 f"The database {named} is from a different version; move it, or name another one."
+            ) from None
+        except schema.EarlierInUse:
+            raise DatabaseUnusable(
+                f"The database {named} is from an earlier release and a service is using it, so it was not migrated. "
+                "Use the command of the service's release, or upgrade the service first."
             ) from None
         except location.InMemory:
             raise DatabaseUnusable(f"The database {named} is in memory and keeps nothing; name a file.") from None
@@ -66,10 +72,17 @@ class Database:
         self._clock = clock.Clock(self._engines.reader)
         self._clock.ask()
         self._identity = _identity(self._file)
-        with self._engines.writer.begin() as connection:
-            schema.bring_up_to_date(connection)
+        self._bring_up_to_date()
         self._peeker = self._engines.reader.connect() if self._file else None
         self.peeks_at_small = self._peeker is not None and engines.refuse_large(self._peeker)
+
+    def _bring_up_to_date(self) -> None:
+        with self._engines.writer.begin() as connection:
+            schema.bring_up_to_date(connection, self._is_served_by_another)
+
+    def _is_served_by_another(self) -> bool:
+        """Only asked about a SQLite file: on PostgreSQL, an earlier release can still use a migrated database."""
+        return self._file is not None and not self._serves and file_lock.is_held(self._file)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -184,8 +197,7 @@ class Database:
         if self._peeker is not None:
             self._peeker.close()
         self._engines.dispose()
-        with self._engines.writer.begin() as connection:
-            schema.bring_up_to_date(connection)
+        self._bring_up_to_date()
         self._peeker = self._engines.reader.connect()
         engines.refuse_large(self._peeker)
         self._identity = identity

@@ -25,3 +25,15 @@ def held(file: Path, *, named: str) -> Iterator[None]:
             text = f"The database {named!r} is in use by another crew service; several share one on PostgreSQL."
             raise AlreadyServed(text) from None
         yield
+
+
+def is_held(file: Path) -> bool:
+    """Whether a service holds the lock; never create its file, which another user's service could not open."""
+    try:
+        with Path(f"{file}.lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

@@ -6,6 +6,7 @@ database upgraded by a newer release records the oldest migration that may still
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from sqlalchemy import inspect, text
@@ -25,12 +26,19 @@ class OtherVersion(Exception):
     """The database was created by a release unknown to this one."""
 
 
+class EarlierInUse(Exception):
+    """The database has an earlier release's schema and is in use, perhaps by that release."""
+
+
 def newest() -> str:
     return max(path.name[:4] for path in (MIGRATIONS / "versions").glob("[0-9]*.py"))
 
 
-def bring_up_to_date(connection: Connection) -> None:
-    """Apply missing migrations in the caller's transaction, which on SQLite must already hold the write lock."""
+def bring_up_to_date(connection: Connection, in_use: Callable[[], bool]) -> None:
+    """Apply missing migrations in the caller's transaction, which on SQLite must already hold the write lock.
+
+    :param in_use: whether another process may be running that could not use the database afterwards
+    """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
     found = _revision(connection)
@@ -40,6 +48,8 @@ def bring_up_to_date(connection: Connection) -> None:
         if not _may_work_beside(connection, found):
             raise OtherVersion
         return
+    if found is not None and in_use():
+        raise EarlierInUse
     _upgrade(connection, carried_over=found == BEFORE_MIGRATIONS)
     connection.execute(text("DELETE FROM releases"))
     row = {"newest": newest(), "oldest": OLDEST}
