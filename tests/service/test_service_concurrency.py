@@ -6,14 +6,19 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from crew_client import GATED, PLAIN, Client, Serve, eventually
+from sqlalchemy import insert
 
 from crew_service.local import running_service
+from crew_service.storage import claims
+from crew_service.storage.database import Database
+from crew_service.storage.tables import executions
 from scripts.stack.waiting import PATIENCE
 
 pytestmark = pytest.mark.waits
@@ -162,3 +167,26 @@ def test_a_known_key_is_answered_whatever_the_crew_that_is_served_now_requires(t
             assert (refused.status_code, "Idempotency-Key" in refused.json()["detail"]) == (422, True)
         assert client.post("/kickoff", ask, headers={"Idempotency-Key": "new"}).status_code == 422
         assert len(client.get("/executions").json()["executions"]) == 1
+
+
+def test_the_owner_with_few_queued_executions_does_not_wait_for_the_one_with_many(database: str) -> None:
+    with closing(Database(database)) as opened, opened.writing() as connection:
+        now = opened.now()
+        claims.register(connection, "p", host="here", alone=False, now=now)
+        owners: dict[str, str | None] = {**{f"mallory-{n}": "mallory" for n in range(3_000)}, "o1": None, "o2": None}
+        owners |= {"ann-1": "ann", "bob-1": "bob", "ann-2": "ann", "late": "zoe"}
+        times = {"created_at": now, "updated_at": now}
+        rows = [
+            {**times, "id": each, "kickoff_id": each, "owner": owner, "state": "queued", "inputs": {}, "asked": []}
+            | {"due_at": now - 60 + place / 100 if owner != "zoe" else now + 1}
+            for place, (each, owner) in enumerate(owners.items())
+        ]
+        connection.execute(insert(executions), rows)
+
+        def claimed(limit: int) -> set[str]:
+            return set(claims.claim_due(connection, "p", "", now=now, limit=limit) or [])
+
+        assert claimed(2) == {"mallory-0", "o1"}
+        assert claimed(2) == {"ann-1", "bob-1"}
+        assert claimed(4) == {"mallory-1", "mallory-2", "o2", "ann-2"}
+        assert claims.claim_due(connection, "p", "other", now=now, limit=4) == []

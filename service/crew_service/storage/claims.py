@@ -8,12 +8,13 @@ of its segments are rejected, since every claim gives the execution a new segmen
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
+from heapq import heapify, heappop, heappush
 from typing import Any
 
-from sqlalchemy import BigInteger, and_, case, cast, delete, func, insert, or_, select, update
+from sqlalchemy import BigInteger, Select, and_, case, cast, delete, func, insert, literal_column, or_, select, update
 from sqlalchemy.engine import Connection
-from sqlalchemy.sql.selectable import Subquery
 
 from crew_service.storage import schema
 from crew_service.storage.states import CLAIM, State
@@ -21,7 +22,7 @@ from crew_service.storage.tables import executions, journal, processes
 
 LONGEST_DELAY = 2.0  # seconds; a later due_at means the clock was set back
 MOST_CALLS = 1_000_000  # in the journal of one task
-TAKING_TURNS = 2_000  # queued executions, the oldest, among which owners take turns
+QUEUED: Any = literal_column(f"'{State.QUEUED}'")  # not a parameter, so that the partial index applies
 
 
 def register(connection: Connection, process_id: str, *, host: str, alone: bool, now: float) -> int:
@@ -62,16 +63,7 @@ def claim_due(connection: Connection, process_id: str, crew: str, *, now: float,
     alive = select(processes.c.id).where(processes.c.id == process_id).with_for_update(read=True)
     if connection.execute(alive).one_or_none() is None:
         return None
-    turns = _turns(crew, now)
-    query = (
-        select(executions.c.id)
-        .join(turns, turns.c.id == executions.c.id)
-        .where(executions.c.state == State.QUEUED)
-        .order_by(turns.c.place, executions.c.due_at)
-        .limit(limit)
-        .with_for_update(of=executions, skip_locked=True)
-    )
-    claimed = list(connection.execute(query).scalars())
+    claimed = _in_turn(connection, crew, now, limit)
     if claimed:
         values: dict[str, Any] = {"state": CLAIM.target, "claimed_by": process_id, "segment": executions.c.segment + 1}
         # If a service of an earlier release claimed it first, its start time is unknown.
@@ -81,18 +73,50 @@ def claim_due(connection: Connection, process_id: str, crew: str, *, now: float,
     return claimed
 
 
-def _turns(crew: str, now: float) -> Subquery:
-    """Select the oldest queued executions with their places: owners take turns, those with the fewest running first."""
-    of_crew, owner = executions.c.crew == crew, func.coalesce(executions.c.owner, "").label("owner")
+def _in_turn(connection: Connection, crew: str, now: float, limit: int) -> list[str]:
+    """Lock queued executions: owners take turns, those with the fewest running first, each with its oldest.
+
+    The orders of these queries are those of the indexes that SQLite is to use; others contain finished executions.
+    """
+    owner = executions.c.owner
+    running = select(owner).where(executions.c.crew == crew, executions.c.state == State.RUNNING)
+    places = Counter(connection.execute(running.order_by(executions.c.due_at)).scalars())
+    turns = [(places[name], due_at, name or "") for name, due_at in _heads(connection, crew, now)]
+    heapify(turns)
+    found: list[str] = []
+    while turns and len(found) < limit:
+        place, _, name = heappop(turns)
+        query = _queued(crew, now).where(owner == (name or None), executions.c.id.not_in(found))
+        number = 1 if turns else limit - len(found)
+        rows = connection.execute(query.limit(number).with_for_update(skip_locked=True)).all()
+        found += [row.id for row in rows]
+        if rows:
+            heappush(turns, (place + len(rows), rows[-1].due_at, name))
+    return found
+
+
+def _heads(connection: Connection, crew: str, now: float) -> list[tuple[str | None, float]]:
+    """Return the owners of queued executions, each with the time of its oldest, in one step in the index each."""
+    queued = executions.alias()
+    of_crew = (queued.c.crew == crew, queued.c.state == QUEUED, queued.c.owner.is_not(None))
+    first = select(queued.c.owner).where(*of_crew).order_by(queued.c.owner, queued.c.due_at).limit(1)
+    owners = select(first.scalar_subquery().label("owner")).cte("owners", recursive=True)
+    following = first.where(queued.c.owner > owners.c.owner).scalar_subquery()
+    owners = owners.union_all(select(following).where(owners.c.owner.is_not(None)))
+    oldest = _queued(crew, now).with_only_columns(executions.c.due_at).limit(1)
+    # The chain ends with a null, which is also the owner of the organization's executions.
+    of_organization = oldest.where(executions.c.owner.is_(None)).scalar_subquery()
+    of_owner = oldest.where(executions.c.owner == owners.c.owner).scalar_subquery()
+    due_at = case((owners.c.owner.is_(None), of_organization), else_=of_owner).label("due_at")
+    heads = connection.execute(select(owners.c.owner, due_at))
+    return [(row.owner, row.due_at) for row in heads if row.due_at is not None]
+
+
+def _queued(crew: str, now: float) -> Select[Any]:
+    """Select queued executions that are due, the oldest of an owner first."""
     due = or_(executions.c.due_at <= now, executions.c.due_at > now + LONGEST_DELAY)
-    running = select(owner, func.count().label("number")).where(of_crew, executions.c.state == State.RUNNING)
-    running_by_owner = running.group_by(owner).subquery()
-    queued = select(executions.c.id, owner, executions.c.due_at).where(of_crew, executions.c.state == State.QUEUED, due)
-    oldest = queued.order_by(executions.c.due_at).limit(TAKING_TURNS).subquery()
-    turn = func.row_number().over(partition_by=oldest.c.owner, order_by=oldest.c.due_at)
-    place = (turn + func.coalesce(running_by_owner.c.number, 0)).label("place")
-    mine = running_by_owner.c.owner == oldest.c.owner
-    return select(oldest.c.id, place).outerjoin(running_by_owner, mine).subquery()
+    query = select(executions.c.id, executions.c.due_at).where(executions.c.crew == crew, executions.c.state == QUEUED)
+    return query.where(due).order_by(executions.c.owner, executions.c.due_at)
 
 
 def claimed_by(connection: Connection, process_id: str, crew: str) -> set[str]:

@@ -79,6 +79,14 @@ executions = Table(
     Column("error", JSON(none_as_null=True)),
     Column("failure", JSON(none_as_null=True)),  # what a continuing execution takes over; null if there can be none
     Index("executions_by_turn", "state", "crew", "due_at"),
+    Index(
+        "executions_by_owners_turn",
+        "crew",
+        "owner",
+        "due_at",
+        sqlite_where=text("state = 'queued'"),
+        postgresql_where=text("state = 'queued'"),
+    ),
     Index("executions_by_age", "created_at"),
     Index("executions_by_crew", "crew", "created_at"),
     Index("executions_by_dag", "crew", "dag_id", "created_at"),
