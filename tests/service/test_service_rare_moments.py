@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, insert, select, text, update
 
-from crew_service.engine import membership
+from crew_service.engine import membership, retention
 from crew_service.engine.asks import BadArguments, changed_arguments
 from crew_service.engine.container import Process
 from crew_service.engine.crew import Completed, JournalEntry, PendingQuestion, Step, StepDone, TokensUsed
@@ -33,6 +33,7 @@ from crew_service.storage import claims, queries, schema, webhooks
 from crew_service.storage.availability import DatabaseUnavailable
 from crew_service.storage.database import Database, DatabaseUnusable
 from crew_service.storage.tables import dead_letters, executions, journal, webhook_queues
+from scripts.stack.waiting import wait_until
 
 PATIENCE = 5.0
 HOOK = {"url": "https://receiver.example/step"}
@@ -345,6 +346,31 @@ def test_what_a_killed_service_did_not_erase_from_the_log_is_erased_at_the_next_
     database = Database(str(tmp_path / "x.db"))
     Retention(database, keep_days=1.0)._step()
     assert (tmp_path / "x.db-wal").stat().st_size == 0
+
+
+@pytest.mark.parametrize("aged_from", [0.0, None], ids=["old", "of an earlier release"])
+def test_a_service_that_stops_does_not_wait_for_the_end_of_a_retention_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aged_from: float | None
+) -> None:
+    monkeypatch.setattr(retention, "AT_ONCE", 1)
+    database = Database(str(tmp_path / "x.db"))
+    values = {"state": "completed", "inputs": {}, "asked": [], "ended_at": 0.0, "aged_from": aged_from}
+    values |= dict.fromkeys(("created_at", "due_at", "updated_at"), 0.0)
+    with database.writing() as connection:
+        rows = [{**values, "id": str(number), "kickoff_id": str(number)} for number in range(2_000)]
+        connection.execute(insert(executions), rows)
+
+    def left() -> int:
+        untouched = executions.c.aged_from.is_(None) if aged_from is None else executions.c.aged_from == 0.0
+        with database.reading() as connection:
+            return len(connection.execute(select(executions.c.id).where(untouched)).all())
+
+    deleting = Retention(database, keep_days=1.0)
+    deleting.start()
+    wait_until(lambda: left() < 2_000, "the first batch", pause=0.01)
+    deleting.stop()
+    assert left() > 0
+    database.close()
 
 
 def test_s22_a_database_that_was_replaced_still_peeks_at_small_rows_only(tmp_path: Path) -> None:

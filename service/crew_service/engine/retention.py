@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 from sqlalchemy import delete, exists, select, update
 
@@ -35,9 +36,13 @@ class Retention:
         if time.monotonic() > self._next_round:
             self._next_round = time.monotonic() + PAUSE
             now = self._database.now()
-            note_ends(self._database, now=now)
-            forget_old(self._database, before=now - self._keep_seconds)
-            add_up_counts(self._database)
+            note_ends(self._database, now=now, is_stopping=self._is_stopping)
+            forget_old(self._database, before=now - self._keep_seconds, is_stopping=self._is_stopping)
+            add_up_counts(self._database, is_stopping=self._is_stopping)
+
+    def _is_stopping(self) -> bool:
+        """Asked after each transaction: a round may take minutes, and a service is killed if it stops that slowly."""
+        return self.loop.is_stopping
 
     def _erase(self) -> None:
         if self._database.erased.is_set():
@@ -50,27 +55,31 @@ class Retention:
                 self._database.erased.set()
 
 
-def note_ends(database: Database, *, now: float) -> None:
+def _never() -> bool:
+    return False
+
+
+def note_ends(database: Database, *, now: float, is_stopping: Callable[[], bool] = _never) -> None:
     """Date executions ended by an earlier release, which used its machine's clock."""
     unknown = (executions.c.aged_from.is_(None), executions.c.ended_at.is_not(None))
     some = select(executions.c.id).where(*unknown).limit(AT_ONCE)
     found = True
-    while found:
+    while found and not is_stopping():
         with database.writing() as connection:
             ids = list(connection.execute(some).scalars())
             found = bool(ids)
             connection.execute(update(executions).where(executions.c.id.in_(ids)).values(aged_from=now))
 
 
-def add_up_counts(database: Database) -> None:
+def add_up_counts(database: Database, *, is_stopping: Callable[[], bool] = _never) -> None:
     """Keep the number of counter rows small; a database with one writer updates the counters directly."""
     more = not database.is_sqlite
-    while more:
+    while more and not is_stopping():
         with database.writing() as connection:
             more = counts.add_up(connection)
 
 
-def forget_old(database: Database, *, before: float) -> int:
+def forget_old(database: Database, *, before: float, is_stopping: Callable[[], bool] = _never) -> int:
     """Delete executions that ended before this time and whose webhooks are delivered; return their number.
 
     Delete responses to requests for unknown executions by their own age.
@@ -78,7 +87,7 @@ def forget_old(database: Database, *, before: float) -> int:
     with database.writing() as connection:
         connection.execute(delete(answers).where(answers.c.execution_id.is_(None), answers.c.created_at < before))
     count = 0
-    while deleted := _forget_some(database, before):
+    while not is_stopping() and (deleted := _forget_some(database, before)):
         count += deleted
     if count:
         log.info("deleted old executions, count=%d", count)
