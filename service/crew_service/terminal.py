@@ -22,10 +22,12 @@ from crew_service.engine.decisions import BadAnswer
 from crew_service.engine.executions import AlreadyOver, Decision, Executions, NotWaiting, Start, UnknownExecution
 from crew_service.engine.principals import Principal
 from crew_service.options import positive
+from crew_service.storage import counts
 from crew_service.storage.database import Database, DatabaseUnusable
 from crew_service.storage.states import OVER, State
 
 EVERYBODY = Principal()
+STARTED = (State.RUNNING, State.WAITING, State.COMPLETED, State.FAILED)  # states that follow a start
 
 
 def add_to(commands: argparse._SubParsersAction[Any], database: argparse.ArgumentParser) -> None:
@@ -152,9 +154,26 @@ def _how_to_decide(row: Row[Any]) -> str:
 
 
 def _kickoff(arguments: argparse.Namespace) -> int:
-    executions = Executions(_opened(arguments.db), crew=arguments.name)
-    answer = executions.kickoff(EVERYBODY, Start({**arguments.more, **dict(arguments.inputs)}), None)
+    database = _opened(arguments.db)
+    answer = Executions(database, crew=arguments.name).kickoff(
+        EVERYBODY, Start({**arguments.more, **dict(arguments.inputs)}), None
+    )
+    _warn_of_unknown(database, arguments.name, answer["kickoff_id"])
     return _answer(arguments, answer, f"Queued; poll {answer['kickoff_id']}.")
+
+
+def _warn_of_unknown(database: Database, crew: str, kickoff_id: str) -> None:
+    """Warn of a name that may be wrong; the database does not contain the names that services serve."""
+    with database.reading() as connection:
+        stored = counts.stored(connection)
+    known = {name for (name, state), number in stored.items() if state in STARTED and number > 0}
+    if crew in known or not (crew or known):
+        return
+    named = f"named {crew!r}" if crew else "without a name"
+    fail(
+        f"Warning: no crew {named} has run an execution on this database. If no service serves it, this one stays "
+        f"queued; `airflow-crew-service stop {kickoff_id}` ends it."
+    )
 
 
 def _stop(arguments: argparse.Namespace) -> int:

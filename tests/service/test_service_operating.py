@@ -69,6 +69,21 @@ def test_a_kickoff_at_the_terminal_is_run_by_the_service(serve: Serve, terminal:
     assert [row["id"] for row in json.loads(terminal("list", "--json"))] == [record["id"]]
 
 
+def test_a_kickoff_at_the_terminal_warns_of_a_name_under_which_nothing_has_run(
+    serve: Serve, terminal: Callable[..., str]
+) -> None:
+    client = serve(PLAIN)
+    client.until(client.kickoff(), "completed")
+    assert "Warning" not in terminal("kickoff", "topic=AI")
+    for _ in range(2):  # what is queued under it does not make it known
+        said = terminal("kickoff", "--name", "brieff", "topic=AI")
+        kickoff_id = said.split("poll ")[1].split(".")[0]
+        assert "no crew named 'brieff' has run an execution" in said
+        assert f"`airflow-crew-service stop {kickoff_id}`" in said
+    terminal("stop", kickoff_id)
+    assert "Warning" in terminal("kickoff", "--name", "brieff", "--json")
+
+
 def test_a_stop_at_the_terminal_ends_what_the_service_runs(serve: Serve, terminal: Callable[..., str]) -> None:
     client = serve(SLOW)
     kickoff_id = client.kickoff()
