@@ -16,7 +16,7 @@ from airflow_crew_provider.compat import execution_record
 from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.operators.crew import CrewKickoffOperator, CrewResumeOperator
 from airflow_crew_provider.sensors.crew import CrewStatusSensor
-from airflow_crew_provider.wait.outcomes import CrewTryFailed
+from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 
 pytestmark = pytest.mark.usefixtures("simulated_airflow")
 local = pytest.importorskip("crew_service.local", reason="needs the crew service")
@@ -102,7 +102,7 @@ def test_a33_only_the_try_that_sends_the_kickoff_records_an_execution_as_its_own
         task_id="kickoff", inputs={}, wait_for_completion=wait_for_completion, deferrable=False, timeout=0.0
     )
     die_after_recording(task_run, operator)
-    with suppress(CrewTryFailed):
+    with suppress(CrewTaskFailed):
         run(operator, task_run.retry())
     assert [each["is_own"] for each in kept.values()] == [False]
 
