@@ -25,6 +25,8 @@ from airflow_crew_provider.models import Json
 
 LARGEST_BODY = 16 * 1024 * 1024
 # Larger bodies are read in a thread, so that other triggers of the same loop can continue.
+SHORTEST_KEY = 8  # characters of a header's value that may be a key
+SHORTEST_PASSWORD = 4  # of a proxy
 LARGE_BODY = 128 * 1024
 MOST_REDIRECTS = 5
 
@@ -70,17 +72,24 @@ class Deployment:
     @property
     def secrets(self) -> list[str]:
         """Strings to mask: the token, long parts of extra headers, which may be keys, and credentials of proxies."""
-        in_headers = [part for _, value in self.headers for part in (value, *re.split(r'[\s,;="]+', value))]
         proxies = [self.proxy or "", *getproxies().values()]
-        of_proxies = [each for proxy in proxies for each in _credentials(proxy)]
-        return [self.token, *(part for part in in_headers if len(part) >= 8), *of_proxies]
+        found = [each for _, value in self.headers for each in (value, *_tokens(value)) if len(each) >= SHORTEST_KEY]
+        return [self.token, *found, *(each for proxy in proxies for each in _credentials(proxy))]
+
+
+def _tokens(value: str) -> list[str]:
+    """Return the parts of a header that may be tokens; masking a word would change the names of tasks and agents."""
+    parts = re.split(r'[\s,;="]+', value)
+    return [part for part in parts if len(part) >= 2 * SHORTEST_KEY or re.search("[0-9]", part)]
 
 
 def _credentials(proxy: str) -> list[str]:
-    """Return the credential in a proxy URL as it is in the URL and in headers; empty strings if there is none."""
+    """Return the credential in a proxy URL as it is in the URL and in headers."""
     given = proxy.rpartition("@")[0].rpartition("://")[2]
-    password = given.partition(":")[2]
-    return [password, unquote(password), base64.b64encode(unquote(given).encode()).decode()]
+    user, _, password = given.partition(":")
+    sent = base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode() if given else ""
+    # Masking a shorter one would change ordinary text; in a URL, it is hidden in any case.
+    return [each for each in (password or user, unquote(password or user), sent) if len(each) >= SHORTEST_PASSWORD]
 
 
 def too_large(call: Call[Any]) -> CrewError:

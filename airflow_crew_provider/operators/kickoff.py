@@ -269,7 +269,7 @@ class CrewKickoffOperator(WaitingTask):
         stopped = self.stop_execution(watch.kickoff_id) if self.cancel_on_kill else None
         said = f"{message}. {fate_of_stop(watch.kickoff_id, stopped)}"
         if stopped is True:
-            now = "A retry would start another, so there is none; raise timeout and clear this task to start one"
+            now = "A retry would start another, so there is none; raise the limit and clear this task to start one"
             raise outcomes.CrewTaskFailed(f"{said}. {now}") from CrewTimeout(message)
         now = "A retry of this task waits for it again"
         raise outcomes.CrewTryFailed(f"{said}. {now}") from CrewTimeout(message)

@@ -118,7 +118,7 @@ class DraftCheck:
         """Return whether an earlier try sent the answer; raise if it must not be sent."""
         seen = self._look() if self.sent_before and self.was_keyed else self._look_when_settled()
         verdict = judge(self._answer, self.draft, seen, sent_before=self.sent_before)
-        if verdict is Verdict.SEND and self.sent_before and self._may_wait_again:
+        if verdict is Verdict.SEND and self.sent_before and self._may_see_same_text:
             verdict = self._judge_by_round(seen)
         self._sends_hash = self._sends_hash or (seen.checks_draft and not self.sent_before)
         if verdict is Verdict.HIDDEN:
@@ -197,7 +197,7 @@ class DraftCheck:
         return False
 
     @property
-    def _may_wait_again(self) -> bool:
+    def _may_see_same_text(self) -> bool:
         """Whether this answer, sent without a key, can lead to the same text at the same task.
 
         An approval moves on, and each question in the middle of a task has its own id.
@@ -209,14 +209,14 @@ class DraftCheck:
         """Compare the question that waits with the answered one, if their drafts are identical."""
         now = self._round_of(seen)
         if now is None or self._open_round is None:
-            return Verdict.UNKNOWN
+            raise CrewTaskFailed(self._unknown("It is not known whether the crew has written the same text again."))
         return Verdict.SEND if now == self._open_round else Verdict.TAKEN
 
     def _round_of(self, seen: Execution) -> int | None:
         try:
-            return self._poller.open_round(seen) if self._may_wait_again and not seen.is_live else None
+            return self._poller.open_round(seen) if self._may_see_same_text and not seen.is_live else None
         except CrewError as error:
-            if not (self.sent_before and is_transient(error)):
+            if isinstance(error, CrewProtocolError) or not is_transient(error):
                 return None
             problem = str(error)
         raise CrewTryFailed(self._not_shown(problem))

@@ -278,7 +278,7 @@ class Decision:
             fail_task(error)
         if late := airflow_form.too_late(event, self._until):
             # Like any rejection that was not accepted, a late one keeps the deadline from approving.
-            self._task.log.warning("%s.%s The deadline decides", late, self._leave(event))
+            self._task.log.warning("%s.%s The deadline decides", late, self._keep_refused(event))
             event = self.end_at_deadline()
         if self._rules.edits(self._shown):
             event = drafts.read_edit(self._shown, event)
@@ -317,11 +317,11 @@ class Decision:
 
     def _refuse(self, event: Json, problem: str) -> None:
         """Ask again, which removes the answer."""
-        who, kept = airflow_form.name_of(event), self._leave(event)
+        who, kept = airflow_form.name_of(event), self._keep_refused(event)
         self._task.log.warning("The answer of %s is not accepted because %s.%s Asking again", who, problem, kept)
         self._question.ask(self._shown, self._until, notice(who, problem))
 
-    def _leave(self, event: Json) -> str:
+    def _keep_refused(self, event: Json) -> str:
         """Store the content of an answer that is not accepted, and a rejection; return a sentence about the content."""
         self._keep_rejection(event)
         if not event.get("params_input") or unreadable(event["params_input"]):
@@ -437,8 +437,9 @@ class Decision:
         previous = record_or_none(self._rules.previous) or {}
         if previous.get("execution_id") != self._shown["execution_id"]:
             return []
-        is_rejection = previous.get("is_approve") is False and previous.get("reviewer")
-        return [*(previous.get(REJECTED_BEFORE) or []), *([previous["output_sha256"]] if is_rejection else [])]
+        draft = previous.get("output_sha256")
+        is_rejection = previous.get("is_approve") is False and previous.get("reviewer") and draft
+        return [*(previous.get(REJECTED_BEFORE) or []), *([draft] if is_rejection else [])]
 
     def _sent_back_before(self) -> Json:
         """Return the fields of a review that follows a schema's review; empty without one.

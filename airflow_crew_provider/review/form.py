@@ -234,7 +234,7 @@ class ReviewForm:
         outcome = outcome_meant(self.on_timeout == "approve", outcomes_of(self.pending))
         if self.on_timeout == "approve":
             what = f"{_code(outcome)} is chosen" if outcome else f"the {'call' if self.ask else 'draft'} is approved"
-            return f"**{what}**, unless somebody has rejected it."
+            return f"**{what}**, unless somebody has rejected the {'call' if self.ask else 'draft'}."
         if isinstance(self.on_timeout, dict):
             what = f"{_code(outcome)} is chosen" if outcome else "a revision is requested"
             return f"{what}, with this text:\n\n{_quoted(self.on_timeout['revise'])}"

@@ -6,6 +6,7 @@ They print tables for people, JSON for programs.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -23,6 +24,7 @@ from crew_service.engine.executions import AlreadyOver, Decision, Executions, No
 from crew_service.engine.principals import Principal
 from crew_service.options import positive
 from crew_service.storage import counts
+from crew_service.storage.availability import DatabaseUnavailable
 from crew_service.storage.database import Database, DatabaseUnusable
 from crew_service.storage.states import OVER, State
 
@@ -158,7 +160,8 @@ def _kickoff(arguments: argparse.Namespace) -> int:
     answer = Executions(database, crew=arguments.name).kickoff(
         EVERYBODY, Start({**arguments.more, **dict(arguments.inputs)}), None
     )
-    _warn_of_unknown(database, arguments.name, answer["kickoff_id"])
+    with contextlib.suppress(DatabaseUnavailable):  # it is queued, whatever is known about its crew
+        _warn_of_unknown(database, arguments.name, answer["kickoff_id"])
     return _answer(arguments, answer, f"Queued; poll {answer['kickoff_id']}.")
 
 

@@ -211,6 +211,23 @@ def test_a_credential_within_an_extra_header_is_hidden(
     assert_hidden(error.value, "sekret-abcdef-123")
 
 
+def test_words_of_an_extra_header_and_a_short_password_of_a_proxy_hide_no_other_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://u:p@proxy.example:3128")
+    deployment = Deployment(
+        "https://x", TOKEN, headers=(("X-Team", "content marketing"), ("User-Agent", "our pipeline"))
+    )
+    assert deployment.mask("marketing_plan, by the pipeline's expert") == "marketing_plan, by the pipeline's expert"
+    assert deployment.mask("team: content marketing") == "team: ***"
+
+
+def test_a_proxys_user_without_a_password_is_its_credential(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://token-0123@proxy.example:3128")
+    sent = base64.b64encode(b"token-0123:").decode()
+    assert Deployment("https://x", TOKEN).mask(f"token-0123 as {sent}") == "*** as ***"
+
+
 def test_the_credential_of_a_webhook_is_hidden(server: FaultServer) -> None:
     human = HumanInputWebhook("https://inbox.example", token="webhook-token-0123")
     call = endpoints.kickoff(Kickoff(inputs={}, webhooks=Webhooks(human_input=human)))

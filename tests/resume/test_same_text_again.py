@@ -115,7 +115,7 @@ def lost(server: FaultServer) -> TaskRun:
 def test_n13_where_no_round_is_shown_a_lost_revision_is_left_to_a_person(server: FaultServer, details: Reply) -> None:
     server.on(POLL, WAITS).on(DETAILS, details)
     task_run = lost(server)
-    with pytest.raises(CrewTaskFailed, match=r"The service does not report it\. Sending it again could apply it twice"):
+    with pytest.raises(CrewTaskFailed, match=r"written the same text again\. Sending it again could apply it twice"):
         run(CrewResumeOperator(task_id="resume", review=REVIEW), task_run)
     assert len(server.sent(POST)) == 1
 
@@ -123,7 +123,7 @@ def test_n13_where_no_round_is_shown_a_lost_revision_is_left_to_a_person(server:
 def test_n13_a_service_without_details_is_asked_for_none(server: FaultServer) -> None:
     server.on(POLL, PENDING_SPEC)
     task_run = lost(server)
-    with pytest.raises(CrewTaskFailed, match="The service does not report it"):
+    with pytest.raises(CrewTaskFailed, match="whether the crew has written the same text again"):
         run(CrewResumeOperator(task_id="resume", review=REVIEW), task_run)
     assert (len(server.sent(POST)), len(server.sent(DETAILS))) == (1, 0)
 
@@ -136,3 +136,19 @@ def test_n13_a_round_that_cannot_be_read_for_a_moment_is_left_to_the_next_try(se
     assert len(server.sent(POST)) == 1
     assert run(CrewResumeOperator(task_id="resume", review=REVIEW), task_run.retry()) == "k-1"
     assert len(server.sent(POST)) == 2
+
+
+@pytest.mark.parametrize("details", [Reply(status=503), Reply(status=200, body="<html>a gateway's page</html>")])
+def test_n13_a_round_that_cannot_be_read_before_the_answer_is_read_by_the_next_try_or_never_counts(
+    server: FaultServer, details: Reply
+) -> None:
+    """A service that is unavailable may report it later; a page from a gateway means that it is not reported."""
+    server.on(POLL, WAITS).on(DETAILS, details, rounds(None)).on(POST, SPEC.resumed)
+    task_run = TaskRun("resume")
+    if details.status == 503:
+        with pytest.raises(CrewTryFailed, match="Nothing was sent; a retry of this task compares again"):
+            run(CrewResumeOperator(task_id="resume", review=REVIEW), task_run)
+        assert server.sent(POST) == []
+        task_run = task_run.retry()
+    run(CrewResumeOperator(task_id="resume", review=REVIEW), task_run)
+    assert len(server.sent(POST)) == 1

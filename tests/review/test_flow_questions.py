@@ -137,7 +137,7 @@ def test_the_form_says_that_a_flow_which_takes_any_text_goes_on_with_the_answer(
 @pytest.mark.parametrize(
     ("policy", "told"),
     [
-        ("approve", "**`approved` is chosen**, unless somebody has rejected it."),
+        ("approve", "**`approved` is chosen**, unless somebody has rejected the draft."),
         ({"revise": "Later."}, "`rejected` is chosen, with this text:\n\n> Later."),
     ],
 )

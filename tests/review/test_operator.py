@@ -308,6 +308,11 @@ def a_round(context: Json, number: int, draft: str, previous: Json | None, answe
     return operator.execute_complete(own, answer or at_deadline("approve"), kept["until"], kept["shown"])
 
 
+def test_a_previous_review_written_by_hand_without_a_hash_rejects_nothing(context: Json) -> None:
+    by_hand = {"execution_id": PENDING["execution_id"], "is_approve": False, "reviewer": {"id": "7", "name": "ann"}}
+    assert a_round(context, 2, "Pay.", by_hand)["is_approve"] is True
+
+
 @pytest.mark.row("A21")
 @pytest.mark.parametrize("drafts", [["Pay.", "Pay."], ["Pay.", "Wait.", "Pay."], ["Pay.", "a", "b", "Pay."]], ids=len)
 def test_a21_the_deadline_approves_no_draft_that_an_earlier_round_rejected(

@@ -173,7 +173,7 @@ def test_after_an_approved_gate_the_next_one_says_so() -> None:
     ("policy", "sentence"),
     [
         ("fail", "this task fails and the execution stays paused"),
-        ("approve", "**the draft is approved**, unless somebody has rejected it."),
+        ("approve", "**the draft is approved**, unless somebody has rejected the draft."),
         ({"revise": "Say less."}, "> Say less."),
     ],
 )

@@ -30,6 +30,7 @@ class Writers:
     """Threads that write to one database; the first one holds its transaction open until all others wait for it."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
         self.database = Database(str(folder / "x.db"))
         self.commits = 0
         with self.database.writing() as connection:
@@ -162,3 +163,44 @@ def test_a_writer_waits_only_so_long_and_leaves_its_place() -> None:
         turns.take(0.01)
     with turns.taken(0.0):
         assert not turns._waiting
+
+
+@pytest.mark.row("S12")
+def test_s12_a_full_disk_is_reported_as_such_though_sqlite_undoes_what_others_wrote_too(writers: Writers) -> None:
+    def fill(connection: Any) -> None:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 2}")
+        connection.exec_driver_sql("PRAGMA cache_size = 5")
+        connection.exec_driver_sql("CREATE TABLE large (data BLOB)")
+        connection.exec_driver_sql("INSERT INTO large VALUES (zeroblob(3000000))")
+
+    for task in writers.together(fill):
+        with pytest.raises(DatabaseUnavailable, match="disk is full"):
+            task.result()
+
+
+def test_an_error_of_one_writer_waits_for_the_commit_of_what_it_has_seen(writers: Writers) -> None:
+    def see(connection: Any) -> None:
+        assert connection.execute(text("SELECT count(*) FROM written WHERE number = 0")).scalar() == 1
+        raise KeyError("there is one already")
+
+    tasks = writers.together(see, lose_the_transaction)
+    for task in tasks:
+        with pytest.raises(DatabaseUnavailable):
+            task.result()
+    assert writers.written == []
+
+
+def test_nobody_shares_a_transaction_of_a_file_that_was_replaced(writers: Writers, tmp_path: Path) -> None:
+    restored = Writers(tmp_path / "copy")
+    restored.write(0)
+    restored.database.close()
+    with ThreadPoolExecutor() as pool:
+        with writers.database.writing():
+            for leftover in ("x.db-wal", "x.db-shm"):
+                (tmp_path / leftover).unlink()
+            (tmp_path / "copy" / "x.db").rename(tmp_path / "x.db")
+            waits = pool.submit(writers.write, 1)
+            until(lambda: bool(writers.database._turn._turns._waiting))
+        waits.result()
+    assert writers.written == [0, 1]

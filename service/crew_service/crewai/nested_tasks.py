@@ -227,8 +227,10 @@ class NestedTasks:
         """Forget the tasks of a finished method, since it may be called again."""
         self._check_used(method)
         for kept in (self._finished, self._drafts, self._approved):
-            for place in [place for place in kept if _method(place) == method]:
+            for place in [place for place in list(kept) if _method(place) == method]:
                 del kept[place]
+        with self._lock:
+            self._earlier = {new: old for new, old in self._earlier.items() if _method(new) != method}
 
     def _check_used(self, method: str) -> None:
         """Fail unless the answered task has run again."""

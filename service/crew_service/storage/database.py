@@ -194,13 +194,14 @@ class Database:
 
     def _reopen(self, identity: tuple[int, int]) -> None:
         """Reopen the path after its file was replaced, usually by a restored copy."""
-        if self._peeker is not None:
-            self._peeker.close()
-        self._engines.dispose()
-        self._bring_up_to_date()
-        self._peeker = self._engines.reader.connect()
-        engines.refuse_large(self._peeker)
-        self._identity = identity
+        with self._turn.alone():  # the next writers must not share a transaction of the old file
+            if self._peeker is not None:
+                self._peeker.close()
+            self._engines.dispose()
+            self._bring_up_to_date()
+            self._peeker = self._engines.reader.connect()
+            engines.refuse_large(self._peeker)
+            self._identity = identity
 
 
 def _identity(file: Path | None) -> tuple[int, int] | None:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import SQLAlchemyError
 
 WAIT = 8.0  # seconds that a writer waits in total: for its turn and for other processes
 LEAST = 0.2  # seconds that it waits if others have waited before it
@@ -129,8 +130,9 @@ class WriterTurn:
             raise
         try:
             yield group.connection
-        except BaseException:
-            self._finish(group, part.rollback)
+        except BaseException as failed:
+            if self._finish(group, part.rollback, failed):
+                group.wait()  # it may have failed because of what the others have written
             raise
         if self._finish(group, part.commit):
             group.wait()
@@ -172,13 +174,14 @@ class WriterTurn:
         self._waits_since = None
         return connection
 
-    def _finish(self, group: Group, end_part: Callable[[], None]) -> bool:
+    def _finish(self, group: Group, end_part: Callable[[], None], failed: BaseException | None = None) -> bool:
         """End one writer's part; return whether the next writer goes on with the transaction."""
         try:
             end_part()
-        except BaseException as error:  # SQLite has rolled back the whole transaction
-            self._end(error)
-            raise
+        except BaseException as error:  # SQLite has rolled back the whole transaction, because of `failed`
+            cause = failed if isinstance(failed, SQLAlchemyError) else error
+            self._end(cause)
+            raise cause from None
         group.size += 1
         if group.size < MOST_TOGETHER and self._turns.pass_on():
             return True
