@@ -179,9 +179,13 @@ class AirflowStack:
         since = max(component.started for component in self.group.components.values())
 
         def healthy() -> bool:
-            return self._check_alive() and answers(f"{self.execution_url}/execution/health") and self.api.healthy(since)
+            return self._check_alive() and self.answers_tasks() and self.api.healthy(since)
 
         wait_until(healthy, "a healthy Airflow")
+
+    def answers_tasks(self) -> bool:
+        """Whether the API server answers tasks; a task that starts earlier loses a try."""
+        return answers(f"{self.execution_url}/execution/health")
 
     def logs(self, names: Iterable[str] | None = None) -> str:
         """Read everything that any process or task wrote, for a look at the whole."""

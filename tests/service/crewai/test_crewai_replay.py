@@ -16,6 +16,7 @@ from engine_stub import CREWS, EngineStub
 from crew_service.crewai import load
 from crew_service.engine import asks
 from crew_service.engine.crew import Completed, CrewFailed, CrewKilled, PendingQuestion
+from crew_service.engine.printed import Printed
 from crew_service.engine.tool_rules import ONCE, JournalOptions, ToolRule
 
 pytestmark = pytest.mark.slow
@@ -39,7 +40,7 @@ def run(crew: EngineStub) -> tuple[str, int]:
         if isinstance(outcome, Completed):
             return outcome.output, kills
         if isinstance(outcome, PendingQuestion):  # in the live dialect nobody is asked
-            raise CrewFailed(asks.failure_of(outcome))
+            raise CrewFailed(asks.failure_of(outcome, Printed()))
         goes_on = answers.pop(0)
 
 

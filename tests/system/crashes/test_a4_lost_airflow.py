@@ -63,8 +63,9 @@ def test_a4_scheduler_and_api_server_are_killed_and_started_again_and_every_wait
         for name in ("scheduler", "api-server"):
             airflow.kill(name)
         wait_for_looks(deferred)
-        for name in ("api-server", "scheduler"):
-            airflow.start(name)
+        airflow.start("api-server")
+        wait_until(airflow.answers_tasks, "the API server")
+        airflow.start("scheduler")
         airflow.wait_healthy()
         wait_for_looks(in_worker)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pendulum
@@ -37,7 +38,13 @@ with DAG("data_revisions", **COMMON):
 with DAG("data_keys", **COMMON):
 
     @task.crew(
-        crew_conn_id="crew_totals", deferrable=True, poll_interval=1, output_schema=TOTALS, multiple_outputs=True
+        crew_conn_id="crew_totals",
+        deferrable=True,
+        poll_interval=1,
+        output_schema=TOTALS,
+        multiple_outputs=True,
+        retries=2,  # Airflow may fail a task that resumes before the scheduler has recorded its deferral
+        retry_delay=timedelta(seconds=1),
     )
     def count(first: str) -> dict[str, str]:
         return {"first": first, "second": "0", "review": "no"}
