@@ -216,8 +216,8 @@ class DraftCheck:
         try:
             return self._poller.open_round(seen) if self._may_see_same_text and not seen.is_live else None
         except CrewError as error:
-            if isinstance(error, CrewProtocolError) or not is_transient(error):
-                return None
+            if not self.sent_before or isinstance(error, CrewProtocolError) or not is_transient(error):
+                return None  # not reported, as by a gateway's page, or not needed unless this answer is lost
             problem = str(error)
         raise CrewTryFailed(self._not_shown(problem))
 

@@ -323,7 +323,7 @@ def test_without_both_numbers_the_same_text_proves_nothing(
 ) -> None:
     service.round = now
     check = again(service, given, **({"open_round": kept} if kept else {}))
-    assert said(check) == UNKNOWN.format("The service does not report it.")
+    assert said(check) == UNKNOWN.format("It is not known whether the crew has written the same text again.")
 
 
 def test_a_number_that_cannot_be_read_now_is_left_to_the_next_try(service: Service) -> None:

@@ -138,17 +138,9 @@ def test_n13_a_round_that_cannot_be_read_for_a_moment_is_left_to_the_next_try(se
     assert len(server.sent(POST)) == 2
 
 
-@pytest.mark.parametrize("details", [Reply(status=503), Reply(status=200, body="<html>a gateway's page</html>")])
-def test_n13_a_round_that_cannot_be_read_before_the_answer_is_read_by_the_next_try_or_never_counts(
-    server: FaultServer, details: Reply
-) -> None:
-    """A service that is unavailable may report it later; a page from a gateway means that it is not reported."""
-    server.on(POLL, WAITS).on(DETAILS, details, rounds(None)).on(POST, SPEC.resumed)
-    task_run = TaskRun("resume")
-    if details.status == 503:
-        with pytest.raises(CrewTryFailed, match="Nothing was sent; a retry of this task compares again"):
-            run(CrewResumeOperator(task_id="resume", review=REVIEW), task_run)
-        assert server.sent(POST) == []
-        task_run = task_run.retry()
-    run(CrewResumeOperator(task_id="resume", review=REVIEW), task_run)
+def test_n13_a_gateways_page_in_place_of_the_rounds_is_no_state(server: FaultServer) -> None:
+    server.on(POLL, WAITS).on(DETAILS, rounds(None), Reply(body="<html>not found</html>"))
+    task_run = lost(server)
+    with pytest.raises(CrewTaskFailed, match="whether the crew has written the same text again"):
+        run(CrewResumeOperator(task_id="resume", review=REVIEW), task_run)
     assert len(server.sent(POST)) == 1
