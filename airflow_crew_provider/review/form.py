@@ -233,8 +233,9 @@ class ReviewForm:
             return "**the call is denied.**"
         outcome = outcome_meant(self.on_timeout == "approve", outcomes_of(self.pending))
         if self.on_timeout == "approve":
-            what = f"{_code(outcome)} is chosen" if outcome else f"the {'call' if self.ask else 'draft'} is approved"
-            return f"**{what}**, unless somebody has rejected the {'call' if self.ask else 'draft'}."
+            subject = "the call" if self.ask else "the draft"
+            what = f"{_code(outcome)} is chosen" if outcome else f"{subject} is approved"
+            return f"**{what}**, unless somebody has rejected {subject}."
         if isinstance(self.on_timeout, dict):
             what = f"{_code(outcome)} is chosen" if outcome else "a revision is requested"
             return f"{what}, with this text:\n\n{_quoted(self.on_timeout['revise'])}"

@@ -53,17 +53,18 @@ class Turns:
     def pass_on(self) -> bool:
         """Pass the turn on; False if nobody waits for it."""
         with self._mutex:
-            if self._waiting:
-                self._waiting.popleft().release()
-                return True
-            return False
+            return self._passed_on()
 
     def leave(self) -> None:
         with self._mutex:
-            if self._waiting:
-                self._waiting.popleft().release()
-            else:
+            if not self._passed_on():
                 self._free += 1
+
+    def _passed_on(self) -> bool:
+        if self._waiting:
+            self._waiting.popleft().release()
+            return True
+        return False
 
     @contextlib.contextmanager
     def taken(self, seconds: float) -> Iterator[None]:
