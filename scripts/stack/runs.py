@@ -8,14 +8,14 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Protocol
 
-from scripts.stack.waiting import StackTimeout, wait_until
+from scripts.stack.waiting import FACTOR, StackTimeout, wait_until
 
 FINISHED = ("success", "failed")
 WAITING = ("deferred", "awaiting_input")  # without a worker slot
 UNMAPPED = -1
 POLL = 0.5  # seconds: each poll is work for the API server beside all others
 # Airflow's scheduler fails a task that is answered before it has put away the half that asked, as no person can.
-READING_TIME = 4.0
+READING_TIME = 4.0 * FACTOR
 
 
 class Api(Protocol):
@@ -113,14 +113,19 @@ class DagRun:
         return [detail for detail in details if detail["task_instance"]["state"] in WAITING and _read(detail)]
 
     def wait_for_review(self) -> dict[str, Any]:
-        """Wait for the next question to a person; fail at once if the run ends before one comes."""
+        """Wait for the next question to a person; fail at once if a task fails before one comes."""
+        return self.wait_for_reviews(1)[0]
 
-        def check() -> list[dict[str, Any]]:
-            if self.state in FINISHED:
-                raise StackTimeout(f"{self.dag_id} ended before a review came: {self.failure_report()}")
-            return self.reviews()
+    def wait_for_reviews(self, number: int) -> list[dict[str, Any]]:
+        """Wait until so many questions are open at once; fail at once if a task fails before."""
 
-        return wait_until(check, "a review", POLL)[0]
+        def check() -> list[dict[str, Any]] | None:
+            if self.state in FINISHED or "failed" in self.states().values():
+                raise StackTimeout(f"{number} reviews of {self.dag_id} never came: {self.failure_report()}")
+            found = self.reviews()
+            return found if len(found) >= number else None
+
+        return wait_until(check, f"{number} reviews of {self.dag_id}", POLL)
 
     def answer(self, review: Mapping[str, Any], option: str, **params: Any) -> None:
         """Answer a review as this API's user."""

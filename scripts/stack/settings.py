@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scripts.stack.waiting import FACTOR
+
 CLUSTER_FILE = Path(__file__).parents[2] / "deploy" / "cluster.env"
 
 
@@ -44,6 +46,11 @@ class Deployment:
         return variables
 
 
+def _patient(seconds: int) -> str:
+    """Return a limit after which something counts as dead or gone; on a busy machine, it may only be slow."""
+    return str(round(seconds * FACTOR))
+
+
 # One machine, a life of minutes: short pauses, early notice of the dead, no log servers on fixed ports.
 QUICK = {
     "AIRFLOW__API__WORKERS": "1",
@@ -60,14 +67,14 @@ QUICK = {
     "AIRFLOW__OPENLINEAGE__DISABLED": "True",  # where it is installed, each task would load it to print its events
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
     "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
-    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
+    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": _patient(15),
     "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
-    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": _patient(15),
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
     "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2",
     "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
-    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
-    "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": _patient(10),
+    "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": _patient(2),
     "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
     "SCARF_ANALYTICS": "false",
 }

@@ -142,8 +142,7 @@ def test_a_revision_in_the_last_round_fails_the_run_and_reports_the_fate(
 
 def test_each_run_of_a_mapped_group_has_its_own_draft_and_answer(runs: dict[str, DagRun]) -> None:
     run = runs["review_mapped"]
-    wait_until(lambda: len(run.reviews()) == 2, "two questions")
-    for asked in run.reviews():
+    for asked in run.wait_for_reviews(2):
         decide(run, asked, "approve")
     run.wait_for("success")
     results = [run.xcom("article.crew.result", map_index=index)["output"] for index in (0, 1)]
@@ -152,8 +151,7 @@ def test_each_run_of_a_mapped_group_has_its_own_draft_and_answer(runs: dict[str,
 
 def test_an_item_of_a_mapped_group_that_fails_takes_no_result_from_the_others(runs: dict[str, DagRun]) -> None:
     run = runs["review_mapped_once"]
-    wait_until(lambda: len(run.reviews()) == 2, "two questions")
-    rejected, approved = sorted(run.reviews(), key=lambda asked: asked["task_instance"]["map_index"])
+    rejected, approved = sorted(run.wait_for_reviews(2), key=lambda asked: asked["task_instance"]["map_index"])
     decide(run, rejected, "revise", "shorter")
     decide(run, approved, "approve")
     run.wait_for("failed")
@@ -173,7 +171,7 @@ def test_a9_after_the_deadline_its_policy_holds_and_an_answer_changes_nothing(
 ) -> None:
     run = runs["review_deadline"]
     run.wait_for("failed")
-    assert run.states() == {"fail": "failed", "revise": "success", "approve": "success"}
+    assert run.states() == {"fail": "failed", "revise": "success", "approve": "success"}, run.failure_report()
     assert run.task("fail")["try_number"] == 1
     revised = run.xcom("revise")
     assert (revised["human_feedback"], revised["reviewer"]) == ("Go on, but say less.", None)
