@@ -122,9 +122,8 @@ def prompt_of(request: ManagedAgentRequest) -> str:
     asked = {"messages": request.messages, "session_id": request.session_id, "vendor_options": request.vendor_options}
     refused = [name for name, value in asked.items() if value]
     if refused or request.prompt is None:
-        raise ManagedAgentInvocationError(
-            f"A crew accepts only a prompt, not {', '.join(refused)}. Nothing was started"
-        )
+        instead = f", not {', '.join(refused)}" if refused else ", and there is none"
+        raise ManagedAgentInvocationError(f"A crew accepts only a prompt{instead}. Nothing was started")
     return request.prompt
 
 

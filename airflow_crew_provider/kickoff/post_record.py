@@ -159,6 +159,7 @@ class StoredPost:
     :param cleared: whether a user cleared the task afterwards
     :param finished: whether the execution is known to have ended
     :param over_budget: the limits that the execution exceeded, with the figures
+    :param timed_out: the message of the timeout at which it was being stopped, while the stop's outcome is unknown
     :param unknown_since: when the execution became unknown to the service, in epoch seconds
     :param more: fields of the package that sent it, and of other releases; its keys likewise
     :param earlier: earlier POSTs that may have had an effect, newest first
@@ -178,6 +179,7 @@ class StoredPost:
     cleared: bool = False
     finished: bool = False
     over_budget: str = ""
+    timed_out: str = ""
     unknown_since: float | None = None
     more: Json = field(default_factory=dict)
     earlier: tuple[StoredPost, ...] = ()
@@ -389,6 +391,11 @@ class PostRecord:
     def mark_over_budget(self, passed: str) -> None:
         """Record the limits that the execution exceeded, so that a retry starts nothing."""
         self.keep(replace(self.newest, over_budget=passed))
+
+    def mark_timed_out(self, message: str) -> None:
+        """Record the timeout at which the execution is being stopped; empty if it was certainly not stopped."""
+        if self.newest.timed_out != message:
+            self.keep(replace(self.newest, timed_out=message))
 
     def mark_unknown_since(self, since: float | None) -> None:
         """Record when the execution became unknown to the service; None if it is known."""

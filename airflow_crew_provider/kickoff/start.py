@@ -30,7 +30,7 @@ from airflow_crew_provider.kickoff.request import (
     tell_inbox,
     with_credentials,
 )
-from airflow_crew_provider.models import REGION_FIELDS, CrewInputs, Execution, Json, Kickoff, Started
+from airflow_crew_provider.models import REGION_FIELDS, CrewInputs, Execution, ExecutionState, Json, Kickoff, Started
 from airflow_crew_provider.stored_names import KICKOFF_STATE
 from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.watch import GRACE_FOR_UNKNOWN_ID, fate_of_stop, shortened
@@ -39,6 +39,7 @@ WHAT_TO_CHECK = (
     "A second kickoff could run the crew twice, so none is sent. Check at the service whether an execution of this "
     "task runs (its meta.airflow names DAG, run, task and map index); then clear this task to start a new one"
 )
+NO_RETRY = "A retry would start another, so there is none; raise the limit and clear this task to start one"
 FROM_FAILED_TASK, FROM_START = RETRY_FROM = ("failed_task", "start")
 CONTINUED_BY = "continued_by"  # stored with a refused POST: the execution that already continues it
 CONTINUED = "continue_from"  # added to a POST: the execution of an earlier try to continue
@@ -72,7 +73,7 @@ class KickoffStart:
         return seen.view
 
     def open(self) -> None:
-        """Read the record; refuse a retry if the record or final usage shows an exceeded budget."""
+        """Read the record; refuse a retry after a timeout, or if the record or final usage exceeds the budget."""
         attempt = Attempt.of(self._context, self._task)
         self._record = record = PostRecord(task_state_of(self._context, KICKOFF_STATE), attempt)
         record.forget_deleted_run()
@@ -81,6 +82,8 @@ class KickoffStart:
         passed = record.newest.over_budget or self._passed_at_its_end()
         if passed:
             outcomes.fail_over_budget(self._poller, record.kickoff_id, passed, self._log)
+        if record.newest.timed_out:
+            self._end_timed_out(self._task.newest_id(self._context, record.kickoff_id))
 
     def start_or_reattach(self, request: Kickoff) -> str:
         """Start an execution or reattach to an earlier one; return its id."""
@@ -240,6 +243,26 @@ class KickoffStart:
         if isinstance(reply, Execution) and self.record.newest.unknown_since:
             self.record.mark_unknown_since(None)
         return reply
+
+    def _end_timed_out(self, kickoff_id: str) -> None:
+        """Fail for good after a timeout whose stop got no response, unless the execution completed or goes on."""
+        said = f"An earlier try failed: {self.record.newest.timed_out}"
+        reply, fate = self._poll(kickoff_id), f"Execution {kickoff_id} has ended"
+        if not outcomes.is_over(reply):
+            try:
+                stopped = self._hook.stop(kickoff_id)
+            except CrewError as error:
+                raise outcomes.CrewTryFailed(
+                    f"{said}. {fate_of_stop(kickoff_id, error)}. A retry of this task stops it"
+                ) from error
+            if stopped:
+                fate = fate_of_stop(kickoff_id, stopped)
+            elif not outcomes.is_over(reply := self._poll(kickoff_id)):
+                self.record.mark_timed_out("")
+                return
+        if isinstance(reply, Execution) and reply.state is ExecutionState.COMPLETED:
+            return
+        raise outcomes.CrewTaskFailed(f"{said}. {fate}. {NO_RETRY}")
 
     def _passed_at_its_end(self) -> str:
         reply = self._poll_earlier() if self._task.budget.limits else None

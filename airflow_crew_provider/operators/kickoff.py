@@ -14,6 +14,7 @@ from airflow_crew_provider.api.answers import Draft, hash_of
 from airflow_crew_provider.compat.arguments import WaitArguments
 from airflow_crew_provider.compat.task_state import Attempt, task_state_of
 from airflow_crew_provider.exceptions import (
+    REFUSED,
     CrewBadRequest,
     CrewError,
     CrewExecutionFailed,
@@ -26,7 +27,7 @@ from airflow_crew_provider.hooks.crew import CrewHook
 from airflow_crew_provider.inbox.registering import note_run
 from airflow_crew_provider.kickoff.post_record import PostRecord
 from airflow_crew_provider.kickoff.request import refuse_literal_credentials, request_of
-from airflow_crew_provider.kickoff.start import FROM_FAILED_TASK, RETRY_FROM, WHAT_TO_CHECK, KickoffStart
+from airflow_crew_provider.kickoff.start import FROM_FAILED_TASK, NO_RETRY, RETRY_FROM, WHAT_TO_CHECK, KickoffStart
 from airflow_crew_provider.links.crew import CrewExecutionLink
 from airflow_crew_provider.models import Execution, ExecutionState, Json, Resume, Webhooks
 from airflow_crew_provider.stored_names import KICKOFF_ID_KEY, KICKOFF_STATE
@@ -264,15 +265,28 @@ class CrewKickoffOperator(WaitingTask):
         where = ", from the failed task if the service supports that" if self.retry_from == FROM_FAILED_TASK else ""
         raise outcomes.CrewTryFailed(f"{failure}. A retry of this task starts a new execution{where}") from failure
 
-    def raise_timeout(self, watch: Watch, message: str) -> NoReturn:
+    def raise_timeout(self, context: Any, watch: Watch, message: str) -> NoReturn:
         """Fail, and stop the execution if `cancel_on_kill` is set; fail for good if a retry would start another."""
-        stopped = self.stop_execution(watch.kickoff_id) if self.cancel_on_kill else None
+        stopped: bool | CrewError | None = None
+        if self.cancel_on_kill:
+            # Before the stop: a retry that finds the execution ended must not start another.
+            self._record_timeout(context, message)
+            stopped = self.stop_execution(watch.kickoff_id)
         said = f"{message}. {fate_of_stop(watch.kickoff_id, stopped)}"
         if stopped is True:
-            now = "A retry would start another, so there is none; raise the limit and clear this task to start one"
-            raise outcomes.CrewTaskFailed(f"{said}. {now}") from CrewTimeout(message)
-        now = "A retry of this task waits for it again"
+            raise outcomes.CrewTaskFailed(f"{said}. {NO_RETRY}") from CrewTimeout(message)
+        if isinstance(stopped, CrewError) and not isinstance(stopped, REFUSED):
+            now = "A retry of this task stops it, unless it has completed"
+        else:
+            self._record_timeout(context, "")
+            now = "A retry of this task waits for it again"
         raise outcomes.CrewTryFailed(f"{said}. {now}") from CrewTimeout(message)
+
+    def _record_timeout(self, context: Any, message: str) -> None:
+        try:
+            self._record(context).mark_timed_out(message)
+        except CrewError as error:
+            self.log.warning("The timeout could not be recorded: %s", error)
 
 
 def _advice(error: CrewError) -> str:

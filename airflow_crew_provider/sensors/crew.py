@@ -189,7 +189,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
             return ""
         return f"The resume of execution {root} was accepted; its continuation failed. "
 
-    def raise_timeout(self, watch: Watch, message: str) -> NoReturn:
+    def raise_timeout(self, context: Any, watch: Watch, message: str) -> NoReturn:
         """Fail as sensors do at their timeout, and stop the execution if requested."""
         stopped = self.stop_execution(watch.kickoff_id) if self.cancel_on_timeout else None
         now = "" if self.cancel_on_timeout else ". Clear this task to wait again"

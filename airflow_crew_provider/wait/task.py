@@ -243,7 +243,7 @@ class WaitingTask(CrewTask):
         """Raise for an execution that failed."""
         raise NotImplementedError
 
-    def raise_timeout(self, watch: Watch, message: str) -> NoReturn:
+    def raise_timeout(self, context: Any, watch: Watch, message: str) -> NoReturn:
         """Raise for a wait that reached its deadline."""
         raise NotImplementedError
 
@@ -339,7 +339,7 @@ class WaitingTask(CrewTask):
             self.report(context, ExecutionState.ERROR, watch.kickoff_id, usage=outcome.usage)
             self.raise_failure(watch, outcome.message)
         if outcome.kind == TIMEOUT:
-            self.raise_timeout(watch, outcome.message)
+            self.raise_timeout(context, watch, outcome.message)
         if outcome.kind == GAVE_UP:
             raise outcomes.CrewTryFailed(f"{outcome.message}. A retry of this task polls again")
         assert outcome.kind in (COMPLETED, PENDING)

@@ -458,6 +458,41 @@ def test_a6_a_retry_waits_again_for_an_execution_that_a_timeout_could_not_stop(
     assert "A retry of this task waits for it again" in str(error.value)
 
 
+LOST_STOP = "POST /stop/k-1"
+
+
+@pytest.mark.row("A6")
+@pytest.mark.parametrize("after", ["stopped", "failed", "cannot stop", "stop lost again", "completed"])
+def test_a6_after_a_lost_response_to_the_stop_at_its_timeout_a_retry_starts_nothing(
+    server: FaultServer, dialect: Dialect, after: str
+) -> None:
+    server.on(POST, STARTED).on(POLL, dialect.running).on(LOST_STOP, NoReply(RESET))
+    operator = kickoff(wait_for_completion=True, deferrable=False, timeout=0.2)
+    task_run = TaskRun()
+    with pytest.raises(AirflowException, match="A retry of this task stops it, unless it has completed") as error:
+        run(operator, task_run)
+    assert not isinstance(error.value, AirflowFailException)
+
+    state = {"failed": dialect.failed, "completed": dialect.completed}.get(after, dialect.running)
+    reply = {"stopped": {"status": "stopped"}, "cannot stop": 404}.get(after, NoReply(RESET))
+    server.on(POLL, state).on(LOST_STOP, reply)
+    again = task_run.retry()
+    if after == "completed":
+        assert run(operator, again)["state"] == "completed"
+    elif after in ("stopped", "failed"):
+        fate = "was stopped" if after == "stopped" else "has ended"
+        with pytest.raises(
+            AirflowFailException, match=f"An earlier try failed: .* Execution k-1 {fate}.*so there is none"
+        ):
+            run(operator, again)
+    else:
+        said = "waits for it again" if after == "cannot stop" else "A retry of this task stops it\\. Conn"
+        with pytest.raises(AirflowException, match=said) as error:
+            run(operator, again)
+        assert not isinstance(error.value, AirflowFailException)
+    assert len(server.sent(POST)) == 1
+
+
 # --- what is refused ----------------------------------------------------------------------------------------
 
 
