@@ -143,7 +143,7 @@ class Consultation:
         self._deadline = time.time() + self._seconds
 
     def answer(self, prompt: str) -> Execution:
-        """Start the crew with a prompt, unless an earlier try has, and return its completed execution."""
+        """Start the crew with a prompt, unless an earlier try did, and return its completed execution."""
         with _nothing_started():
             asked = {"connection": self._crew.crew_conn_id, "prompt": prompt, "input": self._prompt_input}
             self._record = _record_of(asked)
@@ -235,7 +235,7 @@ class Consultation:
         try:
             kickoff_id = self._crew.send_kickoff(request, timeout=left).kickoff_id
         except REFUSED as error:
-            # An earlier one, sent with the same key, may have been accepted.
+            # An earlier kickoff, sent with the same key, may have been accepted.
             if self._record.withdraw_if_refused(error) or is_transient(error):
                 raise
             raise CrewAgentFailed(f"{error}. {WHAT_NOW}") from error
@@ -271,7 +271,7 @@ class Consultation:
         raise CrewAgentFailed(f"{said}. {self._stopped(kickoff_id)}. Clear the task to ask again")
 
     def _stopped(self, kickoff_id: str) -> str:
-        """Stop it, since nothing continues it; return a sentence about its fate."""
+        """Stop the execution, since nothing will continue it; return a sentence about its fate."""
         try:
             return fate_of_stop(kickoff_id, self._crew.stop(kickoff_id))
         except CrewError as error:
@@ -282,11 +282,11 @@ _FINDING = threading.Lock()  # a model may ask several questions concurrently
 
 
 def _record_of(question: Json) -> PostRecord:
-    """Return the record of a question; if the same try asks it again, a separate record."""
+    """Return the record of a question; a separate one if the same try asks it again."""
     name = fingerprint(question)
     try:
         context = get_current_context()
-    except Exception:  # outside of a task
+    except Exception:  # outside a task
         return PostRecord(NoTaskState(), Attempt(), name)
     attempt = Attempt.of(context, context.get("task"))
     with _FINDING:

@@ -40,7 +40,7 @@ WHAT_TO_CHECK = (
     "task runs (its meta.airflow names DAG, run, task and map index); then clear this task to start a new one"
 )
 FROM_FAILED_TASK, FROM_START = RETRY_FROM = ("failed_task", "start")
-CONTINUED_BY = "continued_by"  # stored with a refused POST: the execution that already continues it
+CONTINUED_BY = "continued_by"  # stored with a refused POST: the execution that already continues the failed one
 CONTINUED = "continue_from"  # added to a POST: the execution of an earlier try to continue
 
 
