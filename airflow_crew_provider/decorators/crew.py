@@ -23,7 +23,7 @@ from airflow_crew_provider.wait.outcomes import ends_in_a_sentence
 
 
 class DecoratedOperator(AnyDecoratedOperator):
-    """A workaround for Airflow 3.0, which reads `xcom_push`, but does not use it, and whose operators do not have it."""
+    """A workaround for Airflow 3.0, which reads `xcom_push` without using it, although its operators do not have it."""
 
     if not hasattr(BaseOperator, "xcom_push"):
         xcom_push = None
