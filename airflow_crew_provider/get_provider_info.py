@@ -74,7 +74,7 @@ def connection_fields() -> dict[str, Any]:
     """Return the Extra fields of the connection form."""
     return {
         "timeout": _field("Timeout (s)", "number", "For connecting, for reading, and for a whole poll", 30),
-        "kickoff_timeout": _field("Kickoff timeout (s)", "number", "For kickoff and resume; allow a cold start", 180),
+        "kickoff_timeout": _field("Kickoff timeout (s)", "number", "Kickoff and resume: allow for a cold start", 180),
         "verify": _field("Verify TLS", "string", "true, false, or the path of a CA file", "true"),
         "proxy": _field("Proxy", "string", "Proxy URL; defaults to the environment's proxy"),
         "idempotency_keys": _field(
