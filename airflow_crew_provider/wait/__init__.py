@@ -11,5 +11,6 @@ A wait begins in a worker, usually continues in a triggerer, and always ends in 
 * Only an id and figures cross between processes (`Outcome`). A missing or malformed event is a failure.
 * A wait never starts, resumes or repeats anything. `outcomes` decides whether an execution is stopped when its task
   ends: only a user's action or a timeout stops one, never the end of a process.
-* Rules about an output (`output`, `schema`) are applied before the task records its end, so a retry applies them too.
+* Rules about an output (`output`, `schema`) are applied before the task records its end, so that a retry finds the
+  execution again.
 """

@@ -166,8 +166,9 @@ class OutputRules:
             fail_task(error, f"The output of execution {kickoff_id} was not checked. {still_there()}")
         if not violations:
             return value
+        count = f"{len(violations)} violation{'' if len(violations) == 1 else 's'}"
         raise CrewTaskFailed(
-            f"The output of execution {kickoff_id} does not match {NAME}, {len(violations)} violations: "
+            f"The output of execution {kickoff_id} does not match {NAME}, {count}: "
             f"{listed(violations)}. Only a waiting draft can be revised. {still_there()}"
         )
 
