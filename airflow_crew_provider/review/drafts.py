@@ -5,8 +5,8 @@ so safety does not depend on that. Outside code blocks that every parser recogni
 ``!`` from ``[``, and ``<`` from anything that would make it HTML. Guessing which other lines are code only affects how
 they look.
 
-A draft edited by a person becomes the task's output on our own crew service; any other service gets it as the feedback
-of a revision. An edit names its original draft, so that it never replaces another one.
+A draft edited by a person becomes the task's output on our own crew service; any other service gets it as revision
+feedback. An edit names its original draft, so that it never replaces another one.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _code_lines(text: str) -> set[int]:
 
 @cache
 def _parser() -> MarkdownIt:
-    # Here and not above: parsing a DAG file must not load it.
+    # Imported here, because parsing a DAG file must not load it.
     from markdown_it import MarkdownIt
 
     return MarkdownIt("commonmark").enable("table")
@@ -136,7 +136,7 @@ def text_of(output: Any) -> str:
 
 
 SHOWN_DIFFERENCE = 10_000  # characters
-MOST_PASSAGES = 1_000  # of each draft; comparing takes up to the square of the time
+MOST_PASSAGES = 1_000  # of each draft; the time to compare may grow with their square
 _SENTENCE_END = re.compile(r"(?<=[.!?])[ \t]+")
 
 
@@ -184,9 +184,9 @@ def draft_in(params: Json | None) -> Any:
 
 
 def with_text_of_edit(answer: Json, draft: str | None) -> Json:
-    """Return an answer whose edited draft is a string; unchanged for a form without a draft.
+    """Return an answer whose edited draft is a string; return it unchanged for a form without a draft.
 
-    Airflow's page returns None for an emptied field and an object for an object's text; a program may omit the field.
+    Airflow's page returns None for an emptied field and an object for the text of one; a program may omit the field.
     """
     given = answer.get("params_input")
     if draft is None or not given:

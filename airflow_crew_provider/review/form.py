@@ -25,7 +25,7 @@ MARK = 16
 class ReviewForm:
     """One round of review: the draft, and facts about it for the reviewer.
 
-    ``pending`` is the record of the execution, or the part that `shown_draft` kept; ``refused`` is the reason for
+    ``pending`` is the record of the execution, or the part of it from `shown_draft`; ``refused`` is the reason for
     rejecting the last answer.
     """
 
@@ -50,7 +50,7 @@ class ReviewForm:
 
     @property
     def needs_another_round(self) -> bool:
-        """Whether a revision in this last round would need another; a Flow's or an agent's question does not."""
+        """Whether a revision in this last round would need another one; a Flow's or an agent's question does not."""
         return self.is_last and not is_of_flow(self.pending) and self.ask is None
 
     @property
