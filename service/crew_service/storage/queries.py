@@ -98,7 +98,7 @@ def by_kickoff_id(connection: Connection, kickoff_id: str) -> Row[Any] | None:
 
 
 def _by(connection: Connection, query: Select[Any], some_id: str) -> Row[Any] | None:
-    """Find one row. A caller's id may be any text, but PostgreSQL refuses to compare text with a zero character."""
+    """Find one row. A caller's id may be any text, but PostgreSQL rejects text with a zero character."""
     return None if "\0" in some_id else connection.execute(query, {"id": some_id}).one_or_none()
 
 
@@ -183,7 +183,7 @@ class Calm(NamedTuple):
 
 
 def write_fenced(connection: Connection, fence: Fence, step: Move, *, now: float, **values: Any) -> bool:
-    """Write for the running segment; False if another one has the execution, or somebody stopped it."""
+    """Write for the running segment; False if another segment has the execution, or it was stopped."""
     values |= {"state": step.target, "writes": fence.writes + 1, "updated_at": now}
     if step is not NOTE:
         values["claimed_by"] = None
@@ -213,7 +213,7 @@ def was_written(connection: Connection, fence: Fence, step: Move) -> bool:
 
 
 def ended(now: float) -> dict[str, Any]:
-    """Return the columns written at every end: erase what only a running execution needs, above all credentials."""
+    """Return the columns to write at the end: erase what only a running execution needs, above all credentials."""
     return {"ended_at": now, "aged_from": now, "webhooks": None, "gate": None}
 
 
