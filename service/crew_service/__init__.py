@@ -1,3 +1,3 @@
-"""The crew service: serves crews and Flows over the Crew Execution API; executions survive a loss of their process."""
+"""The crew service: serves crews and Flows over the Crew Execution API. Executions survive a killed process."""
 
 __version__ = "0.3.0.dev0"

@@ -10,7 +10,7 @@ from yarl import URL
 def parsed(address: str) -> str:
     """Return the address in the form that the sender uses.
 
-    :raises ValueError: if the sender could not use it
+    :raises ValueError: if the sender could not send to it
     """
     url = URL(address)
     if url.scheme not in ("http", "https") or not url.host:

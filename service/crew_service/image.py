@@ -49,7 +49,7 @@ REQUIREMENTS = {  # the first that exists is used
 
 
 def write(folder: Path) -> list[str]:
-    """Write the missing files and return the lines to print; raise `BadTarget` if a file cannot be written."""
+    """Write the missing files and return the lines to print; raise `BadTarget` if that fails."""
     what = _what_is_served(folder)
     ignoring = folder / ".dockerignore"
     if ignoring.exists() and not _keeps_out(ignoring.read_text(encoding="utf-8").splitlines(), ".env"):

@@ -22,7 +22,7 @@ SECRET = (
 
 
 def arguments() -> list[str]:
-    """Return the command's arguments; restart it first if it serves crews and has secrets."""
+    """Return the command's arguments, after a restart of the command if it serves crews and has secrets."""
     if (passed := os.environ.pop(PASSED, None)) is not None:
         with open(int(passed), encoding="ascii") as file:
             given = json.load(file)

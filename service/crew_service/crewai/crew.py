@@ -182,7 +182,7 @@ def _asked(
     take: Callable[[bytes], None] | None = None,
     stopping: Cancellation | None = None,
 ) -> Message:
-    """Send a process one request about the crew; return its answer, which may be that it refuses the crew."""
+    """Send one request about the crew to a process; return its answer, or its refusal of the crew."""
     limit = Cancellation()
     timer = threading.Timer(seconds, limit.set, [f"it takes more than {seconds:g} seconds"])
     timer.daemon = True

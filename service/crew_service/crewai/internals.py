@@ -78,7 +78,7 @@ class Call(Protocol):
 
 
 class Recorder(step_events.Answers, Protocol):
-    """Answers calls from a journal and records the others; a call for which a method returns None gets neither."""
+    """Answers calls from a journal and records others; if a method returns None, the call is left alone."""
 
     def of_model(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None: ...
     def of_conversion(self, model: Any, content: str, expected: Any) -> RecordedCall | None: ...

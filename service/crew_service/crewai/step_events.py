@@ -81,7 +81,7 @@ def is_answered(step: str) -> None:
 
 
 def filtered(emit: Emit, answers: Callable[[], Answers]) -> Emit:
-    """Return an `emit` that suppresses these events and passes on all others."""
+    """Return an `emit` that suppresses or holds back such events, and passes on all others."""
 
     def emitted(source: Any, event: Any) -> Any:
         if isinstance(event, AgentLogsExecutionEvent) and answers().is_replaying():

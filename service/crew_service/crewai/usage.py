@@ -1,6 +1,6 @@
 """Counts this process's usage of language models by task and model, and reports it.
 
-Most models count their own tokens; their counts are read at once, in the thread that runs the task. If a model relies
+Most models count their own tokens. The counts are read at once, in the thread that runs the task. If a model relies
 on CrewAI's events, its tokens are taken from them; an event within a call that is already counted repeats the same
 tokens. A call without any token counts is still counted as a call, so that the total is not mistaken for complete: this
 includes models that only define their own `call`, and calls that may have failed after an answer. Only a model that

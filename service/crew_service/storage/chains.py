@@ -89,7 +89,7 @@ def take_journal(
 
 
 def close(connection: Connection, execution_id: str, *, continued_by: str) -> None:
-    """Prevent further continuations, even after the continuing execution is deleted: by then, its data is gone."""
+    """Prevent further continuations, even after the continuing execution is deleted with the data that it took over."""
     mine = executions.c.id == execution_id
     connection.execute(update(executions).where(mine).values(failure={CONTINUED_BY: continued_by}))
 

@@ -75,7 +75,7 @@ def claim_due(connection: Connection, process_id: str, crew: str, *, now: float,
 def _in_turn(connection: Connection, crew: str, now: float, limit: int) -> list[str]:
     """Lock queued executions: owners take turns, those with the fewest running first, each with its oldest.
 
-    These queries are ordered like the indexes that SQLite should use; others contain finished executions.
+    These queries are ordered like the indexes that SQLite should use; other indexes contain finished executions.
     """
     owner = executions.c.owner
     running = select(owner).where(executions.c.crew == crew, executions.c.state == State.RUNNING)
@@ -95,7 +95,7 @@ def _in_turn(connection: Connection, crew: str, now: float, limit: int) -> list[
 
 
 def _heads(connection: Connection, crew: str, now: float) -> list[tuple[str | None, float]]:
-    """Return the owners of queued executions, each with the due time of its oldest; one index lookup finds each."""
+    """Return the owners of queued executions, each with the due time of its oldest, by one index lookup per owner."""
     queued = executions.alias()
     of_crew = (queued.c.crew == crew, queued.c.state == QUEUED, queued.c.owner.is_not(None))
     first = select(queued.c.owner).where(*of_crew).order_by(queued.c.owner, queued.c.due_at).limit(1)
@@ -130,7 +130,7 @@ def has_queued(connection: Connection, crew: str) -> bool:
 
 
 def requeue_lost(connection: Connection, process_id: str, crew: str, running: Collection[str], *, now: float) -> int:
-    """Requeue executions that this process has claimed but no thread runs; each continues after its last task."""
+    """Requeue executions that this process has claimed but no thread runs; each continues after its finished tasks."""
     mine = or_(executions.c.claimed_by == process_id, executions.c.claimed_by.is_(None))
     lost = and_(mine, executions.c.crew == crew, executions.c.id.not_in(running))
     return _requeue(connection, lost, now)

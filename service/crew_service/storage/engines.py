@@ -1,4 +1,4 @@
-"""Connects to SQLite files and database servers in such a way that every wait on them is limited."""
+"""Connects to SQLite files and database servers, with a limit on every wait."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class Fence(NamedTuple):
 
 
 class Calm(NamedTuple):
-    """Writes that may become visible a little later: the total so far, and the total before the last one's period."""
+    """Writes that may become visible later: their number, and their number before the period of the latest one."""
 
     writes: int
     shown: int
@@ -173,7 +173,7 @@ class Calm(NamedTuple):
         return Calm(self.writes + 1, self.seen(now), now)
 
     def seen(self, now: float) -> int:
-        """Return how many of them are visible: those of one period together, once it is over."""
+        """Return how many of them are visible: those of a period become visible together, once it is over."""
         is_over = self.at is None or now // CALM != self.at // CALM
         return self.writes if is_over else self.shown
 

@@ -288,7 +288,7 @@ sessions = Table(
 )
 
 questions = Table(
-    "questions",  # Flows' questions to people; each is answered once, and the response to a second reply names the first
+    "questions",  # Flows' questions to people; each is answered once, and a later reply is told of the first
     metadata,
     Column("id", String(36), primary_key=True),
     Column("execution_id", String(36), nullable=False, index=True),

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 WAIT = 8.0  # seconds that a writer waits in total: for its turn and for other processes
-LEAST = 0.2  # seconds that it waits at least, however long others have waited
+LEAST = 0.2  # minimum seconds that it waits, however long others have waited
 KNOWN = 2 * WAIT  # seconds after a wait started, or failed, during which the file counts as locked
 MOST_TOGETHER = 32  # writers that share a commit
 
@@ -121,7 +121,7 @@ class WriterTurn:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Write in a transaction, which is shared with writers that are waiting, and committed on return."""
+        """Write in a transaction that is shared with waiting writers, and that is committed on return."""
         until = self._take()
         try:
             group = self._group = self._group or Group(self._begun(until))

@@ -1,4 +1,4 @@
-"""The journal: the answer of each model and tool call in unfinished tasks. Also the release of each process.
+"""Add the journal, with the answers of model and tool calls in unfinished tasks, and the release of each process.
 
 Services of an earlier release may finish tasks and executions alongside this one, so triggers delete entries that are
 no longer needed.
