@@ -126,7 +126,7 @@ def going_back() -> Iterator[None]:
 
 
 def enclosing() -> list[str]:
-    """Return the key of the enclosing tool call, if any: when that call is replayed, all that it encloses is skipped."""
+    """Return the key of the enclosing tool call, if any: a replay of that call skips everything that it encloses."""
     within = _place().within
     return [within] if within else []
 
