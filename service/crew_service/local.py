@@ -1,4 +1,4 @@
-"""The service on a free port, for tests: `with running_service(scenario=...) as service: ...`"""
+"""Runs the service on a free port, for tests: `with running_service(scenario=...) as service: ...`"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`airflow-crew-service offline-model`: an OpenAI-compatible server that needs no network, for development and tests.
 
-It replaces a crew's real model without a change to the crew: each chat gets the same answer, or the one that a file
-maps to a word of its last message; each text gets the same embedding.
+It replaces a crew's real model without changes to the crew. Each chat gets the same answer, or the one that a file maps
+to a word in its last message; each text gets the same embedding.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DIMENSIONS = 1536
 
 
 def answers_of(file: Path | None) -> dict[str, str]:
-    """Read `{word: answer}`; a `BadTarget` explains what is wrong."""
+    """Read a JSON object of the form `{word: answer}`; raise `BadTarget` if it is invalid."""
     if file is None:
         return {}
     try:

@@ -12,10 +12,10 @@ class Settings:
     token: str = field(repr=False)
     user_tokens: list[tuple[str, str]] = field(default_factory=list, repr=False)
     crew_tokens: list[tuple[str, str | None, str]] = field(default_factory=list, repr=False)  # crew, user, token
-    title: str = ""  # name of a crew at the root on its page
+    title: str = ""  # name that the page shows for a crew at the root
     dialect: str = "spec"
     database: str = "crew-service.db"
-    workers: int | None = None  # executions at once; the default depends on the kind of crew
+    workers: int | None = None  # concurrent executions; the default depends on the kind of crew
     time_limit: float = 3600.0  # seconds of run time per execution
     max_tokens: int | None = None  # model tokens per execution
     prices: Prices = field(default_factory=Prices)  # prices of models; without any, costs are not reported
@@ -28,7 +28,7 @@ class Settings:
     webhook_timeout: float = 10.0
     flow_webhook: str | None = None  # where the questions of Flows are announced
     flow_webhook_secret: str = field(default="", repr=False)
-    base_url: str = ""  # public base URL of this service for receivers of such webhooks
-    webhook_attempts: int = 20  # with growing pauses: about eight hours
+    base_url: str = ""  # public base URL of this service, for the receivers of these webhooks
+    webhook_attempts: int = 20  # with growing pauses, about eight hours in total
     webhook_secret: str | None = field(default=None, repr=False)  # signs webhooks, if set
     keep_days: float = 30.0  # how long finished executions are kept

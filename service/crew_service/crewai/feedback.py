@@ -42,7 +42,7 @@ class StoredFeedback(SyncHumanInputProvider):
         _tell(context, self._rounds)
 
     def handle_feedback(self, formatted_answer: AgentFinish, context: ExecutorContext) -> AgentFinish:
-        """Accept the answer unchanged: the crew stops after it, and the person decides then."""
+        """Accept the answer unchanged: the crew stops after it, and a person decides."""
         if not any(context.task is task for task in self._tasks):
             raise Fatal(OF_A_TASK)
         return formatted_answer
@@ -54,7 +54,7 @@ class StoredFeedback(SyncHumanInputProvider):
 class NestedFeedback(StoredFeedback):
     """The same for tasks of crews that a Flow's methods start.
 
-    :param rounds_of: returns the earlier rounds of a task; None for one that cannot ask
+    :param rounds_of: returns the earlier rounds of a task; None for a task that cannot ask
     """
 
     def __init__(self, rounds_of: Callable[[Task | None], tuple[Round, ...] | None]) -> None:
