@@ -1,4 +1,4 @@
-"""`airflow-crew-service`: serve a crew, prepare its image, and list, show and resume its executions at a terminal."""
+"""`airflow-crew-service`: serve crews, prepare an image, and list, show and resume executions from a terminal."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_serve(commands: Any, database: argparse.ArgumentParser) -> None:
-    serve = commands.add_parser("serve", parents=[database], help="serve crews over HTTP, and run them")
+    serve = commands.add_parser("serve", parents=[database], help="serve crews over HTTP and run them")
     options.add_crews(serve)
     options.add_http(serve)
     serve.set_defaults(run=_serve)
@@ -110,7 +110,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _work(arguments: argparse.Namespace) -> int:
-    """Run crews until a signal arrives. Nobody can call this process, so its token is random."""
+    """Run crews until a signal arrives. The process serves no requests, so its token is random."""
     machine.return_freed_memory()
     crews = options.crews_of(arguments)
     settings = options.settings_of(arguments, secrets.token_urlsafe(32), crews, delivers=False)
@@ -133,7 +133,7 @@ def _work(arguments: argparse.Namespace) -> int:
 
 
 def _init(arguments: argparse.Namespace) -> int:
-    """Return 0 if all files were written, 1 if one existed already."""
+    """Return 0 if all files were written, 1 if any already existed."""
     said = image.write(arguments.folder)
     print("\n".join(said))  # noqa: T201
     return int(any(line.startswith(image.LEFT) for line in said))
@@ -155,7 +155,7 @@ def _offline_model(arguments: argparse.Namespace) -> int:
 
 
 def _leave(signum: int, frame: Any) -> None:
-    """Exit at the signal that the server raises again after it has shut down."""
+    """Exit on the signal that the server raises again after shutting down."""
     raise SystemExit(0)
 
 

@@ -49,7 +49,10 @@ REQUIREMENTS = {  # the first that exists is used
 
 
 def write(folder: Path) -> list[str]:
-    """Write missing files, and return one sentence for each file. `BadTarget` explains why nothing was written."""
+    """Write missing files; return a sentence about the project and one about each file.
+
+    :raises BadTarget: if the folder is not a project, or a file cannot be written
+    """
     what = _what_is_served(folder)
     ignoring = folder / ".dockerignore"
     if ignoring.exists() and not _keeps_out(ignoring.read_text(encoding="utf-8").splitlines(), ".env"):

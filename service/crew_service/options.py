@@ -31,7 +31,7 @@ WEBHOOK_SECRET = "CREW_SERVICE_WEBHOOK_SECRET"  # noqa: S105
 
 
 def add_crews(parser: argparse.ArgumentParser) -> None:
-    """The options that must be the same in every process of one service."""
+    """Add the options that must be the same in every process of one service."""
     option = parser.add_argument
     option(
         "--crew",
@@ -100,11 +100,11 @@ def add_http(parser: argparse.ArgumentParser) -> None:
     )
     option("--user-token", action="append", default=[], metavar="NAME=TOKEN", help="user token; may be repeated")
     option("--user-tokens-file", metavar="FILE", help=f"file with lines of NAME=TOKEN; also {USER_TOKENS}")
-    option("--webhook-secret", metavar="SECRET", help=f"signs outgoing webhooks; also {WEBHOOK_SECRET}")
+    option("--webhook-secret", metavar="SECRET", help=f"secret that signs outgoing webhooks; also {WEBHOOK_SECRET}")
 
 
 def crews_of(arguments: argparse.Namespace) -> dict[str, Crew]:
-    """The crews by name; one without a name is served alone, at the root."""
+    """Load the crews, by name; a crew without a name is served alone, at the root."""
     targets: dict[str, str] = {}
     for text in arguments.crew or ["demo"]:
         named = NAMED.fullmatch(text)
@@ -123,7 +123,7 @@ def crews_of(arguments: argparse.Namespace) -> dict[str, Crew]:
         if not any(crew.has_tool(rule) for crew in crews.values()):
             raise BadTarget(f"--tool {rule}: none of the crews has such a tool.")
     asking = next((crew.asks for crew in crews.values() if crew.asks), None)
-    if asking and DIALECTS[arguments.dialect].fresh_ids:  # its answers contain only text
+    if asking and DIALECTS[arguments.dialect].fresh_ids:  # an answer in this dialect contains only text
         raise BadTarget(
             f"A crew cannot be served in the live dialect: {asking} asks people in the middle of a task, which needs "
             "--dialect spec."
@@ -138,7 +138,7 @@ def _oldest_release(crews: Iterable[Crew]) -> str | None:
 
 
 def _tool_rules(given: list[str], crews: Iterable[str]) -> dict[str, tuple[ToolRule, ...]]:
-    """Return the rules of each crew; a rule without a crew is common to all."""
+    """Return the rules of each crew; a rule without a crew applies to all of them."""
     rules: dict[str, list[ToolRule]] = {name: [] for name in crews}
     for text in given:
         crew, _, own = text.partition("/")
@@ -206,7 +206,7 @@ def _read(path: str) -> list[str]:
 
 
 def _pair(source: str, line: str) -> tuple[str, str]:
-    """Do not repeat the line: it may contain a token."""
+    """Parse NAME=TOKEN. The error does not quote the line, which may contain a token."""
     name, _, token = line.partition("=")
     if not (name.strip() and token.strip()):
         raise BadToken(f"A user's token in {source} is not of the form NAME=TOKEN.")

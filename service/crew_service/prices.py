@@ -20,15 +20,15 @@ else:
 
 log = logging.getLogger(__name__)
 
-CACHED = "cached_prompt_tokens"  # part of the prompt's, if any
-UNCOUNTED = "uncounted_calls"  # calls of a model without reported figures, if any
+CACHED = "cached_prompt_tokens"  # included in the prompt tokens; only if there are any
+UNCOUNTED = "uncounted_calls"  # model calls without reported tokens; only if there are any
 MILLION = 1_000_000
-MOST_WARNINGS = 250  # of models without a price
+MOST_WARNINGS = 250  # about models without a price
 HIGHEST = 1_000_000  # USD per million tokens; higher prices are mistakes, and a cost must stay a number
 
 
 class BadPrices(ValueError):
-    """The price file cannot be used; the text gives the reason in one sentence."""
+    """The price file cannot be used; the message gives the reason in one sentence."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Prices:
         return f"Prices({self._prices!r})"  # distinguishes two tables
 
     def cost(self, model: str, figures: Mapping[str, int]) -> float | None:
-        """Return the USD of a model's tokens; a model without a price is logged once."""
+        """Return the cost of a model's tokens in USD; log each model without a price once."""
         if figures.get(UNCOUNTED):
             return None
         if not figures["total_tokens"]:
@@ -95,7 +95,7 @@ class Prices:
         return None
 
     def priced(self, used: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Add the cost in total and by model: None if a model has no price, or tokens have no model."""
+        """Add the cost, in total and by model; None if a model has no price, or tokens have no model."""
         if used is None or not self:
             return used
         by_model = {

@@ -72,7 +72,7 @@ PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 class ScriptedStep(BaseModel):
-    """A call to a tool that does nothing, maybe one that a person approves; or a question to a person."""
+    """A call to a tool that does nothing, which may need a person's approval; or a question to a person."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -102,7 +102,7 @@ class ScriptedTask(BaseModel):
     steps: list[ScriptedStep] = []
     # True, False, or the name of an optional input whose value `no` or false skips the review.
     human_input: bool | str = False
-    tokens: int = Field(default=0, ge=0)  # that the task reports as used
+    tokens: int = Field(default=0, ge=0)  # reported by the task as used
     model: str = ""  # of these tokens
     output: str = ""
     revised: str | None = None
@@ -223,7 +223,7 @@ class _Asked(Exception):
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of a tool, and what it needs from people."""
+    """A tool call, and what it needs from people."""
 
     entry: JournalEntry
     earlier: JournalEntry | None  # from the last attempt
@@ -247,7 +247,7 @@ class _Call:
 
 
 class _Tools:
-    """The tools of one segment. They only wait; earlier results, and what people decided, come from the journal."""
+    """The tools of one segment. They only wait; earlier results and people's decisions come from the journal."""
 
     def __init__(self, job: Job, report: Report, options: JournalOptions) -> None:
         self._job = job
@@ -274,7 +274,7 @@ class _Tools:
         key = hashlib.sha256(asked).hexdigest()[:32]
         earlier = self._recorded.get((task.id, part, key))
         number = earlier.number if earlier else self._newest + 1
-        # Its rule may have been removed since it started.
+        # The rule may have been removed since the call started.
         once = bool(ask or rule in RUN_ONCE or (earlier and earlier.once)) or None
         entry = JournalEntry(number, task.id, part, "tool", key, tool, once=once)
         changed = asks.arguments_of(earlier)

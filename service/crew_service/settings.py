@@ -21,14 +21,14 @@ class Settings:
     prices: Prices = field(default_factory=Prices)  # prices of models; without any, costs are not reported
     max_body: int = 1024 * 1024  # bytes
     header_seconds: float = 10.0  # for a request's headers to arrive
-    max_connections: int | None = None  # open at once; by default as many as the limit on open files allows
+    max_connections: int | None = None  # open at once; by default, as many as the limit on open files allows
     body_seconds: float = 30.0  # for a request's body to arrive
     oldest_release: str | None = None  # the last migration of the oldest release that may run these crews
     delivers: bool = True  # whether this process sends webhooks, or only runs crews
     webhook_timeout: float = 10.0
     flow_webhook: str | None = None  # where the questions of Flows are announced
     flow_webhook_secret: str = field(default="", repr=False)
-    base_url: str = ""  # public base URL of this service for receivers of such webhooks
+    base_url: str = ""  # public base URL of this service, for the receivers of these webhooks
     webhook_attempts: int = 20  # with growing pauses: about eight hours
     webhook_secret: str | None = field(default=None, repr=False)  # signs webhooks, if set
     keep_days: float = 30.0  # how long finished executions are kept

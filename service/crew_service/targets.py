@@ -1,4 +1,4 @@
-"""Load the crew or Flow that TARGET names; an error is one sentence that names it."""
+"""Load the crew or Flow that TARGET names; each error is one sentence that quotes TARGET."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers to a Flow's question without a task: at a flow webhook's address, or by the Flow's id."""
+"""Answers to a Flow's question that do not name a task: at a flow webhook's address, or by the Flow's id."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FlowAnswers:
         self._webhook = webhook
 
     def check_token(self, question_id: str, token: str) -> None:
-        """Check the token in a webhook's address, without a query: anybody can send one."""
+        """Check the token in a webhook's address, without a database query, because anybody can send one."""
         if self._webhook is None or not self._webhook.is_token(question_id, token):
             raise BadResponseToken("the token is not valid for this question")
 

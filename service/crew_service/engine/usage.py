@@ -23,7 +23,7 @@ MOST = 2**53 - 1  # tokens: every JSON reader handles this exactly
 MOST_MODELS = 250  # counted separately per execution; more share the unnamed entry
 MOST_MODELS_OF_TASK = 20
 LONGEST_NAME = 100  # characters of a model's name
-UNNAMED = ""  # the model for tokens that a crew counts without one
+UNNAMED = ""  # the model of tokens that a crew counts without one
 
 Usage = dict[str, Any]
 Figures = dict[str, int]

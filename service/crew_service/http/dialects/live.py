@@ -47,7 +47,7 @@ class LiveDialect(Dialect):
     refusals: ClassVar = {
         UnknownExecution: (404, "Execution not found"),
         UnknownTask: (404, "Task not found"),
-        NotWaiting: (400, "The execution does not wait for feedback with this task id"),
+        NotWaiting: (400, "The execution is not waiting for feedback with this task id"),
         CannotContinue: (422, "{reason}"),
         AlreadyOver: (400, "Cannot stop execution. Current state: {state}"),
         BadAnswer: (422, "{reason}"),
