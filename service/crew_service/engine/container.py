@@ -89,7 +89,7 @@ class Process:
 
     def stop(self) -> None:
         """Stop the crews first, so that their last webhooks are stored, and close the database last."""
-        self.stopping.set("the service stops")
+        self.stopping.set("the service is stopping")
         for crew in self.crews.values():
             crew.runner.stop()
         self.printed.stop()

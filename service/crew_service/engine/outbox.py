@@ -189,7 +189,7 @@ class Outbox:
             self._loop.call_soon_threadsafe(self._posted.set)
 
     def stop(self) -> None:
-        self._stopping.set("the service stops")
+        self._stopping.set("the service is stopping")
         self.posted()
         self.loop.stop()
         self._loop.run_until_complete(self._leave())

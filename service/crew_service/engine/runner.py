@@ -93,7 +93,7 @@ class Runner:
         """Return running executions to the queue; the membership returns those that do not finish in time."""
         self.loop.stop()
         deadline = time.monotonic() + GRACE
-        self.cancel_all("the service stops")
+        self.cancel_all("the service is stopping")
         while self._running and time.monotonic() < deadline:
             time.sleep(0.02)
 

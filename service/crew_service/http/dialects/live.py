@@ -1,4 +1,4 @@
-"""The response shapes of live deployments (docs/api.md). Unlike there, a bad body never causes a 500."""
+"""The response shapes of live deployments (docs/api.md). Unlike theirs, a response to a bad body is never a 500."""
 
 from __future__ import annotations
 
