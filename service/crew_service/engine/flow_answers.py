@@ -51,7 +51,7 @@ class FlowAnswers:
             raise UnknownExecution("no such execution")
         gate = found[0].gate if found[0].state == State.WAITING else None
         with self._database.reading() as connection:
-            # Its current question is the one in its gate, whatever the timestamps.
+            # The current question is the one in the gate, regardless of timestamps.
             asked = questions.find(connection, gate["question_id"]) if gate and gate.get("question_id") else None
             question = asked or questions.latest_of(connection, found[0].id)
         if question is None:

@@ -36,10 +36,10 @@ class Loop(asyncio.SelectorEventLoop):
 
 
 class Session:
-    """Sends to one receiver, one webhook at a time. It belongs to one owner, because others must not get its cookies.
+    """Sends to one receiver, one webhook at a time. A session belongs to one owner and keeps no cookies.
 
     Its connections are aborted at the end: closing them would wait for a receiver that does not read, and keep the file
-    and the body.
+    and the body until then.
     """
 
     def __init__(self, timeout: float, names: AbstractResolver) -> None:

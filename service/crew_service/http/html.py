@@ -79,7 +79,7 @@ templates.filters |= {
 class Room:
     """The space left on a page for long texts: each is cut to its own limit, and all together to this space.
 
-    :param until: the CPU time of the thread from which on texts are rendered as plain text only
+    :param until: once this thread's CPU time reaches it, texts are rendered as plain text only
     """
 
     def __init__(self, size: int, until: float) -> None:
@@ -111,7 +111,7 @@ class Room:
 
 
 def budget() -> float:
-    """Return the CPU time of this thread from which on a page started now renders plain text only."""
+    """Return the CPU time of this thread at which a page started now falls back to plain text."""
     _compile_templates()
     return time.thread_time() + markdown.SECONDS
 
