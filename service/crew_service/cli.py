@@ -1,4 +1,4 @@
-"""`airflow-crew-service`: serve a crew, prepare its image, and list, show and resume its executions at a terminal."""
+"""`airflow-crew-service`: serve crews, prepare an image, and list, show and resume executions from a terminal."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def answers_of(file: Path | None) -> dict[str, str]:
     except (OSError, ValueError) as error:
         raise BadTarget(f"The answers in {str(file)!r} cannot be read: {error}.") from None
     if not isinstance(answers, dict) or not all(isinstance(text, str) for text in answers.values()):
-        raise BadTarget(f"The answers in {str(file)!r} must be one JSON object of words and strings.")
+        raise BadTarget(f"The answers in {str(file)!r} must be one JSON object that maps words to strings.")
     return answers
 
 

@@ -150,7 +150,7 @@ def _oldest_release(crews: Iterable[Crew]) -> str | None:
 
 
 def _tool_rules(given: list[str], crews: Iterable[str]) -> dict[str, tuple[ToolRule, ...]]:
-    """Return the rules of each crew; a rule without a crew is common to all."""
+    """Return the rules of each crew; a rule without a crew applies to all of them."""
     rules: dict[str, list[ToolRule]] = {name: [] for name in crews}
     for text in given:
         crew, _, own = text.partition("/")

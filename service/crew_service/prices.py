@@ -28,7 +28,7 @@ HIGHEST = 1_000_000  # USD per million tokens; higher prices are mistakes, and c
 
 
 class BadPrices(ValueError):
-    """The price file cannot be used; the text gives the reason in one sentence."""
+    """The price file cannot be used; the message gives the reason in one sentence."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class Settings:
     prices: Prices = field(default_factory=Prices)  # prices of models; without any, costs are not reported
     max_body: int = 1024 * 1024  # bytes
     header_seconds: float = 10.0  # for a request's headers to arrive
-    max_connections: int | None = None  # open at once; by default as many as the limit on open files allows
+    max_connections: int | None = None  # open at once; by default, as many as the limit on open files allows
     body_seconds: float = 30.0  # for a request's body to arrive
     oldest_release: str | None = None  # the last migration of the oldest release that may run these crews
     delivers: bool = True  # whether this process sends webhooks, or only runs crews

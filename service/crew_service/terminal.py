@@ -174,8 +174,8 @@ def _warn_of_unknown(database: Database, crew: str, kickoff_id: str) -> None:
         return
     named = f"named {crew!r}" if crew else "without a name"
     fail(
-        f"Warning: no crew {named} has run an execution on this database. If no service serves it, this one stays "
-        f"queued; `airflow-crew-service stop {kickoff_id}` ends it."
+        f"Warning: no crew {named} has run on this database. If no service serves it, the execution stays queued; "
+        f"`airflow-crew-service stop {kickoff_id}` ends it."
     )
 
 

@@ -33,7 +33,7 @@ WITH_CONTENT = ("true", "span_only", "span_and_event")
 # Version 00, and the beginning of later versions.
 TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}(-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2})(-.*)?")
 TRACESTATE = re.compile(r"[\x20-\x7e]{1,512}")
-LAST_WORDS = 3.0  # seconds for an ending process to send its last spans
+LAST_WORDS = 3.0  # seconds for an exiting process to send its last spans
 KICKOFF, ANSWER = "kickoff", "answer"  # their spans are stored with an execution
 
 Carrier = dict[str, str]
@@ -46,7 +46,7 @@ class Span:
 
     name: str
     attributes: dict[str, Any] = field(default_factory=dict)
-    error: str | None = None  # its type, since a message may contain model output
+    error: str | None = None  # only its type, because a message may contain model output
 
 
 _open: ContextVar[Carrier | None] = ContextVar("carrier", default=None)

@@ -138,7 +138,7 @@ class Forms(ABC):
 
 
 def keep_cookie(request: Request, answer: Response, name: str, key: str, *, path: str) -> None:
-    """Give the browser a session key that no script can read and no other site sends."""
+    """Give the browser a session key that scripts cannot read and other sites' pages cannot send."""
     secure = request.url.scheme == "https"
     answer.set_cookie(name, key, max_age=int(LIFE), path=path, httponly=True, samesite="strict", secure=secure)
 
@@ -189,7 +189,7 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def _is_cross_site(request: Request) -> bool:
-    """Whether a browser reports another site; other clients send no site."""
+    """Whether a browser reports that another site's page sent the request; other clients do not name a site."""
     headers = request.headers
     if site := headers.get("sec-fetch-site"):
         return site not in ("same-origin", "none")
@@ -199,7 +199,7 @@ def _is_cross_site(request: Request) -> bool:
 
 
 def without_zeros(text: str) -> str:
-    """Remove zero characters, which PostgreSQL cannot compare; no id or search text contains one."""
+    """Remove NUL characters, which PostgreSQL cannot compare; no id or search text contains one."""
     return text.replace("\0", "")
 
 

@@ -110,7 +110,7 @@ def _session_key(key: str, crew: Container) -> str:
 
 
 def _form_key(request: Request) -> str:
-    """Return the key for this browser's forms, which gives access to no session of a crew; empty without a cookie."""
+    """Return the key for this browser's forms, which does not open a crew's session; empty without a cookie."""
     key = request.cookies.get(FRONT_COOKIE)
     return _derived(key, "form") if key else ""
 
