@@ -93,7 +93,7 @@ ROWS = {
     "A2": ("worker killed while it waits", "the next try waits for the same execution"),
     "A3": ("triggerer killed with 100 waits", "another one continues them, with their deadlines"),
     "A4": ("scheduler, API server or database unavailable", "the wait continues; nothing is started again"),
-    "A5": ("a user fails or clears the task, or stops the run", "stopped if requested; a restart stops nothing"),
+    "A5": ("a user fails or clears the task, or stops the run", "stopped if requested; a restart does not stop it"),
     "A6": ("a timeout of any kind", "the message reports the fate of the execution"),
     "A7": ("the task is cleared, or the run repeated", "a deliberate new execution; the log says which"),
     "A8": ("deferred by one release, resumed by the next", "records of earlier releases still load"),
