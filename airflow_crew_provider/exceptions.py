@@ -169,7 +169,7 @@ REFUSED = (
     CrewNotFound,
     CrewMissingInputs,
     CrewAlreadyContinued,
-    CrewKeyReused,  # for a new key; for a key that was sent before, it proves nothing
+    CrewKeyReused,  # for a new key; for a key that was already sent, it proves nothing
     CrewRateLimited,
 )
 

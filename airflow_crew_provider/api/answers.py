@@ -26,7 +26,7 @@ APPROVING_WORDS = frozenset(
 
 
 def reads_like_approval(text: str) -> bool:
-    """Return whether the text alone is an approval: one of the words, in any case and form, with or without symbols."""
+    """Return whether the text alone is an approval: one of the words, whatever its case, form or symbols."""
     if _heaps_marks(text):
         return False
     # Case folding can introduce characters that normalize in turn.

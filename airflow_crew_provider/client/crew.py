@@ -36,7 +36,7 @@ class ConnectedCrew(CachedConnection):
         return self.client.send(endpoints.inputs())
 
     def send_kickoff(self, request: Kickoff, *, timeout: float | None = None) -> Started:
-        """Start an execution. The request is sent once, never repeated; webhook credentials must already be looked up.
+        """Start an execution. The request is sent once, never repeated; webhook credentials must have been looked up.
 
         :param timeout: limit in seconds for the request, if less than the connection's
         :raises CrewConnectionError: nothing was sent

@@ -26,7 +26,7 @@ from airflow_crew_provider.models import Json
 LARGEST_BODY = 16 * 1024 * 1024
 SHORTEST_KEY = 8  # characters of a header's value that may be a key
 SHORTEST_PASSWORD = 4  # characters of a proxy's password that may be masked
-# Larger bodies are parsed in a thread, so that other triggers of the same loop can continue.
+# Larger bodies are parsed in a thread, so that other triggers on the same loop can continue.
 LARGE_BODY = 128 * 1024
 MOST_REDIRECTS = 5
 
@@ -84,7 +84,7 @@ def _tokens(value: str) -> list[str]:
 
 
 def _credentials(proxy: str) -> list[str]:
-    """Return the credential in a proxy URL as it is in the URL and in headers."""
+    """Return the credential in a proxy URL as it appears in the URL and headers."""
     given = proxy.rpartition("@")[0].rpartition("://")[2]
     user, _, password = given.partition(":")
     sent = base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode() if given else ""

@@ -11,7 +11,7 @@ from airflow.models.crypto import get_fernet
 from cryptography.fernet import InvalidToken
 
 ENCRYPTED = "gAAAA"  # every Fernet token begins with this, and no JSON does
-ANOTHER_KEY = "[core] fernet_key of this process differs from the one that the inbox encrypted with; they must match"
+ANOTHER_KEY = "[core] fernet_key in this process differs from the one that the inbox encrypted with; they must match"
 
 
 class NotDecrypted(Exception):

@@ -42,7 +42,7 @@ def iteration_of(ti: Any) -> tuple[str, int] | None:
 
 
 def previous_xcom(context: Any, task_id: str, key: str) -> Any:
-    """Return what a task of the same loop pushed in the previous iteration; None in the first one."""
+    """Return what a task in the same loop pushed in the previous iteration; None in the first one."""
     if context["loop"].index == 0:
         return None
     from airflow.sdk.execution_time.xcom import XCom

@@ -39,7 +39,7 @@ KILLS_CALL_ON_KILL = hasattr(BaseTrigger, "on_kill")
 
 
 def supervisor() -> Any:
-    """Return the connection to the supervisor of this process; None outside a worker or triggerer of Airflow 3."""
+    """Return the connection to this process's supervisor; None outside a worker or triggerer of Airflow 3."""
     return getattr(task_runner, "SUPERVISOR_COMMS", None)
 
 

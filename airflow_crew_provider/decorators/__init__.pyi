@@ -68,8 +68,8 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
         :param max_cost: fail the task if the execution costs more, in USD; None for no limit
         :param on_unknown_usage: if a limit is set and the service does not report the figures of a completed execution:
             ``fail``, or ``ignore`` it
-        :param stop_over_budget: stop an execution found over a limit while it runs or waits for a person; False lets it
-            end first
+        :param stop_over_budget: stop an execution that exceeds a limit while it runs or waits for a person; False lets
+            it finish
         :param output_to: an object storage path to write the completed output to, instead of XCom; the record then has
             ``output: null`` and ``output_path`` (templated)
         :param multiple_outputs: push each key of a completed output, which must be an object, as a separate XCom; the

@@ -9,7 +9,7 @@ installs. Airflow retries a task after any error, so each error also shows wheth
     CrewAgentFailed              a crew may have been started: the task fails without further tries
 
 The asking task records what it started for each question, so that its retry reattaches: the failure may have
-come from a different question, or from a different tool. A clear asks again.
+come from a different question, or from a different tool. Clearing it asks again.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ except ImportError:
             )
 
     class ManagedAgentInvocationError(RuntimeError):  # type: ignore[no-redef]
-        """Stand-in for the class of common-ai."""
+        """Stand-in for common-ai's class."""
 
 
 PLATFORM = "crewai.crew"
@@ -154,7 +154,7 @@ class Consultation:
             raise
         except (Exception, AirflowTaskTimeout) as error:
             raise CrewAgentFailed(f"{self._stopped(kickoff_id)}: {type(error).__name__}: {error}") from error
-        except BaseException:  # such as the end of the worker
+        except BaseException:  # e.g. the worker is stopping
             self._crew.log.warning("%s", self._stopped(kickoff_id))
             raise
 
@@ -243,7 +243,7 @@ class Consultation:
             metrics.outcome_unknown(self._crew.crew_conn_id, "kickoff")
             said = f"{SENT}: {error}" if isinstance(error, AirflowTaskTimeout) else error
             raise CrewAgentFailed(f"{said}. {WHAT_NOW}") from error
-        except BaseException:  # such as the end of the worker
+        except BaseException:  # e.g. the worker is stopping
             metrics.outcome_unknown(self._crew.crew_conn_id, "kickoff")
             self._crew.log.warning("%s. A later try does not start another", SENT)
             raise
@@ -267,7 +267,7 @@ class Consultation:
             raise CrewAgentFailed(f"{CrewExecutionFailed(kickoff_id, outcome.message)}. Clear the task to ask again")
         said = outcome.message
         if outcome.kind == PENDING:
-            said = f"The crew asks a person at task {outcome.crew_task_id}, which an agent cannot wait for"
+            said = f"The crew needs a person at task {outcome.crew_task_id}; an agent cannot wait for one"
         raise CrewAgentFailed(f"{said}. {self._stopped(kickoff_id)}. Clear the task to ask again")
 
     def _stopped(self, kickoff_id: str) -> str:

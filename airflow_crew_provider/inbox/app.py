@@ -1,6 +1,6 @@
-"""The inbox as HTTP. Airflow mounts plugins without authentication, so this module authenticates each request.
+"""The inbox over HTTP. Airflow mounts plugins without authentication, so this module authenticates each request.
 
-A request without a valid credential is refused before its body is read, unless only the body can prove it, as with a
+A request without a valid credential is refused before its body is read, unless checking it takes the body, as with a
 signature. A message is stored before it is acknowledged. Then the waiting task is resumed. Nothing here approves
 anything: a question ends a wait as pending, and progress makes a worker poll the status.
 
@@ -193,7 +193,7 @@ router = APIRouter()
 def human_input(
     address: Annotated[RegisteredTask, Depends(asker)], body: Body, afterwards: BackgroundTasks
 ) -> dict[str, str]:
-    """Store the question of a task of the crew that waits for a person."""
+    """Store the question of a crew task that waits for a person."""
     try:
         question = HumanInputRequest.read(body)
     except CrewProtocolError as error:

@@ -1,4 +1,4 @@
-"""The signed webhook of a Flow's question as HTTP: the connection that verifies it, and the tasks that it resumes.
+"""The signed webhook of a Flow's question over HTTP: the connection that verifies it, and the tasks that it resumes.
 
 A task can read a question by any id that the service reported, so the waiting task need not be known when the question
 arrives.

@@ -16,9 +16,9 @@ between them (`MOVES`)::
 The next try finds one of four situations (`Earlier`)::
 
     NOTHING   no POST, or one that certainly did nothing: send
-    STARTED   a POST of this request, with an id: continue with that execution
+    STARTED   a POST for this request, with an id: continue with that execution
     UNKNOWN   a POST without a response: resend it only with its key, or if a user accepts a second execution
-    ANOTHER   a POST from before a clear, or of another request: it may have had an effect; kept until it is over
+    ANOTHER   a POST from before a clear, or for another request: it may have had an effect; kept until it is over
 
 A key is only reused for an identical body. Two requests are the same if their fingerprints match. The record also keeps
 the fields that the operator adds, outside the fingerprint; neither contains a secret.
@@ -82,7 +82,7 @@ class Sender:
     def of(
         cls, connection: CrewConnection, webhooks: Webhooks | str | None = None, inbox_url: str | None = None
     ) -> Sender:
-        """Return the sender of a request with these webhooks, whose credentials must already be looked up.
+        """Return the sender of a request with these webhooks, whose credentials must have been looked up.
 
         :param inbox_url: the inbox URL of a resent request, if known; otherwise the connection's
         """
@@ -350,16 +350,16 @@ class PostRecord:
         moved = before.moved("intend", intended)
         self._check_alone()
         self._store(moved)
-        # Only now: if the record cannot be stored, nothing may be sent.
+        # Last, because nothing may be sent if the record cannot be stored.
         self.newest = moved
         return moved.idempotency_key
 
     def _check_alone(self) -> None:
-        """Refuse to send if another try, which has not ended yet or was cleared, has sent something meanwhile."""
+        """Refuse to send if another try that is still running or was cleared has since sent something."""
         stored, before = StoredPost.from_json(self.memory.recall()), self._stored
         if (stored.idempotency_key, stored.kickoff_id) != (before.idempotency_key, before.kickoff_id):
             self.newest = stored
-            raise TaskStateUnavailable("Another try of this task has changed its record meanwhile")
+            raise TaskStateUnavailable("Another try of this task has since changed its record")
 
     def keep(self, newest: StoredPost) -> None:
         """Store the current state of the newest POST; this try keeps it in memory even if that fails."""

@@ -105,7 +105,7 @@ class CrewResumeOperator(CrewTask):
         kickoff_id, execution_id = completed.get("kickoff_id") or "", completed.get("execution_id") or ""
         for each in (kickoff_id, execution_id):
             path_segment(each)
-        self.log.info("Execution %s is completed; there is nothing to answer, so nothing is sent", execution_id)
+        self.log.info("Execution %s has completed; there is nothing to answer, so nothing is sent", execution_id)
         context["ti"].xcom_push(key=EXECUTION_ID_KEY, value=execution_id)
         push_execution_of(context, self.crew_conn_id, completed, self.log)
         return kickoff_id

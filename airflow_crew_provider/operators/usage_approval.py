@@ -139,7 +139,7 @@ class CrewUsageApprovalOperator(AskingTask):
         problem = problem_with(event, self.options, (), None)
         who = airflow_form.name_of(event)
         if problem:
-            self.log.warning("The answer of %s is not accepted because %s. Asking again", who, problem)
+            self.log.warning("The answer from %s is not accepted because %s. Asking again", who, problem)
             question.ask(shown, until, notice(who, problem))
         record = self._approved(shown) if event["chosen_options"] == [APPROVE] else None
         question.record.close()

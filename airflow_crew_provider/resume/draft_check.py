@@ -285,7 +285,7 @@ class DraftCheck:
     def _unknown(self, why: str) -> str:
         return (
             f"An earlier try sent this answer to execution {self._answer.execution_id}, and its outcome is unknown. "
-            f"{why} Sending it again could apply it twice, so nothing was sent now. If the crew still waits, answer by "
+            f"{why} Sending it again could apply it twice, so nothing was sent. If the crew still waits, answer by "
             "hand"
         )
 

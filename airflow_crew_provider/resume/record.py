@@ -203,12 +203,12 @@ def lost_edit(context: Any, task: RelatedTask, execution: Execution) -> str | No
     if any(each.state is not State.LEFT for each in later):
         return None
     where = (
-        "is completed"
+        "has now completed"
         if execution.state is ExecutionState.COMPLETED
-        else f"waits at task {execution.shown_task or execution.crew_task_id}"
+        else f"is now waiting at task {execution.shown_task or execution.crew_task_id}"
     )
     return (
         f"The edited draft of task {resume.crew_task_id} was not applied: somebody else approved the task without "
-        f"it, and execution {resume.execution_id} now {where}. The edited text is in the XCom crew_decision of its "
+        f"it, and execution {resume.execution_id} {where}. The edited text is in the XCom crew_decision of its "
         "review. The crew's text stays at the service"
     )

@@ -69,7 +69,7 @@ class Resuming:
         record, answer = self._record, self._answer
         if record.same_request and record.kickoff_id:
             answers.used_up(self._hook, answer)
-            return self._go_on("This answer was sent before")
+            return self._go_on("This answer was already sent")
         address = answers.find_address(self._poller, answer, lag=0.0 if record.same_request else SETTLING)
         if address is not None:
             return self._answer_flow(address)

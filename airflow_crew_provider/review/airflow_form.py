@@ -145,7 +145,8 @@ def too_late(event: Json, until: str | None) -> str | None:
     end = datetime.fromisoformat(until)
     if at <= end + GRACE:
         return None
-    return f"The answer of {name_of(event)} does not count because it came after the deadline, {end:%Y-%m-%d %H:%M} UTC"
+    who, deadline = name_of(event), f"{end:%Y-%m-%d %H:%M} UTC"
+    return f"The answer from {who} does not count because it came after the deadline, {deadline}"
 
 
 def deadline_event(chosen: Sequence[str]) -> Json:

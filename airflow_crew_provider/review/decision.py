@@ -1,6 +1,6 @@
 """The question of a draft's review, and the decision that follows an answer. Needs Airflow 3.1 or newer.
 
-An approval is deliberate and belongs to the shown draft:
+An approval is deliberate and belongs to the draft shown:
 
 * There is no default approval. The DAG's author decides what the deadline does, and it never approves a draft that
   somebody has rejected in the meantime. A tool call that the form cannot show in full is denied.
@@ -153,7 +153,7 @@ class ReviewRules:
         return self.approvals if runs else 1
 
     def edits(self, shown: Json) -> bool:
-        """Whether the person may edit the shown text; a second approver would not see changed tool arguments."""
+        """Whether the person may edit the text shown; a second approver would not see changed tool arguments."""
         return self.approvals == 1 if asks.ask_in(shown) else self.allow_edit
 
     def offer(self, task: airflow_form.HITLOperator, shown: Json) -> None:
@@ -318,7 +318,7 @@ class Decision:
     def _refuse(self, event: Json, problem: str) -> None:
         """Ask again, which removes the answer."""
         who, kept = airflow_form.name_of(event), self._keep_refused(event)
-        self._task.log.warning("The answer of %s is not accepted because %s.%s Asking again", who, problem, kept)
+        self._task.log.warning("The answer from %s is not accepted because %s.%s Asking again", who, problem, kept)
         self._question.ask(self._shown, self._until, notice(who, problem))
 
     def _keep_refused(self, event: Json) -> str:

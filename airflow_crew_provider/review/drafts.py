@@ -147,7 +147,7 @@ def difference(before: Any, after: Any, names: tuple[str, str]) -> str:
     """
     texts = text_of(before), text_of(after)
     if texts[0] == texts[1]:
-        return "*Nothing: the text is the same.*"
+        return "*None: the text is the same.*"
     old, new = (_passages(text) for text in texts)
     changes = "\n".join(unified_diff(old[:MOST_PASSAGES], new[:MOST_PASSAGES], *names, n=1, lineterm=""))
     is_whole = max(map(len, texts)) <= SHOWN_CHARACTERS
@@ -282,7 +282,7 @@ def what_an_edit_does(shown: Json, words: list[str], *, is_last: bool) -> str:
         sent = "" if is_last else f"; with **{revise}** it is sent as feedback"
         then = f"with **{approve}** your text becomes the output of the task{sent}."
     elif is_last:
-        then = "this service accepts it only as feedback of a revision, and **none is sent in the last round**."
+        then = "this service accepts it only as revision feedback, and **none is sent in the last round**."
     else:
         then = f"this service accepts it only as feedback: even with **{approve}**, the task runs again with your text."
     return f"* If you edit the text under *Draft*: {then}"
@@ -292,6 +292,6 @@ def said_of(review: Json, given: Any) -> str:
     """Return the log line about an edited draft, or about changed arguments."""
     if review.get("ask"):
         sent = "sent" if "edited_output" in review else "not sent with this answer"
-        return f"The arguments were changed, {len(given)} characters now; they are {sent}"
-    where = "becomes the output of the task" if "edited_output" in review else "is sent as feedback of a revision"
-    return f"The draft was edited, {len(given)} characters now; the text {where}"
+        return f"The arguments were changed (now {len(given)} characters); they are {sent}"
+    where = "becomes the output of the task" if "edited_output" in review else "is sent as revision feedback"
+    return f"The draft was edited (now {len(given)} characters); the text {where}"

@@ -154,7 +154,7 @@ class QuestionRecord:
             self._memory.forget()
 
     def is_open_for(self, draft: Draft) -> bool:
-        """Whether the question about this draft is active; after its end, only a clear asks again."""
+        """Whether the question about this draft is active; after its end, only clearing the task asks again."""
         return self.is_about(draft) and not (self.cleared and self._record.state is State.OVER)
 
     def is_about(self, draft: Draft) -> bool:
@@ -167,7 +167,7 @@ class QuestionRecord:
         return self._record.state is State.IN_DOUBT
 
     def until(self, draft: Draft) -> str | None:
-        """Return the deadline that an earlier try set for this draft; a clear starts over."""
+        """Return the deadline that an earlier try set for this draft; clearing the task starts over."""
         return self._about(draft).until
 
     def terms(self, draft: Draft) -> Json | None:
@@ -376,4 +376,4 @@ def question_of(context: Any, operator: object) -> QuestionRecord:
     try:
         return QuestionRecord(task_state_of(context, REVIEW_STATE), Attempt.of(context, operator))
     except CrewError as error:
-        fail_task(error, "Nobody was asked now; any answer is kept")
+        fail_task(error, "Nobody was asked; any answer is kept")

@@ -45,12 +45,12 @@ class UsageForm:
     def body(self) -> str:
         """The page, as Markdown."""
         facts = (
-            f"Execution {code(self.shown['execution_id'])} is completed, output {code(self.mark)}. {self._usage}, "
+            f"Execution {code(self.shown['execution_id'])} has completed with output {code(self.mark)}. {self._usage}, "
             f"and this DAG allows {self._limits} without asking."
         )
         choices = (
             f"* **{APPROVE}**: its output is passed to the tasks downstream.\n"
-            f"* **{REJECT}**: it is not; the output stays at the crew service. The usage is spent either way."
+            f"* **{REJECT}**: it is not; the output stays at the crew service. The tokens are spent either way."
         )
         return "\n\n".join(part for part in (self.notice, facts, choices) if part)
 

@@ -59,7 +59,7 @@ class CrewResultOperator(CrewTask):
 
     @ends_in_a_sentence
     def execute(self, context: Any) -> Json:
-        """Return the record; fail if the execution waits for a person again and no round is left.
+        """Return the record; fail if the execution is waiting for a person again and no rounds remain.
 
         Skip if all tasks upstream were skipped. The trigger rule ``none_failed_min_one_success`` would do the same, but
         Airflow then fails every item of a mapped group as soon as one has failed.
@@ -89,7 +89,7 @@ class CrewResultOperator(CrewTask):
 
 
 def until_completed(loop: Any, ti: Any) -> Any:
-    """Start another round, unless the crew has completed or no round is left; the result then shows which."""
+    """Start another round, unless the crew has completed or no rounds remain; the result then shows which."""
     review = ti.xcom_pull(task_ids=f"{ti.task_id.rpartition('.')[0]}.review") or {}
     word = DECISIONS.get(str(review.get("is_approve")), "answered")
     if review.get("ask"):
@@ -105,8 +105,8 @@ def _each(given: Any) -> Iterable[Any]:
 
 def _no_round_left(record: Json) -> str:
     return (
-        f"Execution {record.get('execution_id')} waits for a person again, at task {record.get('crew_task_id')}, "
-        "but no review round is left. It stays paused at the service; raise max_rounds, or answer it by hand"
+        f"Execution {record.get('execution_id')} is waiting for a person again, at task {record.get('crew_task_id')}, "
+        "but no review rounds remain. It stays paused at the service; raise max_rounds, or answer it by hand"
     )
 
 
@@ -166,7 +166,7 @@ def crew_with_review(
     :param max_total_tokens: fail if the execution uses more tokens
     :param max_cost: fail if the execution costs more, in USD
     :param on_unknown_usage: if the service does not report the figures for a limit: ``fail``, or ``ignore`` it
-    :param stop_over_budget: stop an execution found over a limit while it runs or waits for a person
+    :param stop_over_budget: stop an execution that exceeds a limit while it runs or waits for a person
     :param output_to: where to write the completed output instead of XCom (templated)
     :param on_schema_mismatch: for a draft that does not match: ``fail`` only shows its violations; ``revise`` sends it
         back with them once, before anybody is asked, which uses one of the rounds
@@ -229,7 +229,7 @@ class Rounds:
 
     def one_after_another(self) -> list[CrewStatusSensor]:
         """Create the tasks of each round; return the waits."""
-        from airflow_crew_provider.operators.review import CrewReviewOperator  # late: only a call fails on old Airflow
+        from airflow_crew_provider.operators.review import CrewReviewOperator  # lazy: on old Airflow, only a call fails
 
         waits, previous = [self.first], None
         for number in range(1, self.most + 1):
@@ -245,7 +245,7 @@ class Rounds:
     def in_a_loop(self, again: Json) -> list[CrewStatusSensor]:
         """Create the tasks of a round as the body of a loop; return its wait.
 
-        :param again: the retries of the task that decides about another round
+        :param again: the retries of the task that decides on another round
         """
         waits: list[CrewStatusSensor] = []
 
@@ -256,7 +256,7 @@ class Rounds:
             resume = LoopResumeOperator(task_id="resume", review=review.output, **self.resume)
             waits.append(self._wait_after(resume))
 
-        tooltip = "Repeats until the crew completes or no round is left"
+        tooltip = "Repeats until the crew completes or no rounds remain"
         gate = make_loop("round", body, until=until_completed, most=self.most, tooltip=tooltip)
         gate.retries, gate.retry_delay = again["retries"], again["retry_delay"]
         return waits

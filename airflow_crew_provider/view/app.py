@@ -1,4 +1,4 @@
-"""The tab's HTTP endpoints: a page, its part that is refreshed while the execution runs, and a DAG run's overview.
+"""The tab's HTTP endpoints: a page, the part refreshed while the execution runs, and a DAG run's overview.
 
 A URL names a task instance, and every request asks Airflow's auth manager for access to its DAG. The server determines
 which execution to show from the records of that task instance.

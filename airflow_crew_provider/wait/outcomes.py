@@ -212,7 +212,7 @@ def in_short(execution: Execution, page: str) -> str:
         *used_in(execution.usage),
         f"an output of {len(execution.output or ''):,} characters",
     ]
-    said = f"Execution {execution.kickoff_id} is completed: {', '.join(part for part in parts if part)}"
+    said = f"Execution {execution.kickoff_id} has completed: {', '.join(part for part in parts if part)}"
     return f"{said}. {page}" if page else said
 
 

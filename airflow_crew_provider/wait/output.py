@@ -59,7 +59,7 @@ def stored(path: str, execution: Execution, output: Any) -> Json:
     except Exception as error:  # each storage raises its own errors
         raise AirflowException(
             f"The output of execution {execution.kickoff_id} could not be written to {path}: {type(error).__name__}: "
-            f"{error}. The execution is completed and its output stays at the service; a retry of this task fetches "
+            f"{error}. The execution has completed and its output stays at the service; a retry of this task fetches "
             "and writes it again"
         ) from error
     tasks = [asdict(replace(task, output=None)) for task in execution.tasks]
@@ -176,7 +176,7 @@ class OutputRules:
 def still_there() -> str:
     """Return the fate of an execution whose output was not accepted, and what to do next."""
     return (
-        "The execution is completed and its output stays at the service; a retry would fail too. To run the "
+        "The execution has completed and its output stays at the service; a retry would fail too. To run the "
         "crew again, clear its kickoff; if you only changed the rule, clear the task that waits for it"
     )
 

@@ -63,7 +63,7 @@ class CrewTask(BaseOperator):
         execution_id: str | None = None,
         usage: Json | None = None,
     ) -> None:
-        """Record the state of the execution, also in the events of the task's outlets."""
+        """Record the state of the execution, including in the task's outlet events."""
         root = execution_id or getattr(self, "execution_id", None) or kickoff_id
         seen = {"crew_conn_id": self.crew_conn_id, "kickoff_id": kickoff_id, "execution_id": root, "state": str(state)}
         self.__dict__["_report"] = {**seen, "usage": usage}
@@ -154,8 +154,8 @@ class WaitingTask(CrewTask):
     :param max_cost: fail the task if the execution costs more, in USD; None for no limit
     :param on_unknown_usage: if a limit is set and the service does not report the figures of a completed execution:
         ``fail``, or ``ignore`` it
-    :param stop_over_budget: stop an execution found over a limit while it runs or waits for a person; False lets
-        it end first
+    :param stop_over_budget: stop an execution that exceeds a limit while it runs or waits for a person; False
+        lets it finish
     :param output_to: an object storage path to write the completed output to, instead of XCom; the record then has
         ``output: null`` and ``output_path`` (templated)
     :param multiple_outputs: push each key of a completed output, which must be an object, as a separate XCom; the
@@ -235,7 +235,7 @@ class WaitingTask(CrewTask):
         raise NotImplementedError
 
     def handle_question(self, context: Any, watch: Watch, execution: Execution) -> Any:
-        """Handle a question that ends a wait which other questions do not end, and continue."""
+        """Handle a question that ends a wait past pending, and continue."""
         watch.known = True
         self.go_on(watch)
 
@@ -279,7 +279,7 @@ class WaitingTask(CrewTask):
         return super().resume_execution(next_method, next_kwargs, context)
 
     def end_without_trigger(self, context: Any, error: str) -> Any:
-        """Poll once and end: no trigger has polled until well after the deadline."""
+        """Poll once and end: no trigger polled, and the deadline is long past."""
         self.__dict__.update(_ti=context["ti"])
         watch = self.watch_again(context)
         if not watch.kickoff_id:
@@ -326,7 +326,7 @@ class WaitingTask(CrewTask):
         return self.end(context, watch, outcome)
 
     def end(self, context: Any, watch: Watch, outcome: Outcome) -> Any:
-        """Turn an outcome into the task's end, or continue waiting."""
+        """End the task as the outcome requires, or continue waiting."""
         # The worker applies the DAG's current limits.
         limits = {FAILED: self.budget, OVER_BUDGET: self.watched_budget}.get(outcome.kind, NO_BUDGET)
         if passed := limits.passed_by(outcome.usage):

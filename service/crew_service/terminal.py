@@ -248,7 +248,7 @@ def _resend_webhooks(arguments: argparse.Namespace) -> int:
     if sent or not unknown:
         say(f"{sent} webhook{'' if sent == 1 else 's'} will be sent again.")
     for key in unknown:
-        fail(f"There is no webhook {key!r} among the abandoned ones; `webhooks list` shows them.")
+        fail(f"There is no abandoned webhook {key!r}; see `webhooks list`.")
     return 1 if unknown else 0
 
 

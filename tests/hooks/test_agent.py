@@ -216,7 +216,7 @@ def test_a_crew_that_asks_a_person_is_stopped(server: FaultServer) -> None:
     server.on(POLL, SPEC.running, PENDING_SPEC)
     said = failure()
     assert said.startswith(
-        "The crew asks a person at task draft_task, which an agent cannot wait for. Execution k-1 was"
+        "The crew needs a person at task draft_task; an agent cannot wait for one. Execution k-1 was"
     )
     assert len(server.sent(STOP)) == 1
 

@@ -227,5 +227,5 @@ def _messages(worker: CrewProcess, *cancelled: Cancellation) -> Iterator[Message
 
 def _ended(code: int) -> str:
     if code == LINK_CLOSED:
-        return "was ended, since it had closed the descriptor through which it reports to the service,"
+        return "exited because it had closed the descriptor through which it reports to the service,"
     return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"

@@ -49,7 +49,7 @@ EVENTS = "_pending_events"  # partially met and_() conditions
 OUTPUTS = "_method_outputs"
 ANSWER = ("output", "feedback", "outcome", "method_name", "metadata")
 WRAPPER = "_crew_service_wrapper"
-DUE: ContextVar[list[Callable[[], bool]] | None] = ContextVar("the limit that the next request must keep", default=None)
+DUE: ContextVar[list[Callable[[], bool]] | None] = ContextVar("the limit that the next request must obey", default=None)
 _watchers: list[Watcher] = []
 _recorders: list[Recorder] = []
 BLOCKED = "LLMCallBlockedError"  # raised when a hook refuses a call; not in every version
@@ -291,7 +291,7 @@ TOOLS: dict[str, Callable[[Any], Any]] = {
 def _recorded_run(
     run: Any, name: str, tool: BaseTool, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> RecordedCall | None:
-    """Return None also if this is called by an override in the tool's class, which records the call itself."""
+    """Also return None if this is called by an override in the tool's class, which records the call itself."""
     outer = getattr(type(tool), name, None)
     if not _recorders or (outer is not run and getattr(outer, WRAPPER, None) is outer):
         return None
@@ -327,7 +327,7 @@ class _Count:
 
 
 def can_record() -> bool:
-    """Whether every way in which this CrewAI calls a tool reaches a recorder; try one tool of each kind."""
+    """Whether every kind of tool call in this CrewAI version reaches a recorder; try one tool of each kind."""
 
     class Own(BaseTool):
         name: str = "own"
@@ -407,7 +407,7 @@ def never_cache(tool: BaseTool) -> None:
 
 
 def send_once(tool: Any) -> None:
-    """Make a tool of an MCP server send its request only once: CrewAI's clients repeat it after a timeout."""
+    """Make an MCP server's tool send its request only once: CrewAI's clients repeat it after a timeout."""
     kind = type(tool).__name__
     if kind == "MCPNativeTool" and not isinstance(tool._client_factory, partial):
         tool._client_factory = partial(_sending_once, tool._client_factory)
@@ -655,7 +655,7 @@ def guardrails_of(task: Task) -> list[Callable[[TaskOutput], tuple[bool, Any]]]:
 
 
 def wrap_crews(around: Callable[[Crew], AbstractContextManager[None]]) -> None:
-    """Run all tasks of each crew of this process within `around`, after the crew has filled in its texts."""
+    """Run all tasks of each crew in this process within `around`, after the crew has filled in its texts."""
     execute, aexecute = Crew._execute_tasks, Crew._aexecute_tasks
 
     def executed(crew: Crew, *args: Any, **kwargs: Any) -> CrewOutput:
@@ -674,7 +674,7 @@ def wrap_tasks(
     settled: Callable[[Task], TaskOutput | None],
     done: Callable[[Task, TaskOutput], None],
 ) -> None:
-    """Call `settled` before each task of this process, and `done` after each one that ran, both within `around`."""
+    """Call `settled` before each task in this process, and `done` after each one that ran, both within `around`."""
     execute, aexecute = Task._execute_core, Task._aexecute_core
 
     def executed(task: Task, agent: Any, context: Any, tools: Any) -> TaskOutput:

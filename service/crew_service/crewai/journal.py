@@ -101,7 +101,7 @@ class Service(Protocol):
 
 
 def start(entries: Iterable[JournalEntry], newest: int, rules: Iterable[ToolRule], service: Service) -> Report:
-    """Answer and record the calls of this process from now on; return the function for reporting its progress."""
+    """Answer and record the calls in this process from now on; return the function for reporting its progress."""
     journal = Journal(entries, newest, rules, service)
     _journals[:] = [journal]
     internals.record_calls(journal)
@@ -267,7 +267,7 @@ class Journal:
         return call
 
     def of_conversion(self, model: Any, content: str, expected: Any) -> Call | None:
-        """The same for a conversion that CrewAI leaves to the provider's own client."""
+        """Return the call for a conversion that CrewAI leaves to the provider's own client."""
         call = self._of_model(model, (content, "instructor", expected), _expected(expected))
         if call:
             call.asked = content

@@ -99,7 +99,7 @@ class NestedTasks:
         self._running: dict[int, str] = {}
 
     def watch(self) -> None:
-        """From now on, let nested tasks of this process ask people, and replay finished ones."""
+        """From now on, let nested tasks in this process ask people, and replay finished ones."""
         internals.wrap_crews(_of_crew)
         internals.wrap_tasks(journal.going_back, self._settled, self._done)
         register_hook(InterceptionPoint.POST_STEP, self._answered)

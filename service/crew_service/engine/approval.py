@@ -15,7 +15,7 @@ APPROVING_WORDS = frozenset(
 
 
 def reads_like_approval(text: str) -> bool:
-    """Return whether the text alone is an approval: an approving word in any case, Unicode form and punctuation."""
+    """Return whether the text alone is an approving word, whatever its case, Unicode form or punctuation."""
     if _heaps_marks(text):
         return False
     # Case folding can introduce characters that normalize in turn.

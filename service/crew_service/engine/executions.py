@@ -349,7 +349,7 @@ class Executions:
         if row.state != State.WAITING or row.gate["key"] != decision.task_id:
             raise NotWaiting("the task is not waiting for feedback")
         if decision.round not in (None, len(row.gate["rounds"]) + 1):
-            raise NotWaiting("a different answer now waits for feedback")
+            raise NotWaiting("a different answer is now waiting for feedback")
         if decision.question_id not in (None, row.gate.get("question_id")):
             raise NotWaiting("the Flow now asks a different question")
         return row

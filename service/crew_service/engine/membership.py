@@ -1,4 +1,4 @@
-"""This process's membership among those that share a database: it sends heartbeats and removes silent processes."""
+"""This process's membership in the group sharing a database: it sends heartbeats and removes silent processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEAD_AFTER = 18.0  # seconds without a heartbeat, measured by this process
 
 
 def keep_out_earlier(database: Database, oldest: str) -> None:
-    """Keep out earlier releases; remove their killed processes, since no other process may be left to do it."""
+    """Keep out earlier releases; remove their killed processes, since perhaps no other process is left to do it."""
     if database.keeps_out_earlier(oldest):
         return
     with database.reading() as connection:
@@ -37,13 +37,13 @@ def _bury(database: Database, process_id: str, beat: int) -> None:
     with database.writing() as connection:
         moved = claims.remove_process(connection, process_id, beat=beat, now=database.now())
     if moved is not None:
-        log.warning("process %s does not respond; its executions continue elsewhere, count=%d", process_id, moved)
+        log.warning("process %s is not responding; its executions continue elsewhere, count=%d", process_id, moved)
 
 
 class Membership:
     """Registers this process and removes those that stop responding.
 
-    :param on_loss: called when other processes have removed this one and continue its executions
+    :param on_loss: called when other processes have removed this one and taken over its executions
     """
 
     def __init__(self, database: Database, *, on_loss: Callable[[], None]) -> None:
@@ -72,7 +72,7 @@ class Membership:
             with self._database.reading() as connection:
                 if self.id in claims.beats(connection):
                     return  # another thread was faster
-            log.warning("other processes considered this one dead and continue its executions")
+            log.warning("other processes considered this one dead and took over its executions")
             self._on_loss()
             self._register()
 
@@ -91,7 +91,7 @@ class Membership:
             log.warning("executions recovered, count=%d", orphans)
 
     def probe(self) -> None:
-        """Write one heartbeat, which also shows whether the database can be written."""
+        """Write one heartbeat, which also shows whether the database is writable."""
         with self._database.writing() as connection:
             alive = claims.beat(connection, self.id)
         if not alive:

@@ -102,11 +102,11 @@ class Room:
         return self._owners[owner]
 
     def full(self) -> list[str]:
-        """Return the owners that have no place left."""
+        """Return the owners with no places left."""
         return [owner for owner, number in self._owners.items() if number >= PER_OWNER]
 
     def full_of_slow(self) -> list[str]:
-        """Return the owners that have no place left for a slow receiver."""
+        """Return the owners with no places left for slow receivers."""
         return [owner for owner, number in self._slow.items() if number >= SLOW_PER_OWNER]
 
     def _has_place(self, receiver: Receiver) -> bool:
@@ -132,7 +132,7 @@ class StoredBody:
     """A large body, read piece by piece on each iteration, so that only one piece is in memory at a time."""
 
     def __init__(self, read: Callable[[int], str | None]) -> None:
-        """:param read: returns the characters after a given number of others; None if the webhook was withdrawn"""
+        """:param read: returns the characters from a given offset on; None if the webhook was withdrawn"""
         self._read = read
         self.failure: Exception | None = None  # from the last iteration; the HTTP client reports it as its own error
 
@@ -341,7 +341,7 @@ class Outbox:
         return problem
 
     def _address(self, queue: Row[Any]) -> tuple[str, Any, float]:
-        """Return the address, its authentication, and the time to sign."""
+        """Return the address, its authentication, and the timestamp to sign."""
         with self._database.reading() as connection:
             return *webhooks.address_of(connection, queue.id), self._database.now()
 

@@ -69,7 +69,7 @@ class Runner:
         self._lock = threading.Lock()
         self._recovered_at = time.monotonic()
         self._synced_at = 0.0
-        self._rests_until = float("-inf")  # because the machine had no file, thread or memory left
+        self._rests_until = float("-inf")  # because the machine ran out of files, threads or memory
         self.loop = Background("dispatcher", self._dispatch, pause=TICK)
         self.wake = self.loop.wake
 
@@ -208,7 +208,7 @@ class Runner:
         """Start nothing for a moment: running executions will release their resources."""
         now = time.monotonic()
         if now >= self._rests_until:
-            log.warning("executions wait: the machine has no file, thread or memory left (%s)", type(error).__name__)
+            log.warning("executions wait: the machine is out of files, threads or memory (%s)", type(error).__name__)
         self._rests_until = now + machine.PAUSE
 
     def _end_lost(self, segment: Segment) -> None:

@@ -65,10 +65,10 @@ Asked = TypeVar("Asked")
 
 
 class Repeated(Exception):
-    """The request was answered before; that answer is repeated, whatever the crew requires now."""
+    """The request was already answered; that answer is repeated, whatever the crew requires now."""
 
     def __init__(self, answer: dict[str, Any]) -> None:
-        super().__init__("the request was answered before")
+        super().__init__("the request was already answered")
         self.answer = answer
 
 
@@ -272,7 +272,7 @@ class Api:
         given = request.query_params.getlist("ids")
         ids = list(dict.fromkeys(given[0].split(","))) if len(given) == 1 else []
         if not ids or not all(ids) or len(ids) > MOST_IDS:
-            raise HTTPException(self._dialect.bad_request, f"The ids must be 1 to {MOST_IDS}, separated by commas.")
+            raise HTTPException(self._dialect.bad_request, f"Pass 1 to {MOST_IDS} ids, separated by commas.")
         return ids
 
     def _limit(self, request: Request) -> int:
@@ -293,7 +293,7 @@ class Api:
     ) -> tuple[Asked, IdempotencyKey | None]:
         """Read and parse a request's body; parse a large one in a thread, so that other requests do not wait.
 
-        :raises Repeated: if the request was answered before
+        :raises Repeated: if the request was already answered
         """
         settings = self._service.settings
         raw = await bodies.read(request, limit=settings.max_body, seconds=settings.body_seconds)
@@ -358,7 +358,7 @@ def _whole(request: Request, name: str, usual: int, *, least: int, most: int) ->
 
 def _once(request: Request, endpoint: str, body: dict[str, Any]) -> IdempotencyKey | None:
     if (key := request.headers.get("idempotency-key")) is None or _caller(request) is None:
-        return None  # an address with its own token accepts one answer anyway
+        return None  # an address with its own token takes only one answer anyway
     if not 1 <= len(key) <= LONGEST_KEY:
         raise HTTPException(400, f"The Idempotency-Key must have 1 to {LONGEST_KEY} characters.")
     return IdempotencyKey.of(_caller(request), endpoint, key, body)

@@ -298,7 +298,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _too_slow(self) -> None:
-        if self.flow.read_paused:  # the application does not read yet
+        if self.flow.read_paused:  # the application is not reading yet
             self._timer = self.loop.call_later(self.header_seconds, self._too_slow)
         elif expected := self._expected():
             self.refuse(408, f"The {expected} did not arrive within {self.header_seconds:g} seconds.")
@@ -345,7 +345,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._say_goodbye()
 
     def _say_goodbye(self) -> None:
-        """Keep reading briefly: closing while the client sends would discard data that it has not read."""
+        """Keep reading briefly: closing while the client is sending would discard data it has not read."""
         if not self.transport.is_closing():
             self.transport.write_eof()
             self._timer = self.loop.call_later(GOODBYE_SECONDS, self.transport.close)

@@ -26,17 +26,17 @@ NOTICES = {
     "answered": "Answered; the crew continues.",
     "approved": "Approved; the crew continues.",
     "revised": "Sent back; the task runs again with the feedback.",
-    "stopped": "The execution is stopped.",
+    "stopped": "Execution stopped.",
     "resent": "The webhook will be sent again.",
 }
 PROBLEMS = {
     "unfit": "The question does not accept this answer. Nothing was changed.",
     "empty": "A revision needs feedback. Nothing was changed.",
-    "late": "This draft no longer waits for a decision. Nothing was changed.",
+    "late": "This draft no longer needs a decision. Nothing was changed.",
     "over": "The execution has already ended. Nothing was changed.",
-    "gone": "This webhook is no longer among the undelivered ones. Nothing was changed.",
+    "gone": "This webhook is no longer listed as undelivered. Nothing was changed.",
 }
-FOREIGN_FORM = "This form was sent by a page of another site; nothing was changed."
+FOREIGN_FORM = "This form was sent by a page on another site; nothing was changed."
 REFUSED_FORM = "This form belongs to another session; reload the page."
 ENDED = "Your session has ended. Your input is kept: sign in, then decide."
 

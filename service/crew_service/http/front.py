@@ -1,4 +1,4 @@
-"""The front page of several crews: in a browser, it links to the page of each crew that the token gives access to.
+"""The front page for several crews: in a browser, it links to the page of each crew that the token gives access to.
 
 Signing in here signs in to each of these crews. A session's key is derived from this page's one cookie, so the page
 itself needs no session. Clients that do not request HTML get the response of a service without a front page.

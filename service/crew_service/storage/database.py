@@ -142,7 +142,7 @@ class Database:
             )
 
     def keeps_out_earlier(self, oldest: str) -> bool:
-        """The same, but return False and change nothing if such a release is running."""
+        """Keep out earlier releases; return False and change nothing if one is running."""
         try:
             self.keep_out_earlier_releases(oldest)
         except DatabaseUnusable:

@@ -44,7 +44,7 @@ LISTED = [
 ]
 CHECKED = ("gate", "webhooks", "last_task", "last_step", "limits")  # not displayed; checked if small
 LONGEST_ERROR = 10_000  # characters of an error in a list
-LONG_ERROR = "The error is too long for a list; the status has it."
+LONG_ERROR = "The error is too long for a list; see the status."
 CALM = 2.0  # seconds
 
 # Built once: building a statement costs several times as much as running it.
@@ -71,7 +71,7 @@ class _AsStored(TypeDecorator[JsonText]):
 
 
 def completed_status_query(names: tuple[str, ...], *, is_sqlite: bool) -> Select[Any]:
-    """The same for a completed execution, without decoding its output; no row for any other, or an unreadable one."""
+    """Select a completed execution's status without decoding its output; no row for any other, or an unreadable one."""
     output = [name for name in names if name in ("tasks", "output", "output_json")]
     whole = [type_coerce(cast(executions.c[name], Text), _AsStored).label(name) for name in output]
     query = status_query(tuple(name for name in names if name not in output)).add_columns(*whole)
@@ -82,7 +82,7 @@ def completed_status_query(names: tuple[str, ...], *, is_sqlite: bool) -> Select
 
 
 def small_status_query(names: tuple[str, ...]) -> Select[Any]:
-    """The same if it can be read and decoded within microseconds; otherwise, no row."""
+    """Select a status that can be read and decoded within microseconds; otherwise, no row."""
     lengths = [
         func.length(cast(executions.c[name], Text)) for name in names if isinstance(executions.c[name].type, JSON)
     ]

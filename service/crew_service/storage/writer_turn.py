@@ -1,4 +1,4 @@
-"""Threads of this process queue here to write, first come, first served: frequent writers do not overtake others.
+"""Threads in this process queue here to write, first come, first served: frequent writers do not overtake others.
 
 SQLite has one writer, and each commit waits for the disk. So a thread that has written passes its turn and the open
 transaction on to the next one, and the last one commits for all of them.
@@ -153,7 +153,7 @@ class WriterTurn:
 
     @property
     def is_locked(self) -> bool:
-        """Whether a writer of this process is waiting for another process, or did so a moment ago."""
+        """Whether a writer in this process is waiting for another process, or did so a moment ago."""
         return self._waits_since is not None
 
     def _take(self) -> float:
