@@ -67,7 +67,7 @@ def airflow(session: nox.Session, minor: str) -> None:
 
 @nox.session(python="3.11")
 def lowest(session: nox.Session) -> None:
-    """Run the tests on the oldest of each dependency that the package names, and of what Airflow 2.11.0 needs."""
+    """Run the tests with the oldest dependencies that the package allows, and the oldest that Airflow 2.11.0 needs."""
     cell, oldest = f"{LOWEST}, Python {session.python}", ("--resolution", "lowest-direct", *HELD_BACK[LOWEST])
     _install(session, cell, *oldest, "--editable", ".[service]", "--editable", "./service", *TEST_TOOLS)
     _try(session, cell, FOLDERS["2.11"], "not tried")

@@ -1,4 +1,4 @@
-"""The errors between Airflow and a crew. Their messages and attributes never show a token.
+"""The errors of communication with a crew. Their messages and attributes never contain a token.
 
 ::
 
@@ -9,7 +9,7 @@
     │   ├── CrewUnauthorized    401, 403
     │   ├── CrewNotFound        404
     │   ├── CrewMissingInputs   422, or found missing before the kickoff
-    │   ├── CrewKeyReused       422: the idempotency key was used for another request
+    │   ├── CrewKeyReused       422: the idempotency key was already used for another request
     │   ├── CrewAlreadyContinued  409: another execution already continues the failed one
     │   ├── CrewRateLimited     429, or an exhausted quota
     │   └── CrewServerError     5xx
@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 
 class CrewError(Exception):
-    """The base class of all errors of this package."""
+    """The base class of all errors in this package."""
 
 
 class CrewInvalidInput(CrewError, ValueError):
@@ -87,13 +87,13 @@ class CrewMissingInputs(CrewApiError):
 
 
 class CrewKeyReused(CrewApiError):
-    """422: this idempotency key was used for another request; the outcome of that one is not reported."""
+    """422: the idempotency key was already used for another request, whose outcome the response does not report."""
 
 
 class CrewAlreadyContinued(CrewApiError):
     """409: another execution already continues the one in the request; this request started nothing.
 
-    :param kickoff_id: the id of that other execution
+    :param kickoff_id: the id of the other execution
     """
 
     def __init__(self, status_code: int, method: str, path: str, detail: str, kickoff_id: str = "") -> None:
@@ -113,7 +113,7 @@ class CrewRateLimited(CrewApiError):
 
 
 class CrewServerError(CrewApiError):
-    """5xx: the service failed. After a POST, it is unknown what it did before it failed."""
+    """5xx: the service failed. If the request was a POST, the service may have acted on it before failing."""
 
     def __init__(self, status_code: int, method: str, path: str, detail: str, retry_after: float | None = None) -> None:
         super().__init__(status_code, method, path, detail, retry_after)
@@ -121,11 +121,11 @@ class CrewServerError(CrewApiError):
 
 
 class CrewConnectionError(CrewError):
-    """No response, and no harm: the request never left, or it was a GET, which can be repeated.
+    """No response, and nothing was started: the request was never sent, or it was a GET, which can be repeated.
 
     :param permanent: True if trying again cannot help, as with an untrusted certificate
-    :param renewable: True if a CA file rejected the certificate, since that file may be about to be replaced
-    :param unreachable: True if there was no connection at all, so that another request would not arrive either
+    :param renewable: True if verification against a CA file failed, since that file may be about to be replaced
+    :param unreachable: True if no connection could be made, so that another request would not arrive either
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class CrewConnectionError(CrewError):
 
 
 class CrewOutcomeUnknown(CrewError):
-    """A POST may have arrived, but its response is lost or unusable.
+    """A POST may have arrived, but its response was lost or is unusable.
 
     :param status_code: the HTTP status code, None if there was no response
     """
@@ -160,7 +160,7 @@ class CrewWebPage(CrewProtocolError):
     """A web page instead of the crew's API: this is not a crew deployment."""
 
 
-# With one of these, it is certain that a POST started nothing.
+# A POST that raises one of these has certainly started nothing.
 REFUSED = (
     CrewInvalidInput,
     CrewConnectionError,
@@ -169,7 +169,7 @@ REFUSED = (
     CrewNotFound,
     CrewMissingInputs,
     CrewAlreadyContinued,
-    CrewKeyReused,  # for a new key; for a key that was sent before, it proves nothing
+    CrewKeyReused,  # for a new key; for a key that was already sent, it proves nothing
     CrewRateLimited,
 )
 

@@ -45,7 +45,7 @@ def get_provider_info() -> dict[str, Any]:
 
 
 def _settings() -> dict[str, Any]:
-    """Return the settings of the section ``[crew]``; one without a default depends on the Airflow version."""
+    """Return the ``[crew]`` settings; a setting without a default depends on the Airflow version."""
     return {
         "task_tab": {
             "description": "Whether tasks have the Crew tab. Airflow 3.4 shows it only on this provider's tasks. "
@@ -66,17 +66,17 @@ def _settings() -> dict[str, Any]:
 
 
 def legacy_field_behaviour() -> dict[str, Any]:
-    """Return the same form in the format that a hook returns."""
+    """Return the same form in the format that a hook's ``get_ui_field_behaviour`` returns."""
     return {"hidden_fields": _HIDDEN, "relabeling": _LABELS, "placeholders": _PLACEHOLDERS}
 
 
 def connection_fields() -> dict[str, Any]:
-    """Return the fields of Extra that the connection form has."""
+    """Return the Extra fields of the connection form."""
     return {
-        "timeout": _field("Timeout (s)", "number", "Connecting, reading, and one whole poll", 30),
-        "kickoff_timeout": _field("Kickoff timeout (s)", "number", "Kickoff and resume: allow a cold start", 180),
+        "timeout": _field("Timeout (s)", "number", "For connecting, for reading, and for a whole poll", 30),
+        "kickoff_timeout": _field("Kickoff timeout (s)", "number", "Kickoff and resume: allow for a cold start", 180),
         "verify": _field("Verify TLS", "string", "true, false, or the path of a CA file", "true"),
-        "proxy": _field("Proxy", "string", "Proxy URL; by default, the environment's"),
+        "proxy": _field("Proxy", "string", "Proxy URL; defaults to the environment's proxy"),
         "idempotency_keys": _field(
             "Honours idempotency keys", "boolean", "The service honours the Idempotency-Key header", False
         ),

@@ -1,4 +1,4 @@
-"""The values of the API, frozen and without behaviour: requests and responses."""
+"""The API's requests and responses as frozen dataclasses, without I/O."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 Json = dict[str, Any]
 
-# Fields that identify a loop's iteration, besides the DAG, run, task and map index.
+# Fields that identify an iteration of a loop, in addition to the DAG, run, task and map index.
 REGION_FIELDS = ("region_id", "region_index")
 
 
 def region(region_id: str, index: int) -> Json:
-    """Return the fields that identify a loop's iteration."""
+    """Return the fields that identify an iteration of a loop."""
     return dict(zip(REGION_FIELDS, (region_id, index), strict=True))
 
 
@@ -26,7 +26,7 @@ UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class ExecutionState(StrEnum):
-    """The state of an execution (specification, section 3; words of live deployments are mapped to these)."""
+    """The state of an execution (specification, section 3; the words that live deployments use are mapped to these)."""
 
     RUNNING = "running"
     PENDING = "pending"
@@ -35,7 +35,7 @@ class ExecutionState(StrEnum):
     NOT_FOUND = "not_found"
 
 
-OVER = (ExecutionState.COMPLETED, ExecutionState.ERROR)  # nothing changes these; all but completed are failures
+OVER = (ExecutionState.COMPLETED, ExecutionState.ERROR)  # final; all but completed are failures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,18 +50,19 @@ class TaskResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """One poll of an execution, the same for both dialects (specification, section 2.2).
+    """The state of an execution as of one poll, the same for both dialects (specification, section 2.2).
 
-    ``output`` is the text: the result of a completed execution, the draft of a pending one. ``output_json`` is the
-    object if that text is one. ``execution_time`` is the service's value. ``raw`` is the response itself. For a pending
-    Flow, ``question`` is its author's question and ``outcomes`` are the answers that it routes on, empty if it accepts
-    any text. With ``ask``, it waits in the middle of a task, and ``outcomes`` are the words that answer.
-    ``takes_edited_output`` indicates whether an approval may send text instead of the draft, ``checks_draft`` whether
-    the service accepts an answer with the hash of its draft for that draft only. ``shown_task`` is the beginning of
-    ``crew_task_id`` for messages, with secrets masked before it was cut. ``view`` is the path of the execution's page
-    below the crew's base URL, if the service names one. ``has_details`` indicates whether ``GET /executions/{id}``
-    returns more. With ``object_is_kept`` False, ``output_json`` does not survive XCom; tasks pass its text. With
-    ``state_is_known`` False, the service returned an unknown word: it counts as in progress and decides nothing.
+    ``output`` is text: the result of a completed execution, or the draft of a pending one. ``output_json`` is the
+    object that this text contains, if any. ``execution_time`` is the service's value. ``raw`` is the response itself.
+    For a pending Flow, ``question`` is its author's question, and ``outcomes`` are the answers that it routes on, empty
+    if it accepts any text. If ``ask`` is set, the execution waits in the middle of a task, and ``outcomes`` are the
+    words that answer the question. ``takes_edited_output`` indicates whether an approval may send text instead of the
+    draft, ``checks_draft`` whether the service accepts an answer with a draft's hash for that draft only.
+    ``shown_task`` is the beginning of ``crew_task_id`` for messages, with secrets masked before it was truncated.
+    ``view`` is the path of the execution's page below the crew's base URL, if the service names one. ``has_details``
+    indicates whether ``GET /executions/{id}`` returns more. If ``object_is_kept`` is False, XCom would change
+    ``output_json``, so tasks pass it on as text. If ``state_is_known`` is False, the service returned an unknown word:
+    it counts as in progress and decides nothing.
     """
 
     kickoff_id: str
@@ -92,12 +93,12 @@ class Execution:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it is over without a result."""
+        """Whether the execution ended without a result."""
         return self.state in OVER and self.state is not ExecutionState.COMPLETED
 
     @property
     def is_live(self) -> bool:
-        """Whether the service speaks the live dialect, where a status may lag behind and a task id is new each time."""
+        """Whether the service uses the live dialect: a status may lag behind, and a task id is new each time."""
         return speaks_live(self.raw)
 
     @property
@@ -110,7 +111,7 @@ class Execution:
 
     @property
     def handed_on(self) -> str | Json | None:
-        """The output as in a record; a draft's text stays unchanged, because its hash is computed from it."""
+        """The output as stored in a record; a draft's text stays unchanged, because its hash is computed from it."""
         if self.output_json is not None and self.object_is_kept:
             return self.output_json
         if self.output_json is None or self.state is ExecutionState.PENDING:
@@ -119,7 +120,7 @@ class Execution:
 
     @property
     def _draft_hashes(self) -> Json:
-        """The draft's hashes in a pending record; an object's text is not in the record."""
+        """The draft's hashes for a pending record, which does not contain the text of a draft that is an object."""
         if self.state is not ExecutionState.PENDING or self.output is None:
             return {}
         of_object = {"object_sha256": output_sha256(self.handed_on)} if isinstance(self.handed_on, dict) else {}
@@ -162,12 +163,12 @@ class Execution:
 
 
 HIGHEST_FIGURE = 2**63
-CHAIN = "chain_usage"  # in a usage: that of the execution together with those that it continues
+CHAIN = "chain_usage"  # in a usage: the total of the execution and of those that it continues
 REQUESTS = ("successful_requests", "requests")  # to models, in a usage
 
 
 def total_tokens(usage: Json | None) -> int | float | None:
-    """Return the total number of tokens; None if not reported, or reported as 0 with requests.
+    """Return the total number of tokens; None if not reported, or reported as 0 although there were requests.
 
     If the reported total is less than the sum of its parts, the sum counts.
     """
@@ -215,7 +216,7 @@ def model_costs(usage: Json | None) -> dict[str, int | float | None]:
 
 
 def _sum(parts: Iterable[int | float | None]) -> int | float:
-    """Add up the known figures, which gives the minimum."""
+    """Add up the known figures; the result is a lower bound."""
     return min(round(sum(each for each in parts if each is not None), 10), HIGHEST_FIGURE)
 
 
@@ -234,7 +235,7 @@ def is_unreadable(usage: Any, names: Collection[str]) -> bool:
 
 
 def reported(usage: Json | None, name: str) -> int | float | None:
-    """Read a figure that can be compared and added up, which NaN cannot; None if there is none."""
+    """Read a figure that can be compared and added up, unlike NaN; None if there is none."""
     value: Any = usage.get(name) if isinstance(usage, dict) else None
     return value if type(value) in (int, float) and 0 <= value <= HIGHEST_FIGURE else None
 
@@ -246,7 +247,7 @@ def speaks_live(status: Json) -> bool:
 
 @dataclass(frozen=True)
 class HumanInputWebhook:
-    """The address to which the service sends questions to a person (observed dialect, POST /kickoff).
+    """The address to which the service sends questions for a person (observed dialect, POST /kickoff).
 
     Either ``token`` (bearer), or ``username`` and ``password`` (basic), or none. ``conn_id`` names an Airflow
     connection that holds the credential; operators accept only this form.
@@ -261,7 +262,7 @@ class HumanInputWebhook:
 
 @dataclass(frozen=True)
 class Webhooks:
-    """The addresses that the service notifies (specification, section 6); a resume does not keep them."""
+    """The addresses that the service notifies (specification, section 6); they do not carry over to a resume."""
 
     task: str | None = None
     step: str | None = None
@@ -270,7 +271,7 @@ class Webhooks:
 
     @classmethod
     def of(cls, value: Webhooks | Json | None) -> Webhooks | None:
-        """Read a dict with the same keys; refuse unknown names."""
+        """Read a dict with the same keys; refuse unknown keys."""
         if value is None or isinstance(value, cls):
             return value
         if not isinstance(value, dict):
@@ -302,8 +303,8 @@ def _refuse_unknown(what: str, value: Json, shape: type) -> None:
 class CrewInputs:
     """The inputs of a crew.
 
-    :param names: all of them; those of a Flow need not be required
-    :param required: the required ones; None if not reported
+    :param names: all inputs; those of a Flow may be optional
+    :param required: the required inputs; None if not reported
     :param continues: whether a kickoff may continue a failed execution
     """
 

@@ -9,10 +9,10 @@ ANSWER_TRIGGER_CLASS_PATH = "airflow_crew_provider.compat.answer_trigger.AnswerT
 KICKOFF_ID_KEY = "kickoff_id"
 EXECUTION_ID_KEY = "execution_id"  # of the first kickoff
 REVIEW_KEY = "crew_decision"  # a review, with its draft and round
-SCHEMA_REVISION, BY_SCHEMA = "schema_revision", "this"  # in the one review that a schema decided
-AUTO_APPROVED = "auto_approved"  # in a review: the reason of a rule that approved its draft; else null
+SCHEMA_REVISION, BY_SCHEMA = "schema_revision", "this"  # in a review that a schema decided
+AUTO_APPROVED = "auto_approved"  # in a review: the reason given by the rule that approved its draft, else null
 REJECTED_BEFORE = "rejected_before"  # in a review: the hashes of the drafts that people rejected in earlier rounds
-NOT_SHOWN = "not_shown"  # in a review that denied a tool call because nobody can be shown all of it
+NOT_SHOWN = "not_shown"  # in a review that denied a tool call because it cannot be shown in full
 DECISIONS_KEY = "crew_decisions"  # all reviews of a task that asks several times, without drafts
 REFUSED_KEY = "crew_refused_answer"  # the fields of the last answer that a review did not accept
 RESUME_KEY = "crew_resume"  # an answer as sent, and the service's response
@@ -23,19 +23,19 @@ EXECUTION_KEY = "crew_execution"  # the task's execution and its connection
 # XCom keys of the inbox.
 POSTED_KEY = "crew_inbox"  # maps kickoff ids to registrations
 REGISTRATION_KEY = "crew_inbox:"  # until 0.2, followed by the id of a registration
-MESSAGES_KEY = "crew_inbox_box"  # until 0.2: what arrived
+MESSAGES_KEY = "crew_inbox_box"  # until 0.2: the messages that arrived
 
-# Variables of the inbox, followed by a hash.
+# Prefixes of the inbox's Variables; a hash follows.
 INBOX_PREFIX = "crew_inbox_"
 INBOX_REGISTRATION_KEY = "crew_inbox_of_"
-INBOX_BOX_KEY = "crew_inbox_box_"  # what arrived
+INBOX_BOX_KEY = "crew_inbox_box_"  # the messages that arrived
 INBOX_NEWEST_KEY = "crew_inbox_newest_"  # the latest registered resume of an execution
 FLOW_PREFIX = "crew_flow_"
 FLOW_QUESTIONS_KEY = "crew_flow_questions_"
 FLOW_ANSWER_KEY = "crew_flow_secret_"  # Airflow masks Variables with such names
 FLOW_RUN_KEY = "crew_flow_run_"  # the DAG run that started an execution or waits for it
 
-# Task state: what a task must know at its next try.
+# Task state: what a task must still know in its next try.
 KICKOFF_STATE = "crew_kickoff"
 RESUME_STATE = "crew_resume"
 AGENT_STATE = "crew_agent"  # followed by a question's hash and how often it was asked before
@@ -43,13 +43,13 @@ WATCH_STATE = "crew_watch"
 REVIEW_STATE = "crew_review"
 RUN_STATE = "crew_run"
 
-# Variables in which a DAG run confirms its executions, followed by a hash.
+# Prefix of the Variables in which a DAG run confirms its executions; a hash follows.
 EXECUTION_RECORD_KEY = "crew_execution_"
 
 # The fields of the review form.
 FEEDBACK_FIELD = "human_feedback"
 EDIT_FIELD = "edited_draft"
-NUMBER_FIELD = "question_number"  # hidden; of a task that asks several times
+NUMBER_FIELD = "question_number"  # hidden; only for a task that asks several times
 
 
 VALIDATION = "validation"  # the ``error_type`` of an event with an invalid answer

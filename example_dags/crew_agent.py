@@ -1,9 +1,9 @@
-"""An agent of common-ai that may consult a crew, as one of its tools.
+"""A common-ai agent that can use a crew as one of its tools.
 
-Needs `airflow-crew-provider[common-ai]`; without it this file has no DAG. Serve the crew with
-`airflow-crew-service serve --crew example_dags/crews/newsroom.json`; the connection `crew_newsroom_agent` leads there.
-The connection `pydanticai_test` is one of the type `pydanticai` and needs nothing but its id: the model `test`, which
-comes with common-ai's library, calls each tool once and asks no provider.
+Needs `airflow-crew-provider[common-ai]`; without it, this file defines no DAG. Serve the crew with
+`airflow-crew-service serve --crew example_dags/crews/newsroom.json`, and point the connection `crew_newsroom_agent` at
+it. The connection `pydanticai_test` has the type `pydanticai` and needs no other fields: the model `test`, which is
+part of Pydantic AI, calls each tool once without contacting a model provider.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if find_spec("airflow.providers.common.ai"):
         doc_md=__doc__,
     ):
         newsroom = CrewHook("crew_newsroom_agent", prompt_input="topic").agent("newsroom")
-        # Another deployment of the same crew belongs here. With a narrow `failover_on`, a question that may have
-        # started the first crew does not start the other one too.
+        # In production, use another deployment of the same crew. With a narrow `failover_on`, a question that may have
+        # started the first crew does not start the second one too.
         standby = CrewHook("crew_newsroom_agent", prompt_input="topic").agent("newsroom-standby")
         AgentOperator(
             task_id="ask",
@@ -42,7 +42,7 @@ if find_spec("airflow.providers.common.ai"):
                 ManagedAgentToolset(
                     FailoverManagedAgentClient([newsroom, standby], failover_on=(CrewError,)),
                     tool_name="ask_newsroom",
-                    description="Knows what was written so far. Takes a topic.",
+                    description="Knows what has been written so far. Takes a topic.",
                     timeout=300,
                 )
             ],

@@ -1,8 +1,8 @@
-"""A Flow with two reviewers: one checks the facts as often as it takes, the other decides what becomes of the text.
+"""A Flow with two reviewers: one checks the facts until they are right, the other decides what happens to the text.
 
-Serve the Flow with `airflow-crew-service serve --crew example_dags/crews/briefing_flow.py:BriefingFlow`; the connection
-`crew_flow` leads there. Each review shows the Flow's question and a button for each of its outcomes. Needs Airflow 3.1
-or newer.
+Serve the Flow with `airflow-crew-service serve --crew example_dags/crews/briefing_flow.py:BriefingFlow`, and point the
+connection `crew_flow` at it. Each review shows the Flow's question and a button for each of its outcomes. Needs Airflow
+3.1 or newer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ with DAG(
 
     @task
     def publish(record: dict[str, Any]) -> str:
-        """Stand in for the task that takes the text on."""
+        """Print the text, in place of a real task that publishes it."""
         print(record["output"])  # noqa: T201 - the point of this example
         return record["output"]
 

@@ -1,10 +1,10 @@
-"""One crew for each of 20 customers, five at a time, and a summary of all.
+"""One crew for each of 20 customers, five at a time, and a summary of their letters.
 
-The pool `crews` says how many run at once. It must count deferred tasks:
+The pool `crews` limits how many run at once. It must include deferred tasks:
 `airflow pools set crews 5 "Crews that run at once" --include-deferred`
 
-Serve the crew with `airflow-crew-service serve --crew example_dags/crews/customer_letters.json`; the connection
-`crew_letters` leads there.
+Serve the crew with `airflow-crew-service serve --crew example_dags/crews/customer_letters.json`, and point the
+connection `crew_letters` at it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ with DAG(
 
     @task
     def customers() -> list[dict[str, Any]]:
-        """Stand in for the query that finds them."""
+        """Return the customers, in place of a real query."""
         return [{"customer": f"Customer {number:02}", "late_invoices": number % 4} for number in range(1, 21)]
 
     found = customers()
@@ -58,7 +58,7 @@ with DAG(
 
     @task(trigger_rule="all_done")
     def summarize(asked: list[dict[str, Any]], records: Iterable[dict[str, Any]]) -> dict[str, Any]:
-        """Say what came of all customers, and fail in the end if some have no letter: the others have theirs."""
+        """Summarize all letters, then fail if any customer has none; the other letters are still written."""
         written = list(records)
         missing = {each["customer"] for each in asked} - {each["output"]["customer"] for each in written}
         summary = {

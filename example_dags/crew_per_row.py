@@ -1,4 +1,4 @@
-"""One crew per row of input, by dynamic task mapping. Each waits without a worker slot."""
+"""One crew per row of input, with dynamic task mapping. No worker slot is held while the crews run."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ with DAG(
         wait_for_completion=True,
         deferrable=True,
         poll_interval=1,
-        retries=2,  # safe: a retry takes the same execution up again
+        retries=2,  # safe: a retry reattaches to the same execution
     ).expand(inputs=rows())
 
     @task
     def collect(records: list[dict[str, Any]]) -> list[str]:
-        """Gather the outputs in the order of the rows."""
+        """Collect the outputs in the order of the rows."""
         return [record["output"] for record in records]
 
     collect(crews.output)

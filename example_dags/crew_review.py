@@ -1,6 +1,6 @@
-"""A crew writes a draft, a person approves it or asks for a revision in Airflow, and a data task takes the result.
+"""A crew writes a draft, a person approves it or asks for a revision in Airflow, and a data task uses the result.
 
-No worker slot is held while the crew works, nor while the person thinks. Needs Airflow 3.1 or newer.
+No worker slot is held while the crew works or the person decides. Needs Airflow 3.1 or newer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ with DAG(
 
     @task
     def publish(record: dict[str, Any]) -> str:
-        """Stand in for the task that takes the approved text on."""
+        """Print the approved text, in place of a real task that publishes it."""
         print(record["output"])  # noqa: T201 - the point of this example
         return record["output"]
 

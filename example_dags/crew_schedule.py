@@ -1,4 +1,4 @@
-"""The basic schedule: run a crew once a day, without holding a worker slot while it runs."""
+"""Run a crew once a day, without holding a worker slot while it runs."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ with DAG(
         wait_for_completion=True,
         deferrable=True,
         timeout=3600,
-        retries=2,  # safe: a retry takes the same execution up again
+        retries=2,  # safe: a retry reattaches to the same execution
     )

@@ -17,7 +17,7 @@ from airflow.providers.common.compat.sdk import Param, dag, task
     doc_md=__doc__,
 )
 def crew_taskflow():
-    """Look something up, run a crew on it, use what it wrote."""
+    """Look up a topic, run a crew on it, and use its output."""
 
     @task
     def look_up(params: dict[str, Any] | None = None) -> str:

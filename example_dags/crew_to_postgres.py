@@ -1,9 +1,9 @@
-"""A crew that runs for each day, and whose JSON lands in PostgreSQL; days that were missed are caught up.
+"""Run a crew for each day and write its JSON to PostgreSQL; missed days are caught up.
 
-What does not match the schema reaches no table. Each day is one row, which a second run of that day replaces.
+Output that does not match the schema is not written. Each day is one row, which a second run of that day replaces.
 
-Serve the crew with `airflow-crew-service serve --crew example_dags/crews/daily_figures.json`; the connection
-`crew_figures` leads there, and `crew_warehouse` to the database. Needs apache-airflow-providers-postgres.
+Serve the crew with `airflow-crew-service serve --crew example_dags/crews/daily_figures.json`. Point the connection
+`crew_figures` at it, and `crew_warehouse` at the database. Needs apache-airflow-providers-postgres.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ with DAG(
     dag_id="crew_to_postgres",
     schedule="@daily",
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
-    end_date=pendulum.datetime(2026, 1, 3, tz="UTC"),  # leave it out to go on day by day
+    end_date=pendulum.datetime(2026, 1, 3, tz="UTC"),  # omit it to continue with every new day
     catchup=True,
-    max_active_runs=2,  # so many missed days at once
+    max_active_runs=2,  # limits how many missed days run at once
     tags=["crew", "data"],
     doc_md=__doc__,
 ):
@@ -58,14 +58,14 @@ with DAG(
     @task(retries=2)
     def load(record: dict[str, Any], ds: str | None = None) -> dict[str, Any]:
         """Write the day's row, or replace it."""
-        # Here, so that the file can be parsed where that provider is not installed.
+        # Imported here, so that the file can be parsed without that provider.
         from airflow.providers.postgres.hooks.postgres import PostgresHook
 
         output = record["output"]
         if output["day"] != ds:
             raise ValueError(f"The crew wrote about {output['day']}, not about {ds}")
         warehouse = PostgresHook("crew_warehouse")
-        # Of two days that create the table in the same moment, PostgreSQL would refuse one.
+        # Without the lock, one of two days that create the table at the same time would fail.
         warehouse.run(["SELECT pg_advisory_xact_lock(hashtext('daily_figures'))", TABLE])
         row = {**output, "execution_id": record["execution_id"]}
         fields = list(row)

@@ -1,6 +1,6 @@
-"""The crew's output as data: kept in a table that a later task queries, and announced as an asset.
+"""Write the crew's output to a table, update an asset, and query the table in a later task.
 
-The table stands in a SQLite file, so that the example runs as it is; in production it is your warehouse.
+The table is in a SQLite file, so that the example runs as it is; in production, use your warehouse.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ with DAG(
         wait_for_completion=True,
         deferrable=True,
         poll_interval=1,
-        retries=2,  # safe: a retry takes the same execution up again
+        retries=2,  # safe: a retry reattaches to the same execution
     )
 
     @task(outlets=[briefings])
     def store(record: dict[str, Any]) -> int:
-        """Keep each task's output as a row; storing one execution again replaces its rows."""
+        """Store each task's output as a row; storing an execution again replaces its rows."""
         rows = [(record["execution_id"], each["task_id"], each["output"]) for each in record["tasks"]]
         with closing(sqlite3.connect(DATABASE)) as connection, connection:
             connection.execute(
@@ -52,7 +52,7 @@ with DAG(
 
     @task
     def count_words(record: dict[str, Any], stored: int) -> dict[str, int]:
-        """Query what was stored."""
+        """Query the stored rows."""
         with closing(sqlite3.connect(DATABASE)) as connection:
             found = connection.execute(
                 "SELECT task_id, output FROM briefing WHERE execution_id = ?", (record["execution_id"],)

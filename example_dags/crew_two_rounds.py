@@ -1,7 +1,7 @@
-"""A release note with up to two rounds of review: Rita decides, may edit the text, and is not waited for forever.
+"""A release note with up to two rounds of review: Rita decides, may edit the text, and has a deadline.
 
-If she has not answered after four hours, Admin may answer too and is told; after two days the run fails and the
-execution stays paused. An approval with an edited text makes that text the output. Needs Airflow 3.1 or newer.
+If she has not answered after four hours, Admin may answer too; after two days, the run fails and the execution stays
+paused. If she approves an edited text, it becomes the output. Needs Airflow 3.1 or newer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from airflow.providers.common.compat.sdk import DAG, Param, task
 
 from airflow_crew_provider.task_groups.crew import crew_with_review
 
-# The ids of users of this Airflow. A notifier, such as `CrewReviewNotifier(...)`, may stand beside an id below.
+# User ids in this Airflow. The escalation below also takes notifiers, such as `CrewReviewNotifier(...)`.
 WRITER, DEPUTY = "rita", "admin"
 PATIENCE = timedelta(seconds=float(os.environ.get("CREW_EXAMPLE_PATIENCE", 4 * 3600)))
 
@@ -43,7 +43,7 @@ with DAG(
 
     @task
     def publish(record: dict[str, Any]) -> str:
-        """Stand in for the task that takes the note on."""
+        """Print the note, in place of a real task that publishes it."""
         print(record["output"])  # noqa: T201 - the point of this example
         return record["output"]
 

@@ -1,8 +1,8 @@
 """The Crew Execution API as values, without Airflow and without I/O.
 
-A `Call` describes one exchange: the request, and how to read the response. `endpoints.read` returns its value, or
-raises one specific error. It reads both dialects, the specification's and that of live deployments, and each request
-fits both. One table in `status` maps the services' words for states.
+A `Call` describes one exchange: the request, and how to read the response. `endpoints.read` returns the response's
+value, or raises one specific error. Responses may use either dialect, the specification's or that of live deployments,
+and each request fits both. One table in `status` maps the words that services use for states.
 
 A reader is strict about success and lenient about everything else: a body that claims completion and contains a wrong
 type anywhere is an error, never a result. Returned strings contain no secrets: see `responses.masker`.

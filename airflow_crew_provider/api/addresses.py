@@ -21,7 +21,7 @@ def base_url(host: str | None, port: int | None, schema: str | None) -> str:
 
 
 def browser_url(given: str | None) -> str | None:
-    """Read the Extra ``browser_url``, a base URL like Host."""
+    """Read the Extra field ``browser_url``, a base URL like Host."""
     return _base_url(given, None, None, "Extra 'browser_url'") if given else None
 
 
@@ -51,11 +51,11 @@ def _port(parts: SplitResult, name: str) -> int | None:
 def proxy_url(given: str, name: str) -> str:
     """Read a proxy URL; a missing scheme means http.
 
-    The HTTP libraries disagree about all others: requests takes ``proxy`` in ``proxy:3128`` for a scheme, and aiohttp
-    speaks HTTP to a SOCKS proxy.
+    The HTTP libraries disagree about anything else: requests mistakes ``proxy`` in ``proxy:3128`` for a scheme, and
+    aiohttp speaks HTTP to a SOCKS proxy.
     """
     url = given if "://" in given else f"http://{given}"
-    with suppress(ValueError):  # its message would show a part of the password
+    with suppress(ValueError):  # its message would show part of the password
         parts = urlsplit(url)
         rest = parts.path.removeprefix("/") + parts.query + parts.fragment
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not rest:
@@ -75,7 +75,7 @@ def view_path(given: Any) -> str | None:
 
 
 def hosts(given: Any) -> tuple[str, ...]:
-    """Read the Extra ``callback_hosts``: hosts with or without a port, as a list or separated by commas."""
+    """Read the Extra field ``callback_hosts``: hosts with or without a port, as a list or separated by commas."""
     listed = given.split(",") if isinstance(given, str) else given or []
     if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
         raise ValueError("Extra 'callback_hosts' must be a list of hosts")
@@ -86,7 +86,7 @@ def hosts(given: Any) -> tuple[str, ...]:
 
 
 def is_allowed(url: str, own: str, others: tuple[str, ...]) -> bool:
-    """Whether an answer may be sent to a URL: the same origin as the base URL, or another allowed host.
+    """Whether an answer may be sent to a URL, because it has the base URL's origin or is on another allowed host.
 
     A host without a port is allowed on the default port. If the base URL is https, the URL must be too.
     """

@@ -26,7 +26,7 @@ APPROVING_WORDS = frozenset(
 
 
 def reads_like_approval(text: str) -> bool:
-    """Return whether the text alone is an approval: one of the words, whatever its case, form and decoration."""
+    """Return whether the text alone is an approval: one of the words, whatever its case, form or symbols."""
     if _heaps_marks(text):
         return False
     # Case folding can introduce characters that normalize in turn.
@@ -55,7 +55,7 @@ def _normal(text: str) -> str:
 
 
 def _heaps_marks(text: str) -> bool:
-    """Whether there are more successive combining marks than in any language; sorting them takes quadratic time."""
+    """Whether there are more consecutive combining marks than in any language; sorting them takes quadratic time."""
     run = 0
     for character in text:
         # Some characters are not marks themselves, but normalize to nothing but marks.
@@ -125,7 +125,7 @@ def is_hash_of(named: str, seen: Execution) -> bool:
 class ReviewAnswer:
     """A person's answer, ready to send. If it has an ``outcome``, ``is_approve`` may be None.
 
-    The outcome is one of a Flow or, with ``in_the_middle``, a word that answers a question in the middle of a task.
+    The outcome is a Flow's or, if ``in_the_middle`` is set, a word that answers a question in the middle of a task.
     """
 
     execution_id: str
@@ -192,9 +192,9 @@ def _edited(source: Json, is_approve: bool | None) -> str | None:
 
 
 def _text_to_send(is_approve: bool | None, outcome: str | None, feedback: str) -> str:
-    """Return the text sent with or instead of an outcome: never empty, since a Flow may take that as an approval.
+    """Return the text to send with or instead of an outcome; never empty, since a Flow may take that as an approval.
 
-    With an empty text, a Flow without a default takes the first outcome (observed Flows, answers).
+    If the text is empty, a Flow without a default takes the first outcome (observed Flows, answers).
     """
     if outcome is not None:
         return feedback if feedback.strip() else outcome

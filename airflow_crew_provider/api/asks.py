@@ -19,7 +19,7 @@ from airflow_crew_provider.models import Json
 TOOL, QUESTION, UNKNOWN_OUTCOME = "tool", "question", "unknown_outcome"
 UNREADABLE = "unreadable"  # replaces a kind that this release does not know
 APPROVE, DENY, ANSWER, DONE, RUN_AGAIN, FAIL = "approve", "deny", "answer", "done", "run_again", "fail"
-# The words that answer each kind, and the ``is_approve`` that fits them.
+# The words that answer each kind, and the matching ``is_approve``.
 WORDS: dict[str, dict[str, bool]] = {
     TOOL: {APPROVE: True, DENY: False},
     QUESTION: {ANSWER: True},
@@ -63,7 +63,7 @@ def _arguments(given: Any) -> Any:
 
 
 def is_answer(source: Json) -> bool:
-    """Whether a review, or the id and outcome of the four fields, answers a question in the middle of a task."""
+    """Whether a review answers a question in the middle of a task; without ``ask``, its id and outcome decide."""
     if source.get("ask") is not None:
         return True
     crew_task_id, outcome = source.get("crew_task_id"), source.get("outcome")
@@ -84,7 +84,7 @@ def is_unknown_outcome(ask: Json | None) -> bool:
 def words_of(ask: Json, *, is_whole: bool = True) -> list[str]:
     """Return the words that answer a question.
 
-    :param is_whole: whether the form shows all of it; if not, words that run a tool are excluded
+    :param is_whole: whether the form shows the whole question; if not, words that run a tool are excluded
     """
     return [word for word in WORDS.get(ask["kind"], ()) if is_whole or word not in RUNS_A_TOOL]
 

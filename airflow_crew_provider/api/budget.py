@@ -1,4 +1,4 @@
-"""Limits of an execution, and how its usage compares with them."""
+"""Limits on an execution, and how its usage compares with them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from airflow_crew_provider.models import (
 FAIL, IGNORE, ASK = "fail", "ignore", "ask"
 UNCOUNTED = "uncounted_calls"  # model calls without a reported number of tokens
 UNREADABLE = "unreadable"  # in figures: limits whose reported figures could not be read
-# The figures behind each limit: if one of them cannot be read, the limit's figure is unknown.
+# The figures behind each limit: if one of them cannot be read, usage against that limit is unknown.
 BASES = {
     "max_total_tokens": ("total_tokens", "prompt_tokens", "completion_tokens", UNCOUNTED, *REQUESTS),
     "max_cost": ("cost_usd", UNCOUNTED, *REQUESTS),
@@ -71,7 +71,7 @@ class Budget:
         return " and ".join(said)
 
     def unknown_in(self, usage: Json | None, quoted: Callable[[str], str] = repr) -> str:
-        """Return the missing figures for the limits; empty if none.
+        """Return which figures are missing to check the limits; empty if none.
 
         :param quoted: how to quote a model's name, which the service chose
         """
@@ -94,8 +94,8 @@ NO_BUDGET = Budget()
 def figures(usage: Json | None) -> Json | None:
     """Return the figures to compare with limits; None if nothing is known.
 
-    The result can be passed in again. If the cost is unknown, it contains the known minimum, and some of the
-    models whose cost is unknown.
+    The result is itself a valid argument. If the cost is unknown, it contains the known minimum, and some of the models
+    whose cost is unknown.
     """
     known = _figures(usage)
     chain = judged(usage)
@@ -141,7 +141,7 @@ def _unreadable(usage: Any) -> list[str]:
 
 
 def known_cost(usage: Json | None) -> float | None:
-    """Return the cost of an execution; if a model has no price, the minimum, from the other models."""
+    """Return the cost of an execution; if a model has no price, a lower bound from the other models."""
     whole = cost_usd(usage)
     if whole is not None:
         return whole
@@ -175,7 +175,7 @@ def amounts(tokens: float | None, cost: float | None, before_cost: str = "") -> 
 
 
 def refuse_bad_limit(most: Any) -> None:
-    """Refuse anything but a number of tokens."""
+    """Refuse anything but a positive number of tokens."""
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise CrewInvalidInput(f"max_total_tokens must be an integer >= 1, not {most!r}")
 

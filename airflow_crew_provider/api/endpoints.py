@@ -177,7 +177,7 @@ def ended_tasks(execution_id: str) -> Call[list[TaskResult]]:
 
 
 def open_round(execution_id: str) -> Call[int | None]:
-    """``GET /executions/{id}``: read the number of the question that waits for an answer; None if it is not shown."""
+    """``GET /executions/{id}``: read the number of the open question; None if there is none or it is not shown."""
     return Call("GET", f"/executions/{path_segment(execution_id)}", _read_open_round)
 
 
@@ -207,7 +207,7 @@ def stop(kickoff_id: str) -> Call[bool]:
     return Call("POST", f"/stop/{path_segment(kickoff_id)}", _read_stop, body={})
 
 
-# --- reading answers ---
+# --- reading responses ---
 
 
 def read(call: Call[T], answer: HttpResponse, mask: Mask = responses.unmasked) -> T:
@@ -252,7 +252,7 @@ def refusal(call: Call[Any], answer: HttpResponse, mask: Mask) -> exceptions.Cre
 
 
 def _continued_by(call: Call[Any], answer: HttpResponse, mask: Mask) -> str | None:
-    """Return the execution that already continues the one in the kickoff; messages name it."""
+    """Return the execution that already continues the one in the kickoff; None if messages cannot show its id."""
     try:
         said = responses.json_of(answer, "POST /kickoff") if call.body and "continueFrom" in call.body else None
     except exceptions.CrewProtocolError:
@@ -329,7 +329,7 @@ def _read_ended_tasks(answer: HttpResponse, mask: Mask) -> list[TaskResult]:
     found = _read_details(answer, mask).found or {}
     listed = found.get("tasks")
     left_out = found.get("left_out")
-    if not isinstance(listed, list) or (isinstance(left_out, list) and "tasks" in left_out):  # the first are left out
+    if not isinstance(listed, list) or (isinstance(left_out, list) and "tasks" in left_out):  # the first are missing
         return []
     ended = [each for each in listed if isinstance(each, dict) and each.get("state") == ExecutionState.COMPLETED]
     return [_ended_task(each, mask) for each in ended]
@@ -411,7 +411,7 @@ def _read_resume(execution_id: str, answer: HttpResponse, mask: Mask) -> Resumed
 
 
 def _read_stop(answer: HttpResponse, mask: Mask) -> bool:
-    """Trust a stop only if the service reports it with a word for it: a failure may be that of the request."""
+    """Return True only if the service reports a word for stopped: a reported failure may be that of the request."""
     try:
         body = responses.json_of(answer, "POST /stop", mask)
     except exceptions.CrewProtocolError:
@@ -446,7 +446,7 @@ def posted(answer: HttpResponse, what: str, mask: Mask) -> Json:
     )
 
 
-# --- many polls in one request: only this project's crew service supports it ---
+# --- many polls in one request: only this project's crew service supports this ---
 
 
 BATCH_OFFER = "Crew-Batch-Status"  # a header in the response to a poll; its value is the path
@@ -456,7 +456,7 @@ LONGEST_IDS = 7000  # total characters; proxies refuse a request line over 8 KiB
 
 
 def statuses(kickoff_ids: Collection[str]) -> Call[dict[str, HttpResponse]]:
-    """Poll many ids; for each, the response contains the result of a single poll, or nothing."""
+    """Poll many ids; for each, the response contains the same as a single poll would return, or nothing."""
     ids = ",".join(path_segment(each) for each in kickoff_ids)
     return Call("GET", f"{STATUSES}?ids={ids}", _read_statuses)
 

@@ -19,14 +19,14 @@ from airflow_crew_provider.models import UNSTORABLE
 
 
 class BodyTooLarge(Exception):
-    """A body has more bytes than its reader accepts."""
+    """A body is larger than its reader accepts."""
 
 
 class CappedBody:
-    """The pieces read so far.
+    """The pieces of a body read so far.
 
     :param limit: the maximum number of bytes to keep
-    :param drained: how many more bytes to read and discard; a peer does not read a response while still sending
+    :param drained: how many more bytes to read and discard, since a peer reads no response while it is still sending
     """
 
     def __init__(self, limit: int, drained: int = 0) -> None:
@@ -67,8 +67,8 @@ async def acollect(pieces: AsyncIterable[bytes], limit: int, drained: int = 0) -
 Mask = Callable[[str], str]
 
 LONGEST_DETAIL = 500
-# The end of a script is not searched for beyond the next one, which would take seconds for many without an end.
-# `unescape` raises for a number of thousands of digits.
+# The search for the end of a script stops at the next script: with many unclosed ones, it would otherwise take seconds.
+# `unescape` raises for a number with thousands of digits.
 _MARKUP = re.compile(r"<(style|script)(?:(?!<\1).)*?</\1>|<[^<>]+>|&#[0-9]{9,};?", flags=re.DOTALL | re.IGNORECASE)
 _MAY_BE_UNSTORABLE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
@@ -83,7 +83,7 @@ class HttpResponse:
     parsed: Any = None
     """The JSON of the body, if it was parsed as part of a response to many polls."""
     usage: Any = None
-    """The content of the usage header in that case."""
+    """The content of the usage header, in that case."""
 
 
 def unmasked(text: str) -> str:
@@ -152,7 +152,7 @@ def storable(value: Any) -> Any:
 
 
 def detail(answer: HttpResponse, mask: Mask = unmasked) -> str:
-    """Return the reason for a refusal on one line, from any known shape."""
+    """Return the reason for a refusal on one line, from a body of any known shape."""
     body = _json_or_none(answer)
     said = _said(body) if isinstance(body, dict) else ""
     return _one_line(mask(said)) if said else words(answer, mask)
@@ -206,7 +206,7 @@ def _missing_place(item: Any) -> list[Any]:
 
 
 def retry_after(answer: HttpResponse, now: datetime | None = None) -> float | None:
-    """Return the seconds of a Retry-After header; None if absent, negative or invalid."""
+    """Return the seconds in a Retry-After header; None if absent or invalid."""
     value = answer.headers.get("retry-after", "").strip()
     if re.fullmatch(r"\d{1,12}", value, re.ASCII):
         return float(value)

@@ -1,4 +1,4 @@
-"""Read the body of a status response, in both dialects.
+"""Read the body of a status response, in either dialect.
 
 The reader is strict about success and lenient about everything else: a body that claims completion and contains a
 wrong type anywhere is a `CrewProtocolError`, never a result.
@@ -49,9 +49,9 @@ _unknown_words: set[str] = set()
 
 
 class StatusReader:
-    """Reads the responses to one wait's polls: parses no repeated response again, and keeps no large one.
+    """Reads the responses to one wait's polls, without parsing a repeated response again or keeping a large one.
 
-    The `raw` of a large status of a running execution has only what a wait needs.
+    If the status of a running execution is large, its `raw` has only what a wait needs.
     """
 
     def __init__(self, kickoff_id: str) -> None:
@@ -107,7 +107,7 @@ def _without_the_rest(running: Execution) -> Execution:
 
 
 def read_status(kickoff_id: str, body: Any, answer: HttpResponse, mask: Mask) -> Execution:
-    """Read the parsed body of a response to a poll, and what else the response contains."""
+    """Read the parsed body of a response to a poll, and the rest of the response."""
     read = execution(kickoff_id, body, mask)
     view = view_path(answer.headers.get(VIEW.lower()))
     usage = _with_chain(read.usage, _usage_beside(_used(answer)))
@@ -153,7 +153,7 @@ def _usage(found: Any) -> Json | None:
 
 
 def _with_chain(usage: Json | None, beside: Json | None) -> Json | None:
-    """Return the body's usage, else the one sent alongside it; only the latter includes a chain's."""
+    """Return the body's usage, else the one sent alongside it; only the latter includes that of a chain."""
     if usage is None or beside is None or CHAIN not in beside:
         return beside if usage is None else usage
     return {**usage, CHAIN: beside[CHAIN]}
@@ -184,7 +184,7 @@ def _word(body: Json) -> str:
 
 
 def state_of(word: str, live: bool) -> ExecutionState | None:
-    """Look a word up; ``pending`` means queued in the live dialect, and waiting for a person in the specification."""
+    """Look up a word; ``pending`` means queued in the live dialect, and waiting for a person in the specification."""
     plain = re.sub(r"[\s-]+", "_", word.strip().lower())
     if plain == "pending":
         return S.RUNNING if live else S.PENDING
@@ -217,7 +217,7 @@ def _progress(body: Json, mask: Mask) -> Json:
 
 
 def short_name(value: Any, mask: Mask = unmasked) -> str:
-    """Return the beginning of a name chosen elsewhere, on one line; empty without one."""
+    """Return the beginning of a name chosen elsewhere, on one line; empty if there is none."""
     return " ".join(mask(text_or_none(value) or "").split())[:LONGEST_NAME]
 
 
@@ -234,7 +234,7 @@ def _completed(body: Json, live: bool, mask: Mask) -> Json:
 
 
 def _result(body: Json, live: bool) -> tuple[str, Json | None]:
-    """Return text and object of a result: from `result_json`, `result`, or the last task's output."""
+    """Return the text and the object of a result: from `result_json`, `result`, or the last task's output."""
     found = _typed(body, "result_json", dict)
     result = _typed(body, "result", str, dict)
     if isinstance(result, dict):

@@ -50,10 +50,10 @@ def _refuse(path: str, problem: str) -> NoReturn:
 
 
 DEEPEST_XCOM = 64  # levels of nesting; whether more work depends on the interpreter's remaining stack
-# Airflow refuses objects with one of these, and converts objects with both of the others.
+# Airflow refuses objects with a key of the first set, and converts objects with both keys of the second.
 RESERVED = {"__classname__", "__id__"}
 OLD_FORM = {"__type", "__var"}
-# Airflow's processes exchange no larger integers.
+# Airflow's processes cannot exchange integers outside this range.
 SMALLEST, LARGEST = -(2**63), 2**64 - 1
 # From this value on, PostgreSQL returns floats as integers.
 FLOATS_BELOW = 1e16
@@ -99,14 +99,14 @@ def record_of(value: Any, name: str) -> Json:
 
 
 def record_or_none(value: Any) -> Json | None:
-    """Return a record if there is one."""
+    """Return a record; None if the value is not one."""
     try:
         return record_of(value, "the record")
     except CrewInvalidInput:
         return None
 
 
-# Control and formatting characters, which could reorder or hide part of the shown text.
+# Control and formatting characters, which could reorder or hide part of the text shown.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
 )

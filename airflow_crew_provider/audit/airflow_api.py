@@ -14,11 +14,11 @@ PAGE = 100
 
 
 class AuditError(Exception):
-    """The audit cannot be read; the message gives the reason and never shows a credential."""
+    """The decisions cannot be read; the message gives the reason and never shows a credential."""
 
 
 class Bearer(requests.auth.AuthBase):
-    """A token that a netrc file cannot replace and that redirects do not leak to another host."""
+    """A bearer token that a netrc file cannot override and that redirects do not leak to another host."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -29,7 +29,7 @@ class Bearer(requests.auth.AuthBase):
 
 
 class AirflowApi:
-    """Read access to one Airflow.
+    """Read access to one Airflow instance.
 
     :param url: URL of its web server, e.g. ``https://airflow.example.com``
     :param token: token for its API
@@ -55,7 +55,7 @@ class AirflowApi:
         return _perform(self._session, "GET", f"{self._base}/{path}", params=params)
 
     def pages(self, key: str, *segments: str, **params: Any) -> Iterator[dict[str, Any]]:
-        """Read a list to its end."""
+        """Yield all items of a list, page by page."""
         offset = 0
         while True:
             page = self.get(*segments, limit=PAGE, offset=offset, **params)

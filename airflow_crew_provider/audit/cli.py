@@ -1,4 +1,4 @@
-"""`airflow-crew-reviews`: people's decisions in a DAG as JSON lines. Credentials come from the environment."""
+"""Print people's decisions in a DAG as JSON lines. Credentials come from the environment."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _asked(api: AirflowApi, path: tuple[str, ...]) -> list[Json]:
 
 
 def _place(of: Json) -> Json:
-    """Return the key of a task instance in its run: in a loop, the map index is -1 in every iteration."""
+    """Return the fields that identify a task instance in its run: in a loop, the map index is -1 in each iteration."""
     region = _region(of) if of["map_index"] < 0 else {}
     return {"task_id": of["task_id"], "map_index": of["map_index"], **region}
 
@@ -115,7 +115,7 @@ def _decision(api: AirflowApi, path: tuple[str, ...], detail: Json, answers: lis
     review = _value(api, path, place, stored_names.REVIEW_KEY)
     about = {"dag_id": path[1], "run_id": path[3], **place}
     if not isinstance(review, dict) or "output_sha256" not in review:
-        # Anybody may use our field names, but a review records its execution before it asks.
+        # Any task's form may have a field of this name, but only a review records its execution before it asks.
         if not detail["response_received"] or not isinstance(
             _value(api, path, place, stored_names.EXECUTION_KEY), dict
         ):
@@ -165,8 +165,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="airflow-crew-reviews", description=__doc__, epilog=ENVIRONMENT)
-    parser.add_argument("dag_id", help="whose decisions")
-    parser.add_argument("run_id", nargs="?", help="only this run")
+    parser.add_argument("dag_id", help="print the decisions of this DAG")
+    parser.add_argument("run_id", nargs="?", help="print only the decisions of this run")
     parser.add_argument("--airflow-url", help="URL of Airflow's web server (default: AIRFLOW_API_URL)")
     return parser
 

@@ -1,7 +1,7 @@
 """Asynchronous requests with aiohttp, in a session that all waits of an event loop share.
 
 If the service offers it, polls of several waits that are due at almost the same time are sent as one request.
-Invariant: only the response to its own poll may end a wait, or count as a failure of it. If anything goes wrong with a
+Invariant: a wait ends, or counts a failure, only because of the response to its own poll. If anything goes wrong with a
 combined request, its waits poll alone and try a combined one later: a gateway may forward only the documented paths.
 """
 
@@ -36,15 +36,15 @@ T = TypeVar("T")
 
 
 class DuePoll(NamedTuple):
-    """A wait's poll: how to read its response, and the value read; None if it must poll alone."""
+    """A wait's poll: how to read its response, and a future for the value, None if the wait must poll alone."""
 
     kickoff_id: str
     read: Callable[[HttpResponse], Any]
     value: asyncio.Future[Any]
 
     def value_in(self, answers: dict[str, HttpResponse]) -> Any:
-        """Read the response to this poll, if there is one and it is no error."""
-        # A combined response may differ from the service's response for this execution.
+        """Read the response to this poll; None if there is none or it is an error."""
+        # A combined response may differ from the service's response to a single poll.
         with suppress(CrewError):
             return self.read(answers[self.kickoff_id]) if self.kickoff_id in answers else None
         return None
@@ -54,7 +54,7 @@ class BatchPolls:
     """Combines the polls of one session.
 
     :param send: performs a call
-    :param errors: the exceptions it raises if there is no response
+    :param errors: the exceptions that `send` raises if there is no response
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class BatchPolls:
         self._offered = answer.headers.get(BATCH_OFFER.lower()) == STATUSES
 
     def ask(self, kickoff_id: str, read: Callable[[HttpResponse], T]) -> asyncio.Future[T | None]:
-        """Poll together with all others that are due within a moment."""
+        """Poll together with all other waits that are due within `MOMENT`."""
         loop = asyncio.get_running_loop()
         value: asyncio.Future[T | None] = loop.create_future()
         if not self._due:
@@ -152,7 +152,7 @@ class SharedSession:
             headers=deployment.request_headers(),
         )
         self._usual_timeout = self._timeout(deployment.timeout)
-        # Half of the time, so that the other half is left for a poll on its own.
+        # Half of the timeout, so that the other half is left for a single poll.
         self._batch = BatchPolls(partial(self.exchange, total=deployment.timeout / 2), NETWORK_ERRORS)
 
     def polls_together(self, total: float) -> bool:
@@ -160,11 +160,11 @@ class SharedSession:
         return self._batch.offered and total >= self.deployment.timeout
 
     async def poll_with_others(self, kickoff_id: str, read: Callable[[HttpResponse], T]) -> T | None:
-        """Poll together with other waits, and read the response as one of many; None if it must poll alone."""
+        """Poll together with other waits and return the value; None if this wait must poll alone."""
         return await self._batch.ask(kickoff_id, read)
 
     async def exchange(self, call: Call[Any], total: float) -> HttpResponse:
-        """Perform a call within ``total`` seconds, redirects included."""
+        """Perform a call within ``total`` seconds, including redirects."""
         url, ends = self.deployment.base_url + (call.target or call.path), time.monotonic() + total
         for _ in range(MOST_REDIRECTS):
             answer = await self._ask(call, url, total)
@@ -228,7 +228,7 @@ class SessionPool:
         self._by_loop: weakref.WeakKeyDictionary[Any, dict[Deployment, SharedSession]] = weakref.WeakKeyDictionary()
 
     def acquire(self, deployment: Deployment) -> SharedSession:
-        """Return this loop's session with one more user, opened if needed; no await between lookup and insert."""
+        """Return this loop's session with one more user, and open it if needed; never await in between."""
         here = self._by_loop.setdefault(asyncio.get_running_loop(), {})
         shared = here.get(deployment)
         if shared is None:

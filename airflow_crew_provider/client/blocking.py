@@ -23,12 +23,12 @@ from airflow_crew_provider.api.responses import BodyTooLarge, HttpResponse, coll
 from airflow_crew_provider.client.deployment import LARGEST_BODY, MOST_REDIRECTS, Deployment, lower_names, too_large
 from airflow_crew_provider.client.proxies import proxy_of
 
-# Seconds before the second and the third attempt to connect. urllib3 would log each of them.
+# Seconds before the second and the third attempt to connect. urllib3 does not make them because it would log each one.
 CONNECT_PAUSES = (0.0, 0.6)
 
 
 class _Body(io.BytesIO):
-    """A request body that records whether it was read; before that, nothing that matters was sent."""
+    """A request body that records whether it was read; until then, nothing that matters was sent."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
@@ -43,7 +43,7 @@ class _Body(io.BytesIO):
         return super().read(size)
 
     def withdraw(self) -> None:
-        """Prevent it from being sent, unless sending has begun."""
+        """Prevent the body from being sent, unless sending has begun."""
         with self._lock:
             self._withdrawn = not self.touched
 
@@ -51,7 +51,7 @@ class _Body(io.BytesIO):
 class _Sockets:
     """The sockets that an exchange has opened. Shutting one down ends whatever its thread reads or writes there.
 
-    They are duplicates: TLS takes the original over, and closing that would not wake its thread.
+    They are duplicates: TLS takes over the original, and closing that would not wake its thread.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class _Adapter(HTTPAdapter):
 
 
 class _Session(requests.Session):
-    """A session that leaves redirects to the exchange: requests reads the body of each, of any size, to follow it."""
+    """A session that leaves redirects to the exchange: requests would read the body of each, whatever its size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class Exchange:
         return self._body is not None and self._body.touched
 
     def abandon(self) -> None:
-        """Send nothing from now on and stop reading; no effect on a finished exchange."""
+        """Send nothing more and stop reading; this has no effect on a finished exchange."""
         if self._body is not None:
             self._body.withdraw()
         self._sockets.shut_down()
@@ -205,7 +205,7 @@ class _Headers(requests.auth.AuthBase):
 
 
 def never_connected(error: Exception) -> bool:
-    """Whether an exchange failed before there was a connection, so that nothing was sent."""
+    """Whether an exchange failed before a connection was made, so that nothing was sent."""
     reason = getattr(error.args[0], "reason", None) if error.args else None
     if isinstance(reason, ProxyError):
         reason = reason.original_error
@@ -213,7 +213,7 @@ def never_connected(error: Exception) -> bool:
 
 
 def within(seconds: float, exchange: Exchange) -> HttpResponse | Exception:
-    """Perform an exchange in a thread, and abandon it after the timeout.
+    """Perform an exchange in a thread, and abandon it when it times out.
 
     Socket timeouts limit each read, not the total: a peer that sends a byte a second would never time out.
     """
@@ -229,7 +229,7 @@ def within(seconds: float, exchange: Exchange) -> HttpResponse | Exception:
     try:
         thread.start()
         thread.join(seconds)
-        # Before it is abandoned: a body without a length then seems to end.
+        # Read first: abandoning the exchange makes a body without a length seem complete.
         return done[0] if done else TimeoutError(f"no complete response within {seconds:g} s")
     finally:
         exchange.abandon()

@@ -1,6 +1,6 @@
 """Performs calls: `Client.send` blocks and uses requests; `Client.asend` is async and uses aiohttp.
 
-Importing this module loads both.
+Importing this module loads both libraries.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class Client:
         timeout: float | None = None,  # noqa: ASYNC109 - the same as send
         suffices: Callable[[T], bool] | None = None,
     ) -> T:
-        """Perform a call as `send` does, awaiting.
+        """Do what `send` does without blocking the event loop.
 
-        :param suffices: whether the value of a combined poll is enough; otherwise it polls alone
+        :param suffices: decides whether the value of a combined poll is enough; if not, the call polls alone
         """
         total, sent = self._total(call, timeout), call.starts_something
         result: HttpResponse | Exception
@@ -97,7 +97,7 @@ class Client:
         self._held = sessions.acquire(self.deployment)
 
     async def release(self) -> None:
-        """Release what `hold` acquired; the last one closes the session."""
+        """Release the session that `hold` acquired; the last user closes it."""
         held, self._held = self._held, None
         if held is not None:
             await sessions.release(held)
@@ -113,7 +113,7 @@ class Client:
         sent: bool,
         secrets: tuple[str, ...] = (),
     ) -> T:
-        # Raised outside any `except`, so that no cause carries a request with its Authorization header.
+        # Raised outside any `except`, so that no cause contains a request with its Authorization header.
         mask = responses.masker([*self.deployment.secrets, *secrets]) if secrets else self.mask
         if isinstance(result, HttpResponse):
             return endpoints.read(call, result, mask)
@@ -124,7 +124,7 @@ class Client:
 
 BEFORE_SENDING = (aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError, requests.exceptions.InvalidProxyURL)
 UNTRUSTED = (ssl.SSLCertVerificationError, aiohttp.ClientConnectorCertificateError)
-# OpenSSL's reasons if the peer does not speak TLS.
+# The reasons that OpenSSL gives if the peer does not speak TLS.
 NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 HINT = " (the peer does not speak TLS: a Host without a scheme means https; if you mean http, write http:// before it)"
 
@@ -163,7 +163,7 @@ def _reason(error: BaseException, mask: responses.Mask) -> str:
 
 
 def _hidden(text: str, mask: responses.Mask) -> str:
-    """Mask also what stands before the host of a URL: a library may quote the credential of a proxy in its own way."""
+    """Mask secrets, and anything before a URL's host: a library may quote a proxy's credential in its own way."""
     return re.sub(r"(?<=//)[^/\s]*(?=@)", "***", mask(text))
 
 

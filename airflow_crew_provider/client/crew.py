@@ -20,12 +20,12 @@ from airflow_crew_provider.models import (
     Webhooks,
 )
 
-# Status codes with which a service refuses to stop: it cannot, or nothing is running.
+# Status codes with which a service refuses a stop, because it does not support it or nothing is running.
 CANNOT_STOP = (400, 404, 405, 409, 410, 422, 501)
 
 
 class ConnectedCrew(CachedConnection):
-    """A deployed crew, with its connection and client. Users see it as `CrewHook`."""
+    """A deployed crew, with its connection and client. Users see only its subclass, `CrewHook`."""
 
     def mask(self, text: str) -> str:
         """Return a string with the connection's secrets masked."""
@@ -36,7 +36,7 @@ class ConnectedCrew(CachedConnection):
         return self.client.send(endpoints.inputs())
 
     def send_kickoff(self, request: Kickoff, *, timeout: float | None = None) -> Started:
-        """Start an execution. Sent once and never repeated; webhook credentials must already be looked up.
+        """Start an execution. The request is sent once, never repeated; webhook credentials must have been looked up.
 
         :param timeout: limit in seconds for the request, if less than the connection's
         :raises CrewConnectionError: nothing was sent
@@ -47,7 +47,7 @@ class ConnectedCrew(CachedConnection):
         return self.client.send(endpoints.kickoff(sent), timeout=timeout, secrets=_credentials(sent.webhooks))
 
     def send_resume(self, request: Resume) -> Resumed:
-        """Answer an execution that waits for a person. Sent once and never repeated; see `send_kickoff`.
+        """Answer an execution that waits for a person. The request is sent once, never repeated; see `send_kickoff`.
 
         :raises CrewOutcomeUnknown: the service may still have accepted the answer
         """

@@ -24,9 +24,9 @@ from airflow_crew_provider.models import Json
 
 
 LARGEST_BODY = 16 * 1024 * 1024
-# Larger bodies are read in a thread, so that other triggers of the same loop can continue.
 SHORTEST_KEY = 8  # characters of a header's value that may be a key
-SHORTEST_PASSWORD = 4  # of a proxy
+SHORTEST_PASSWORD = 4  # characters of a proxy's password that may be masked
+# Larger bodies are parsed in a thread, so that other triggers on the same loop can continue.
 LARGE_BODY = 128 * 1024
 MOST_REDIRECTS = 5
 
@@ -84,7 +84,7 @@ def _tokens(value: str) -> list[str]:
 
 
 def _credentials(proxy: str) -> list[str]:
-    """Return the credential in a proxy URL as it is in the URL and in headers."""
+    """Return the credential in a proxy URL as it appears in the URL and headers."""
     given = proxy.rpartition("@")[0].rpartition("://")[2]
     user, _, password = given.partition(":")
     sent = base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode() if given else ""
@@ -138,7 +138,7 @@ class CrewConnection:
     callback_hosts: tuple[str, ...] = ()
 
     def link(self, kickoff_id: str, execution_id: str | None = None, view: str | None = None) -> str:
-        """Return the URL of an execution's page: in the console, or at the path from the service; else empty."""
+        """Return the URL of an execution's page: in the console, or at the service's path; empty if there is none."""
         if not self.console_url:
             path = view_path(view)
             return f"{self.browser_url or self.deployment.base_url}{path}" if path else ""
@@ -152,7 +152,7 @@ class CrewConnection:
 def read_connection(connection: Any) -> CrewConnection:
     """Read an Airflow connection.
 
-    :raises CrewInvalidInput: naming the connection and the missing or invalid field
+    :raises CrewInvalidInput: a field is missing or invalid; the message names it and the connection
     """
     try:
         return _read(connection)

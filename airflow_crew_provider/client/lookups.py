@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from airflow_crew_provider.client.client import Client
 
 
-# Maximum age of a connection in seconds: for a wait that ends or whose current connection was refused, and for one that
-# continues or whose polls fail. A new wait always looks it up, together with others that begin during the lookup.
+# Maximum age of a lookup in seconds: the first for a wait that ends or whose current connection was refused, the second
+# for one that continues or whose polls fail. A new wait always starts a lookup, or joins one that is under way.
 FOR_A_REFRESH, WHILE_POLLING = 1.0, 60.0
 
 LookUp = Callable[[], Coroutine[Any, Any, CrewConnection]]
@@ -94,7 +94,7 @@ class CachedConnection(BaseHook):
     def client(self) -> Client:
         """The client of this connection."""
         if self._client is None:
-            # Here and not above: parsing a DAG file must not load the HTTP libraries.
+            # Imported here, because parsing a DAG file must not load the HTTP libraries.
             from airflow_crew_provider.client.client import Client
 
             self._client = Client(self.connection.deployment, traces.of_call)
@@ -111,7 +111,7 @@ class CachedConnection(BaseHook):
         return self._client.mask(text) if self._client else text
 
     def get_conn(self) -> Client:
-        """Return the client, as hooks do."""
+        """Return the client, as Airflow expects of a hook."""
         return self.client
 
     async def hold(self) -> None:
@@ -157,7 +157,7 @@ class CachedConnection(BaseHook):
         raise problem
 
     def refresh(self, *, at_once: bool = True) -> bool:
-        """Look up the connection once more; return whether it has changed.
+        """Look up the connection again; return whether it has changed.
 
         :param at_once: False if a lookup within the last minute suffices
         """

@@ -9,6 +9,6 @@ from __future__ import annotations
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import requires_access_dag
 
-# A tab shows XComs and the questions of reviews, which a role may not have permission for even if it may read the DAG.
+# A tab shows XComs and the questions of reviews, which not every role that may read the DAG is allowed to read.
 ENTITIES = (DagAccessEntity.XCOM, DagAccessEntity.HITL_DETAIL)
 MAY_SEE = [requires_access_dag("GET", entity) for entity in ENTITIES]

@@ -1,8 +1,8 @@
-"""Waits for a person's answer: for every answer before Airflow 3.3, and from 3.3 on for one that may already exist.
+"""Waits for a person's answer: before Airflow 3.3 for any answer, from 3.3 on only for one that may already exist.
 
 Airflow's own trigger fires at once if the answer already exists, and Airflow fails a task that resumes before the
-scheduler has noticed that it left its worker (see `deferral`). A program may send any JSON as fields of an answer, even
-names that Airflow's serialization reserves: Airflow stores such fields but cannot deliver them to the task.
+scheduler has noticed that it left its worker (see `deferral`). An API client may send any JSON as fields of an answer,
+even names that Airflow's serialization reserves: Airflow stores such fields but cannot deliver them to the task.
 """
 
 from __future__ import annotations
@@ -28,10 +28,7 @@ except ImportError:  # before Airflow 3.2
 
 
 def unreadable(params_input: Json | None) -> str | None:
-    """Return a sentence that names the fields of an answer that cannot be read back; None if all can be.
-
-    A program may send any JSON, even names that Airflow's serialization reserves.
-    """
+    """Return a sentence that names the fields of an answer that cannot be read back; None if all can be."""
     lost = [name for name, value in (params_input or {}).items() if not _comes_back({name: value})]
     return f"Airflow cannot read back its {', '.join(lost[:10])}" if lost else None
 
@@ -48,7 +45,7 @@ _NOT_FOUND = 404
 
 
 class AnswerTrigger(HITLTrigger):
-    """Fire with the answer or at the deadline, like `HITLTrigger`, but not at once.
+    """Fire with the answer or at the deadline, like `HITLTrigger`, but not before a given time.
 
     :param not_before: when it may fire, in epoch seconds
     :param once: fire then even if there is no answer or no form

@@ -25,7 +25,7 @@ async def aget_connection(conn_id: str) -> Any:
 
 
 def widgets(fields: Json) -> dict[str, Any]:
-    """Return a form field for each description of the provider info.
+    """Return a form field for each description in the provider info.
 
     Numbers use text fields, which may stay empty; the connection also reads numbers given as text.
     """

@@ -1,4 +1,4 @@
-"""How long Airflow may take to notice that a task left its worker.
+"""How long Airflow may take to notice that a task has left its worker.
 
 Airflow fails a task that is queued again before the scheduler has recorded that it left its worker, as if its process
 had died. The scheduler's `process_executor_events` does this in these states:

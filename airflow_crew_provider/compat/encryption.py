@@ -1,4 +1,4 @@
-"""Airflow's encryption, for content of Variables that not everybody who may read Variables should see.
+"""Encryption with Airflow's Fernet key, for content that not everybody with access to Variables should see.
 
 Without a Fernet key, Airflow encrypts nothing, not even connections, and neither does this module.
 """
@@ -10,8 +10,8 @@ from contextlib import suppress
 from airflow.models.crypto import get_fernet
 from cryptography.fernet import InvalidToken
 
-ENCRYPTED = "gAAAA"  # the beginning of every Fernet token, and of no JSON
-ANOTHER_KEY = "[core] fernet_key of this process differs from the one that the inbox encrypted with; they must match"
+ENCRYPTED = "gAAAA"  # every Fernet token begins with this, and no JSON does
+ANOTHER_KEY = "[core] fernet_key in this process differs from the one that the inbox encrypted with; they must match"
 
 
 class NotDecrypted(Exception):

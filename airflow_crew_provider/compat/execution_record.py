@@ -2,11 +2,10 @@
 
 Anybody who may write a DAG's XComs could name any execution, and any connection, in the XCom in which a task announces
 its execution. The task state store of Airflow 3.3 can be written with permission to edit a task, and may be emptied
-when a task succeeds. So the record is a Variable on every version that has the tab. Its name contains all its
-information, so a lookup is one statement without decryption. It stays until its DAG run is deleted
-(`inbox.store.sweep`).
+when a task succeeds. So the record is a Variable on every version that has the tab. Its name is a hash of its content,
+so a lookup is one statement without decryption. It stays until its DAG run is deleted (`inbox.store.sweep`).
 
-A run may poll an execution of another DAG if its connection's token may read it. So the record of a kickoff, which
+A run may poll another DAG's execution if its connection's token gives access to it. So the record of a kickoff, which
 got the id from the service, differs from that of a task that was given the id.
 """
 
@@ -30,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ExecutionRecord:
-    """An execution of a DAG run, and the id to poll it.
+    """An execution of a DAG run, and the id to poll it with.
 
     :param is_own: whether a kickoff of this run returned the id; other executions may belong to another DAG
     """
@@ -53,7 +52,7 @@ class ExecutionRecord:
     def key(self) -> str:
         """The name of its Variable."""
         *named, is_own = asdict(self).values()
-        # The same as before own executions had separate records.
+        # The same name as before own executions had separate records.
         said = [*named, is_own] if is_own else named
         digest = hashlib.sha256(json.dumps(said).encode()).hexdigest()
         return EXECUTION_RECORD_KEY + digest[:40]

@@ -1,8 +1,8 @@
 """Task Loops (Airflow 3.4 and newer): a group of tasks that repeats until a decision stops it.
 
-In a loop, the DAG, run, task and map index name all iterations. Airflow distinguishes them by a region and an index
-in it: for an unmapped task, the iteration's number from 0. A clear that makes later iterations run again gives them
-another region. Mapped tasks have regions too, but are still named by their map index.
+In a loop, all iterations have the same DAG, run, task and map index. Airflow distinguishes them by a region and an
+index in it, which for an unmapped task is the iteration's number, from 0. A clear that makes later iterations run again
+gives them another region. Mapped tasks have regions too, but are still identified by their map index.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def iteration_of(ti: Any) -> tuple[str, int] | None:
 
 
 def previous_xcom(context: Any, task_id: str, key: str) -> Any:
-    """Return what a task of the same loop pushed in the previous iteration; None in the first one."""
+    """Return what a task in the same loop pushed in the previous iteration; None in the first one."""
     if context["loop"].index == 0:
         return None
     from airflow.sdk.execution_time.xcom import XCom
@@ -64,7 +64,7 @@ def make_loop(group_id: str, body: Callable[[], None], *, until: Callable[..., A
 
     :param until: a module-level function that gives that task its name
     :param most: the maximum number of iterations
-    :raises ValueError: this Airflow has no loops, or none here
+    :raises ValueError: this Airflow has no loops, or does not allow one here
     """
     refusal = "without loop=True, the group has separate tasks for each round"
     if not has_loops():

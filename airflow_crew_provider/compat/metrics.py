@@ -1,7 +1,7 @@
 """Metrics about crews, sent through Airflow.
 
-The names are a promise: `docs/data-and-cost.md` lists them. Since Airflow 3.2 there are two `Stats`. One is configured
-where tasks run, the other in Airflow's own processes, such as the triggerer.
+The names are public and must not change: `docs/data-and-cost.md` lists them. Since Airflow 3.2, there are two `Stats`:
+one is configured where tasks run, the other in Airflow's own processes, such as the triggerer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from airflow.providers.common.compat.sdk import Stats
 
 from airflow_crew_provider.models import Execution, Json, cost_usd, total_tokens
 
-TOO_MANY = 2**63  # for a counter; a value that is too high would lose the metrics sent with it
+TOO_MANY = 2**63  # for a counter; the metrics sent with such a value would be lost
 
 
 def started(conn_id: str) -> None:

@@ -1,4 +1,4 @@
-"""A task that works inside another one and belongs to no DAG. Internal to Airflow 3."""
+"""A task that runs inside another one and does not belong to a DAG. Uses internals of Airflow 3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process that runs a task or trigger, and the task's state in Airflow. Internal to Airflow.
+"""The process that runs a task or trigger, and the task's state in Airflow. Uses internals of Airflow.
 
 On Airflow 2.11, which has no supervisor, this reads the database.
 """
@@ -39,7 +39,7 @@ KILLS_CALL_ON_KILL = hasattr(BaseTrigger, "on_kill")
 
 
 def supervisor() -> Any:
-    """Return the connection to the supervisor of this process; None outside a worker or triggerer of Airflow 3."""
+    """Return the connection to this process's supervisor; None outside a worker or triggerer of Airflow 3."""
     return getattr(task_runner, "SUPERVISOR_COMMS", None)
 
 
@@ -55,12 +55,12 @@ def is_in_process() -> bool:
 
 
 def runs_in_worker(ti: Any) -> bool:
-    """Whether a worker runs this task, so that it may have a next try; not with `dag.test()` or a direct call."""
+    """Whether a worker runs this task, so that it may have a next try; False in `dag.test()` or a direct call."""
     return _has_job(ti) if task_runner is None else supervisor() is not None
 
 
 def _has_job(ti: Any) -> bool:
-    """Airflow 2.11, where a worker stores its job in the task instance."""
+    """Whether a worker runs the task on Airflow 2.11, where it stores its job in the task instance."""
     return getattr(ti, "job_id", None) is not None
 
 
@@ -98,7 +98,7 @@ def _end_of_iteration(ti: Any, iteration: tuple[str, int]) -> str | None:
 
 
 def _state_in_database(ti: Any, task_id: str) -> str | None:
-    """Airflow 2.11, where a triggerer may read the database."""
+    """Read the state on Airflow 2.11, where a triggerer may read the database."""
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
 

@@ -1,7 +1,7 @@
 """Airflow's records of a DAG run's executions, read in the API server. Needs Airflow 3.1 or newer.
 
-An XCom names a task's execution; it counts only if the run has recorded it too (`execution_record`). From Airflow 3.4
-on, XComs are in a different table and belong to one attempt; `XComModel.get_many` reads both.
+An XCom names a task's execution, which counts only if the run has recorded it too (`execution_record`). From Airflow
+3.4 on, XComs are in a different table and belong to one attempt; `XComModel.get_many` reads both tables.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_DECISIONS = 50
 AT_ONCE = 500  # names in one statement
 WAITS_FOR_A_PERSON = ("awaiting_input", "deferred")
 
-Place = tuple[str, int, Any]  # task id, index, and the region that counts it (`compat.loops`)
+Place = tuple[str, int, Any]  # task id, index, and the region that the index belongs to (`compat.loops`)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def of_run(dag_id: str, run_id: str) -> list[TaskRecord]:
 def decisions(dag_id: str, run_id: str, places: Collection[Place]) -> list[Json]:
     """Return the decisions of these reviews, the earliest first.
 
-    A task that asks several times lists all of them without drafts, and has the last one with its draft too.
+    A task that asks several times stores all of them without drafts, and the last one with its draft too.
     """
     names, indexes = {task_id for task_id, _, _ in places}, {index for _, index, _ in places}
     found: dict[tuple[Place, str], Json] = {}
@@ -137,7 +137,7 @@ def _recorded(session: Any, dag_id: str, run_id: str, rows: list[Any]) -> Iterat
 
 
 def _keys(dag_id: str, run_id: str, about: Json) -> tuple[str, str]:
-    """Return the record names for a task that polls an execution and for one that started it."""
+    """Return the names of the records for a task that polls an execution and for one that started it."""
     polled = ExecutionRecord.of(dag_id, run_id, about)
     return polled.key, replace(polled, is_own=True).key
 

@@ -1,16 +1,16 @@
-"""The current try of a task, what a task keeps between its tries, and what tasks of a run share.
+"""The current try of a task, the state that a task keeps between its tries, and the values that tasks of a run share.
 
-A retry does not change a task instance's `max_tries`; a clear sets it to the tries so far plus the task's `retries`,
-which only grows while `retries` stays the same. If `retries` was edited, a clear may leave the same number as a retry:
-no other figure distinguishes them, since `clear_number` counts clears of the run's other tasks too. When in doubt, it
-counts as a retry, because a retry starts nothing twice; another clear then changes the number. A clear of a running
+A retry does not change a task instance's `max_tries`; a clear sets it to the tries so far plus the task's `retries`, so
+it only grows while `retries` stays the same. If `retries` was edited, a clear may leave the same number as a retry: no
+other number distinguishes them, since `clear_number` also counts clears of the run's other tasks. In case of doubt, the
+try counts as a retry, because a retry starts nothing twice; another clear then changes the number. A clear of a running
 task also counts as a retry, because it leaves `max_tries` unchanged on every version.
 
-Airflow 3.3 has a task state store. Older versions use a Variable named after the task instance, and so does 3.4: there
-a clear empties the store, and the next try would not know what to stop or what was sent. XCom is unsuitable because it
-is emptied at each try. A record that cannot be read or written is an error, never an empty record. XComs that pass on
-where webhooks are stored are kept in full in Airflow's database, even if an XCom backend stores values elsewhere, as
-are those of earlier releases, which are still read.
+On Airflow 3.3, the state is in the task state store. On older versions, it is in a Variable named after the task
+instance, and on 3.4 too: there, a clear empties the store, and the next try would not know what to stop or what was
+sent. XCom is unsuitable because it is emptied at each try. A record that cannot be read or written is an error, never
+an empty record. XComs that tell other tasks where webhooks are stored go to Airflow's database in full, even if an XCom
+backend stores values elsewhere; so did those of earlier releases, which are still read.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Attempt:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def follows(self, kept: Json) -> bool:
-        """Whether a record may be from an earlier try; if not, the DAG run was deleted and recreated under its id.
+        """Whether a record may be from an earlier try; if not, the DAG run was deleted and recreated with the same id.
 
         :param kept: the record; release 0.1 stored neither the number of the try nor the start of the run
         """
@@ -215,7 +215,7 @@ def task_identity(context: Any) -> Json:
 
 
 class StoredTaskState:
-    """Airflow 3.3: removed together with the DAG run. From 3.4 on, also with each clear."""
+    """The task state store of Airflow 3.3: emptied when the DAG run is deleted and, from 3.4 on, by each clear."""
 
     outlives_run = False
 
@@ -254,10 +254,10 @@ class NoTaskState:
 
 
 class VariableTaskState:
-    """A Variable: on Airflow 2.11 removed at the end by `close`, later by the inbox (`inbox.store.sweep`).
+    """A Variable, removed by `close` on Airflow 2.11, and by the inbox on newer versions (`inbox.store.sweep`).
 
     Airflow also reports "not found" when it fails to read or decrypt a Variable, and only logs that it failed to store
-    one. So a Variable counts as missing only if none has its name or, if Airflow does not report that, if another one
+    one. So a Variable counts as missing only if none has its name or, where Airflow cannot report that, if another one
     can be read at the same time; and every stored value is read back.
 
     :param stored: from Airflow 3.4 on, the possible location of a record from before an upgrade
@@ -369,7 +369,7 @@ class RelatedTask(Protocol):
         """Whether it belongs to a DAG; a task that is called directly does not."""
 
     def get_flat_relatives(self, upstream: bool = False) -> Iterable[Any]:
-        """Return the tasks after it, or those before it."""
+        """Return the tasks downstream of it, or those upstream."""
 
 
 def push_shared(context: Any, key: str, value: Any) -> None:

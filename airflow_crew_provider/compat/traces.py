@@ -1,7 +1,7 @@
-"""Airflow's traces: a task's request is a child span of the task's, and its headers pass it to the service.
+"""Airflow's traces: a task's request is a child span of the task's, and its headers pass the trace on to the service.
 
-Only if `[traces] otel_on` is set and Airflow has opened a span for the task, as 3.3 and newer do. The headers are added
-to the request last: no record or fingerprint contains them, and a retry, which has a different span, is the same
+This needs `[traces] otel_on` and a span that Airflow has opened for the task, as 3.3 and newer do. The headers are
+added to the request last: no record or fingerprint contains them, and a retry, which has a different span, is the same
 request.
 """
 

@@ -8,17 +8,17 @@ RELEASE = tuple(int(part) for part in airflow.__version__.split(".")[:2])
 
 
 def has_inbox() -> bool:
-    """Whether the API server mounts FastAPI applications of plugins, as Airflow does since 3.0."""
+    """Whether the API server mounts FastAPI applications of plugins (Airflow 3.0 and newer)."""
     return RELEASE >= (3, 0)
 
 
 def has_human_in_the_loop() -> bool:
-    """Whether a task can ask a person, as it can since Airflow 3.1."""
+    """Whether a task can ask a person (Airflow 3.1 and newer)."""
     return RELEASE >= (3, 1)
 
 
 def has_form_per_attempt() -> bool:
-    """Whether each attempt has its own form, which a repeated question replaces, as since Airflow 3.4.
+    """Whether each attempt has its own form, which a repeated question replaces (Airflow 3.4 and newer).
 
     Before that, one form follows the task through retries and clears and keeps its first text.
     """
@@ -26,15 +26,15 @@ def has_form_per_attempt() -> bool:
 
 
 def clears_discard_task_state() -> bool:
-    """Whether clearing a task empties its task state store, as since Airflow 3.4 unless asked to keep it."""
+    """Whether clearing a task empties its task state store unless asked to keep it (Airflow 3.4 and newer)."""
     return RELEASE >= (3, 4)
 
 
 def has_views_by_operator() -> bool:
-    """Whether a plugin's view may name the operators on whose tasks it appears, as it may since Airflow 3.4."""
+    """Whether a plugin's view may name the operators on whose tasks it appears (Airflow 3.4 and newer)."""
     return RELEASE >= (3, 4)
 
 
 def has_loops() -> bool:
-    """Whether a task group can repeat until a decision stops it, as since Airflow 3.4."""
+    """Whether a task group can repeat until a decision stops it (Airflow 3.4 and newer)."""
     return RELEASE >= (3, 4)

@@ -45,7 +45,7 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
     ) -> TaskDecorator:
         """Run a crew with the inputs that the decorated function returns, and return the completed record.
 
-        :param webhooks: a dict or `Webhooks` of the addresses to notify, or the word ``inbox`` (templated)
+        :param webhooks: a dict or `Webhooks` of the URLs to notify, or the word ``inbox`` (templated)
         :param meta: echoed by the service in webhooks; the key ``airflow`` is added (templated)
         :param restore_from: for a Flow with ``@persist``: the id of the state to start from (templated)
         :param crew_conn_id: the connection of type ``crew`` (templated)
@@ -60,7 +60,7 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
         :param timeout: how long to wait, in seconds or as a timedelta; None for no limit
         :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out
         :param on_unknown_outcome: after a lost response: ``fail``, or ``retry`` and risk a second execution
-        :param retry_from: where a retry continues after a failed execution, with ``wait_for_completion``: at its
+        :param retry_from: with ``wait_for_completion``, where a retry continues after the execution has failed: at its
             ``failed_task`` if the service can continue the execution, or at the ``start``
         :param output_schema: the schema of the completed output: a JSON Schema (a dict), or a pydantic model or its
             import path, ``package.module:Model``
@@ -68,8 +68,8 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
         :param max_cost: fail the task if the execution costs more, in USD; None for no limit
         :param on_unknown_usage: if a limit is set and the service does not report the figures of a completed execution:
             ``fail``, or ``ignore`` it
-        :param stop_over_budget: stop an execution found over a limit while it runs or waits for a person; False lets it
-            end first
+        :param stop_over_budget: stop an execution that exceeds a limit while it runs or waits for a person; False lets
+            it finish
         :param output_to: an object storage path to write the completed output to, instead of XCom; the record then has
             ``output: null`` and ``output_path`` (templated)
         :param multiple_outputs: push each key of a completed output, which must be an object, as a separate XCom; the

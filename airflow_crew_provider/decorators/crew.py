@@ -23,7 +23,7 @@ from airflow_crew_provider.wait.outcomes import ends_in_a_sentence
 
 
 class DecoratedOperator(AnyDecoratedOperator):
-    """Airflow 3.0 passes `xcom_push` on without using it, but operators of Airflow 3 do not have it."""
+    """A workaround for Airflow 3.0, which reads `xcom_push` without using it, although its operators do not have it."""
 
     if not hasattr(BaseOperator, "xcom_push"):
         xcom_push = None
@@ -82,7 +82,7 @@ def crew_task(
     """
     return task_decorator_factory(
         python_callable=python_callable,
-        # Never left out: Airflow would infer it from the annotation, which describes the inputs.
+        # Always passed: Airflow would infer it from the annotation, which describes the inputs.
         multiple_outputs=bool(multiple_outputs),
         decorated_operator_class=_CrewDecoratedOperator,
         **kwargs,

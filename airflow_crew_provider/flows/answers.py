@@ -76,7 +76,7 @@ def find_address(poller: Poller, answer: ReviewAnswer, *, lag: float = 0.0) -> A
     """Return how to answer the question; None if it is answered like a crew's.
 
     :param lag: how many seconds a status may lag behind the question; 0 if this answer may have been sent
-        before, in which case the Flow has continued
+        before, in which case the Flow may have continued
     :raises CrewInvalidInput: it was already answered
     :raises CrewTryFailed: the service does not show the Flow's question
     """
@@ -102,7 +102,7 @@ def _refuse_after_another_question(hook: ConnectedCrew, answer: ReviewAnswer) ->
 
 
 def _by_flow_id(poller: Poller, answer: ReviewAnswer, lag: float) -> AnswerAddress | None:
-    """Poll until the Flow is shown as paused: a live deployment accepts answers in any state, and ignores them.
+    """Poll until the status shows the Flow as paused: in other states, a live deployment accepts and ignores answers.
 
     :param lag: how long to poll, in seconds; 0 accepts any state
     """

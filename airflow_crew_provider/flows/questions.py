@@ -64,7 +64,7 @@ def approving(shown: Json, options: Sequence[str]) -> list[str] | None:
 
 
 def refuse_approvals_of(shown: Json, approvals: int) -> None:
-    """Refuse to require several approvals if no outcome is one.
+    """Refuse to require several approvals of a Flow with outcomes other than an approving and a revising one.
 
     :raises CrewInvalidInput: the outcomes of the Flow are not an approving and a revising one
     """

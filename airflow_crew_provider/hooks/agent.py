@@ -9,7 +9,7 @@ installs. Airflow retries a task after any error, so each error also shows wheth
     CrewAgentFailed              a crew may have been started: the task fails without further tries
 
 The asking task records what it started for each question, so that its retry reattaches: the failure may have
-come from a different question, or from a different tool. A clear asks again.
+come from a different question, or from a different tool. Clearing it asks again.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ except ImportError:
             )
 
     class ManagedAgentInvocationError(RuntimeError):  # type: ignore[no-redef]
-        """Stand-in for the class of common-ai."""
+        """Stand-in for common-ai's class."""
 
 
 PLATFORM = "crewai.crew"
@@ -122,8 +122,9 @@ def prompt_of(request: ManagedAgentRequest) -> str:
     asked = {"messages": request.messages, "session_id": request.session_id, "vendor_options": request.vendor_options}
     refused = [name for name, value in asked.items() if value]
     if refused or request.prompt is None:
-        instead = f", not {', '.join(refused)}" if refused else ", and there is none"
-        raise ManagedAgentInvocationError(f"A crew accepts only a prompt{instead}. Nothing was started")
+        raise ManagedAgentInvocationError(
+            f"A crew accepts only a prompt, not {', '.join(refused)}. Nothing was started"
+        )
     return request.prompt
 
 
@@ -142,7 +143,7 @@ class Consultation:
         self._deadline = time.time() + self._seconds
 
     def answer(self, prompt: str) -> Execution:
-        """Start the crew with a prompt, unless an earlier try has, and return its completed execution."""
+        """Start the crew with a prompt, unless an earlier try did, and return its completed execution."""
         with _nothing_started():
             asked = {"connection": self._crew.crew_conn_id, "prompt": prompt, "input": self._prompt_input}
             self._record = _record_of(asked)
@@ -153,7 +154,7 @@ class Consultation:
             raise
         except (Exception, AirflowTaskTimeout) as error:
             raise CrewAgentFailed(f"{self._stopped(kickoff_id)}: {type(error).__name__}: {error}") from error
-        except BaseException:  # such as the end of the worker
+        except BaseException:  # e.g. the worker is stopping
             self._crew.log.warning("%s", self._stopped(kickoff_id))
             raise
 
@@ -234,7 +235,7 @@ class Consultation:
         try:
             kickoff_id = self._crew.send_kickoff(request, timeout=left).kickoff_id
         except REFUSED as error:
-            # An earlier one, sent with the same key, may have been accepted.
+            # An earlier kickoff, sent with the same key, may have been accepted.
             if self._record.withdraw_if_refused(error) or is_transient(error):
                 raise
             raise CrewAgentFailed(f"{error}. {WHAT_NOW}") from error
@@ -242,7 +243,7 @@ class Consultation:
             metrics.outcome_unknown(self._crew.crew_conn_id, "kickoff")
             said = f"{SENT}: {error}" if isinstance(error, AirflowTaskTimeout) else error
             raise CrewAgentFailed(f"{said}. {WHAT_NOW}") from error
-        except BaseException:  # such as the end of the worker
+        except BaseException:  # e.g. the worker is stopping
             metrics.outcome_unknown(self._crew.crew_conn_id, "kickoff")
             self._crew.log.warning("%s. A later try does not start another", SENT)
             raise
@@ -266,11 +267,11 @@ class Consultation:
             raise CrewAgentFailed(f"{CrewExecutionFailed(kickoff_id, outcome.message)}. Clear the task to ask again")
         said = outcome.message
         if outcome.kind == PENDING:
-            said = f"The crew asks a person at task {outcome.crew_task_id}, which an agent cannot wait for"
+            said = f"The crew needs a person at task {outcome.crew_task_id}; an agent cannot wait for one"
         raise CrewAgentFailed(f"{said}. {self._stopped(kickoff_id)}. Clear the task to ask again")
 
     def _stopped(self, kickoff_id: str) -> str:
-        """Stop it, since nothing continues it; return a sentence about its fate."""
+        """Stop the execution, since nothing will continue it; return a sentence about its fate."""
         try:
             return fate_of_stop(kickoff_id, self._crew.stop(kickoff_id))
         except CrewError as error:
@@ -281,11 +282,11 @@ _FINDING = threading.Lock()  # a model may ask several questions concurrently
 
 
 def _record_of(question: Json) -> PostRecord:
-    """Return the record of a question; if the same try asks it again, a separate record."""
+    """Return the record of a question; a separate one if the same try asks it again."""
     name = fingerprint(question)
     try:
         context = get_current_context()
-    except Exception:  # outside of a task
+    except Exception:  # outside a task
         return PostRecord(NoTaskState(), Attempt(), name)
     attempt = Attempt.of(context, context.get("task"))
     with _FINDING:

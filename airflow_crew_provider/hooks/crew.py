@@ -40,14 +40,14 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
 
     @classmethod
     def get_ui_field_behaviour(cls) -> Json:
-        """Return the connection form of Airflow before 3.2; later ones read it from the provider info."""
+        """Return the connection form for Airflow before 3.2; newer versions read it from the provider info."""
         from airflow_crew_provider.get_provider_info import legacy_field_behaviour
 
         return legacy_field_behaviour()
 
     @classmethod
     def get_connection_form_widgets(cls) -> Json:
-        """Return the fields of the connection form of Airflow before 3.2."""
+        """Return the fields of the connection form for Airflow before 3.2."""
         from airflow_crew_provider.compat.connections import widgets
         from airflow_crew_provider.get_provider_info import connection_fields
 
@@ -66,7 +66,7 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
         restore_from: str | None = None,
         idempotency_key: str | None = None,
     ) -> str:
-        """Start an execution and return its kickoff id (specification, section 4.2). Sent once and never repeated.
+        """Start an execution and return its kickoff id (specification, section 4.2). The request is never repeated.
 
         :param restore_from: for a Flow with ``@persist``: the id of the state to start from
         :raises CrewConnectionError: nothing was sent
@@ -91,7 +91,7 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
 
         :param state: only those in this state: ``running``, ``pending``, ``completed`` or ``error``
         :param limit: the maximum number, up to 100
-        :raises CrewApiError: the request failed, or the deployment has no such list, as with live deployments
+        :raises CrewApiError: the service refused the request or, like live deployments, has no such list
         """
         try:
             return self.client.send(endpoints.executions(state, limit))
@@ -119,13 +119,13 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
         webhooks: Webhooks | Json | None = None,
         idempotency_key: str | None = None,
     ) -> Resumed:
-        """Answer an execution that waits for a person (specification, section 4.4). Sent once and never repeated.
+        """Answer an execution that waits for a person (specification, section 4.4). The request is never repeated.
 
         :param execution_id: the id of the first kickoff, never that of a continuation
         :param outcome: for a Flow: one of its outcomes; for a question in the middle of a task: one of its words;
             ``is_approve`` may then be None
         :param edited_output: the text to approve instead of the draft, if the pending execution
-            ``takes_edited_output``; for a tool its changed arguments as a JSON object
+            ``takes_edited_output``; for a tool call, its changed arguments as a JSON object
         :param output_sha256: the hash of the answered draft, if the pending execution ``checks_draft``: the service
             then refuses an answer to another draft
         :raises CrewOutcomeUnknown: the service may still have accepted the answer
@@ -144,7 +144,7 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
         return self.send_resume(request)
 
     def resolve_agent(self, agent: str) -> ManagedAgentRef:
-        """Return the agent's name in logs and metrics; a connection leads to one crew, whatever the name."""
+        """Return the agent's name in logs and metrics; a connection has one crew, whatever the name."""
         return agents.ref(self.crew_conn_id, agent)
 
     def get_agent_capabilities(self, agent: str) -> ManagedAgentCapabilities:

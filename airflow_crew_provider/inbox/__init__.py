@@ -6,9 +6,9 @@ Airflow mounts a plugin without authentication, and a webhook contains no proof 
                                                                               └──> the wait polls the stored messages
     console: a Flow's question, signed ──> the same
 
-* A registration belongs to one kickoff or resume. This side stores only hashes of its credentials (`messages`).
+* A registration belongs to one kickoff or resume. Airflow stores only hashes of its credentials (`messages`).
 * A Flow's question is authenticated by a signature, and stored separately from the way to answer it: the callback is a
-  secret, and is used once (`flow_webhooks`).
+  secret and used only once (`flow_webhooks`).
 * A message is stored before it is acknowledged; a failure to wake a task does no harm, since its next poll finds the
   message.
 * Nothing here approves anything: a question ends a wait as pending, and progress makes a worker poll the status.

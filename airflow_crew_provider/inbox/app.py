@@ -1,11 +1,11 @@
-"""The inbox as HTTP. Airflow mounts plugins without authentication, so this module authenticates each request.
+"""The inbox over HTTP. Airflow mounts plugins without authentication, so this module authenticates each request.
 
-A request without a valid credential is refused before its body is read, unless only the body can prove it, as with a
+A request without a valid credential is refused before its body is read, unless checking it takes the body, as with a
 signature. A message is stored before it is acknowledged. Then the waiting task is resumed. Nothing here approves
 anything: a question ends a wait as pending, and progress makes a worker poll the status.
 
 `inbox_app` accepts any routers: those for registrations are here, others next to the data that they store. Their
-functions return an `Answer`, after their dependencies have authenticated the request.
+dependencies authenticate a request before their functions run.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ FOREIGN = Answer(422, "this is about another execution")
 
 
 def take_question(address: RegisteredTask, question: HumanInputRequest) -> Answer:
-    """Store a question to a person once."""
+    """Store a question for a person once."""
     with stored.locked_store(address) as store:
         result = _judge_question(store, question)
         if result is TAKEN:
@@ -66,7 +66,7 @@ def take_question(address: RegisteredTask, question: HumanInputRequest) -> Answe
 
 
 def take_progress(address: RegisteredTask, kind: str, body: Json) -> Answer:
-    """Store progress, and the crew's success once."""
+    """Store progress; store the crew's success only once."""
     with stored.locked_store(address) as store:
         if is_of_another({body["kickoff_id"]}, store.task.root, store.task.kickoff_id):
             return FOREIGN
@@ -193,7 +193,7 @@ router = APIRouter()
 def human_input(
     address: Annotated[RegisteredTask, Depends(asker)], body: Body, afterwards: BackgroundTasks
 ) -> dict[str, str]:
-    """A task of the crew waits for a person."""
+    """Store the question of a crew task that waits for a person."""
     try:
         question = HumanInputRequest.read(body)
     except CrewProtocolError as error:
@@ -211,7 +211,7 @@ def progress(
     body: Body,
     afterwards: BackgroundTasks,
 ) -> dict[str, str]:
-    """A task or step finished, or the crew succeeded."""
+    """Store that a task or step finished, or that the crew succeeded."""
     if not isinstance(body, dict) or not isinstance(body.get("kickoff_id"), str):
         raise HTTPException(422, "The webhook is not an object with a kickoff_id")
     result = take_progress(address, kind, body)
@@ -237,6 +237,6 @@ def inbox_app(routers: Iterable[APIRouter]) -> FastAPI:
 
 
 def _not_stored(request: Request, error: Exception) -> JSONResponse:
-    """Let the sender try again: this process cannot read the related records."""
+    """Let the sender try again, because this process cannot read the related records."""
     log.error("A webhook could not be stored: %s", error)
     return JSONResponse({"detail": "The webhook could not be stored"}, 503)

@@ -1,4 +1,4 @@
-"""A crew's own webhook, whoever started the crew: one event of the asset for its connection."""
+"""A crew's own webhook, no matter who started the crew: it adds one event to the asset for its connection."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ router = APIRouter()
 def crew_sender(
     connection: Annotated[str, Path(max_length=250)], capability: Annotated[str, Path(max_length=100)]
 ) -> str:
-    """Return the connection whose crew reports, if the address contains its secret."""
+    """Return the connection whose crew sent the webhook, if the address contains its secret."""
     found = connection_of(connection)
     secret = webhook_secret(found[1]) if found else None
     if not matches(capability, digest(secret) if secret else ""):
@@ -59,7 +59,7 @@ def crew_sender(
 
 @router.post("/crew/{connection}/{capability}")
 def crew_completed(crew_conn_id: Annotated[str, Depends(crew_sender)], body: Body) -> dict[str, str]:
-    """A crew succeeded, whoever started it: add the event once."""
+    """Add one event for a crew that succeeded, no matter who started it."""
     try:
         kickoff_id = completed_id(body)
     except CrewProtocolError as error:

@@ -27,7 +27,7 @@ MOST_OUTCOMES, LONGEST_OUTCOME = 100, 1000
 
 
 def is_recent(headers: Mapping[str, str], *, now: float) -> bool:
-    """Whether a webhook has a signature, valid or not, from the last five minutes: this does not need its body.
+    """Whether a webhook has a signature, valid or not, from the last five minutes. This does not need its body.
 
     Header names are lower-case.
     """
@@ -55,7 +55,7 @@ def _holds_as_crewai_signs(secret: str, headers: Mapping[str, str], raw: bytes) 
 
 
 def _holds_by_the_standard(secret: str, headers: Mapping[str, str], raw: bytes) -> bool:
-    """Whether one of several signatures is valid, as during a secret change; False without a standard secret."""
+    """Whether one signature is valid, of several during a change of the secret; False without a standard secret."""
     key = _standard_key(secret)
     if key is None:
         return False
@@ -95,7 +95,7 @@ def _bytes(header: str) -> bytes:
 
 @dataclass(frozen=True)
 class FlowQuestion:
-    """A Flow's question; ``ids`` may each identify its execution."""
+    """A Flow's question; each of ``ids`` may identify its execution."""
 
     id: str
     method: str
@@ -138,7 +138,7 @@ class AnswerAddress:
 
 
 def read(body: Any) -> tuple[FlowQuestion, AnswerAddress] | None:
-    """Read a webhook of either shape; None for one without a question, such as for an answered request.
+    """Read a webhook of either shape; None for one without a question, such as one about an answered request.
 
     :raises CrewProtocolError: a field that an answer needs is missing
     """

@@ -1,4 +1,4 @@
-"""The signed webhook of a Flow's question as HTTP: the connection that verifies it, and the tasks that it resumes.
+"""The signed webhook of a Flow's question over HTTP: the connection that verifies it, and the tasks that it resumes.
 
 A task can read a question by any id that the service reported, so the waiting task need not be known when the question
 arrives.
@@ -54,7 +54,7 @@ router = APIRouter()
 
 
 async def signed_body(request: Request) -> bytes:
-    """Read the body, which only a signature can prove; refuse a request that does not have a recent one."""
+    """Read the body, which only a signature can authenticate; refuse a request without a recent signature."""
     if not webhooks.is_recent(request.headers, now=time.time()):
         raise _unproven()
     return await raw_body(request)
@@ -63,7 +63,7 @@ async def signed_body(request: Request) -> bytes:
 SignedBody = Annotated[bytes, Depends(signed_body)]
 
 
-# Looked up after the body is read, so that its size or pace does not reveal whether there is such a connection.
+# The connection is looked up after the body is read, so that a large or slow body does not reveal whether it exists.
 def flow_sender(connection: Annotated[str, Path(max_length=250)], raw: SignedBody, request: Request) -> FlowSender:
     """Return the deployment of the connection, if it signed the request."""
     found = sender(connection)
@@ -80,7 +80,7 @@ def _unproven() -> HTTPException:
 def flow_question(
     sender: Annotated[FlowSender, Depends(flow_sender)], raw: SignedBody, afterwards: BackgroundTasks
 ) -> dict[str, str]:
-    """A Flow waits for a person: the webhook signed by the console."""
+    """Store the question of a Flow that waits for a person, from the webhook that the console signed."""
     try:
         asked = webhooks.read(json_body(raw))
     except CrewProtocolError as error:

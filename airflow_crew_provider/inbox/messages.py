@@ -1,8 +1,8 @@
 """Credentials of webhooks, and their messages. Pure and bounded.
 
-A registration belongs to one kickoff or resume. Its bearer token admits the question to a person; its progress URLs,
-which the service calls without authentication, contain a capability that never ends a wait for a person. This side
-stores only their hashes. A message is stored once; a repeated one changes nothing.
+A registration belongs to one kickoff or resume. Its bearer token authenticates questions for a person; its progress
+URLs, which the service calls without authentication, contain a capability that does not authenticate questions. Airflow
+stores only hashes of both. A message is stored once; a repeated one changes nothing.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def matches(given: str, kept: str) -> bool:
 
 
 def digest(secret: str) -> str:
-    """Hash a secret of full entropy."""
+    """Hash a high-entropy secret, for which a fast hash is enough."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -153,7 +153,7 @@ class HumanInputRequest:
 
 @dataclass(frozen=True)
 class InboxMessages:
-    """All messages for one registration; older questions only with their id."""
+    """All messages for one registration; of older questions, only the ids."""
 
     registration: str
     question: Json | None = None
@@ -226,7 +226,7 @@ def pending_execution(kickoff_id: str, crew_task_id: str, output: str, **more: A
 
 
 def is_of_another(ids: set[str], root: str | None, posted: str | None) -> bool:
-    """Whether a message is about a different execution from its registration's.
+    """Whether a message is about an execution other than its registration's.
 
     :param root: the first kickoff's id, if it is known yet
     :param posted: the id that the service returned for the registered kickoff, if it is known yet

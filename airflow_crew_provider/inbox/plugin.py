@@ -25,7 +25,7 @@ class Inbox:
     _app: Any = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on."""
+        """Pass on a request."""
         if self._app is None:
             from airflow_crew_provider.inbox import app, assets, flows
 
@@ -34,9 +34,9 @@ class Inbox:
 
 
 def with_cleaning(app: Any) -> Any:
-    """Start removing expired records in a process that serves Airflow's API; change nothing else.
+    """Start a thread that removes expired records, and return the application unchanged.
 
-    Airflow calls it once in each API server, as it does with a middleware.
+    Airflow calls this once in each API server, like any middleware.
     """
     threading.Thread(target=_sweep_for_ever, name="crew-inbox-cleaning", daemon=True).start()
     return app

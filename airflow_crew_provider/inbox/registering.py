@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 def keep_registration(task: RegisteredTask, messages: InboxMessages) -> None:
     """Store a registration durably; keep messages that already arrived for it.
 
-    :param messages: messages stored in the location from before an upgrade
+    :param messages: messages stored elsewhere before an upgrade, else none
     """
     put(task.key, task.as_dict(), task.description)
     if get(task.messages_key) is None and not has_variable(task.messages_key):
@@ -69,7 +69,7 @@ def register(
 ) -> tuple[Registration, Webhooks]:
     """Register the next POST of this task durably with the inbox; return the record and the webhooks.
 
-    :param inbox_url: for a repeated POST, which must not change; otherwise the connection's
+    :param inbox_url: the inbox URL of a repeated POST, which must not change; by default, the connection's
     """
     check(hook)
     connection = hook.connection
@@ -89,7 +89,7 @@ def register(
 
 
 def check(hook: ConnectedCrew) -> None:
-    """Refuse if this Airflow has no inbox, or if the connection does not contain its URL."""
+    """Raise an error if this Airflow has no inbox, or if the connection does not contain its URL."""
     if not has_inbox():
         raise CrewInvalidInput(
             "webhooks='inbox' needs Airflow 3, since older versions cannot serve the inbox. Nothing was sent; omit "
@@ -104,7 +104,10 @@ def check(hook: ConnectedCrew) -> None:
 
 
 def posted(context: Any, registration: Json, kickoff_id: str, *, again: bool = False) -> None:
-    """Record the kickoff id that the service returned for a registration; ``again`` in a later try of the task."""
+    """Record the kickoff id that the service returned for a registration.
+
+    :param again: whether an earlier try of the task sent the kickoff
+    """
     kept = Registration.of(registration)
     if kept is None:
         return
@@ -127,7 +130,7 @@ def _address(context: Any, registration: Registration, kickoff_id: str) -> Json:
 
 
 def registered_address(context: Any, task: RelatedTask, kickoff_id: str) -> Json | None:
-    """Find the upstream task that registered the execution with this id."""
+    """Return the address from the upstream task that registered the execution with this id; None if there is none."""
     upstream = task.get_flat_relatives(upstream=True) if task.has_dag() else ()
     tasks = sorted(each.task_id for each in upstream if _may_have_registered(each))
     if not tasks:
@@ -146,7 +149,7 @@ def _may_have_registered(task: object) -> bool:
 def note_run(context: Any, hook: ConnectedCrew, execution_id: str) -> None:
     """Record which DAG run started an execution or waits for it, if it may be a Flow's.
 
-    The inbox removes its questions with the DAG run.
+    The inbox removes the execution's questions with the DAG run.
     """
     try:
         if hook.connection.flow_webhook_secret and has_inbox():

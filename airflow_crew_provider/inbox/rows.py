@@ -10,7 +10,7 @@ Names end in a hash, so they reveal no address or id::
     crew_flow_secret_     connection, request                   how to answer a question, until it is answered
 
 The first, third and fourth name a DAG run (`dag_id`, `run_id`) and are removed with it, together with what belongs to
-them. A Flow's question may not belong to a known run, so its description also contains its expiry date.
+them. The run of a Flow's question may be unknown, so the description also contains the question's expiry date.
 """
 
 from __future__ import annotations
@@ -113,16 +113,16 @@ class RegisteredTask:
         return _of_run(self.dag_id, self.run_id)
 
     def posted(self, kickoff_id: str) -> RegisteredTask:
-        """Return it with the id that the service returned."""
+        """Return a copy with the id that the service returned."""
         return replace(self, kickoff_id=kickoff_id)
 
     def newest_key(self, execution_id: str) -> str:
-        """The name of the Variable with the latest registered resume of an execution in this run."""
+        """Return the name of the Variable with the latest registered resume of an execution in this run."""
         return INBOX_NEWEST_KEY + _hash(self.dag_id, self.run_id, execution_id)
 
     @property
     def newest(self) -> tuple[str, Json] | None:
-        """The name and value by which a resume retires earlier registrations of its execution."""
+        """The name and value of the Variable with which a resume retires earlier registrations of its execution."""
         execution_id = self.registration.execution_id
         if execution_id is None:
             return None
@@ -134,7 +134,7 @@ class RegisteredTask:
 
 
 KEPT_FOR = timedelta(days=60)  # at most, and if no DAG run is known
-AFTER_ANSWER = timedelta(days=1)  # by then, a repeated webhook is refused for its age
+AFTER_ANSWER = timedelta(days=1)  # by then, a repeated webhook is refused because of its age
 MOST_QUESTIONS = 20  # per execution, with their drafts; older ones are dropped
 USED: Json = {}  # stored in place of a used address, so that a repeated webhook is recognized
 _UNTIL = "Inbox of the crew provider, kept until "
@@ -146,12 +146,12 @@ def questions_key(crew_conn_id: str, execution_id: str) -> str:
 
 
 def answer_key(crew_conn_id: str, request_id: str) -> str:
-    """Return the name of the Variable with a question's callback; Airflow masks it because of its name."""
+    """Return the name of the Variable with a question's callback; Airflow masks the value because of the name."""
     return FLOW_ANSWER_KEY + _hash(crew_conn_id, request_id)
 
 
 def kept_until(now: datetime, kept_for: timedelta | None = None) -> str:
-    """Return a Variable's description, which identifies it once expired."""
+    """Return a Variable's description, which contains its expiry date."""
     return _UNTIL + (now + (KEPT_FOR if kept_for is None else kept_for)).astimezone(UTC).isoformat(timespec="seconds")
 
 
@@ -163,7 +163,7 @@ def is_over(key: str, said: str | None, now: datetime) -> bool:
 
 @dataclass(frozen=True)
 class FlowRun:
-    """A DAG run that started an execution, or waits for it: the execution's questions are removed with it."""
+    """A DAG run that started an execution, or waits for it; the execution's questions are removed with the run."""
 
     crew_conn_id: str
     execution_id: str
@@ -180,7 +180,7 @@ class FlowRun:
 
     @property
     def key(self) -> str:
-        """Return the name of its Variable."""
+        """The name of its Variable."""
         return FLOW_RUN_KEY + _hash(self.crew_conn_id, self.execution_id, self.dag_id, self.run_id)
 
     @property

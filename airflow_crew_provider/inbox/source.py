@@ -1,8 +1,8 @@
 """The inbox as read by a task in a worker or by its trigger: questions, and how to answer them.
 
-A status may hide that a crew waits for a person. If so, a wait also reads the messages for its registration, or for a
-Flow by the ids of its execution. If a secrets backend is configured for Variables, Airflow queries it first, as for any
-Variable.
+A status may not show that a crew waits for a person. If so, a wait also reads the messages for its registration or, for
+a Flow, the questions stored under the ids of its execution. If a secrets backend is configured for Variables, Airflow
+queries it first, as for any Variable.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def newest_question(crew_conn_id: str, execution_id: str) -> str | None:
 
 
 def used_up(crew_conn_id: str, request_id: str) -> None:
-    """Remove a question's callback, but remember it, so that no repeated webhook asks again."""
+    """Remove a question's callback, but remember the question, so that a repeated webhook does not ask again."""
     said = rows.kept_until(datetime.now(UTC), rows.AFTER_ANSWER)
     Variable.set(rows.answer_key(crew_conn_id, request_id), json.dumps(rows.USED), description=said)
 
@@ -123,8 +123,8 @@ class InboxSource:
     """Questions in the inbox, from a crew or a Flow, that the status does not show.
 
     :param hook: hook of the deployment
-    :param address: the registering task and its registration, from `registered_address`; None without the
-        inbox, which still shows questions of a Flow
+    :param address: the registering task and its registration, from `registered_address`; None if the execution
+        was not registered, in which case only questions of a Flow are found
     """
 
     def __init__(self, hook: ConnectedCrew, address: Json | None = None) -> None:
@@ -183,9 +183,9 @@ class OfRegistration:
 
 
 class OfFlow:
-    """A Flow's questions by signed webhook: a live status shows the pause but no question.
+    """A Flow's questions, which arrive as signed webhooks: a live status shows the pause but no question.
 
-    Without a secret for such webhooks in the connection, none can have arrived.
+    If the connection has no secret for such webhooks, none can have arrived.
     """
 
     def __init__(self, hook: ConnectedCrew) -> None:
@@ -197,7 +197,7 @@ class OfFlow:
         return paused and self._hook.connection.flow_webhook_secret is not None
 
     async def question(self, kickoff_id: str, reply: Reply | None, reads: Reads) -> Execution | None:
-        """Return the execution with the newest unanswered question, by any of its ids."""
+        """Return the execution with its newest unanswered question, found by any of its ids."""
         if self._hook.connection.flow_webhook_secret is None:
             return None
         seen = reply if isinstance(reply, Execution) else None

@@ -11,8 +11,8 @@ model.
   one waits for the other.
 * Before its credential is checked, a request costs one statement: a lookup by the unique key, joined with one by the
   index of the XComs that held registrations before. The number of Variables and XComs does not matter.
-* Variables have different readers from XComs and forms: only hashes of credentials are stored, and messages, with their
-  drafts, are encrypted with Airflow's Fernet key before Airflow stores them.
+* Users who may read Variables need not be allowed to read XComs and forms: only hashes of credentials are stored, and
+  messages, with their drafts, are encrypted with Airflow's Fernet key before Airflow stores them.
 * Retries and clears remove nothing. `sweep`, which the API server calls every hour, removes the rows of DAG runs that
   were deleted or ended a day ago.
 * Registrations stored as XComs before an upgrade of the provider, or of Airflow to 3.4, are read from there. The first
@@ -83,7 +83,7 @@ def mentions(column: Any, text: str) -> Any:
 
 
 def connection_of(crew_conn_id: str) -> tuple[Any, Json] | None:
-    """Return a connection of type `crew` and its Extra; None without one that can be read."""
+    """Return a connection of type `crew` and its Extra; None if there is none or it cannot be read."""
     try:
         found = Connection.get_connection_from_secrets(crew_conn_id)
         extra = json.loads(found.extra) if found.extra else {}
@@ -187,7 +187,7 @@ def _read(row: Variable) -> Any:
 
 
 def _create(task: RegisteredTask) -> None:
-    """Create the row for messages, from the XComs from before an upgrade; concurrent calls create it once."""
+    """Create the row for messages, with those that XComs held before an upgrade; concurrent calls create it once."""
     with suppress(IntegrityError), create_session(scoped=False) as session:
         earlier = _earlier(session, task)
         messages = InboxMessages.of(earlier.get(stored_names.MESSAGES_KEY), task.registration.id)
@@ -257,12 +257,12 @@ Run = tuple[str, str]  # DAG id, run id
 
 
 def sweep(now: datetime) -> int:
-    """Remove rows of DAG runs that were deleted or ended a day ago; return their number.
+    """Remove rows of DAG runs that were deleted or ended a day ago; return how many were removed.
 
-    Task state (`compat.task_state`) stays as long as a failed DAG run, since its tasks may be cleared later. Records of
-    a resume stay as long as any run, since a clear must not send its answer again, and so do the run's executions
-    (`compat.execution_record`). A Flow's questions are removed with the last successful run that waits for it, or when
-    they expire.
+    Task state (`compat.task_state`) of a failed run stays until the run is deleted, since its tasks may be cleared
+    later. Records of a resume also stay after a successful run, since a clear must not send the answer again, and so do
+    records of a run's executions (`compat.execution_record`). A Flow's questions are removed with the last successful
+    run that waits for it, or when they expire.
     """
     of_runs = {
         stored_names.INBOX_PREFIX: OVER,
@@ -304,7 +304,7 @@ def _remove(session: Any, names: set[str]) -> int:
 
 
 def _named(prefix: str) -> tuple[Any, Any]:
-    # The first by the unique index, on every database.
+    # The first condition uses the unique index, on every database.
     return Variable.key > prefix, Variable.key.startswith(prefix, autoescape=True)
 
 
@@ -387,7 +387,7 @@ def _deferred(*where: Any) -> list[DeferredTask]:
 def wake(waiting: DeferredTask, event: Json) -> None:
     """Resume a deferred task with an event, as its trigger would; ignore a task that is not deferred."""
     with create_session(scoped=False) as session:
-        # SQLite gives the id of a deleted trigger to the next one.
+        # SQLite reuses the id of a deleted trigger for the next one.
         since = session.scalar(select(Trigger.created_date).where(Trigger.id == waiting.trigger_id))
         if since == waiting.since:
             Trigger.submit_event(waiting.trigger_id, TriggerEvent(event), session=session)

@@ -1,6 +1,6 @@
 """Start an execution at most once, across crashes, lost responses, retries and clears.
 
-A POST cannot be undone, and its response can be lost. So each try of a task moves through these states, and stores its
+A POST cannot be undone, and its response can be lost. So each try of a task moves through these states, and stores each
 state before it continues::
 
     open ──> checked ──> intended ──> sent ──> started
@@ -10,7 +10,7 @@ state before it continues::
 
 * `request`: the user's request as one value (`models.Kickoff`), validated before it costs money.
 * `post_record`: the POSTs of earlier tries, identified by the request's fingerprint. Fields that the operator adds are
-  not part of the fingerprint, and a resent POST repeats them unchanged.
+  not part of the fingerprint, but a resent POST repeats them unchanged.
 * `start`: the steps of this try. It never starts a second execution, unless a user requests one with a clear or with
   ``on_unknown_outcome="retry"``, and it rejects an invalid request before it stops an earlier execution.
 """

@@ -1,24 +1,24 @@
 """The record a task keeps before and after each POST, so that a POST is sent at most once.
 
-The service may have acted on every POST, even without a response. So the record stores the intent, and verifies that it
-is stored, before the task sends anything. The states of the newest POST, according to the record, and its moves
-(`MOVES`)::
+The service may have acted on any POST, even one without a response. So a task stores its intent, and checks that it is
+stored, before it sends anything. These are the states of the newest POST, according to the record, and the moves
+between them (`MOVES`)::
 
     nothing ──intend──> intended ──start──> started ──finish──> over
        ^                 │ │  ^                │                  │
        └────withdraw─────┘ └──┴─────intend─────┴──────────────────┘
 
-* ``withdraw`` restores the previous POST, unless that is over and was for a different request; any other new POST keeps
-  the previous one on record.
-* ``finish`` also ends a POST whose id could not be recorded. A clear changes no state: the POST then counts as a
-  different one.
+* ``intend`` keeps the previous POST on record, unless that is over or is the one being resent.
+* ``withdraw`` restores the previous POST, unless that is over and was for a different request.
+* ``finish`` also ends a POST whose id could not be recorded. A clear does not change the state: the POST then counts as
+  a different one.
 
 The next try finds one of four situations (`Earlier`)::
 
     NOTHING   no POST, or one that certainly did nothing: send
-    STARTED   a POST of this request, with an id: continue with that execution
-    UNKNOWN   a POST without a response: resend only with its key, or if a user accepts a second execution
-    ANOTHER   a POST from before a clear, or of another request: it may have had an effect; kept until it is over
+    STARTED   a POST for this request, with an id: continue with that execution
+    UNKNOWN   a POST without a response: resend it only with its key, or if a user accepts a second execution
+    ANOTHER   a POST from before a clear, or for another request: it may have had an effect; kept until it is over
 
 A key is only reused for an identical body. Two requests are the same if their fingerprints match. The record also keeps
 the fields that the operator adds, outside the fingerprint; neither contains a secret.
@@ -29,7 +29,7 @@ Usage, in this order::
     record.forget_deleted_run()                         # at the start of a try
     record.fingerprint = fingerprint(request)           # identifies the user's request; no secrets, nothing added
     record.earlier                                      # NOTHING, STARTED, UNKNOWN or ANOTHER; see `Earlier`
-    record.changes(sender)                              # changes since it was sent: if any, do not resend
+    record.changes(sender)                              # changes since it was sent; if any, do not resend it
     key = record.intend(sender, added=added, **more)    # right before the POST; stored and verified
     record.added                                        # fields to add to this POST; a resent one repeats its own
     record.record_id(kickoff_id)                        # right after it
@@ -82,7 +82,7 @@ class Sender:
     def of(
         cls, connection: CrewConnection, webhooks: Webhooks | str | None = None, inbox_url: str | None = None
     ) -> Sender:
-        """Return the sender of a request with these webhooks, whose credentials must already be looked up.
+        """Return the sender of a request with these webhooks, whose credentials must have been looked up.
 
         :param inbox_url: the inbox URL of a resent request, if known; otherwise the connection's
         """
@@ -136,7 +136,7 @@ MOVES: dict[str, dict[State, tuple[State, ...]]] = {
     "intend": dict.fromkeys(_ALL, (State.INTENDED,)),
     "withdraw": {State.INTENDED: _ALL},  # to the state of the previous POST
     "start": {State.INTENDED: (State.STARTED,)},
-    # A task also ends if Airflow has lost its record in the meantime.
+    # A task may also end after Airflow has lost its record.
     "finish": {**dict.fromkeys(_ALL, (State.OVER,)), State.NOTHING: (State.NOTHING,)},
 }
 
@@ -235,7 +235,7 @@ _NAMED = {*_DEFAULTS, *_OF_ATTEMPT, *NAMES, "earlier"}
 
 
 class Earlier(StrEnum):
-    """The outcome of an earlier run of the same task."""
+    """What earlier tries of the same task have left on record."""
 
     NOTHING = "nothing"
     STARTED = "started"  # by an earlier try, with an id
@@ -262,7 +262,7 @@ class PostRecord:
             self.keep(replace(self.newest, attempt={**kept, **_generation(attempt)}, cleared=True))
 
     def forget_deleted_run(self) -> None:
-        """At the start of a try, forget the record of a DAG run that was deleted and recreated under its id.
+        """Forget the record of a DAG run that was deleted and recreated with the same id; call this first in a try.
 
         Only an earlier try of this run can have left a valid record.
         """
@@ -316,7 +316,7 @@ class PostRecord:
 
         :param keyed: whether the service honours keys now
         """
-        # Up to 0.2.0, releases did not record this, and promised to resend with the key: then `keyed` decides.
+        # Releases up to 0.2.0 did not record this but promised to resend with the key: for these, `keyed` decides.
         return keyed and self.newest.keyed is not False
 
     def added_before(self, *, keyed: bool) -> Json:
@@ -330,8 +330,8 @@ class PostRecord:
     def intend(self, sender: Sender, *, keyed: bool = True, added: Json | None = None, **more: Any) -> str:
         """Record that the POST is about to be sent; return its idempotency key, unchanged for a resend.
 
-        :param keyed: whether the key is sent; without it, now or then, a second POST counts as a new one
-        :param added: fields to add to a new POST; a resent one repeats those that it had first
+        :param keyed: whether the key is sent; if it is not, or was not before, a second POST counts as a new one
+        :param added: fields to add to a new POST; a resent one repeats its original ones
         :param more: further fields of the record
         """
         self._resent = self._may_be_resent(keyed=keyed) and not self.changes(sender)
@@ -352,16 +352,16 @@ class PostRecord:
         moved = before.moved("intend", intended)
         self._check_alone()
         self._store(moved)
-        # Only now: if the record cannot be stored, nothing may be sent.
+        # Last, because nothing may be sent if the record cannot be stored.
         self.newest = moved
         return moved.idempotency_key
 
     def _check_alone(self) -> None:
-        """Refuse to send if another try, which has not ended yet or was cleared, has sent something meanwhile."""
+        """Refuse to send if another try that is still running or was cleared has since sent something."""
         stored, before = StoredPost.from_json(self.memory.recall()), self._stored
         if (stored.idempotency_key, stored.kickoff_id) != (before.idempotency_key, before.kickoff_id):
             self.newest = stored
-            raise TaskStateUnavailable("Another try of this task has changed its record meanwhile")
+            raise TaskStateUnavailable("Another try of this task has since changed its record")
 
     def keep(self, newest: StoredPost) -> None:
         """Store the current state of the newest POST; this try keeps it in memory even if that fails."""
@@ -424,7 +424,7 @@ class PostRecord:
         """Withdraw the intent if the POST certainly did nothing; return whether it was withdrawn.
 
         This does not settle what other POSTs did: see `unsettled`. Nor does it settle a resent POST: the service, or a
-        gateway, may refuse it before it looks up the key.
+        gateway, may refuse it before looking up the key.
         """
         if self._resent or not isinstance(error, exceptions.REFUSED):
             return False

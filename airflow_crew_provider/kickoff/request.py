@@ -1,8 +1,8 @@
 """The user's kickoff request, validated before it starts anything or costs money.
 
 Literal webhook credentials are refused, because rendered fields would show them. The word ``inbox`` means new addresses
-of this Airflow's own inbox for each POST. A Flow also lists optional inputs, so the preflight fails only if a missing
-input is certainly required. Otherwise the service decides, and its refusal gets the same wording.
+in this Airflow's own inbox for each POST. A Flow also lists optional inputs, so the preflight fails only if a missing
+input is certainly required. Otherwise the service decides, and its refusal is worded in the same way.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class KickoffTask(RelatedTask, Protocol):
         """Record that a POST may have arrived."""
 
     def newest_id(self, context: Any, kickoff_id: str) -> str:
-        """Return the id under which the execution with this first id runs now, which a resume may have changed."""
+        """Return the current id of the execution with this first id; a resume may have changed it."""
 
 
 def request_of(task: KickoffArguments) -> Kickoff:
@@ -113,7 +113,7 @@ def seen_from_outside(task: RelatedTask) -> Json:
 
 
 def binding_review(task: RelatedTask) -> Json | None:
-    """Return the first review that restricts reviewers or needs several approvals: the task itself, or one after it."""
+    """Return the first review, in or after this task, that restricts reviewers or needs several approvals."""
     later = sorted(task.get_flat_relatives(upstream=False), key=lambda each: (len(each.task_id), each.task_id))
     for each in (task, *later):
         # Recognize a review by its arguments: this package must not import it.
@@ -152,12 +152,12 @@ def checked_webhooks(webhooks: Any) -> Webhooks | str | None:
 
 
 def with_credentials(checked: Webhooks | str | None, hook: ConnectedCrew) -> Webhooks | str | None:
-    """Look up credentials before recording a POST, so that a missing one is not an unknown outcome."""
+    """Look up credentials before a POST is recorded, so that a missing one does not count as an unknown outcome."""
     return checked if isinstance(checked, str) else hook.with_credentials(checked)
 
 
 def check_inbox(checked: Webhooks | str | None, hook: ConnectedCrew) -> None:
-    """Refuse the word ``inbox`` before recording a POST if there is no inbox."""
+    """Refuse the word ``inbox`` before a POST is recorded if there is no inbox."""
     if isinstance(checked, str):
         registering.check(hook)
 

@@ -41,7 +41,7 @@ WHAT_TO_CHECK = (
 )
 NO_RETRY = "A retry would start another, so there is none; raise the limit and clear this task to start one"
 FROM_FAILED_TASK, FROM_START = RETRY_FROM = ("failed_task", "start")
-CONTINUED_BY = "continued_by"  # stored with a refused POST: the execution that already continues it
+CONTINUED_BY = "continued_by"  # stored with a refused POST: the execution that already continues the failed one
 CONTINUED = "continue_from"  # added to a POST: the execution of an earlier try to continue
 
 

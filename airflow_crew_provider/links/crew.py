@@ -10,13 +10,13 @@ from airflow_crew_provider.stored_names import LINK_KEY
 
 
 class CrewExecutionLink(BaseOperatorLink):
-    """Leads to the execution's page; empty if neither the service nor the connection names one."""
+    """Link to the execution's page; empty if neither the service nor the connection provides one."""
 
     name = "Crew execution"
 
     @property
     def xcom_key(self) -> str:
-        """XCom key where Airflow 3 finds the link."""
+        """The XCom key under which Airflow 3 finds the link."""
         return LINK_KEY
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:

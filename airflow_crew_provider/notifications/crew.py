@@ -1,4 +1,4 @@
-"""Notifies people of a waiting review: the subject and a link to the form, sent with any Airflow notifier."""
+"""Notifies people of a waiting review: sends its subject and a link to its form with any Airflow notifier."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _BEGINNINGS = re.compile(r"{(?=[{%#])")
 
 
 class CrewReviewNotifier(BaseNotifier):
-    """Send a waiting review's subject and form link with another provider's notifier.
+    """Send the subject and the form link of a waiting review with another provider's notifier.
 
-    The link opens the form but answers nothing: it carries neither an option nor feedback nor a draft.
+    The link only opens the form: it contains no option, feedback or draft.
 
-    :param send: takes the subject and the link and returns the notifier that sends them
-    :param base_url: the address of Airflow's UI; by default ``[api] base_url`` of its configuration
+    :param send: a function that takes the subject and the link and returns the notifier that sends them
+    :param base_url: the URL of Airflow's UI; by default Airflow's setting ``[api] base_url``
     """
 
     def __init__(self, send: Callable[[str, str], BaseNotifier], base_url: str | None = None) -> None:
@@ -33,8 +33,8 @@ class CrewReviewNotifier(BaseNotifier):
 
 
 def _no_template(text: str) -> str:
-    """Return text that looks the same but that Jinja leaves alone: notifiers render their arguments.
+    """Return text that looks the same but that Jinja does not render: notifiers render their arguments.
 
-    Otherwise text from a crew, or from whoever starts a run, could read any connection's password.
+    Otherwise, text from a crew, or from the user who triggers a run, could read any connection's password.
     """
     return _BEGINNINGS.sub(lambda found: found[0] + "\N{WORD JOINER}", text)

@@ -47,7 +47,7 @@ class CrewKickoffOperator(WaitingTask):
     pushes the id as XCom ``kickoff_id`` as soon as it is known.
 
     :param inputs: the crew's inputs, plain JSON (templated)
-    :param webhooks: a dict or `Webhooks` of the addresses to notify, or the word ``inbox`` (templated)
+    :param webhooks: a dict or `Webhooks` of the URLs to notify, or the word ``inbox`` (templated)
     :param meta: echoed by the service in webhooks; the key ``airflow`` is added (templated)
     :param restore_from: for a Flow with ``@persist``: the id of the state to start from (templated)
     :param crew_conn_id: the connection of type ``crew`` (templated)
@@ -61,7 +61,7 @@ class CrewKickoffOperator(WaitingTask):
     :param timeout: how long to wait, in seconds or as a timedelta; None for no limit
     :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out
     :param on_unknown_outcome: after a lost response: ``fail``, or ``retry`` and risk a second execution
-    :param retry_from: where a retry continues after a failed execution, with ``wait_for_completion``: at its
+    :param retry_from: with ``wait_for_completion``, where a retry continues after the execution has failed: at its
         ``failed_task`` if the service can continue the execution, or at the ``start``
     """
 
@@ -133,7 +133,7 @@ class CrewKickoffOperator(WaitingTask):
         return self.end(context, watch, self.poller.wait(watch))
 
     def on_kill(self) -> None:
-        """Stop the execution when the task is killed or reaches its execution timeout while a worker runs it."""
+        """Stop the execution when the task is killed, or reaches its execution timeout, in a worker."""
         self.is_killed = True
         start = self._starting
         kickoff_id = self._kickoff_id or (start.kickoff_id if start else None)
@@ -169,7 +169,7 @@ class CrewKickoffOperator(WaitingTask):
             outcomes.fail_task(error, f"{_advice(error)}{start.what_is_known()}")
 
     def newest_id(self, context: Any, kickoff_id: str) -> str:
-        """Return the id under which an execution runs now: its only one, since this task resumes nothing."""
+        """Return the id under which an execution runs now: its only id, since this task never resumes it."""
         return kickoff_id
 
     # --- waiting ---
@@ -243,14 +243,14 @@ class CrewKickoffOperator(WaitingTask):
         return execution.record()
 
     def _close_record(self, context: Any, *, finished: bool = False) -> None:
-        """Record that the task has ended; a failure to do so does not lose its result."""
+        """Record that the task has ended; if that fails, only log it, so that the result is not lost."""
         try:
             self._record(context).close(finished=finished)
         except CrewError as error:
             self.log.warning("The end of this task could not be stored: %s", error)
 
     def record_over_budget(self, context: Any, passed: str) -> None:
-        """Record it, so that a retry starts nothing; if that fails, the retry uses the service's figures."""
+        """Record the exceeded budget, so that a retry starts nothing; otherwise, it uses the service's figures."""
         try:
             self._record(context).mark_over_budget(passed)
         except CrewError as error:

@@ -1,4 +1,4 @@
-"""The operator that sends a person's answer once, and only for the draft it was given for."""
+"""The operator that sends a person's answer once, and only for the draft that the person saw."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from airflow_crew_provider.wait.watch import COMPLETED
 class CrewResumeOperator(CrewTask):
     """Send a person's answer to the waiting execution once; return the kickoff id to poll next.
 
-    Given a completed record it sends nothing and returns the record's kickoff id.
+    Given a completed record, it sends nothing and returns the record's kickoff id.
 
-    :param review: the review of `CrewReviewOperator`, or the completed record that it passed on; instead of the four
-        fields below (templated)
+    :param review: the review of `CrewReviewOperator`, or the completed record that it passed on; replaces the fields
+        below, up to ``outcome`` (templated)
     :param execution_id: the id of the first kickoff (templated)
     :param crew_task_id: the service's id of the waiting task (templated)
     :param human_feedback: the person's feedback; required for a rejection (templated)
     :param is_approve: a bool, or the word true or false; any other value is an error (templated)
-    :param outcome: for a Flow: the chosen outcome; for a question in the middle of a task: the word that answers it;
+    :param outcome: for a Flow, the chosen outcome; for a question in the middle of a task, the word that answers it;
         you can then omit ``is_approve`` (templated)
     :param webhooks: the kickoff's webhooks again, or the word ``inbox``; None ends notifications (templated)
     :param has_next_round: whether a wait and a review of a new draft follow; if so, the task succeeds without sending
-        the edit of a draft that somebody else sent back; otherwise it fails
+        an edited draft that somebody else has sent back in the meantime; otherwise it fails
     :param crew_conn_id: the connection of type ``crew`` (templated)
     """
 
@@ -76,7 +76,7 @@ class CrewResumeOperator(CrewTask):
 
     @ends_in_a_sentence
     def execute(self, context: Any) -> str:
-        """Send the answer, unless an earlier run of this task did."""
+        """Send the answer, unless an earlier run of this task has sent it."""
         try:
             completed = self._completed()
             if completed is not None:
@@ -105,7 +105,7 @@ class CrewResumeOperator(CrewTask):
         kickoff_id, execution_id = completed.get("kickoff_id") or "", completed.get("execution_id") or ""
         for each in (kickoff_id, execution_id):
             path_segment(each)
-        self.log.info("Execution %s is completed; there is nothing to answer, so nothing is sent", execution_id)
+        self.log.info("Execution %s has completed; there is nothing to answer, so nothing is sent", execution_id)
         context["ti"].xcom_push(key=EXECUTION_ID_KEY, value=execution_id)
         push_execution_of(context, self.crew_conn_id, completed, self.log)
         return kickoff_id

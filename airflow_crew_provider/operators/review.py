@@ -47,13 +47,14 @@ class CrewReviewOperator(AskingTask):
     :param options: labels of the two buttons, the approving one first; a Flow's outcomes replace them
     :param escalate: pairs of a time (seconds or a timedelta) and users or notifiers, one or several: if nobody has
         answered by then, the notifiers are called, and the users may also answer
-    :param approvals: how many different people must approve; a revision by any of them counts at once
-    :param auto_approve: a function of the pending record of a draft; a non-empty string approves the draft at once, for
-        that reason; anything else asks the person
+    :param approvals: how many different people must approve; a revision by any of them takes effect at once
+    :param auto_approve: a function that takes the pending record of a draft; if it returns a non-empty string, the
+        draft is approved at once for that reason; otherwise the person is asked
     :param allow_edit: let the person edit the draft in the form; an approval then sends the edited text
     :param skip_completed: with a completed record, skip this task and those downstream instead of passing it on
     :param output_schema: schema of the output; the form shows a draft's violations
-    :param on_schema_mismatch: ``fail``: only show it; ``revise``: send such a draft back once, before asking
+    :param on_schema_mismatch: for a draft with violations: ``fail`` only shows them; ``revise`` sends the draft back
+        once, before the person is asked
     :param crew_conn_id: the connection of type ``crew``, for the link to the console (templated)
     """
 
@@ -97,10 +98,10 @@ class CrewReviewOperator(AskingTask):
         escalation = people.Escalation.of(escalate, people.reviewers(assigned_users), response_timeout)
         people.refuse_foreign(options, given)
         answer.refuse_bad_policy(output_schema, on_schema_mismatch)
-        # A retry asks again after a crash; a person's decision, or lack of one, ends the task for good.
+        # A retry asks again after a crash; a person's decision, or a missed deadline, ends the task for good.
         given = {**at_least(given.get("default_args"), timedelta(seconds=10)), **given}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # warns that execution_timeout applies to the person; see below
+            warnings.simplefilter("ignore")  # it warns that execution_timeout applies to the person; see below
             super().__init__(
                 subject=subject or "",
                 body=body,
@@ -162,7 +163,7 @@ class CrewReviewOperator(AskingTask):
         return self.begin(context)
 
     def begin(self, context: Any) -> Any:
-        """Do what `execute` does: Airflow does not let another task call that."""
+        """Do the work of `execute`, which Airflow does not let another task call."""
         rules = self.rules()
         pending = rules.record()
         if pending["state"] == COMPLETED:
@@ -174,13 +175,13 @@ class CrewReviewOperator(AskingTask):
     def execute_complete(
         self, context: Any, event: Json, until: str | None = None, shown: Json | None = None, step: bool = False
     ) -> Json:
-        """Return the review; if the answer is invalid, do not accept it and ask again."""
+        """Return the review, or ask again if the answer is invalid."""
         question = Question(context, self, self.rules())
         # Release 0.1 did not store what was shown.
         shown = shown or answer.shown_draft(question.rules.record())
         question.hold_to(shown)
         decision = Decision(question, shown, until)
-        # One that Airflow gave before a step or a clear is removed by asking again.
+        # Asking again removes a default answer that Airflow gave before an escalation step or a clear.
         early = step or question.record.began_after(answer.identity_of(shown), event.get("responded_at"))
         if airflow_form.is_old_default(event, None if early else question.rules.at_deadline(shown)):
             if early:
@@ -195,7 +196,7 @@ class CrewReviewOperator(AskingTask):
         return decision.decide(event)
 
     def _pass_on(self, completed: Json) -> Json:
-        said = f"Execution {completed.get('execution_id')} is completed; there is nothing to review"
+        said = f"Execution {completed.get('execution_id')} has completed; there is nothing to review"
         if self.skip_completed:
             raise AirflowSkipException(said)
         self.log.info("%s. Its record is passed on", said)

@@ -1,4 +1,4 @@
-"""A crew from its start to its completed record in one task, with every question to a person. Needs Airflow 3.4."""
+"""One task that runs a crew from its kickoff to its completed record, and asks every question. Needs Airflow 3.4."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from airflow_crew_provider.wait.task import push_execution
 from airflow_crew_provider.wait.watch import SEEN, Outcome, Watch
 
 RETRIES = 5
-# The arguments that go to the review.
+# The arguments passed to the review.
 ASKED = (
     "response_timeout",
     "assigned_users",
@@ -75,7 +75,7 @@ ASKED = (
 
 
 class NestedReview(CrewReviewOperator):
-    """The review of one question, inside the task that asks."""
+    """The review of one question, inside the task that asks it."""
 
     def rules(self) -> ReviewRules:
         """Return the rules, including where to find the whole draft and the effect of a clear."""
@@ -90,7 +90,7 @@ class CrewRunOperator(CrewKickoffOperator):
     drafts.
 
     :param inputs: the crew's inputs, plain JSON (templated)
-    :param webhooks: a dict or `Webhooks` of the addresses to notify, or the word ``inbox`` (templated)
+    :param webhooks: a dict or `Webhooks` of the URLs to notify, or the word ``inbox`` (templated)
     :param meta: echoed by the service in webhooks; the key ``airflow`` is added (templated)
     :param restore_from: for a Flow with ``@persist``: the id of the state to start from (templated)
     :param crew_conn_id: the connection of type ``crew`` (templated)
@@ -102,8 +102,8 @@ class CrewRunOperator(CrewKickoffOperator):
         for no limit
     :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out
     :param on_unknown_outcome: after a lost response to the kickoff: ``fail``, or ``retry`` and risk a second execution
-    :param retry_from: where a retry continues after a failed execution: at its ``failed_task``, if the service supports
-        that, or at the ``start``
+    :param retry_from: where a retry continues after the execution has failed: at its ``failed_task`` if the service can
+        continue the execution, or at the ``start``
     :param max_questions: how many questions the crew may ask
     :param response_timeout: how long to wait for the answer to each question, in seconds or as a timedelta; None for no
         deadline
@@ -113,13 +113,13 @@ class CrewRunOperator(CrewKickoffOperator):
     :param options: labels of the two buttons, the approving one first; a Flow's outcomes replace them
     :param escalate: pairs of a time (seconds or a timedelta) and users or notifiers, one or several: if nobody has
         answered by then, the notifiers are called, and the users may also answer
-    :param approvals: how many different people must approve; a revision by any of them counts at once
-    :param auto_approve: a function of the pending record of a draft; a non-empty string approves the draft at once, for
-        that reason; anything else asks the person
+    :param approvals: how many different people must approve; a revision by any of them takes effect at once
+    :param auto_approve: a function that takes the pending record of a draft; if it returns a non-empty string, the
+        draft is approved at once for that reason; otherwise the person is asked
     :param allow_edit: let the person edit the draft in the form; an approval then sends the edited text
-    :param notifiers: called with each question
-    :param on_schema_mismatch: a draft that does not match ``output_schema``: ``fail``: only show it; ``revise``: send
-        it back once, before asking
+    :param notifiers: notifiers to call for each question
+    :param on_schema_mismatch: for a draft that does not match ``output_schema``: ``fail`` only shows the violations;
+        ``revise`` sends the draft back once, before the person is asked
     """
 
     has_next_round = True  # in this task, after each answer
@@ -245,7 +245,7 @@ class CrewRunOperator(CrewKickoffOperator):
 
     @property
     def _run(self) -> RunRecord:
-        """The record of this task, once it is read."""
+        """The record of this task, once it has been read."""
         assert self._found is not None
         return self._found
 
@@ -310,7 +310,7 @@ class CrewRunOperator(CrewKickoffOperator):
         return execution.record(self.execution_id)
 
     def raise_failure(self, watch: Watch, error: str) -> NoReturn:
-        """Fail so that a retry starts a new execution, unless it would find only the first id of this one."""
+        """Fail so that a retry starts a new execution; fail for good if a resume has changed the execution's id."""
         if watch.kickoff_id == self.execution_id:
             super().raise_failure(watch, error)
         failure = CrewExecutionFailed(watch.kickoff_id, error)
@@ -359,7 +359,7 @@ class CrewRunOperator(CrewKickoffOperator):
         self._decided(context, review.begin(_inside(review, context)))
 
     def _pending_again(self) -> Json | None:
-        """Return the question's record, for a draft too long to store; None if the poll fails."""
+        """Poll for the question's record, whose draft may be too long to store; return None if it is not shown."""
         seen = self.poller.poll(self._polled)
         is_pending = isinstance(seen, Execution) and seen.state is ExecutionState.PENDING
         record = seen.record(self.execution_id) if is_pending else None  # type: ignore[union-attr]
@@ -390,7 +390,7 @@ class CrewRunOperator(CrewKickoffOperator):
         self._push_decisions(context)
         self.report(context, ExecutionState.RUNNING, self._polled)
         push_execution(context, self.hook, self._polled, self.execution_id, review.get("view"))
-        # Without a poll: a crew that asks again at once would keep this worker in a loop.
+        # Defer without polling first: a crew that asks again at once would keep this worker in a loop.
         self.go_on(self._watch(context, self._polled))
 
     def _sent(self, context: Any, resuming: Resuming, kickoff_id: str) -> None:

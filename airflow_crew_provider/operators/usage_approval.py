@@ -36,9 +36,9 @@ from airflow_crew_provider.wait.task import push_execution_of
 class CrewUsageApprovalOperator(AskingTask):
     """Return a completed record; ask a person first if its execution has used more than the DAG allows.
 
-    On approval, the task passes the record on unchanged. On rejection, it is skipped along with those downstream, or
-    fails. It sends nothing to the crew service. It also accepts arguments of `HITLOperator`: ``notifiers``,
-    ``defaults``.
+    On approval, the task passes the record on unchanged. On rejection, the task and those downstream are skipped, or
+    the task fails. It sends nothing to the crew service. It also accepts the arguments ``notifiers`` and ``defaults``
+    of `HITLOperator`.
 
     :param completed: the record of a completed execution (templated)
     :param max_total_tokens: tokens allowed without asking; this or `max_cost` is required
@@ -122,7 +122,7 @@ class CrewUsageApprovalOperator(AskingTask):
     def execute_complete(
         self, context: Any, event: Json, until: str | None = None, shown: Json | None = None, **_: Any
     ) -> Json:
-        """Return the record that was approved."""
+        """Return the record if it was approved; otherwise skip or fail."""
         assert shown is not None
         question = Question(context, self, self.rules())
         if late := airflow_form.too_late(event, until):
@@ -139,7 +139,7 @@ class CrewUsageApprovalOperator(AskingTask):
         problem = problem_with(event, self.options, (), None)
         who = airflow_form.name_of(event)
         if problem:
-            self.log.warning("The answer of %s is not accepted because %s. Asking again", who, problem)
+            self.log.warning("The answer from %s is not accepted because %s. Asking again", who, problem)
             question.ask(shown, until, notice(who, problem))
         record = self._approved(shown) if event["chosen_options"] == [APPROVE] else None
         question.record.close()
@@ -159,7 +159,7 @@ class CrewUsageApprovalOperator(AskingTask):
         return bool(unknown) and self.on_unknown_usage == ASK
 
     def _approved(self, shown: Json) -> Json:
-        """Return the record in question."""
+        """Return the record that was approved; fail if the task now has another one."""
         now = record_or_none(self.completed) or {}
         if now and identity_of(facts_of(now)) == identity_of(shown):
             return now

@@ -1,6 +1,6 @@
-"""Sends an answer to the waiting execution once, and only for the draft it was given for.
+"""Sends an answer to the waiting execution once, and only for the draft that the person saw.
 
-An execution may have moved on since a person answered. Its state right before the POST decides (`draft_check`)::
+An execution may have moved on since the person answered. Its state right before the POST decides (`draft_check`)::
 
     its draft waits ─────> send
     another draft waits ─> refuse: the new draft needs a review
@@ -9,6 +9,6 @@ An execution may have moved on since a person answered. Its state right before t
 
 A live deployment shows no draft, but each of its questions has its own id, so an answer cannot reach another draft.
 
-`sending` is one try of a resume. `record` is read by a later try and a later wait: it shows whether the answer may
-still arrive, and which draft was answered, so that the wait does not mistake the old pause for a new question.
+`sending` implements one try of a resume. Later tries and waits read the `record`: it shows whether the answer may still
+arrive, and which draft was answered, so that a wait does not mistake the old pause for a new question.
 """

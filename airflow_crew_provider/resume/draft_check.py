@@ -1,8 +1,9 @@
 """Compares the answered draft with the waiting one right before an answer is sent.
 
-A status that does not show the waiting draft never permits sending. If a POST's response was lost, the service may
-still act on it for as long again as its timeout. Until then, a draft that still waits proves nothing. After a revision,
-it proves nothing later either, since the crew may have written the same text again; the question's number does.
+A status that does not show the waiting draft never permits sending. If the response to a POST was lost, the service may
+still act on the POST for as long as its timeout, counted from then. Until that time, a draft that still waits proves
+nothing. After a revision, it proves nothing later either, since the crew may have written the same text again; then the
+question's number decides.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from airflow_crew_provider.wait.watch import in_few_words, is_transient
 
 
 class CrewAnswerNotTaken(CrewTaskFailed):
-    """The answer changed nothing; the current draft or question needs another one."""
+    """The answer changed nothing; the current draft or question needs another answer."""
 
 
 class CrewEditTooLate(CrewAnswerNotTaken):
@@ -35,8 +36,8 @@ class Verdict(StrEnum):
 
     SEND = "send"  # the answered draft is waiting
     TAKEN = "taken"  # apparently an earlier try sent it
-    ANOTHER_DRAFT = "another draft"  # is waiting
-    NOT_WAITING = "not waiting"  # the execution waits for no answer
+    ANOTHER_DRAFT = "another draft"  # a draft other than the answered one is waiting
+    NOT_WAITING = "not waiting"  # the execution is not waiting for an answer
     UNKNOWN = "unknown"  # an earlier try may have sent it, and the service does not show the outcome
     HIDDEN = "hidden"  # the service does not show the execution
 
@@ -61,9 +62,10 @@ def judge(answer: ReviewAnswer, draft: Draft, seen: Execution, *, sent_before: b
 
 
 def _may_follow(answer: ReviewAnswer, seen: Execution) -> bool:
-    """Whether this answer can have led to the current pause: an approval moves on, a revision stays at its task.
+    """Whether this answer can have led to the current pause.
 
-    After the answer to a question in the middle of a task, anything but that question may follow.
+    After an approval, another task waits; after a revision, the same one. After the answer to a question in the middle
+    of a task, anything but that question may follow.
     """
     if answer.in_the_middle:
         return seen.crew_task_id != answer.crew_task_id
@@ -106,7 +108,7 @@ class DraftCheck:
 
     @property
     def noted(self) -> Json:
-        """Return the fields that a later try needs to check the outcome of the POST."""
+        """The fields that a later try needs to check the outcome of the POST."""
         return SentAnswer(self.draft.output_sha256, self._patience, self._sends_hash, self._open_round).to_json()
 
     @property
@@ -126,7 +128,7 @@ class DraftCheck:
         takes_edit = seen.takes_edited_output or self._answer.in_the_middle  # the arguments of a tool
         if self._answer.edit and verdict is Verdict.SEND and not takes_edit:
             raise CrewTaskFailed(self._takes_no_edit())
-        # With the four fields, the service decides whether another draft is waiting.
+        # If the task got the four fields instead of a review, the service decides whether another draft is waiting.
         if verdict is Verdict.ANOTHER_DRAFT and (self.sent_before or self._answer.output_sha256):
             is_late_edit = not self.sent_before and self._is_revised(seen)
             raise (CrewEditTooLate if is_late_edit else CrewAnswerNotTaken)(self._another_draft(seen))
@@ -140,7 +142,7 @@ class DraftCheck:
         return False
 
     def was_taken_after_all(self, error: CrewError) -> bool:
-        """Whether a refusal only means that an earlier POST arrived; one with a key would not be refused."""
+        """Whether a refusal only means that an earlier POST arrived; with a key, a repeated POST is not refused."""
         if not self.sent_before or self.was_keyed or not isinstance(error, CrewBadRequest):
             return False
         verdict = judge(self._answer, self.draft, self._look(), sent_before=True)
@@ -164,16 +166,16 @@ class DraftCheck:
     def _is_revised(self, seen: Execution) -> bool:
         """Whether an edit is too late because somebody else requested a revision.
 
-        The next wait finds the new draft. Right after an approval, the service briefly names the same task, so that
-        wait checks it again.
+        The next wait finds the new draft. Right after an approval, the service briefly reports the same task, so the
+        next wait checks again.
         """
-        # From the raw answer: `current_task` is for people, with secrets masked.
+        # From the raw response, because `Execution.current_task` is for people and has its secrets masked.
         now = seen.raw.get("current_task")
         at = {ExecutionState.PENDING: _task_of(seen), ExecutionState.RUNNING: now}.get(seen.state)
         return self._answer.edit is not None and at == self._answer.crew_task_id
 
     def wait_until_answered(self) -> bool:
-        """Wait until the service shows that the draft no longer waits; False if it still does after the lag."""
+        """Wait until the service shows that the draft no longer waits; return False if it still does after the lag."""
         return self._no_longer_waits(self.resumed_at + self._lag)
 
     def _no_longer_waits(self, until: float) -> bool:
@@ -200,13 +202,13 @@ class DraftCheck:
     def _may_see_same_text(self) -> bool:
         """Whether this answer, sent without a key, can lead to the same text at the same task.
 
-        An approval moves on, and each question in the middle of a task has its own id.
+        After an approval, the crew moves on, and each question in the middle of a task has its own id.
         """
         moves_on = self._answer.is_approve is True and self._answer.outcome is None
         return not (self.was_keyed or self._answer.in_the_middle or moves_on)
 
     def _judge_by_round(self, seen: Execution) -> Verdict:
-        """Compare the question that waits with the answered one, if their drafts are identical."""
+        """Compare the numbers of the waiting and the answered question, whose drafts are identical."""
         now = self._round_of(seen)
         if now is None or self._open_round is None:
             raise CrewTaskFailed(self._unknown("It is not known whether the crew has written the same text again."))
@@ -217,7 +219,7 @@ class DraftCheck:
             return self._poller.open_round(seen) if self._may_see_same_text and not seen.is_live else None
         except CrewError as error:
             if not self.sent_before or isinstance(error, CrewProtocolError) or not is_transient(error):
-                return None  # not reported, as by a gateway's page, or not needed unless this answer is lost
+                return None  # not reported, e.g. in a gateway's page, or only needed if this answer is lost
             problem = str(error)
         raise CrewTryFailed(self._not_shown(problem))
 
@@ -283,7 +285,7 @@ class DraftCheck:
     def _unknown(self, why: str) -> str:
         return (
             f"An earlier try sent this answer to execution {self._answer.execution_id}, and its outcome is unknown. "
-            f"{why} Sending it again could apply it twice, so nothing was sent now. If the crew still waits, answer by "
+            f"{why} Sending it again could apply it twice, so nothing was sent. If the crew still waits, answer by "
             "hand"
         )
 

@@ -1,4 +1,4 @@
-"""The records of a resume: that of its POST for the next try, and an XCom for the wait that follows.
+"""The records of a resume: one of its POST, for the next try, and an XCom, for the wait that follows.
 
 States of an answer::
 
@@ -65,7 +65,7 @@ class SentAnswer:
 
     @classmethod
     def of(cls, post: StoredPost) -> SentAnswer:
-        """Read the answer's fields of a POST's record."""
+        """Read the answer's fields from a POST's record."""
         return cls.from_json({**post.more, "intended_at": post.intended_at})
 
     @classmethod
@@ -79,13 +79,13 @@ class SentAnswer:
 
     @property
     def state(self) -> State:
-        """Its state."""
+        """The state of the answer."""
         if self.resumed_at is not None:
             return State.SENT
         return State.SENDING if self.lost_at is None else State.LOST
 
     def arrives_until(self, patience: float, lag: float) -> float:
-        """Return the time until which an answer with a lost response may still arrive and show.
+        """Return the time until which an answer whose response was lost may still arrive and show in the status.
 
         :param patience: the connection's current value, which may have been edited since
         :param lag: how many seconds a status may lag behind a POST
@@ -95,11 +95,11 @@ class SentAnswer:
         return lost_at + longest + lag
 
     def taken(self, at: float) -> Json:
-        """Return the field to record once the service has accepted it."""
+        """Return the field to record when the service has accepted the answer."""
         return self._moved(resumed_at=at)
 
     def lost(self, at: float) -> Json:
-        """Return the field to record once its response is lost."""
+        """Return the field to record when the response to the answer was lost."""
         return self._moved(lost_at=at)
 
     def _moved(self, **noted: float) -> Json:
@@ -192,7 +192,7 @@ def answered_before(context: Any, task: RelatedTask, kickoff_id: str) -> Answere
 
 
 def lost_edit(context: Any, task: RelatedTask, execution: Execution) -> str | None:
-    """Return a message if a resume left an edit to a round that never came, else None."""
+    """Return a message if a resume left an edit for a round that never came, else None."""
     resume = _latest(_resumes(context, task, execution.kickoff_id, upstream=True))
     if resume is None or resume.state is not State.LEFT:
         return None
@@ -203,12 +203,12 @@ def lost_edit(context: Any, task: RelatedTask, execution: Execution) -> str | No
     if any(each.state is not State.LEFT for each in later):
         return None
     where = (
-        "is completed"
+        "has now completed"
         if execution.state is ExecutionState.COMPLETED
-        else f"waits at task {execution.shown_task or execution.crew_task_id}"
+        else f"is now waiting at task {execution.shown_task or execution.crew_task_id}"
     )
     return (
         f"The edited draft of task {resume.crew_task_id} was not applied: somebody else approved the task without "
-        f"it, and execution {resume.execution_id} now {where}. The edited text is in the XCom crew_decision of its "
+        f"it, and execution {resume.execution_id} {where}. The edited text is in the XCom crew_decision of its "
         "review. The crew's text stays at the service"
     )

@@ -1,4 +1,4 @@
-"""One try to send an answer: once, and only for the draft it was given for.
+"""One try to send an answer: once, and only for the draft that the person saw.
 
 * An answer is sent at most once, across crashes, retries and clears: the record of its POST shows what an earlier try
   did; if that is unknown, the service's status decides (`draft_check`).
@@ -31,7 +31,7 @@ SETTLING = 30.0
 
 
 class ResumeTask(Protocol):
-    """The operator, as one of its tries sees it."""
+    """The part of the operator that one of its tries uses."""
 
     has_next_round: bool
 
@@ -65,11 +65,11 @@ class Resuming:
         self._resumed: Resumed | None = None
 
     def send_once(self) -> str:
-        """Send the answer, unless an earlier try did; return the id to poll next."""
+        """Send the answer, unless an earlier try has sent it; return the id to poll next."""
         record, answer = self._record, self._answer
         if record.same_request and record.kickoff_id:
             answers.used_up(self._hook, answer)
-            return self._go_on("This answer was sent before")
+            return self._go_on("This answer was already sent")
         address = answers.find_address(self._poller, answer, lag=0.0 if record.same_request else SETTLING)
         if address is not None:
             return self._answer_flow(address)

@@ -136,8 +136,8 @@ def timed_out(event: Json) -> bool:
 def too_late(event: Json, until: str | None) -> str | None:
     """Return a sentence about a person's answer that came after the deadline; None for any other event.
 
-    Airflow accepts answers until it notices the deadline itself: with its scheduler down, or between two tries, much
-    later. The time of the answer counts, not that of its delivery.
+    Airflow accepts answers until it notices the deadline itself, which may be much later if its scheduler is down, or
+    between two tries. The time of the answer counts, not that of its delivery.
     """
     at = event.get("responded_at")
     if until is None or at is None or timed_out(event):
@@ -145,21 +145,22 @@ def too_late(event: Json, until: str | None) -> str | None:
     end = datetime.fromisoformat(until)
     if at <= end + GRACE:
         return None
-    return f"The answer of {name_of(event)} does not count because it came after the deadline, {end:%Y-%m-%d %H:%M} UTC"
+    who, deadline = name_of(event), f"{end:%Y-%m-%d %H:%M} UTC"
+    return f"The answer from {who} does not count because it came after the deadline, {deadline}"
 
 
 def deadline_event(chosen: Sequence[str]) -> Json:
-    """Return the event of a deadline that chooses now."""
+    """Return the event of a deadline that makes this choice now."""
     decided = {"chosen_options": list(chosen), "params_input": {}, "responded_at": datetime.now(UTC)}
     return {**decided, "responded_by_user": None, "timedout": True}
 
 
 def is_old_default(event: Json, chosen: Sequence[str] | None) -> bool:
-    """Whether Airflow itself answered with a default that the review does not have now.
+    """Whether Airflow itself answered with a default that the review no longer has.
 
-    Up to Airflow 3.3, a form keeps its first default, even if the DAG was edited and the task cleared since.
+    Up to Airflow 3.3, a form keeps its first default, even if the DAG is edited and the task cleared afterwards.
 
-    :param chosen: the choice that the present deadline makes; None for none
+    :param chosen: the choice that the deadline makes now; None if it makes none
     """
     return bool(event.get("timedout")) and event.get("chosen_options") != chosen
 
@@ -186,7 +187,7 @@ def shows_another_draft(operator: HITLOperator, stored: Any, signs: Sequence[str
     """Whether a stored form shows an earlier draft: Airflow keeps the first form across retries and clears.
 
     :param stored: the result of `ask`
-    :param signs: texts that the form must contain
+    :param signs: strings that the form must contain
     """
     if not isinstance(getattr(stored, "body", None), str):
         return False

@@ -35,7 +35,7 @@ from airflow_crew_provider.wait.schema import matching, refuse_bad_schema, valid
 from airflow_crew_provider.wait.watch import COMPLETED, PENDING
 
 QUESTION = "**The question:**"  # how a form introduces a Flow's question
-IN_THE_MIDDLE = "**In the middle of the task**"  # how it introduces a question there
+IN_THE_MIDDLE = "**In the middle of the task**"  # how a form introduces an agent's question there
 TEXTS = (FEEDBACK_FIELD, EDIT_FIELD)
 
 
@@ -67,7 +67,7 @@ def _listed(names: Collection[Any]) -> str:
 
 
 def notice(who: str, problem: str) -> str:
-    """Return the notice for the next question that an answer was not accepted."""
+    """Return the notice that an answer was not accepted, to be shown with the next question."""
     return f"The last answer by {code(who)} was not accepted because {problem}."
 
 
@@ -195,7 +195,7 @@ def decided_by(review: Json) -> str | None:
 
 
 def in_one_line(decision: Json) -> str:
-    """Return a decision as one line of the log."""
+    """Return a decision as one log line."""
     said = decision["human_feedback"]
     cut = said if len(said) <= 500 else f"{said[:500]} … ({len(said)} characters)"
     ask = asks.ask_in(decision)
@@ -256,7 +256,7 @@ def refuse_bad_policy(output_schema: Any, on_schema_mismatch: str) -> None:
 
 
 def violations_of(schema: Any, pending: Json) -> list[str]:
-    """List a draft's violations of the output's schema; empty for a draft that does not become the output.
+    """Return a draft's violations of the output's schema; none for a draft that does not become the output.
 
     If the service does not report progress, every draft of a crew counts as the output.
     """

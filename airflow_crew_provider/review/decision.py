@@ -1,13 +1,13 @@
 """The question of a draft's review, and the decision that follows an answer. Needs Airflow 3.1 or newer.
 
-An approval is deliberate and belongs to the shown draft:
+An approval is deliberate and belongs to the draft shown:
 
 * There is no default approval. The DAG's author decides what the deadline does, and it never approves a draft that
   somebody has rejected in the meantime. A tool call that the form cannot show in full is denied.
-* The form that the person saw determines whether an answer is valid, even if the DAG file was edited since.
+* The form that the person saw determines whether an answer is valid, even if the DAG file has been edited since.
 * An invalid answer is not accepted, and the person is asked again with the reason.
-* An answer from somebody who may not answer yet, or has already approved, does not count, nor one that was given more
-  than a minute after the deadline, whenever it is delivered.
+* An answer does not count if the person may not answer yet, or has already approved. Neither does one that was given
+  more than a minute after the deadline, whenever it is delivered.
 * A decision is stored together with its draft before the task succeeds.
 """
 
@@ -54,7 +54,7 @@ class ReviewRules:
     """The rendered arguments of `CrewReviewOperator`; those in `TERMS` as shown to the person.
 
     :param whole: where to find the whole draft, for a form that shows part of it
-    :param again: the effect of a clear of the task, for messages
+    :param again: the effect of clearing the task, for messages
     """
 
     pending: Any
@@ -88,7 +88,7 @@ class ReviewRules:
         return {name: getattr(self, name) for name in TERMS}
 
     def by(self, terms: Json) -> ReviewRules:
-        """Return the rules by the terms of a form that was shown."""
+        """Return the rules with the terms of a form that was shown."""
         return replace(self, **{name: terms[name] for name in TERMS if name in terms})
 
     def record(self) -> Json:
@@ -148,12 +148,12 @@ class ReviewRules:
         return asks.answered(ask, option) if ask else flow.chosen(shown, option, self.words)
 
     def needed(self, shown: Json, choice: Json) -> int:
-        """Return how many people must make a choice: several only to approve a draft, or to let a tool run."""
+        """Return how many people must make a choice: only one, except to approve a draft or to let a tool run."""
         runs = choice["outcome"] in asks.RUNS_A_TOOL if asks.ask_in(shown) else choice["is_approve"]
         return self.approvals if runs else 1
 
     def edits(self, shown: Json) -> bool:
-        """Whether the person may edit the shown text; a second approver would not see changed tool arguments."""
+        """Whether the person may edit the text shown; a second approver would not see changed tool arguments."""
         return self.approvals == 1 if asks.ask_in(shown) else self.allow_edit
 
     def offer(self, task: airflow_form.HITLOperator, shown: Json) -> None:
@@ -184,7 +184,7 @@ class ReviewRules:
         )
 
     def page(self, shown: Json) -> ReviewForm:
-        """Return the form of a draft, without additions of the current visit."""
+        """Return the form of a draft, without the previous round, the last refusal, the escalation and the deadline."""
         return ReviewForm(
             pending=shown,
             approve=self.words[0],
@@ -214,7 +214,7 @@ class ReviewRules:
 
 
 class Decision:
-    """Decides about a question's draft.
+    """The decision about a question's draft.
 
     :param until: when the question ends, ISO 8601
     """
@@ -236,7 +236,7 @@ class Decision:
         return self._written_down(answer.denial_unseen(self._shown, ask))
 
     def _by_rule(self) -> Json | None:
-        """Return the review by which ``auto_approve`` approves a draft before a person sees it."""
+        """Return the review with which ``auto_approve`` approves a draft before a person sees it."""
         rule, identity = self._rules.auto_approve, identity_of(self._shown)
         if rule is None or asks.ask_in(self._shown) or flow.is_of_flow(self._shown):
             return None
@@ -252,7 +252,7 @@ class Decision:
         return self._written_down(answer.approval_by_rule(self._shown, reason))
 
     def _by_schema(self) -> Json | None:
-        """Return the review that sends a draft back."""
+        """Return the review that sends back a draft because of its violations."""
         wanted = self._rules.on_schema_mismatch == REVISE and self._shown.get(VIOLATIONS)
         if not wanted or self._sent_back_before():
             return None
@@ -263,7 +263,7 @@ class Decision:
         return self._written_down(review)
 
     def end_at_deadline(self) -> Json:
-        """Return the event for a deadline that Airflow does not know of, or has not noticed, or fail."""
+        """Return the event of a deadline that Airflow does not know or has not noticed; fail if it chooses nothing."""
         chosen = self._rules.at_deadline(self._shown)
         if chosen is None:
             self._record.close()
@@ -271,7 +271,7 @@ class Decision:
         return airflow_form.deadline_event(chosen)
 
     def decide(self, event: Json) -> Json:
-        """Return the review; if the answer is invalid, do not accept it and ask again."""
+        """Return the review, or ask again if the answer is invalid."""
         try:
             answer.refuse_changed(self._rules.pending, self._shown)
         except CrewInvalidInput as error:
@@ -318,11 +318,11 @@ class Decision:
     def _refuse(self, event: Json, problem: str) -> None:
         """Ask again, which removes the answer."""
         who, kept = airflow_form.name_of(event), self._keep_refused(event)
-        self._task.log.warning("The answer of %s is not accepted because %s.%s Asking again", who, problem, kept)
+        self._task.log.warning("The answer from %s is not accepted because %s.%s Asking again", who, problem, kept)
         self._question.ask(self._shown, self._until, notice(who, problem))
 
     def _keep_refused(self, event: Json) -> str:
-        """Store the content of an answer that is not accepted, and a rejection; return a sentence about the content."""
+        """Store an answer that is not accepted, and any rejection in it; return a sentence about its content."""
         self._keep_rejection(event)
         if not event.get("params_input") or unreadable(event["params_input"]):
             return ""
@@ -428,7 +428,7 @@ class Decision:
         self._question.ask(self._shown, self._until, f"{said}.")
 
     def _was_rejected(self) -> bool:
-        """Whether a person has rejected this draft: in an earlier round, or here, even if that was not accepted."""
+        """Whether a person has rejected this draft, here or in an earlier round, even in an answer not accepted."""
         is_known = self._record.was_rejected(identity_of(self._shown))
         return is_known or self._shown["output_sha256"] in self._rejected_before()
 
@@ -442,9 +442,9 @@ class Decision:
         return [*(previous.get(REJECTED_BEFORE) or []), *([draft] if is_rejection else [])]
 
     def _sent_back_before(self) -> Json:
-        """Return the fields of a review that follows a schema's review; empty without one.
+        """Return the field that a review has after a schema has sent a draft back; empty if none has.
 
-        The previous round contains them, and from Airflow 3.3 on also this task's record from before a clear.
+        The previous round shows that, and from Airflow 3.3 on also this task's record from before a clear.
         """
         previous, earlier = record_or_none(self._rules.previous) or {}, self._record.draft_sent_back
         execution_id = self._shown["execution_id"]
@@ -453,7 +453,7 @@ class Decision:
         return {SCHEMA_REVISION: EARLIER} if used else {}
 
     def _written_down(self, review: Json) -> Json:
-        """Return a review with what the next round must know of earlier ones, stored with its draft and logged."""
+        """Add the facts about earlier rounds that the next one needs; store the review with its draft, and log it."""
         rejected = self._rejected_before()
         review = {**review, **self._sent_back_before(), **({REJECTED_BEFORE: rejected} if rejected else {})}
         rounds = {"round": self._rules.round_number, "max_rounds": self._rules.max_rounds}

@@ -5,8 +5,8 @@ so safety does not depend on that. Outside code blocks that every parser recogni
 ``!`` from ``[``, and ``<`` from anything that would make it HTML. Guessing which other lines are code only affects how
 they look.
 
-A draft edited by a person becomes the task's output on our own crew service; any other service gets it as the feedback
-of a revision. An edit names its original draft, so that it never replaces another one.
+A draft edited by a person becomes the task's output on our own crew service; any other service gets it as revision
+feedback. An edit names its original draft, so that it never replaces another one.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _code_lines(text: str) -> set[int]:
 
 @cache
 def _parser() -> MarkdownIt:
-    # Here and not above: parsing a DAG file must not load it.
+    # Imported here, because parsing a DAG file must not load it.
     from markdown_it import MarkdownIt
 
     return MarkdownIt("commonmark").enable("table")
@@ -136,7 +136,7 @@ def text_of(output: Any) -> str:
 
 
 SHOWN_DIFFERENCE = 10_000  # characters
-MOST_PASSAGES = 1_000  # of each draft; comparing takes up to the square of the time
+MOST_PASSAGES = 1_000  # of each draft; the time to compare may grow with their square
 _SENTENCE_END = re.compile(r"(?<=[.!?])[ \t]+")
 
 
@@ -147,7 +147,7 @@ def difference(before: Any, after: Any, names: tuple[str, str]) -> str:
     """
     texts = text_of(before), text_of(after)
     if texts[0] == texts[1]:
-        return "*Nothing: the text is the same.*"
+        return "*None: the text is the same.*"
     old, new = (_passages(text) for text in texts)
     changes = "\n".join(unified_diff(old[:MOST_PASSAGES], new[:MOST_PASSAGES], *names, n=1, lineterm=""))
     is_whole = max(map(len, texts)) <= SHOWN_CHARACTERS
@@ -184,9 +184,9 @@ def draft_in(params: Json | None) -> Any:
 
 
 def with_text_of_edit(answer: Json, draft: str | None) -> Json:
-    """Return an answer whose edited draft is a string; unchanged for a form without a draft.
+    """Return an answer whose edited draft is a string; return it unchanged for a form without a draft.
 
-    Airflow's page returns None for an emptied field and an object for an object's text; a program may omit the field.
+    Airflow's page returns None for an emptied field and an object for the text of one; a program may omit the field.
     """
     given = answer.get("params_input")
     if draft is None or not given:
@@ -282,7 +282,7 @@ def what_an_edit_does(shown: Json, words: list[str], *, is_last: bool) -> str:
         sent = "" if is_last else f"; with **{revise}** it is sent as feedback"
         then = f"with **{approve}** your text becomes the output of the task{sent}."
     elif is_last:
-        then = "this service accepts it only as feedback of a revision, and **none is sent in the last round**."
+        then = "this service accepts it only as revision feedback, and **none is sent in the last round**."
     else:
         then = f"this service accepts it only as feedback: even with **{approve}**, the task runs again with your text."
     return f"* If you edit the text under *Draft*: {then}"
@@ -292,6 +292,6 @@ def said_of(review: Json, given: Any) -> str:
     """Return the log line about an edited draft, or about changed arguments."""
     if review.get("ask"):
         sent = "sent" if "edited_output" in review else "not sent with this answer"
-        return f"The arguments were changed, {len(given)} characters now; they are {sent}"
-    where = "becomes the output of the task" if "edited_output" in review else "is sent as feedback of a revision"
-    return f"The draft was edited, {len(given)} characters now; the text {where}"
+        return f"The arguments were changed (now {len(given)} characters); they are {sent}"
+    where = "becomes the output of the task" if "edited_output" in review else "is sent as revision feedback"
+    return f"The draft was edited (now {len(given)} characters); the text {where}"

@@ -25,7 +25,7 @@ MARK = 16
 class ReviewForm:
     """One round of review: the draft, and facts about it for the reviewer.
 
-    ``pending`` is the record of the execution, or the part that `shown_draft` kept; ``refused`` is the reason for
+    ``pending`` is the record of the execution, or the part of it from `shown_draft`; ``refused`` is the reason for
     rejecting the last answer.
     """
 
@@ -50,7 +50,7 @@ class ReviewForm:
 
     @property
     def needs_another_round(self) -> bool:
-        """Whether a revision in this last round would need another; a Flow's or an agent's question does not."""
+        """Whether a revision in this last round would need another one; a Flow's or an agent's question does not."""
         return self.is_last and not is_of_flow(self.pending) and self.ask is None
 
     @property
@@ -84,7 +84,7 @@ class ReviewForm:
 
     @property
     def notice(self) -> str:
-        """Why the last answer was not accepted, if so."""
+        """Why the last answer was rejected, if it was."""
         return f"**{self.refused}**" if self.refused else ""
 
     def _round(self) -> str:
@@ -111,7 +111,7 @@ class ReviewForm:
             return f"{place}{who}{name} returned this draft and asks for your answer."
         who = f"The task {_code(task)}" if task else "A task of the crew"
         by = f" of the agent {_code(agent)}" if agent else ""
-        return f"{place}{who}{by} wrote this draft and waits for your answer."
+        return f"{place}{who}{by} wrote this draft and awaits your answer."
 
     def _asked(self) -> str:
         question = self.pending.get("question")
@@ -172,7 +172,7 @@ class ReviewForm:
             word = asks.RUN_AGAIN if asks.is_unknown_outcome(self.ask) else self.approve
             other = "any other answer" if self.ask else "a revision"
             said = "must approve" if word == self.approve else f"must choose **{word}**"
-            lines.append(f"* **{self.approvals} different people** {said}; {other} by any of them counts.")
+            lines.append(f"* **{self.approvals} different people** {said}; {other} by any one of them is enough.")
         lines += [f"* {each}" for each in self.later]
         what = "question" if self.ask else "draft"
         lines.append(f"\nExecution {_code(self.pending.get('execution_id'))}, {what} {_code(self.mark)}.")
@@ -247,7 +247,7 @@ class ReviewForm:
             return ""
         return (
             f"**Only the first {drafts.SHOWN_CHARACTERS:,} of {size:,} characters are shown.** The whole draft is "
-            f"in {self.whole}, field `output`. Your answer applies to the whole draft."
+            f"under `output` in {self.whole}. Your answer applies to the whole draft."
         )
 
     @property

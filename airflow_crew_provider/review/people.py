@@ -11,7 +11,7 @@ from typing import Any
 from airflow_crew_provider.api.asks import APPROVE, DENY
 from airflow_crew_provider.models import Json
 
-LONGEST = timedelta(days=36_500)  # the sum of a date and this must be a date
+LONGEST = timedelta(days=36_500)  # added to the current date, it must still be a valid date
 
 
 def deadline_policy(on_timeout: Any, response_timeout: Any) -> Any:
@@ -70,7 +70,7 @@ def needed_approvals(approvals: Any, users: Sequence[Json] | None, *, allow_edit
 
 
 def counted(value: Any, name: str) -> int | None:
-    """Check a number of rounds; None if not given."""
+    """Check a number of rounds or questions; None if it is not given."""
     if value is not None and (type(value) is not int or value < 1):
         raise ValueError(f"{name} must be an integer >= 1, not {value!r}")
     return value
@@ -83,7 +83,7 @@ def _no_bool(value: Any) -> Any:
 
 
 def reviewers(given: Any) -> list[Json] | None:
-    """Read the assigned users: one or several, each an id or a dict with ``id`` and optional ``name``.
+    """Read the assigned users: one or several, each an id or a dict with ``id`` and an optional ``name``.
 
     An empty list is an error, because for Airflow it means everybody.
     """
@@ -128,7 +128,7 @@ class EscalationStep:
 
     @property
     def name(self) -> str:
-        """The step's name while it waits: an edited DAG may insert another step before it."""
+        """The name that identifies the step while the task waits: an edited DAG may insert another step before it."""
         return self.kind if self.number == 1 else f"{self.kind} #{self.number}"
 
     @property
@@ -156,7 +156,7 @@ class Escalation:
 
     @property
     def users(self) -> list[Json] | None:
-        """Everybody who may answer at some point, each once; None for anybody."""
+        """Everybody who may answer at some point, each once; None if anybody may."""
         if self.assigned is None:
             return None
         later = (user for step in self.steps for user in step.users)
@@ -177,7 +177,7 @@ class Escalation:
 
     @property
     def may_answer(self) -> Json | None:
-        """The ids of all who may answer, with the seconds until then; None if no step names anybody."""
+        """The ids of all users who may answer, with the seconds until they may; None if no step names users."""
         if not any(step.users for step in self.steps):
             return None
         later = {each: step.after.total_seconds() for step in reversed(self.steps) for each in sorted(_ids(step))}

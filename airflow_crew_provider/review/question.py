@@ -1,8 +1,8 @@
 """How a task asks a person and waits, without losing an answer to retries or clears. Needs Airflow 3.1 or newer.
 
-A worker visits a task several times: the task asks and leaves, and resumes with an answer, at an escalation step, at
-the deadline, or after a lost try. Each visit creates one `Question` from the stored record. It asks only if no form
-shows this draft, or if nobody can answer it any more; otherwise it first looks for an answer.
+A worker runs a task several times: the task asks and frees its slot, and resumes with an answer, at an escalation step,
+at the deadline, or after a lost try. Each time, it creates one `Question` from the stored record. It asks only if no
+form shows this draft, or if nobody can answer that form any more; otherwise it first looks for an answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_crew_provider.wait.outcomes import CrewTaskFailed, ends_in_a_senten
 
 UNKNOWN = "unknown"  # the result of a lookup that did not finish
 TERMS = "terms"  # in a question: the DAG's arguments that determine whether an answer is valid
-OFFERED = ("words", "allow_edit", "approvals")  # of these, the ones that a form shows
+OFFERED = ("words", "allow_edit", "approvals")  # the terms that a form shows
 
 
 class Form(Protocol):
@@ -32,7 +32,7 @@ class Form(Protocol):
 
     @property
     def body(self) -> str:
-        """Markdown."""
+        """The page, as Markdown."""
 
     @property
     def notice(self) -> str:
@@ -58,16 +58,16 @@ class Rules(Protocol):
         """Return the content to show, from the rendered task."""
 
     def terms(self) -> Json:
-        """Return the arguments that determine whether an answer is valid: the shown form's, not a later DAG's."""
+        """Return the arguments that determine whether an answer is valid: the shown form's, not an edited DAG's."""
 
     def by(self, terms: Json) -> Any:
-        """Return the rules by the terms of a form that was shown."""
+        """Return the rules with the terms of a form that was shown."""
 
     def offer(self, task: HITLOperator, shown: Json) -> None:
         """Set the options, fields and defaults of the task's form."""
 
     def form(self, context: Any, shown: Json, until: str | None, refused: str, later: list[str]) -> Form:
-        """Return the form; ``later`` are sentences about the steps of the escalation."""
+        """Return the form; ``later`` contains sentences about the steps of the escalation."""
 
 
 AnyRules = TypeVar("AnyRules", bound=Rules)
@@ -75,11 +75,11 @@ LONGEST_LABEL = 100
 
 
 class Question(Generic[AnyRules]):
-    """A task's question during one visit of a worker.
+    """A task's question, created each time a worker runs the task.
 
     :param task: the asking task
     :param rules: the question's rules
-    :param begins: whether this visit starts a try
+    :param begins: whether a try begins here
     """
 
     def __init__(self, context: Any, task: HITLOperator, rules: AnyRules, *, begins: bool = False) -> None:
@@ -89,7 +89,7 @@ class Question(Generic[AnyRules]):
             self.record.forget_deleted_run()
 
     def go_on(self, shown: Json, found: str = "") -> NoReturn:
-        """Ask, or if an earlier try did, look for an answer given since, and wait for one.
+        """Ask; if an earlier try has asked, look for an answer given since then. Then wait for one.
 
         :param found: result of the last lookup: no answer, no form, or unknown; empty if none ran
         """
@@ -112,9 +112,9 @@ class Question(Generic[AnyRules]):
         self.look_again(shown, until)
 
     def _terms_of_kept_form(self, identity: list[Any]) -> Json:
-        """Return the terms that a form still shows after a clear, which keeps it until Airflow 3.4.
+        """Return the terms that a form still shows after a clear: before Airflow 3.4, a clear keeps the form.
 
-        Refuse to ask if the DAG names other people than the form, which keeps its first ones.
+        Refuse to ask if the DAG names other people than the form, which keeps its original ones.
         """
         before = self.record.terms_before_clear(identity)
         if not before or airflow_form.asking_attempt(self.context) is not None:
@@ -134,7 +134,7 @@ class Question(Generic[AnyRules]):
         return is_of_earlier or found == airflow_form.NO_FORM or (found == UNKNOWN and self.record.in_doubt)
 
     def hold_to(self, shown: Json) -> None:
-        """Offer the form's choices, even if the DAG file was edited since."""
+        """Offer the form's choices, even if the DAG file has been edited since."""
         self.rules = self.rules.by(shown.get(TERMS) or {})
         self.rules.offer(self.task, shown)
 
@@ -147,7 +147,7 @@ class Question(Generic[AnyRules]):
         task.subject = task.subject or f"{form.subject} · {_place_of(self.context['ti'])}"
         given = task.body
         task.body = "\n\n".join(part for part in (form.notice, given) if part) if given else form.body
-        # A form that Airflow keeps is of the last draft, even if the task's own body renders differently now.
+        # A form that Airflow has kept shows the last draft, even if the task's own body renders differently now.
         signs = [] if self.record.is_about(identity) else [given] if given else [form.mark, shown["execution_id"]]
         attempt = airflow_form.asking_attempt(self.context)
         self.record.mark_asking(identity, until, attempt)
@@ -170,7 +170,7 @@ class Question(Generic[AnyRules]):
         airflow_form.park(self.task, self.context, left, {"until": until, "shown": shown, **wakes})
 
     def _escalate(self, since: datetime) -> datetime:
-        """Notify the people of each due step, and return the current time: steps due later come next."""
+        """Notify the people of each due step, and return the current time; steps due after it come next."""
         now = datetime.now(UTC)
         for number, step in self.rules.escalation.due(since, now):
             if self.record.notify_step(step.name, step.notifiers or self.task.notifiers, self.context):
@@ -180,7 +180,7 @@ class Question(Generic[AnyRules]):
         return now
 
     def look_again(self, shown: Json, until: str | None, *, once_more: bool = False) -> NoReturn:
-        """Continue with an answer that arrived as an escalation step began; escalate if there is none."""
+        """Look for an answer that was already given, e.g. as an escalation step began; escalate if there is none."""
         self.record.mark_looking(shown, once_more=once_more)
         kept = {"until": until, "shown": shown}
         airflow_form.find_answer(self.task, self.context, until, kept, self.record.asked_by)
@@ -202,7 +202,7 @@ def _place_of(ti: Any) -> str:
 
 
 class AskingTask(HITLOperator):
-    """The base of operators that ask a person."""
+    """The base class of operators that ask a person."""
 
     def rules(self) -> Any:
         """Return the rules of the question, from the task's rendered arguments."""

@@ -5,18 +5,18 @@ meantime counts. Up to Airflow 3.3, the question survives retries and clears; fr
 that asked it, whose id is stored. Nobody can answer it after that attempt ends, so a later attempt that finds no answer
 asks again.
 
-The record is read once per visit of a worker, and written at each step. Its moves (`MOVES`)::
+The record is read once each time a worker runs the task, and written at each step. Its moves (`MOVES`)::
 
     nothing ──ask──> in doubt ──asked──> open ──close──> over
                         │  ^              │ ^              │
                         └──┴──────ask─────┘ └────asked─────┘
 
-* A try that is lost after the end of its question looks for the answer again, with ``asked``; while it is in doubt
-  whether Airflow ever had the question, with ``look``.
+* If a try is lost after its question has ended, the next one looks for the answer again, with ``asked``; or with
+  ``look``, as long as it is in doubt whether Airflow ever had the question.
 * An approval or a rejection is stored before its answer is removed for the next one, and does not change the state;
   after the end, it belongs to an answer that Airflow delivers again.
 * ``send_back`` is a schema's answer, given without a person.
-* If Airflow keeps no state, an answer finds no record, but still counts.
+* If Airflow stores no state, there is no record when an answer arrives; the answer still counts.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ MOVES: dict[str, dict[State, State]] = {
 
 @dataclass(frozen=True)
 class StoredQuestion:
-    """The stored record of a question. Unknown fields are omitted.
+    """The stored record of a question. Empty fields are omitted.
 
     :param attempt: the asking try, from `Attempt.as_dict`; its keys are stored alongside the others
     :param draft: the draft that was shown
     :param terms: its form's arguments, which determine whether an answer is valid
     :param since: when it was first asked about this draft, ISO 8601
-    :param until: its deadline, likewise
+    :param until: its deadline, ISO 8601
     :param asked_at: when it was last asked
     :param doubt: whether Airflow may not have the question yet
     :param asked_by: the id of the attempt that owns the form, from Airflow 3.4 on
     :param notified: whether people were notified: `BEGUN` or `DONE`
     :param told: the same for each step of the escalation
-    :param approvals: approvals so far, not yet enough
+    :param approvals: the approvals so far
     :param rejected: rejected drafts, each by execution and hash
     :param sent_back: the draft that a schema sent back
     :param shown: the shown content, during a lookup
@@ -139,7 +139,7 @@ _OF_ATTEMPT = tuple(each.name for each in fields(Attempt))
 
 
 class QuestionRecord:
-    """The record of a task's question, read and kept for one visit of a worker."""
+    """The record of a task's question, read once each time a worker runs the task."""
 
     def __init__(self, memory: TaskState, attempt: Attempt) -> None:
         self._memory, self._attempt = memory, attempt
@@ -147,14 +147,14 @@ class QuestionRecord:
         self.cleared = attempt.follows_clear(self._record.attempt)
 
     def forget_deleted_run(self) -> None:
-        """At the start of a try, forget the question of a DAG run that was deleted and recreated under its id."""
+        """At the start of a try, forget the question of a DAG run that was deleted and recreated with the same id."""
         self._attempt.tell_doubt(self._record.attempt)
         if self._memory.outlives_run and not self._attempt.follows(self._record.attempt):
             self._record, self.cleared = StoredQuestion(), False
             self._memory.forget()
 
     def is_open_for(self, draft: Draft) -> bool:
-        """Whether the question about this draft is active; after its end, only a clear asks again."""
+        """Whether the question about this draft is active; after its end, only clearing the task asks again."""
         return self.is_about(draft) and not (self.cleared and self._record.state is State.OVER)
 
     def is_about(self, draft: Draft) -> bool:
@@ -167,7 +167,7 @@ class QuestionRecord:
         return self._record.state is State.IN_DOUBT
 
     def until(self, draft: Draft) -> str | None:
-        """Return the deadline that an earlier try set for this draft; a clear starts over."""
+        """Return the deadline that an earlier try set for this draft; clearing the task starts over."""
         return self._about(draft).until
 
     def terms(self, draft: Draft) -> Json | None:
@@ -215,7 +215,7 @@ class QuestionRecord:
     ) -> None:
         """Record that the question is open, or still in ``doubt``; ``again`` notifies people once more.
 
-        :param at: when it was asked, if this visit asked it
+        :param at: when it was asked, if that was just now
         """
         known = self._known_of(draft)
         asked = replace(
@@ -233,13 +233,13 @@ class QuestionRecord:
         self._keep()
 
     def _known_of(self, draft: Draft) -> StoredQuestion:
-        """Return a fresh record, with the fields of one about the same draft."""
+        """Return a fresh record that keeps some fields if the last one is about the same draft."""
         before = self._about(draft)
         carried = {name: getattr(before, name) for name in ("since", "notified", "told", "approvals", "terms")}
         return self._record.anew(self._attempt, draft=draft, **carried)
 
     def mark_looking(self, shown: Json, *, once_more: bool = False) -> None:
-        """Record the shown content: a lookup without an answer returns nothing from Airflow."""
+        """Record the shown content, because Airflow returns nothing for a lookup that finds no answer."""
         self._keep(shown=shown, once_more=once_more or self._record.once_more)
 
     @property
@@ -258,7 +258,7 @@ class QuestionRecord:
         return datetime.fromisoformat(since) if since else datetime.now(UTC)
 
     def began_after(self, draft: Draft, at: Any) -> bool:
-        """Whether the question was opened after this time, as by a clear; False if that is not known."""
+        """Whether the question was opened after this time, e.g. after a clear; False if that is not known."""
         since = self._about(draft).since
         return since is not None and at is not None and at < datetime.fromisoformat(since)
 
@@ -269,13 +269,13 @@ class QuestionRecord:
         return datetime.fromisoformat(at) if at else None
 
     def _about(self, draft: Draft) -> StoredQuestion:
-        """Return the record of this draft; before Airflow 3.3, a record outlives a run of the same name."""
+        """Return the record if it is about this draft and no clear has followed, else an empty one."""
         return StoredQuestion() if self.cleared or not self.is_about(draft) else self._record
 
     def notify(self, notifiers: Sequence[Any], context: Any) -> None:
-        """Call the notifiers, unless an earlier try did; a failing notifier does not affect the question.
+        """Call the notifiers, unless an earlier try has called them; a failing notifier does not affect the question.
 
-        If a try dies meanwhile, only one more attempt follows, so that a notifier cannot kill every try.
+        If a try dies in a notifier, only one more try calls them, so that a notifier cannot kill every try.
         """
         before = self._record.notified
         if before == DONE:
@@ -285,7 +285,7 @@ class QuestionRecord:
         self._keep(notified=DONE)
 
     def notify_step(self, step: str, notifiers: Sequence[Any], context: Any) -> bool:
-        """Do the same for an escalation step; return whether it was still due."""
+        """Call the notifiers of an escalation step in the same way; return whether it was still due."""
         before = self._record.told.get(step)
         if before == DONE:
             return False
@@ -301,7 +301,7 @@ class QuestionRecord:
         return [] if self.cleared else list(self._record.approvals)
 
     def add_approval(self, approval: Json) -> list[Json]:
-        """Record one more approval, before its answer is removed for the next one; return them all."""
+        """Record one more approval, before its answer is removed for the next one; return all approvals."""
         approvals = [*self.approvals, approval]
         self._record = replace(self._record, approvals=approvals)
         self._must_keep("The approval is kept; a retry of this task uses it")
@@ -336,9 +336,10 @@ class QuestionRecord:
         self._must_keep("Nobody was asked; a retry of this task will ask")
 
     def close(self) -> None:
-        """Record that the question is answered, or timed out.
+        """Record that the question was answered or timed out.
 
-        The record stays on every version: Airflow may still lose the task, and a try without it would ask again.
+        The record is kept on every version of Airflow: Airflow may still lose the task, and a try without the record
+        would ask again.
         """
         self._record = self._record.moved("close", replace(self._record, shown=None, over=True))
         self._must_keep("The answer is kept; a retry of this task uses it")
@@ -371,8 +372,8 @@ def _call(notifiers: Sequence[Any], context: Any) -> None:
 
 
 def question_of(context: Any, operator: object) -> QuestionRecord:
-    """Return the running task's record of its question; a try that cannot read it ends here."""
+    """Return the running task's record of its question; fail if it cannot be read."""
     try:
         return QuestionRecord(task_state_of(context, REVIEW_STATE), Attempt.of(context, operator))
     except CrewError as error:
-        fail_task(error, "Nobody was asked now; any answer is kept")
+        fail_task(error, "Nobody was asked; any answer is kept")

@@ -49,14 +49,14 @@ def _before_update(mapper: Any, connection: Any, detail: Any) -> None:
 
 
 def _is_ours(connection: Any, detail: Any) -> bool:
-    """Whether a review asks: anybody may use this field name, and before 3.1.3 Airflow stores nothing else."""
+    """Whether a review asks: any task may use this field name, and before 3.1.3 Airflow stores no other sign."""
     from airflow_crew_provider.compat.task_records import is_about_an_execution
 
     return is_about_an_execution(connection, detail.ti_id)
 
 
 def _explain(detail: Any) -> None:
-    """Insert the reason before the text; an accepted answer that is requested again needs none."""
+    """Insert the reason before the text; there is none if an accepted answer is removed to ask again."""
     from sqlalchemy import inspect
 
     state = inspect(detail)
@@ -72,17 +72,17 @@ def _explain(detail: Any) -> None:
 
 
 def why_refused(answer: dict[str, Any], text: str, options: list[str], params: dict[str, Any]) -> str | None:
-    """Return why an answer was refused, if its form shows that; None for an accepted one.
+    """Return why an answer was refused, as far as its form shows that; None for an accepted one.
 
     A text that does not match a schema is only explained in the task's log.
 
     :param text: the text of the form
     :param params: its fields
     """
-    # At the beginning of a line, where a quoted draft cannot have it.
+    # It counts only at the beginning of a line, where a quoted draft cannot contain it.
     draft, is_asked = draft_in(params), bool(_IN_THE_MIDDLE.search(text))
     answer = with_text_of_edit(answer, draft)
-    # None of a Flow's outcomes needs feedback; of the words that answer an agent, the answer to its question does.
+    # None of a Flow's outcomes needs feedback; of the replies to an agent, only the answer to its question does.
     needs_text = asks.ANSWER if is_asked else None if f"\n{QUESTION}" in f"\n{text}" else options[1]
     problem = problem_with(answer, options, list(params), needs_text)
     given = (answer["params_input"] or {}).get(EDIT_FIELD)

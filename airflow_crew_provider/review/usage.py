@@ -1,4 +1,4 @@
-"""The question whether the output of a costly execution may be used. Pure."""
+"""The question of whether the output of a costly execution may be used. Pure."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class UsageForm:
 
     @property
     def body(self) -> str:
-        """Markdown."""
+        """The page, as Markdown."""
         facts = (
-            f"Execution {code(self.shown['execution_id'])} is completed, output {code(self.mark)}. {self._usage}, "
+            f"Execution {code(self.shown['execution_id'])} has completed with output {code(self.mark)}. {self._usage}, "
             f"and this DAG allows {self._limits} without asking."
         )
         choices = (
             f"* **{APPROVE}**: its output is passed to the tasks downstream.\n"
-            f"* **{REJECT}**: it is not; the output stays at the crew service. The usage is spent either way."
+            f"* **{REJECT}**: it is not; the output stays at the crew service. The tokens are spent either way."
         )
         return "\n\n".join(part for part in (self.notice, facts, choices) if part)
 
@@ -113,7 +113,7 @@ class UsageRules:
         return facts_of(self.record())
 
     def terms(self) -> Json:
-        """Return who may answer; an answer is an approval or a rejection, whatever the other arguments."""
+        """Return the users who may answer; no other argument affects whether an answer is valid."""
         return {"users": self.escalation.ids}
 
     def by(self, terms: Json) -> UsageRules:
@@ -121,7 +121,7 @@ class UsageRules:
         return self
 
     def offer(self, task: HITLOperator, shown: Json) -> None:
-        """Offer the task's original choices."""
+        """Leave the task's choices unchanged."""
 
     def form(self, context: Any, shown: Json, until: str | None, refused: str, later: list[str]) -> UsageForm:
         """Return the form."""

@@ -1,4 +1,4 @@
-"""The state that one task stores between worker visits and tries. Its moves (`MOVES`)::
+"""The state that one task stores between deferrals and tries. Its moves (`MOVES`)::
 
     nothing ──begin──> working ──ask──> asking ──answer──> answered
                         │ ^  ^            │                    │
@@ -29,9 +29,9 @@ class State(StrEnum):
     """The state of the task."""
 
     NOTHING = "nothing"
-    WORKING = "working"  # the crew
-    ASKING = "asking"  # a person
-    ANSWERED = "answered"  # but not sent, according to the record
+    WORKING = "working"  # the crew works
+    ASKING = "asking"  # a person is asked
+    ANSWERED = "answered"  # the answer is not sent yet, according to the record
     OVER = "over"
 
 
@@ -51,7 +51,7 @@ MOVES: dict[str, dict[State, State]] = {
 
 @dataclass(frozen=True)
 class StoredRun:
-    """The stored record. Unknown fields are omitted.
+    """The stored record. Empty fields are omitted.
 
     :param execution_id: the execution's first id
     :param kickoff_id: the id to poll
@@ -91,7 +91,7 @@ class StoredRun:
 
     @property
     def form(self) -> int:
-        """The number of the last question's form: no two forms of a task share it, since a page may outlive a clear."""
+        """The number of the last question's form, unique within the task, since a page may stay open after a clear."""
         return self.earlier + self.number
 
     @property
@@ -107,7 +107,7 @@ class StoredRun:
 
 
 class RunRecord:
-    """The record of one task, read and kept for one visit of a worker.
+    """The record of one task, read once each time a worker runs it.
 
     :raises TaskStateUnavailable: from every read or write
     """
@@ -150,7 +150,7 @@ class RunRecord:
         inbox: Json | None = None,
         answered: AnsweredDraft | None = None,
     ) -> None:
-        """Record that the answer was sent, and the service's response; None if the answer changed nothing."""
+        """Record that the answer was sent, with the service's response ``said``; None if the answer changed nothing."""
         *before, decision = self.kept.decisions
         told = {**decision, "taken": said is not None, "service": said}
         sent = replace(self.kept, review=None, since=now, decisions=[*before, told])
@@ -187,13 +187,13 @@ class RunRecord:
 
 def _without_draft(review: Json) -> Json:
     edited = {"edited": True} if "edited_output" in review else {}
-    # The question's own record has all rejected drafts; here, their hashes would be repeated in each review.
+    # The question's own record contains all rejected drafts; here, each review would repeat their hashes.
     without = ("edited_output", "output", REJECTED_BEFORE)
     return {**{name: value for name, value in review.items() if name not in without}, **edited}
 
 
 def bound_to(number: int, event: Json) -> Json:
-    """Return an event that is not an answer if it does not name this question; a deadline need not name one."""
+    """Return the event, marked as invalid if it answers another question; a deadline's event need not name one."""
     if "chosen_options" not in event or "error" in event:
         return event
     given: Any = event.get("params_input") or {}

@@ -112,7 +112,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
             self.timeout = own
 
     def begin(self, context: Any) -> Any:
-        """Poll once, then wait in the triggerer unless that ends it."""
+        """Poll once, then wait in the triggerer unless that poll ends the wait."""
         return self.begin_in_triggerer(context, self.watch_again(context))
 
     def poke(self, context: Any) -> bool | PokeReturnValue:
@@ -141,7 +141,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         note_run(context, self.hook, execution_id)
 
     def on_kill(self) -> None:
-        """Stop the execution when the task is killed while a worker runs it; a cleared one waits for it again."""
+        """Stop the execution when the task is killed in a worker; a cleared task waits for it again."""
         self.stop_if_asked(self.kickoff_id, WAITS_AGAIN)
 
     def watch_again(self, context: Any) -> Watch:
@@ -163,7 +163,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         return None if self.reschedule and not self.deferrable else self.execution_timeout
 
     def check(self, context: Any, execution: Execution) -> None:
-        """Fail if the previous resume left an edited draft to a round that never came."""
+        """Fail if the previous resume left an edited draft for a round that never came."""
         said = lost_edit(context, self, execution)
         if said:
             raise CrewTaskFailed(said)
@@ -177,7 +177,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         return execution.record(self.execution_id)
 
     def raise_failure(self, watch: Watch, error: str) -> NoReturn:
-        """Fail for good; after a resume, say that the answer was accepted but its continuation failed."""
+        """Fail for good; after a resume, report that the answer was accepted but its continuation failed."""
         failure = CrewExecutionFailed(watch.kickoff_id, error)
         continuation = f"{self._resumed(watch)}Waiting again cannot help; clear the kickoff to start a new one"
         raise CrewTaskFailed(f"{failure}. {continuation}") from failure
@@ -208,7 +208,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         except CrewError as error:
             fail_task(error)
 
-    # In reschedule mode, each poll is a separate process; this keeps what the watch has learned.
+    # In reschedule mode, each poll runs in a separate process, so the state of the watch is stored between polls.
 
     def _recalled(self, context: Any) -> Watch:
         watch = self.watch_again(context)
@@ -224,6 +224,6 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         task_state_of(context, WATCH_STATE).keep({**self._watch.learned(), **self._about(context)})
 
     def _about(self, context: Any) -> Json:
-        """Return the marks of this try; a deleted run's record may have the same number of the try."""
+        """Return the values that identify this try; the record of a deleted run may have the same try number."""
         attempt = Attempt.of(context, self)
         return {"kickoff_id": self.kickoff_id, "try_number": attempt.try_number, "run_after": attempt.run_after}

@@ -25,7 +25,7 @@ from airflow_crew_provider.wait.watch import COMPLETED
 # Polling again costs nothing, and a failed execution is not polled again. Airflow occasionally fails a task
 # that resumes just as it defers (apache/airflow issues 66374 and 67287).
 AGAIN = timedelta(seconds=5)
-# The reason for a loop's iteration: visible to everybody who may see the task, without permission for XComs or forms.
+# The reason for a loop's iteration is visible to everybody who may see the task, even without permission for XComs.
 DECISIONS = {"True": "approve", "False": "revise"}
 
 
@@ -34,7 +34,8 @@ class CrewResultOperator(CrewTask):
 
     A skipped wait keeps its XCom from before a clear, so records of another execution do not count.
 
-    :param records: the records of all waits, None for skipped ones; for a wait in a loop, all iterations (templated)
+    :param records: the records of all waits, None for skipped ones; for a wait in a loop, those of all iterations
+        (templated)
     :param execution_id: the id that the kickoff returned; by default that of the first record (templated)
     :param crew_conn_id: the connection of type ``crew``, for the events of outlets (templated)
     """
@@ -58,7 +59,7 @@ class CrewResultOperator(CrewTask):
 
     @ends_in_a_sentence
     def execute(self, context: Any) -> Json:
-        """Return the record; fail if the execution waits for a person again with no round left.
+        """Return the record; fail if the execution is waiting for a person again and no rounds remain.
 
         Skip if all tasks upstream were skipped. The trigger rule ``none_failed_min_one_success`` would do the same, but
         Airflow then fails every item of a mapped group as soon as one has failed.
@@ -88,11 +89,11 @@ class CrewResultOperator(CrewTask):
 
 
 def until_completed(loop: Any, ti: Any) -> Any:
-    """Another round, unless the crew has completed or no round is left; the result then shows which."""
+    """Start another round, unless the crew has completed or no rounds remain; the result then shows which."""
     review = ti.xcom_pull(task_ids=f"{ti.task_id.rpartition('.')[0]}.review") or {}
     word = DECISIONS.get(str(review.get("is_approve")), "answered")
     if review.get("ask"):
-        word = review["outcome"]  # not what a Flow offers, which may be anything
+        word = review["outcome"]  # a fixed word, unlike the outcomes of a Flow, which may be anything
     is_over = loop.index + 1 >= loop.max_iterations or (loop.result or {}).get("state") == COMPLETED
     return decided(stop=is_over, reason=f"round {loop.index + 1}: {word}")
 
@@ -104,8 +105,8 @@ def _each(given: Any) -> Iterable[Any]:
 
 def _no_round_left(record: Json) -> str:
     return (
-        f"Execution {record.get('execution_id')} waits for a person again, at task {record.get('crew_task_id')}, "
-        "but no review round is left. It stays paused at the service; raise max_rounds, or answer it by hand"
+        f"Execution {record.get('execution_id')} is waiting for a person again, at task {record.get('crew_task_id')}, "
+        "but no review rounds remain. It stays paused at the service; raise max_rounds, or answer it by hand"
     )
 
 
@@ -165,13 +166,13 @@ def crew_with_review(
     :param max_total_tokens: fail if the execution uses more tokens
     :param max_cost: fail if the execution costs more, in USD
     :param on_unknown_usage: if the service does not report the figures for a limit: ``fail``, or ``ignore`` it
-    :param stop_over_budget: stop an execution found over a limit while it runs or waits for a person
+    :param stop_over_budget: stop an execution that exceeds a limit while it runs or waits for a person
     :param output_to: where to write the completed output instead of XCom (templated)
-    :param on_schema_mismatch: ``fail``; or ``revise``: send a mismatched draft back once with its violations,
-        before anybody is asked, which uses one of the rounds
+    :param on_schema_mismatch: for a draft that does not match: ``fail`` only shows its violations; ``revise`` sends it
+        back with them once, before anybody is asked, which uses one of the rounds
     :param outlets: assets updated by the completed output; their events contain the ids and the usage
-    :param loop: draw the rounds as one Task Loop, one iteration each (Airflow 3.4 and newer; neither inside a
-        mapped task group nor inside another loop)
+    :param loop: run the rounds as the iterations of one Task Loop (Airflow 3.4 and newer; not inside a mapped task
+        group or another loop)
     """
     if max_rounds < 1:
         raise ValueError("max_rounds must be at least 1")
@@ -227,8 +228,8 @@ class Rounds:
     wait: Json
 
     def one_after_another(self) -> list[CrewStatusSensor]:
-        """Create the tasks of each round; return their waits."""
-        from airflow_crew_provider.operators.review import CrewReviewOperator  # late: a call reports an old Airflow
+        """Create the tasks of each round; return the waits."""
+        from airflow_crew_provider.operators.review import CrewReviewOperator  # lazy: on old Airflow, only a call fails
 
         waits, previous = [self.first], None
         for number in range(1, self.most + 1):
@@ -244,7 +245,7 @@ class Rounds:
     def in_a_loop(self, again: Json) -> list[CrewStatusSensor]:
         """Create the tasks of a round as the body of a loop; return its wait.
 
-        :param again: retries of the deciding task
+        :param again: the retries of the task that decides on another round
         """
         waits: list[CrewStatusSensor] = []
 
@@ -255,7 +256,7 @@ class Rounds:
             resume = LoopResumeOperator(task_id="resume", review=review.output, **self.resume)
             waits.append(self._wait_after(resume))
 
-        tooltip = "Repeats until the crew completes or no round is left"
+        tooltip = "Repeats until the crew completes or no rounds remain"
         gate = make_loop("round", body, until=until_completed, most=self.most, tooltip=tooltip)
         gate.retries, gate.retry_delay = again["retries"], again["retry_delay"]
         return waits

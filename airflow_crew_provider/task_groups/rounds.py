@@ -1,7 +1,7 @@
-"""The tasks of a round in a Task Loop: the same in each iteration, which they look up in Airflow. Needs Airflow 3.4.
+"""The tasks of a round in a Task Loop: the same in each iteration, which the context names. Needs Airflow 3.4.
 
-The review in the first iteration gets the record of the wait before the loop; later ones get the record of the previous
-iteration's wait, and the decision made there.
+The review in the first iteration gets the record of the wait before the loop; later reviews get the record of the
+previous iteration's wait, and the previous decision.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LoopReviewOperator(CrewReviewOperator):
             self.previous_task = self.task_id
 
     def rules(self) -> ReviewRules:
-        """Do not name a task that holds the whole draft: its record is from another iteration."""
+        """Return the rules; after the first iteration, no upstream task has the whole draft, so do not name one."""
         rules = super().rules()
         return replace(rules, whole="the record passed to this task") if self.previous_task else rules
 

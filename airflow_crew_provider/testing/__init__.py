@@ -1,4 +1,4 @@
-"""A kit for users' own DAG tests: pytest fixtures that put a scripted crew behind a connection.
+"""Pytest fixtures for tests of your own DAGs: they put a scripted crew behind a connection.
 
 In ``conftest.py``: ``pytest_plugins = ["airflow_crew_provider.testing"]``. Needs the extra ``service``.
 """
@@ -16,7 +16,7 @@ from airflow_crew_provider.models import Json
 
 
 def scenario(*outputs: str, inputs: tuple[str, ...] = ("topic",), review_last: bool = False, **last: Any) -> Json:
-    """Return a scenario whose tasks return these outputs at once; the last one is the crew's.
+    """Return a scenario whose tasks return these outputs at once; the last output is the crew's.
 
     :param outputs: the tasks' outputs; ``{name}`` is replaced by that input
     :param inputs: names of the crew's inputs

@@ -1,4 +1,4 @@
-"""The wait without a worker slot. It only polls; it never starts, resumes or repeats anything.
+"""The trigger that waits without a worker slot. It only polls; it never starts, resumes or repeats anything.
 
 Its class path and arguments are stored in Airflow's database: arguments may be added with a default, but never
 renamed or removed.
@@ -26,7 +26,7 @@ from airflow_crew_provider.wait import outcomes
 from airflow_crew_provider.wait.poller import Poller
 from airflow_crew_provider.wait.watch import GAVE_UP, Outcome, Watch, fate_of_stop
 
-SPREAD = 30.0  # seconds over which waits resumed together spread their first poll
+SPREAD = 30.0  # seconds over which waits that resume together spread their first polls
 
 
 class CrewStatusTrigger(BaseTrigger):
@@ -36,18 +36,18 @@ class CrewStatusTrigger(BaseTrigger):
     :param crew_conn_id: the connection; the token stays in it
     :param poll_interval: the shortest pause between two polls, in seconds
     :param started: when the wait began, in epoch seconds; kept across triggerer restarts
-    :param deadline: when it ends, in epoch seconds; None for no deadline
+    :param deadline: when the wait ends, in epoch seconds; None for no deadline
     :param wait_past_pending: whether an execution that waits for a person counts as in progress
     :param known: whether the service has already shown this id
-    :param exponential_backoff: double the pause at each poll instead of the adaptive pace
+    :param exponential_backoff: double the pause after each poll instead of adapting it
     :param max_wait: the longest such pause, in seconds
-    :param cancel_on_kill: whether a user's kill of the waiting task stops the execution
+    :param cancel_on_kill: whether to stop the execution when a user ends the waiting task
     :param inbox: where this execution's webhooks are stored, if they go to the inbox
     :param not_before: when to poll first, in epoch seconds; None for immediately
     :param report_seen: whether to also fire when the id is first known, so that a restart remembers it
     :param max_total_tokens: fire once the execution has used more tokens; None for no limit
     :param max_cost: fire once the execution has cost more, in USD; None for no limit
-    :param ended: number of finished tasks already logged; None logs none
+    :param ended: number of finished tasks already logged; None to log none
     :param ends_at_unknown: with `wait_past_pending`, whether to fire when a person is asked about a tool call of
         unknown outcome
     """
@@ -103,7 +103,7 @@ class CrewStatusTrigger(BaseTrigger):
             crew_conn_id=crew_conn_id,
             cancel_on_kill=cancel_on_kill,
             inbox=inbox,
-            # Regardless of the interval, because a webhook that arrived before the task deferred woke nothing.
+            # Regardless of the interval, because no trigger noticed a webhook that arrived before the deferral.
             not_before=time.time() + deferral.NOTICED_AFTER,
             report_seen=True,
         )
@@ -114,7 +114,7 @@ class CrewStatusTrigger(BaseTrigger):
         return Watch(**{name: getattr(self, name) for name in WATCHED}, budget=budget)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and all arguments; omit defaults of those that 0.2.0 did not store."""
+        """Return the class path and the arguments; omit those that 0.2.0 did not store if they have their defaults."""
         arguments = {name: getattr(self, name) for name in ARGUMENTS}
         return TRIGGER_CLASS_PATH, {n: value for n, value in arguments.items() if NOT_STORED.get(n, ...) != value}
 
@@ -132,7 +132,7 @@ class CrewStatusTrigger(BaseTrigger):
         await outcomes.to_its_end(self._stop_if_killed(without_task=True))
 
     async def cleanup(self) -> None:
-        """Release the shared session; called on every exit, so it stops nothing."""
+        """Release the shared session; Airflow calls this on every exit, so it does not stop the execution."""
         if self._held:
             self._held = False
             await self._hook.release()
@@ -154,7 +154,7 @@ class CrewStatusTrigger(BaseTrigger):
             await self.cleanup()  # `dag.test()` does not call it
 
     async def _hold(self, watch: Watch) -> Outcome | None:
-        """Look up the connection; tolerate a temporary failure like a failed poll."""
+        """Look up the connection; treat a temporary failure like a failed poll."""
         while True:
             try:
                 await self._hook.hold()
@@ -187,11 +187,11 @@ class CrewStatusTrigger(BaseTrigger):
             self.log.info("A user ended the task. %s", fate)
 
     async def _was_woken(self) -> bool:
-        """Whether the inbox ended this wait; a fast task may have succeeded since, as if a user had marked it."""
+        """Whether the inbox ended this wait: a task that has succeeded since then was not marked by a user."""
         return await self._poller.was_asked(self.kickoff_id)
 
     async def _stop(self) -> bool | CrewError:
-        """Stop it where the connection points now; if that cannot be looked up, where it pointed before."""
+        """Stop the execution where the connection points now, or, if the lookup fails, where it pointed before."""
         hook = CrewHook(self.crew_conn_id)
         try:
             await hook.hold()
@@ -211,8 +211,8 @@ NOT_STORED: Json = {
     "max_cost": None,
     "ended": 0,
     "ends_at_unknown": False,
-}  # if they have these values
+}  # arguments that are not stored if they have these values
 ARGUMENTS = tuple(signature(CrewStatusTrigger).parameters)
 WATCHED = tuple(
     name for name in ARGUMENTS if name in signature(Watch).parameters
-)  # those that describe the wait itself
+)  # arguments that describe the wait itself

@@ -1,6 +1,6 @@
-"""The tab as HTTP: a page, the part of it that is refreshed while the execution runs, and the overview of a DAG run.
+"""The tab's HTTP endpoints: a page, the part refreshed while the execution runs, and a DAG run's overview.
 
-An address names a task instance, and every request asks Airflow's auth manager about its DAG. The server determines
+A URL names a task instance, and every request asks Airflow's auth manager for access to its DAG. The server determines
 which execution to show from the records of that task instance.
 """
 
@@ -27,7 +27,7 @@ from airflow_crew_provider.view.execution import Seen, Target, of_dag, progress
 from airflow_crew_provider.view.lookups import Made, Shared
 from airflow_crew_provider.view.page import Facts, Page, address
 
-# A deployment that hangs can use only this many, so that some stay free for others.
+# A connection can use only some of the threads, so that a deployment that hangs leaves others free.
 MOST_LOOK_UPS, LOOK_UPS_OF_A_CONNECTION = 32, 2
 LONGEST_INDEX = 9  # digits
 PAUSE = 2.0  # seconds between two lookups of the same execution, however many people watch
@@ -40,7 +40,7 @@ SAID = {
 
 
 class Run:
-    """The executions of a DAG run in Airflow's database: its tasks, the latest last."""
+    """The executions of a DAG run according to the records of its tasks in Airflow's database, the latest last."""
 
     is_final = False
 
@@ -56,7 +56,7 @@ class Run:
         return next((task for task in reversed(mine) if not iteration or task.iteration == iteration), None)
 
     def about(self, task: TaskRecord) -> list[TaskRecord]:
-        """Return all tasks with the same execution as one of them."""
+        """Return all tasks that have the same execution as this one."""
         return self._by_execution[_execution(task)]
 
     @property
@@ -112,7 +112,7 @@ class Knowledge:
         return await self.runs.latest((dag_id, run_id), now) or Run()
 
     async def facts(self, run: Run, task: TaskRecord, dag_id: str, run_id: str, now: float) -> Facts:
-        """Return what the page of a task shows."""
+        """Return the facts that a task's page shows."""
         same, target = run.about(task), run.target(task)
         seen = of_dag(await self.executions.latest(target, now), dag_id, is_own=run.has_started(task))
         key = (dag_id, run_id, frozenset(each.place for each in same))
@@ -163,10 +163,10 @@ def _query(iteration: Json) -> str:
     return f"?{urlencode(iteration)}" if iteration else ""
 
 
-# --- addresses ---
+# --- endpoints ---
 
 router = APIRouter(dependencies=[Depends(each) for each in MAY_SEE])
-Index = str  # for an unmapped task, Airflow's page leaves the placeholder
+Index = str  # for an unmapped task, Airflow's page leaves the placeholder in
 
 
 def knowledge(request: Request) -> Knowledge:
@@ -183,7 +183,7 @@ async def task_page(request: Request, dag_id: str, run_id: str, task_id: str, ma
 
 @router.get("/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}/fragment")
 async def task_fragment(request: Request, dag_id: str, run_id: str, task_id: str, map_index: Index) -> Response:
-    """Return the part of the page that changes, or 304 if it has not."""
+    """Return the part of the page that changes, or 304 if it has not changed."""
     return await _task(request, dag_id, run_id, task_id, map_index, whole=False)
 
 

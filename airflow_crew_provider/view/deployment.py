@@ -1,8 +1,8 @@
-"""Polls a deployment for one execution for the tab: one request per lookup, and no token in any result.
+"""Looks up one execution at its deployment for the tab: one request per lookup, and no token in any result.
 
 Details name the DAG that started an execution. A deployment may refuse details temporarily, a gateway permanently. The
-status is then requested instead, and the details again after it: the status is shown to the run that started the
-execution (`execution.of_dag`), and to others once the details name their DAG.
+status is then requested instead, and the details again after that. The run that started the execution shows the status
+(`execution.of_dag`); other runs show it once the details name their DAG.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _details(hook: CrewHook, target: Target, known: Seen, now: Seen) -> Seen:
 
 
 def _is_refusal(error: CrewApiError | CrewProtocolError) -> bool:
-    """Whether the status may contain more, as behind a gateway that passes only the specified endpoints."""
+    """Whether a status request may succeed instead, e.g. behind a gateway that passes only the specified endpoints."""
     code = getattr(error, "status_code", 0)
     return code in (0, 501) or (code < 500 and code not in MAY_CHANGE)
 

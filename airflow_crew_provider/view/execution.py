@@ -1,7 +1,7 @@
 """The known facts about an execution, in one shape for every deployment. Pure.
 
-The shape is that of ``GET /executions/{id}``. A deployment with only the specified endpoints provides less: its status,
-and what the reviews in Airflow stored about its drafts.
+The shape is that of ``GET /executions/{id}``. For a deployment with only the specified endpoints, less is known: its
+status, and the data that the reviews in Airflow have stored about its drafts.
 
 All data from a deployment or an XCom passes through `_shaped` once before anything is rendered: each field gets the
 type that the page expects or None, a draft is compared with its hash, then secrets are masked, then texts are cut.
@@ -61,7 +61,7 @@ _DECISION = {
 
 @dataclass(frozen=True)
 class Target:
-    """The execution to look up, and where; `kickoff_id` is the id to poll, which changes with each resume.
+    """The execution to look up, and where; `kickoff_id` is the id to poll, which a resume may change.
 
     Lookups with the same fields are shared.
     """
@@ -107,9 +107,9 @@ class Seen:
 
 
 def of_dag(seen: Seen | None, dag_id: str, *, is_own: bool) -> Seen | None:
-    """Return what was found, unless another DAG started the execution or, judging by the details, may have.
+    """Return what was found, unless another DAG started the execution or, judging by the details, may have started it.
 
-    A task may wait for any execution that its DAG names; only people who may see the starting DAG may see it.
+    A task may wait for any execution that its DAG names; only people who may see the DAG that started it may see it.
 
     :param is_own: whether the DAG run started the polled execution
     """
@@ -135,7 +135,7 @@ def origin(details: Json, target: Target) -> str | None:
 
 
 def of_details(given: Json, mask: Mask = unmasked, hide: Callable[[Json], Any] = lambda inputs: inputs) -> Json:
-    """Return details in the form to keep.
+    """Return details in the shape to keep.
 
     :param mask: hides secrets in text
     :param hide: returns inputs without values whose names mark them as secret
@@ -183,7 +183,7 @@ def of_status(execution: Execution, mask: Mask = unmasked) -> Json:
 
 
 def with_decisions(found: Json, decisions: Sequence[Json], mask: Mask = unmasked) -> Json:
-    """Return what is known, with the reviews' records in Airflow: who decided, and the draft.
+    """Add the reviews' records in Airflow to what is known: who decided, and the draft.
 
     A draft whose hash differs from the decision's is replaced by the draft that the review stored.
     """
@@ -191,7 +191,7 @@ def with_decisions(found: Json, decisions: Sequence[Json], mask: Mask = unmasked
     for number, given in enumerate(decisions, 1):
         decision = _decision(given, mask)
         mine = [each for each in rounds if each["output_sha256"] == decision["output_sha256"]]
-        # An unchanged draft that returns is another round, decided in the same order.
+        # A draft that comes back unchanged is another round; both lists have the same order.
         open_ones = [each for each in mine if not each["by_airflow"] and not _contradicts(each, decision)]
         if open_ones:
             asked = open_ones[0]
@@ -350,7 +350,7 @@ def _figures(given: Json) -> Json:
 
 
 def _with_few_steps(tasks: list[Json]) -> list[Json]:
-    """Return tasks with the newest steps of all of them: a deployment may send more than promised."""
+    """Return the tasks with only the newest steps of all of them: a deployment may send more than promised."""
     left = MOST_STEPS
     for task in reversed(tasks):
         task["steps"] = task["steps"][-left:] if left else []

@@ -44,7 +44,7 @@ def _nobody(key: Any) -> Hashable:
 
 
 class Shared(Generic[K, V]):
-    """Values by their keys.
+    """Values by key, looked up for all viewers together.
 
     :param look_up: returns a value, given its key and the previous one
     :param pause: seconds between two lookups of one key
@@ -104,7 +104,7 @@ class Shared(Generic[K, V]):
         return entry.pending is None and not is_final and now - entry.asked_at >= self._pause
 
     def _begin(self) -> None:
-        """Start the lookups for which there are threads, taking turns between owners."""
+        """Start as many lookups as there are free threads, taking turns between owners."""
         while self._at_work.total() < self._threads:
             owner = next((each for each in self._waiting if self._at_work[each] < self._each), None)
             if owner not in self._waiting:

@@ -78,7 +78,7 @@ def _parser() -> MarkdownIt:
 
 
 def rendered(text: str, most: int) -> Markup:
-    """Return Markdown as HTML; as plain text if that could take too long or exceed this many bytes."""
+    """Return Markdown as HTML, or as plain text if HTML could take too long or exceed this many bytes."""
     if is_cheap(text):
         made = Markup(_parser().render(drafts.inert(text)))  # noqa: S704 - without HTML of its own
         if size_of(made) <= most:
@@ -87,7 +87,7 @@ def rendered(text: str, most: int) -> Markup:
 
 
 def is_cheap(text: str) -> bool:
-    """Whether a parser finishes the text in less than a tenth of a second, whatever its content.
+    """Whether the parser takes less than a tenth of a second for the text, whatever its content.
 
     A character that may start a construct costs up to 20 microseconds, a line of a list three times as much. The rows
     of a table are padded to its columns.
@@ -118,7 +118,7 @@ def fits(value: Any, most: int) -> bool:
 
 
 def size_of(html: str) -> int:
-    """Return how many bytes it takes to send."""
+    """Return how many bytes it takes to send the HTML."""
     return len(html.encode("utf-8", "surrogatepass"))
 
 

@@ -29,7 +29,7 @@ STATES = {
     "not_started": "Not started",
 }
 
-MOST_DIFFERENCES = 5  # for the latest rounds; each may take a fiftieth of a second
+MOST_DIFFERENCES = 5  # for the latest rounds; each may take up to 20 ms
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Facts:
 
     :param seen: what the deployment reported; None while unknown
     :param decisions: decisions of this execution's reviews in Airflow
-    :param form: where to answer the open question, below Airflow's own address
+    :param form: the path at which to answer the open question, relative to Airflow's own URL
     """
 
     kickoff_id: str
@@ -94,8 +94,8 @@ class Facts:
 def fragment(facts: Facts, *, form: str = "", run: str = "") -> str:
     """Return the part of the page that is updated while the execution runs.
 
-    :param form: the address of the open question
-    :param run: the address of the overview of the DAG run
+    :param form: the URL of the open question
+    :param run: the URL of the overview of the DAG run
     """
     seen = facts.seen
     found = execution.with_decisions(seen.found, facts.decisions, seen.mask) if seen and seen.found else None
@@ -133,7 +133,7 @@ def etag_of(text: str) -> str:
 
 
 def policy() -> str:
-    """Return the policy of each page: it loads nothing and runs only its own script."""
+    """Return the content security policy of each page: it loads nothing and runs only its own script."""
     script, style = (f"'sha256-{_digest(_file(name))}'" for name in ("page.js", "page.css"))
     own = f"script-src {script}; style-src {style}; connect-src 'self'"
     return f"default-src 'none'; {own}; form-action 'none'; base-uri 'none'; frame-ancestors 'self'"

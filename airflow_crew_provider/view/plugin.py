@@ -1,9 +1,9 @@
-"""The plugin for Airflow's pages: the Crew tab, and in a review's form the reason why an answer was refused.
+"""The plugin for Airflow's UI: it adds the Crew tab, and a review's form shows why an answer was refused.
 
 Every Airflow process loads it, so it imports very little.
 
-Airflow 3.4 shows a view only for the operators that it names. Older versions would show it for every task of every DAG,
-so there the tab is off until a setting turns it on.
+Airflow 3.4 shows a view only for the operators that the view names. Older versions would show it for every task of
+every DAG, so there the tab is off until a setting turns it on.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class View:
     _app: Any = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass a request on."""
+        """Pass a request to the application."""
         if self._app is None:
             from airflow_crew_provider.view import app
 

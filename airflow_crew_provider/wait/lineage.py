@@ -1,6 +1,6 @@
 """OpenLineage's facet for a crew's execution; imported only when OpenLineage needs it.
 
-`docs/crew-run-facet.json` is its schema. It never contains values of inputs, outputs or feedback.
+`docs/crew-run-facet.json` is its schema. The facet never contains values of inputs, outputs or feedback.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ RETRIES = 2
 def at_least(default_args: Mapping[str, Any] | None, delay: timedelta, retries: int = RETRIES) -> Json:
     """Return the arguments of a task: this many retries, or more if its DAG's ``default_args`` set more.
 
-    :param delay: between two tries, if ``default_args`` does not set one
+    :param delay: the delay between two tries, if ``default_args`` does not set one
     """
     given = default_args or {}
     return {"retries": max(retries, given.get("retries") or 0), "retry_delay": given.get("retry_delay", delay)}
@@ -73,7 +73,7 @@ Entry = TypeVar("Entry", bound=Callable[..., Any])
 
 
 def ends_in_a_sentence(entry: Entry) -> Entry:
-    """Make a method that Airflow calls report expected errors in one sentence: no causes, none of our stack frames.
+    """Make a method that Airflow calls report expected errors in one sentence, without causes or our stack frames.
 
     Airflow prints both with every error. Unexpected errors, which are bugs, keep them. The original error is kept as
     ``reason``, for callbacks.
@@ -107,7 +107,7 @@ def is_final(error: exceptions.CrewError) -> bool:
 
 
 def fail_task(error: exceptions.CrewError, what_now: str = "") -> NoReturn:
-    """Raise for Airflow: final errors end the task; for others, the task's retries apply."""
+    """Raise an error for Airflow: a final one ends the task; for others, the task's retries apply."""
     message = f"{error}. {what_now}".removesuffix(". ") if what_now else str(error)
     raise (CrewTaskFailed if is_final(error) else CrewTryFailed)(message) from error
 
@@ -165,7 +165,7 @@ def ended(poller: Poller, watch: Watch, outcome: Outcome) -> Execution | None:
     """Return the execution of an outcome; None if it has continued in the meantime.
 
     After a trigger event, the execution is polled again here, where results may be large. The first terminal state
-    counts: if the service withdraws `completed`, it is polled until it reports that again.
+    counts: if the service withdraws `completed`, the execution is polled until it is completed again.
     """
     if watch.last is not None and str(watch.last.state) == outcome.kind:
         return watch.last
@@ -191,7 +191,7 @@ def ended(poller: Poller, watch: Watch, outcome: Outcome) -> Execution | None:
 
 
 def is_over(reply: Execution | exceptions.CrewError) -> bool:
-    """Whether an execution has ended; a live deployment's "not found" may mean that it waits for a person."""
+    """Whether an execution has ended; on a live deployment, "not found" may mean that it waits for a person."""
     return isinstance(reply, Execution) and reply.state in OVER
 
 
@@ -212,7 +212,7 @@ def in_short(execution: Execution, page: str) -> str:
         *used_in(execution.usage),
         f"an output of {len(execution.output or ''):,} characters",
     ]
-    said = f"Execution {execution.kickoff_id} is completed: {', '.join(part for part in parts if part)}"
+    said = f"Execution {execution.kickoff_id} has completed: {', '.join(part for part in parts if part)}"
     return f"{said}. {page}" if page else said
 
 
@@ -231,7 +231,7 @@ def fail_over_budget(poller: Poller, kickoff_id: str, passed: str, log: Any) -> 
 
 
 def _stop(poller: Poller, kickoff_id: str, log: Any) -> str:
-    """Stop it, retrying for as long as a wait would, since no other try will; return a sentence about its fate."""
+    """Stop it, retrying for as long as a wait would, since no later try will; return a sentence about its fate."""
     watch = Watch(kickoff_id=kickoff_id, started=time.time(), poll_interval=1.0)
     while True:
         try:
@@ -260,7 +260,7 @@ def _not_stopped(reply: Execution | exceptions.CrewError, kickoff_id: str) -> st
 
 
 States = Collection[str | None]
-# The states of a task that still wants its execution: waiting, about to fetch its result, or (None) cleared. A task
+# The states of a task that still needs its execution: waiting, about to fetch its result, or (None) cleared. A task
 # cleared while it runs is "restarting" instead, and its next try looks like a retry: a kickoff, which must then start
 # anew, has to stop its execution, but a sensor waits for the same one again.
 GOES_ON: States = ("deferred", "scheduled", "queued", "running", "up_for_retry", "up_for_reschedule", None)
@@ -286,10 +286,10 @@ async def to_its_end(work: Coroutine[Any, Any, None], seconds: float = STOPPING)
 async def is_by_user(
     trigger: Any, *, without_task: bool, was_woken: Callable[[], Coroutine[Any, Any, bool]] | None = None
 ) -> bool:
-    """Whether a user ended the trigger's task: it has left the states in which it continues.
+    """Whether a user ended the trigger's task: it is in none of the states in which it continues.
 
     :param without_task: the result for a trigger that runs outside a triggerer, without a task
-    :param was_woken: whether something else may have let the task continue and succeed
+    :param was_woken: returns whether something else may have let the task continue and succeed
     """
     ti = trigger.task_instance
     if ti is None:
@@ -305,10 +305,10 @@ async def is_by_user(
 
 
 def is_for_good(ti: Any, goes_on: States = GOES_ON) -> bool:
-    """Whether a user or a timeout ends a task that a worker runs: it is not in one of the states in which it goes on.
+    """Whether a user or a timeout ends a task that a worker runs: it is in none of the states in which it continues.
 
-    A worker that shuts down, or whose task could not reach Airflow for a while, kills it in the same way: the next try
-    then reattaches to the execution. A task that runs outside a worker has no next try.
+    A worker that shuts down, or whose task could not reach Airflow for a while, kills the task in the same way: the
+    next try then reattaches to the execution. A task that runs outside a worker has no next try.
     """
     with suppress(Exception):  # a task may be killed before its `execute` is called
         ti = ti or get_current_context()["ti"]

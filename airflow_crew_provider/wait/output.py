@@ -1,4 +1,4 @@
-"""A DAG's rules for a completed execution, checked before anything downstream runs, and its output path."""
+"""A DAG's rules for a completed execution, checked before anything downstream runs, and the path of its output."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def stored(path: str, execution: Execution, output: Any) -> Json:
     except Exception as error:  # each storage raises its own errors
         raise AirflowException(
             f"The output of execution {execution.kickoff_id} could not be written to {path}: {type(error).__name__}: "
-            f"{error}. The execution is completed and its output stays at the service; a retry of this task fetches "
+            f"{error}. The execution has completed and its output stays at the service; a retry of this task fetches "
             "and writes it again"
         ) from error
     tasks = [asdict(replace(task, output=None)) for task in execution.tasks]
@@ -118,7 +118,7 @@ class OutputRules:
 
     @property
     def names(self) -> list[str]:
-        """Return the names of the given parameters."""
+        """The names of the given parameters."""
         given = {NAME: self.schema, **self.budget.limits, OUTPUT_TO: self.output_to}
         several = ["multiple_outputs"] if self.multiple_outputs else []
         return [name for name, value in given.items() if value is not None] + several
@@ -166,8 +166,9 @@ class OutputRules:
             fail_task(error, f"The output of execution {kickoff_id} was not checked. {still_there()}")
         if not violations:
             return value
+        count = f"{len(violations)} violation{'' if len(violations) == 1 else 's'}"
         raise CrewTaskFailed(
-            f"The output of execution {kickoff_id} does not match {NAME}, {len(violations)} violations: "
+            f"The output of execution {kickoff_id} does not match {NAME}, {count}: "
             f"{listed(violations)}. Only a waiting draft can be revised. {still_there()}"
         )
 
@@ -175,7 +176,7 @@ class OutputRules:
 def still_there() -> str:
     """Return the fate of an execution whose output was not accepted, and what to do next."""
     return (
-        "The execution is completed and its output stays at the service; a retry would fail too. To run the "
+        "The execution has completed and its output stays at the service; a retry would fail too. To run the "
         "crew again, clear its kickoff; if you only changed the rule, clear the task that waits for it"
     )
 
@@ -183,7 +184,7 @@ def still_there() -> str:
 # --- each key as an XCom ---
 
 
-# The task itself pushes values under these keys, or they are read from every task, as the audit trail does.
+# The task itself pushes values under these keys, or they are read from every task, e.g. for the audit trail.
 OWN = (
     stored_names.KICKOFF_ID_KEY,
     stored_names.EXECUTION_ID_KEY,
@@ -193,7 +194,7 @@ OWN = (
     stored_names.REFUSED_KEY,
     stored_names.RESUME_KEY,
 )
-# Airflow's schedulers act on the second: before 3.0 for any task, and some values crash them.
+# Airflow's scheduler acts on the second key, before 3.0 for any task, and some values crash it.
 TAKEN = ("return_value", "skipmixin_key", *OWN)
 # Links in Airflow's pages; the inbox looks up a registration by its key alone.
 TAKEN_BEGINNINGS = ("_link_", stored_names.POSTED_KEY)

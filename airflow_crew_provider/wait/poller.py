@@ -28,9 +28,9 @@ class Source(Protocol):
     """A source of questions to a person that the status does not show."""
 
     async def read(self, kickoff_id: str, reply: Reply, *, blocking: bool) -> Reply:
-        """Return the question if the reply lacks it, else the reply; log errors instead of raising them.
+        """Return the question if the reply does not contain it, else the reply; log errors instead of raising them.
 
-        With ``blocking``, it never suspends.
+        With ``blocking``, the coroutine never suspends.
         """
 
     async def was_asked(self, kickoff_id: str) -> bool:
@@ -64,7 +64,7 @@ class Awaiting:
     hook: ConnectedCrew
     blocking: ClassVar = False
 
-    # Not coroutines around coroutines: each layer is resumed with each poll, and kept with each wait.
+    # No coroutine wraps another here: each layer would be resumed at each poll, and use memory during each wait.
     def send(
         self, call: Call[T], timeout: float | None, suffices: Callable[[T], bool] | None = None
     ) -> Coroutine[Any, Any, T]:
@@ -95,9 +95,9 @@ def finished(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Poller:
-    """Polls the status of executions, then asks a further source of questions.
+    """Polls the status of executions, then reads a further source of questions.
 
-    :param hook: hook of the deployment
+    :param hook: the hook of the deployment
     :param source: where questions may arrive that the status does not show
     """
 
@@ -107,18 +107,18 @@ class Poller:
         self._polled: tuple[str, Call[Execution]] | None = None
 
     def poll(self, kickoff_id: str, timeout: float | None = None) -> Reply:
-        """Poll an execution; an error is returned, for a `Watch` to judge."""
+        """Poll an execution; return an error instead of raising it, so that a `Watch` can judge it."""
         return finished(self._poll(self._blocking, kickoff_id, timeout))
 
     def open_round(self, seen: Execution) -> int | None:
-        """Return the number of the question that an execution waits with; None if the service does not report it."""
+        """Return the number of an execution's open question; None if the service does not report it."""
         return self.hook.client.send(endpoints.open_round(seen.kickoff_id)) if seen.has_details else None
 
     def poll_patiently(self, kickoff_id: str) -> Execution:
         """Poll until a response shows the state, tolerating the same failures as a wait.
 
-        An unknown word does not count, since a decision follows from this poll. A live deployment's status decides
-        nothing about an answer, so any word will do there.
+        An unknown state does not count, since a decision depends on this poll. On a live deployment, any state counts,
+        since nothing about an answer depends on it.
 
         :raises CrewNotFound: if the service does not know the id
         """
@@ -172,7 +172,7 @@ class Poller:
                 outcome: Outcome = end.value
                 if outcome.kind != GAVE_UP:
                     return outcome
-                # The message names what to repair.
+                # Name the connection, which may need to be corrected.
                 return replace(outcome, message=f"{self.hook.place}: {outcome.message}")
         return None
 

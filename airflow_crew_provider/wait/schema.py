@@ -1,4 +1,4 @@
-"""The schema of a crew's output: a JSON Schema or a pydantic model. Libraries load only when needed."""
+"""The schema of a crew's output: a JSON Schema or a pydantic model. Libraries are imported only when needed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*")
 REFERENCES = ("$ref", "$dynamicRef")
 # Limits on the description of a mismatch, so that an output of megabytes does not become a message of megabytes.
 MOST_VIOLATIONS, LONGEST_VIOLATION = 20, 300
-MOST_FOUND = 1_000  # are collected
-# Without a type, a schema with these accepts any text, which nobody intends.
+MOST_FOUND = 1_000  # violations that are collected
+# Without a type, a schema with these keywords accepts any string, which nobody intends.
 STRUCTURE = {"properties", "required", "additionalProperties", "patternProperties", "items", "prefixItems", "contains"}
 SAY_TYPE = {"type", "enum", "const", "anyOf", "oneOf", "allOf", *REFERENCES}
 
@@ -53,8 +53,8 @@ def validator_of(schema: Any) -> Callable[[Any], list[str]]:
 def matching(validator: Callable[[Any], list[str]], output: Any) -> tuple[Any, list[str]]:
     """Return the output in the form that the schema accepts, and any violations.
 
-    A string is used unchanged if the schema accepts that, else as the JSON that the whole string represents. A schema
-    that describes an object or a list accepts no strings, even without a ``type``.
+    A string is used unchanged if the schema accepts it; otherwise, the whole string is parsed as JSON. A schema that
+    describes an object or a list accepts no strings, even without a ``type``.
 
     :raises CrewInvalidInput: the schema cannot be applied
     """
@@ -107,7 +107,7 @@ def _refuse_bad_json_schema(schema: Json) -> None:
 
 
 def _resolve_references(schema: Json) -> None:
-    """Look up every reference within the schema; a missing one would only be found after the crew ran.
+    """Look up every reference within the schema; otherwise, a missing target would be found only after the crew ran.
 
     The target of a reference is a schema too, wherever it is.
     """

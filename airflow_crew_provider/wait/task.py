@@ -36,7 +36,7 @@ PAUSE_IN_WORKER = 1.0  # seconds between two polls before a deferral, or a short
 
 
 class CrewTask(BaseOperator):
-    """The base of all tasks: their connection's hook, and the execution's links, events and lineage."""
+    """The base class of all tasks: the hook of their connection, and the execution's links, events and lineage."""
 
     crew_conn_id: str
     hook_class: type[ConnectedCrew] = ConnectedCrew
@@ -63,7 +63,7 @@ class CrewTask(BaseOperator):
         execution_id: str | None = None,
         usage: Json | None = None,
     ) -> None:
-        """Record the state of the execution, including in the events of the task's outlets."""
+        """Record the state of the execution, including in the task's outlet events."""
         root = execution_id or getattr(self, "execution_id", None) or kickoff_id
         seen = {"crew_conn_id": self.crew_conn_id, "kickoff_id": kickoff_id, "execution_id": root, "state": str(state)}
         self.__dict__["_report"] = {**seen, "usage": usage}
@@ -146,7 +146,7 @@ def _announce(context: Any, hook: ConnectedCrew, about: Json) -> None:
 
 
 class WaitingTask(CrewTask):
-    """The base of operators and sensors that wait. They define what to poll and how to handle the end.
+    """The base class of operators and sensors that wait; they define what to poll and how to handle the end.
 
     :param output_schema: the schema of the completed output: a JSON Schema (a dict), or a pydantic model or its import
         path, ``package.module:Model``
@@ -154,8 +154,8 @@ class WaitingTask(CrewTask):
     :param max_cost: fail the task if the execution costs more, in USD; None for no limit
     :param on_unknown_usage: if a limit is set and the service does not report the figures of a completed execution:
         ``fail``, or ``ignore`` it
-    :param stop_over_budget: stop an execution found over a limit while it runs or waits for a person; False lets
-        it end first
+    :param stop_over_budget: stop an execution that exceeds a limit while it runs or waits for a person; False
+        lets it finish
     :param output_to: an object storage path to write the completed output to, instead of XCom; the record then has
         ``output: null`` and ``output_path`` (templated)
     :param multiple_outputs: push each key of a completed output, which must be an object, as a separate XCom; the
@@ -216,7 +216,7 @@ class WaitingTask(CrewTask):
         return made
 
     def open_sources(self, context: Any, kickoff_id: str) -> None:
-        """Make all polls check where this execution may ask questions, besides its status."""
+        """Make all polls also check the other places where this execution may ask questions, besides its status."""
 
     def trigger_of(self, watch: Watch) -> Any:
         """Return the trigger that continues a watch."""
@@ -235,7 +235,7 @@ class WaitingTask(CrewTask):
         raise NotImplementedError
 
     def handle_question(self, context: Any, watch: Watch, execution: Execution) -> Any:
-        """Handle a question that ends a wait although it passes others, and continue."""
+        """Handle a question that ends a wait past pending, and continue."""
         watch.known = True
         self.go_on(watch)
 
@@ -248,7 +248,7 @@ class WaitingTask(CrewTask):
         raise NotImplementedError
 
     def begin_in_triggerer(self, context: Any, watch: Watch) -> Any:
-        """Poll once, and for `poll_in_worker`; leave the rest to the triggerer unless the execution has ended."""
+        """Poll once, then for `poll_in_worker` seconds; then leave the wait to the triggerer unless it has ended."""
         ends = watch.started + self.poll_in_worker
         interval, watch.poll_interval = watch.poll_interval, min(watch.poll_interval, PAUSE_IN_WORKER)
         while True:
@@ -264,7 +264,7 @@ class WaitingTask(CrewTask):
         return self.end(context, watch, outcome)
 
     def push_view(self, context: Any, watch: Watch) -> None:
-        """Push the link again if the first status names its page."""
+        """Push the link again if the first status names the execution's page."""
         view = watch.last.view if watch.last else None
         if view and self.__dict__.get("_view") != view:
             self.__dict__["_view"] = view
@@ -279,7 +279,7 @@ class WaitingTask(CrewTask):
         return super().resume_execution(next_method, next_kwargs, context)
 
     def end_without_trigger(self, context: Any, error: str) -> Any:
-        """Poll once and end: no trigger has polled until well after the deadline."""
+        """Poll once and end: no trigger polled, and the deadline is long past."""
         self.__dict__.update(_ti=context["ti"])
         watch = self.watch_again(context)
         if not watch.kickoff_id:
@@ -326,7 +326,7 @@ class WaitingTask(CrewTask):
         return self.end(context, watch, outcome)
 
     def end(self, context: Any, watch: Watch, outcome: Outcome) -> Any:
-        """Turn an outcome into the task's end, or continue waiting."""
+        """End the task as the outcome requires, or continue waiting."""
         # The worker applies the DAG's current limits.
         limits = {FAILED: self.budget, OVER_BUDGET: self.watched_budget}.get(outcome.kind, NO_BUDGET)
         if passed := limits.passed_by(outcome.usage):

@@ -11,13 +11,12 @@ A wait moves through these states::
 
 * A failed poll is not a failed crew: transient failures are tolerated for `FORGIVEN` seconds; a permanent one ends the
   wait at once.
-* Only the current address of its connection can end a wait. So the wait looks the connection up again right before a
-  response or the deadline ends it, and before it gives up; and from time to time while it continues or polls fail, at
-  most once a minute for all waits of a process. If the lookup fails, the response from the last known connection
-  counts.
+* An outdated connection cannot end a wait: the wait looks up its connection again right before a response or the
+  deadline ends it, and before it gives up. It also does so from time to time while it continues or polls fail, at most
+  once a minute for all waits of a process. If the lookup fails, the response from the last known connection counts.
 * A deadline is a point in time, so a restart of the triggerer neither shortens nor extends a wait.
-* The draft that a resume just answered is not a new question, as long as its status may lag behind.
-* The same steps run in a worker and in a triggerer (`steps`), so the two cannot disagree about an end.
+* The draft that a resume just answered does not count as a new question while the status may lag behind.
+* The same steps run in a worker and in a triggerer (`steps`), so the two cannot disagree about how a wait ends.
 * A finished task of the crew is reported when a poll shows it. Its agent and duration are then requested once, if the
   service supports that; if the request fails, less is reported.
 * Only ids, states and figures cross to another process. The result is fetched where it is used.
@@ -39,7 +38,7 @@ from airflow_crew_provider.models import Execution, ExecutionState, Json, TaskRe
 
 COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN = "completed", "pending", "failed", "gave_up", "timeout", "seen"
 OVER_BUDGET = "over_budget"
-# The longest error in an event and its storage; errors may be megabytes long.
+# The longest message of an outcome, which Airflow stores with the event; errors may be megabytes long.
 LONGEST_MESSAGE = 2000
 NOBODY_IS_ASKED = "This task keeps waiting and asks nobody; to ask a person, use CrewReviewOperator or crew_with_review"
 KINDS = (COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN, OVER_BUDGET)
@@ -47,7 +46,7 @@ KINDS = (COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN, OVER_BUDGET)
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a wait. Small, so that it can cross from the triggerer to a worker; the result is fetched there.
+    """The end of a wait, small enough to cross from the triggerer to a worker, which fetches the result.
 
     ``kind`` is one of `KINDS`: the execution completed, is pending or failed; the wait gave up polling or reached its
     deadline; (``seen``) the id is now known, which a continued wait must remember; or (``over_budget``) the execution
@@ -143,7 +142,7 @@ SHARE_OF_TIME_WAITED = 0.02
 SLOWEST = 6
 JITTER = 0.2
 AT_WORK = (ExecutionState.RUNNING, ExecutionState.PENDING, ExecutionState.COMPLETED)
-RESULTS_WITHIN = 5.0  # seconds, because the next poll waits for it
+RESULTS_WITHIN = 5.0  # seconds; the next poll waits for the results
 MOST_TOLD = 20  # finished tasks logged per poll
 LEARNED = ("started", "deadline", "known", "failing_since", "failures", "polls")
 LEARNED_SINCE = ("ended",)  # stored only if it has a value
@@ -155,7 +154,7 @@ class Watch:
     """A wait for one execution, and its state so far.
 
     :param started: when the wait began, in epoch seconds; kept across restarts
-    :param deadline: when it ends, in epoch seconds; None for no deadline
+    :param deadline: when the wait ends, in epoch seconds; None for no deadline
     :param poll_interval: the shortest pause between two polls, in seconds
     :param wait_past_pending: whether an execution that waits for a person counts as in progress
     :param ends_at_unknown: whether a question about a tool call's unknown outcome still ends such a wait
@@ -165,7 +164,7 @@ class Watch:
     :param exponential_backoff: double the pause after each poll instead of adapting it
     :param max_wait: the longest such pause, in seconds
     :param budget: the limits at which the wait ends
-    :param ended: number of finished tasks already logged; None logs none
+    :param ended: number of finished tasks already logged; None to log none
     :param looked_up: when the connection was last looked up, in epoch seconds
     """
 
@@ -229,7 +228,7 @@ class Watch:
         return self._past_deadline(now)
 
     def repeats(self, execution: Execution | exceptions.CrewError, *, now: float) -> bool:
-        """Whether a poll shows the same as the last one, was reported, and nothing is due."""
+        """Whether a poll shows the same as the last logged one, and nothing is due."""
         return (
             execution is self._told_of
             and self.answered is None
@@ -362,7 +361,7 @@ class Watch:
 
     @property
     def fate(self) -> str:
-        """Return a sentence about the execution's current state."""
+        """A sentence about the execution's current state."""
         if self.last is None and self.known:
             return f"Execution {self.kickoff_id} is not affected and may continue at the service"
         if self.last is None:
@@ -404,7 +403,7 @@ class Watch:
         return self._past_deadline(now)
 
     def _may_be_renewed(self, error: exceptions.CrewError) -> bool:
-        """Tolerate one failure of a CA file: it is replaced just before or after the service's own certificate."""
+        """Tolerate one failure of a CA file, which may be replaced just before or after the service's certificate."""
         forgiven = isinstance(error, exceptions.CrewConnectionError) and error.renewable and not self._ca_forgiven
         self._ca_forgiven = self._ca_forgiven or forgiven
         return forgiven
@@ -421,7 +420,7 @@ class Watch:
         if self.deadline is None or now < self.deadline:
             return None
         unseen = f"; the last status request failed: {error}" if error else ""
-        seen = f". {self._last_seen}" if self.last else ""  # without its fate: whoever ends the wait may stop it
+        seen = f". {self._last_seen}" if self.last else ""  # without its fate, since the caller may stop it
         return self._outcome(TIMEOUT, f"The wait timed out after {_duration(now - self.started)}{unseen}{seen}")
 
     def _outcome(self, kind: str, message: str = "", usage: Json | None = None) -> Outcome:
@@ -478,7 +477,7 @@ class Pause:
 class Refresh:
     """A new lookup of the connection; the reply is whether it has changed, or a `CrewError`.
 
-    :param at_once: False if one within the last minute will do
+    :param at_once: False if a lookup within the last minute is recent enough
     """
 
     at_once: bool

@@ -1,8 +1,8 @@
-"""A crew of three that writes an article, and asks a person what they think of the draft.
+"""A crew of three agents that writes an article and asks a person to review the draft.
 
-With the input `review` set to "no" it asks nobody.
+Set the input `review` to "no" to skip the review.
 
-Serve it, and the example DAGs have a real crew to talk to:
+Serve it to run the example DAGs with a real crew:
 
     airflow-crew-service serve --crew example_dags/crews/article_crew.py:article_crew
 """
@@ -16,7 +16,7 @@ from offline_model import OfflineModel
 
 
 def article_crew() -> Crew:
-    model = OfflineModel(model="offline")  # your own crew has its model here, such as LLM(model="openai/gpt-5")
+    model = OfflineModel(model="offline")  # use your own model here, such as LLM(model="openai/gpt-5")
     researcher = Agent(
         role="Researcher",
         goal="Find what readers want to know about {topic}",

@@ -1,7 +1,7 @@
-"""A Flow with two reviewers: one checks the facts of a briefing, the other decides what becomes of it.
+"""A Flow with two reviewers: one checks the facts of a briefing, the other decides what happens to it.
 
-The fact check sends the briefing back to the writer as often as it takes; then, of what is published, the
-second reviewer names the readers, in words of their own. Serve it:
+The first reviewer sends the briefing back until the facts are right. If it is to be published, the second reviewer
+also names its readers, in free text. Serve it:
 
     airflow-crew-service serve --crew example_dags/crews/briefing_flow.py:BriefingFlow
 """
@@ -29,7 +29,7 @@ class BriefingFlow(Flow[Briefing]):
             role="Researcher",
             goal="Find what readers want to know about {topic}",
             backstory="You ask better questions than most people answer.",
-            llm=OfflineModel(model="offline"),  # your own crew has its model here
+            llm=OfflineModel(model="offline"),  # use your own model here
         )
         task = Task(
             name="research_task",
@@ -49,12 +49,12 @@ class BriefingFlow(Flow[Briefing]):
         return self.state.text
 
     @listen("approved")
-    @human_feedback(message="What becomes of the briefing?", emit=["publish", "keep", "drop"])
+    @human_feedback(message="What should happen to the briefing?", emit=["publish", "keep", "drop"])
     def decide(self) -> str:
         return self.state.text
 
     @listen("publish")
-    @human_feedback(message="Who is to read it?")
+    @human_feedback(message="Who should read it?")
     def address(self) -> str:
         return self.state.text
 

@@ -1,7 +1,7 @@
-"""A language model that needs no network: it answers from the conversation alone, the same each time.
+"""A deterministic language model that needs no network: its answers depend only on the conversation.
 
-It stands where a crew has its real model, so that the examples run on any machine. It reads what an agent was
-told (the task, the context, what a person said about earlier answers) and writes what such a crew would write.
+It replaces a crew's real model, so that the examples run on any machine. It reads the agent's prompt (the task, the
+context, and a person's feedback on earlier answers) and writes what such a crew would write.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONTEXT = re.compile(
 
 
 class OfflineModel(BaseLLM):
-    """Writes notes when told to collect, an article when told to write, and finishes one when told to polish."""
+    """Writes notes if the task is to collect, an article if it is to write, and a final version if it is to polish."""
 
     def call(
         self,
@@ -32,7 +32,7 @@ class OfflineModel(BaseLLM):
         from_agent: Any = None,
         **kwargs: Any,
     ) -> str:
-        # CrewAI's own models tell of each call like this; traces have the calls that are told of.
+        # CrewAI's own models emit these events for each call; traces are built from them.
         call = {"model": self.model, "call_id": str(uuid4()), "from_task": from_task, "from_agent": from_agent}
         crewai_event_bus.emit(self, LLMCallStartedEvent(messages=messages, **call))
         turns = [messages] if isinstance(messages, str) else [str(turn["content"]) for turn in messages]

@@ -16,7 +16,7 @@ VERSIONS = {"2.11": "2.11.2", "3.0": "3.0.6", "3.1": "3.1.8", "3.2": "3.2.2", "3
 NEWER = ("3.11", "3.12", "3.13")
 # As Airflow supports them.
 PYTHONS = {"2.11": NEWER[:2], "3.0": NEWER[:2], "3.1": NEWER, "3.2": NEWER, "3.3": NEWER, "3.4": NEWER}
-LOWEST = "the oldest of each dependency"
+LOWEST = "the oldest dependencies"
 CELLS = [*(f"{minor}, Python {python}" for minor in VERSIONS for python in PYTHONS[minor]), f"{LOWEST}, Python 3.11"]
 # An installer picks newer ones where it is given no constraints, and there something fails.
 HELD_BACK = {

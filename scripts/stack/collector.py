@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector on loopback: takes spans by OTLP over HTTP, as protobuf, and keeps them."""
+"""An OpenTelemetry collector on loopback: takes spans via OTLP/HTTP, as protobuf, and keeps them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command's entry point: if a required package is missing, print one sentence."""
+"""The command's entry point, which prints one sentence if a required package is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Webhook addresses, parsed on receipt as the sender parses them."""
+"""Parses webhook addresses on receipt, exactly as the sender does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from yarl import URL
 def parsed(address: str) -> str:
     """Return the address in the form that the sender uses.
 
-    :raises ValueError: the sender could not send there
+    :raises ValueError: if the sender could not send to it
     """
     url = URL(address)
     if url.scheme not in ("http", "https") or not url.host:
@@ -18,8 +18,8 @@ def parsed(address: str) -> str:
     if ":" in url.host:
         IPv6Address(url.host)
     else:
-        url.host.encode("idna")  # as a lookup of the name does
+        url.host.encode("idna")  # as DNS resolution does
     if ":" in (url.user or ""):
         raise ValueError("must not have a colon in its user")
-    f"{url.user}:{url.password}".encode("latin-1")  # as in the header
+    f"{url.user}:{url.password}".encode("latin-1")  # as in the header for basic authentication
     return str(url)

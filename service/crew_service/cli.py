@@ -1,4 +1,4 @@
-"""`airflow-crew-service`: serve a crew, prepare its image, and list, show and resume its executions at a terminal."""
+"""`airflow-crew-service`: serve crews, prepare an image, and list, show and resume executions from a terminal."""
 
 from __future__ import annotations
 
@@ -60,19 +60,19 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_serve(commands: Any, database: argparse.ArgumentParser) -> None:
-    serve = commands.add_parser("serve", parents=[database], help="serve crews over HTTP, and run them")
+    serve = commands.add_parser("serve", parents=[database], help="run crews, and serve them over HTTP")
     options.add_crews(serve)
     options.add_http(serve)
     serve.set_defaults(run=_serve)
     work = commands.add_parser(
-        "work", parents=[database], help="only run crews, for services that share a PostgreSQL database"
+        "work", parents=[database], help="run crews only, for services that share a PostgreSQL database"
     )
     options.add_crews(work)
     work.set_defaults(run=_work)
-    init = commands.add_parser("init", help="write files that build an image of a CrewAI project; overwrites nothing")
+    init = commands.add_parser("init", help="write the files for an image of a CrewAI project; keep existing ones")
     init.add_argument("folder", nargs="?", default=".", type=Path, metavar="DIR", help="project folder (%(default)s)")
     init.set_defaults(run=_init)
-    model = commands.add_parser("offline-model", help="imitate OpenAI's API on this machine, without a network")
+    model = commands.add_parser("offline-model", help="imitate OpenAI's API on this machine, without network access")
     model.add_argument("--port", type=options.port, default=8400, help="(%(default)s)")
     model.add_argument(
         "--answers", type=Path, metavar="FILE", help="JSON object that maps words in the last message to answers"
@@ -110,7 +110,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _work(arguments: argparse.Namespace) -> int:
-    """Run crews until a signal arrives. Nobody can call this process, so its token is random."""
+    """Run crews until a signal arrives. This process serves no requests, so its token is random."""
     machine.return_freed_memory()
     crews = options.crews_of(arguments)
     settings = options.settings_of(arguments, secrets.token_urlsafe(32), crews, delivers=False)
@@ -133,7 +133,7 @@ def _work(arguments: argparse.Namespace) -> int:
 
 
 def _init(arguments: argparse.Namespace) -> int:
-    """Return 0 if all files were written, 1 if one existed already."""
+    """Return 0 if all files were written, 1 if any of them already existed."""
     said = image.write(arguments.folder)
     print("\n".join(said))  # noqa: T201
     return int(any(line.startswith(image.LEFT) for line in said))
@@ -155,7 +155,7 @@ def _offline_model(arguments: argparse.Namespace) -> int:
 
 
 def _leave(signum: int, frame: Any) -> None:
-    """Exit at the signal that the server raises again after it has shut down."""
+    """Exit on the signal that the server raises again after shutting down."""
     raise SystemExit(0)
 
 

@@ -1,4 +1,4 @@
-"""`airflow-crew-service init`: write files that build an image of a CrewAI project, and overwrite nothing."""
+"""`airflow-crew-service init`: write the files for an image of a CrewAI project, but never overwrite any."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ REQUIREMENTS = {  # the first that exists is used
 
 
 def write(folder: Path) -> list[str]:
-    """Write missing files, and return one sentence for each file. `BadTarget` explains why nothing was written."""
+    """Write the missing files and return the lines to print; raise `BadTarget` if that fails."""
     what = _what_is_served(folder)
     ignoring = folder / ".dockerignore"
     if ignoring.exists() and not _keeps_out(ignoring.read_text(encoding="utf-8").splitlines(), ".env"):

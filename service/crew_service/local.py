@@ -1,4 +1,4 @@
-"""The service on a free port, for tests: `with running_service(scenario=...) as service: ...`"""
+"""Runs the service on a free port, for tests: `with running_service(scenario=...) as service: ...`"""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def running_service(
     db: str | Path | None = None,
     **settings: Any,
 ) -> Iterator[LocalService]:
-    """Serve a scenario (by default the demo) from a thread until the block ends; `db` stores its executions."""
+    """Serve a scenario or a crew (by default, the demo) in a thread until the block ends.
+
+    :param db: the database for its executions; by default, a temporary one
+    """
     token = token or token_urlsafe(24)
     with ExitStack() as stack:
         if db is None:

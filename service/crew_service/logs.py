@@ -1,7 +1,7 @@
-"""Log JSON lines or text, with the execution's id if there is one. Tokens and bodies are never logged.
+"""Logs JSON lines or text, with the execution's id if there is one. Tokens and bodies are never logged.
 
-Only the fields below are written from a log record: a library that writes all fields, as JSON loggers do, would also
-write what other packages attach.
+Only the fields below are taken from a log record: a library that writes every field, as JSON formatters do, would also
+write those that other packages attach.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`airflow-crew-service offline-model`: an OpenAI-compatible server that needs no network, for development and tests.
 
-It replaces a crew's real model without a change to the crew: each chat gets the same answer, or the one that a file
-maps to a word of its last message; each text gets the same embedding.
+It replaces a crew's real model without changes to the crew. Each chat gets the same answer, or the one that a file maps
+to a word in its last message; each text gets the same embedding.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DIMENSIONS = 1536
 
 
 def answers_of(file: Path | None) -> dict[str, str]:
-    """Read `{word: answer}`; a `BadTarget` explains what is wrong."""
+    """Read a JSON object of the form `{word: answer}`; raise `BadTarget` if it is invalid."""
     if file is None:
         return {}
     try:
@@ -26,7 +26,7 @@ def answers_of(file: Path | None) -> dict[str, str]:
     except (OSError, ValueError) as error:
         raise BadTarget(f"The answers in {str(file)!r} cannot be read: {error}.") from None
     if not isinstance(answers, dict) or not all(isinstance(text, str) for text in answers.values()):
-        raise BadTarget(f"The answers in {str(file)!r} must be one JSON object of words and strings.")
+        raise BadTarget(f"The answers in {str(file)!r} must be one JSON object that maps words to strings.")
     return answers
 
 

@@ -31,7 +31,7 @@ WEBHOOK_SECRET = "CREW_SERVICE_WEBHOOK_SECRET"  # noqa: S105
 
 
 def add_crews(parser: argparse.ArgumentParser) -> None:
-    """The options that must be the same in every process of one service."""
+    """Add the options that must be the same in every process of a service."""
     option = parser.add_argument
     option(
         "--crew",
@@ -48,24 +48,30 @@ def add_crews(parser: argparse.ArgumentParser) -> None:
         type=positive(float),
         default=3600.0,
         metavar="SECONDS",
-        help="run time of one execution (%(default)g)",
+        help="maximum run time of one execution (%(default)g)",
     )
-    option("--max-tokens", type=positive(int), metavar="N", help="model tokens of one execution (no limit)")
+    option("--max-tokens", type=positive(int), metavar="N", help="maximum model tokens of one execution (no limit)")
     option(
         "--prices",
         metavar="FILE",
-        help=f"TOML or JSON: USD per million tokens for each model; also {PRICES_VARIABLE}",
+        help=f"TOML or JSON file with USD per million tokens for each model; also {PRICES_VARIABLE}",
     )
     option(
         "--tool",
         action="append",
         default=[],
         metavar="[CREW/]NAME=RULE",
-        help="`approve`: a person approves each call of this tool (or pattern); `once`: a person is asked before it "
-        "runs again after an unknown outcome; `repeat`: it runs again",
+        help="`approve`: a person approves each call of the tools that NAME matches; `once`: a person is asked before "
+        "a call with an unknown outcome is repeated; `repeat`: such a call is repeated",
     )
-    option("--no-journal", dest="journal", action="store_false", help="repeat the calls of an interrupted task")
-    option("--keep-days", type=positive(float), default=30.0, metavar="DAYS", help="(%(default)g)")
+    option("--no-journal", dest="journal", action="store_false", help="repeat all calls of an interrupted task")
+    option(
+        "--keep-days",
+        type=positive(float),
+        default=30.0,
+        metavar="DAYS",
+        help="how long finished executions are kept (%(default)g)",
+    )
     option("--log-format", choices=sorted(logs.FORMATS), default="json", help="(%(default)s)")
     option("--log-level", choices=logs.LEVELS, default="info", help="(%(default)s)")
 
@@ -89,22 +95,28 @@ def add_http(parser: argparse.ArgumentParser) -> None:
         "--base-url",
         type=web_address,
         metavar="URL",
-        help="public base URL, used in Flow callback URLs (default: its host and port)",
+        help="public base URL, used in Flow callback URLs (default: host and port)",
     )
-    option("--max-body", type=positive(int), default=1024 * 1024, metavar="BYTES", help="(%(default)d)")
+    option(
+        "--max-body",
+        type=positive(int),
+        default=1024 * 1024,
+        metavar="BYTES",
+        help="maximum size of a request (%(default)d)",
+    )
     option(
         "--max-connections",
         type=positive(int),
         metavar="N",
-        help="open connections (as many as the limit on open files allows)",
+        help="maximum number of open connections (as many as the limit on open files allows)",
     )
     option("--user-token", action="append", default=[], metavar="NAME=TOKEN", help="user token; may be repeated")
-    option("--user-tokens-file", metavar="FILE", help=f"file with lines of NAME=TOKEN; also {USER_TOKENS}")
-    option("--webhook-secret", metavar="SECRET", help=f"signs outgoing webhooks; also {WEBHOOK_SECRET}")
+    option("--user-tokens-file", metavar="FILE", help=f"file with one NAME=TOKEN per line; also {USER_TOKENS}")
+    option("--webhook-secret", metavar="SECRET", help=f"secret that signs outgoing webhooks; also {WEBHOOK_SECRET}")
 
 
 def crews_of(arguments: argparse.Namespace) -> dict[str, Crew]:
-    """The crews by name; one without a name is served alone, at the root."""
+    """Return the crews by name; a crew without a name is served alone, at the root."""
     targets: dict[str, str] = {}
     for text in arguments.crew or ["demo"]:
         named = NAMED.fullmatch(text)
@@ -123,7 +135,7 @@ def crews_of(arguments: argparse.Namespace) -> dict[str, Crew]:
         if not any(crew.has_tool(rule) for crew in crews.values()):
             raise BadTarget(f"--tool {rule}: none of the crews has such a tool.")
     asking = next((crew.asks for crew in crews.values() if crew.asks), None)
-    if asking and DIALECTS[arguments.dialect].fresh_ids:  # its answers contain only text
+    if asking and DIALECTS[arguments.dialect].fresh_ids:  # its answers can only contain text
         raise BadTarget(
             f"A crew cannot be served in the live dialect: {asking} asks people in the middle of a task, which needs "
             "--dialect spec."
@@ -132,13 +144,13 @@ def crews_of(arguments: argparse.Namespace) -> dict[str, Crew]:
 
 
 def _oldest_release(crews: Iterable[Crew]) -> str | None:
-    """Return the last migration of the oldest release that may run these crews; None if any may."""
+    """Return the last migration of the oldest release that may run these crews; None if any release may."""
     known = [WITH_ASKS for crew in crews if crew.asks] or [WITH_RULES for crew in crews if crew.has_once]
     return known[0] if known else None
 
 
 def _tool_rules(given: list[str], crews: Iterable[str]) -> dict[str, tuple[ToolRule, ...]]:
-    """Return the rules of each crew; a rule without a crew is common to all."""
+    """Return the rules of each crew; a rule without a crew applies to all of them."""
     rules: dict[str, list[ToolRule]] = {name: [] for name in crews}
     for text in given:
         crew, _, own = text.partition("/")
@@ -153,7 +165,7 @@ def _tool_rules(given: list[str], crews: Iterable[str]) -> dict[str, tuple[ToolR
 
 
 def settings_of(arguments: argparse.Namespace, token: str, crews: dict[str, Crew], **more: Any) -> Settings:
-    """Return the settings from the options; a process that serves no requests has only some of them."""
+    """Return the settings from the options; a process that serves no requests has only some options."""
     given = vars(arguments)
     serves = "user_token" in given
     webhook_secret = serves and (arguments.webhook_secret or os.environ.get(WEBHOOK_SECRET))
@@ -206,7 +218,7 @@ def _read(path: str) -> list[str]:
 
 
 def _pair(source: str, line: str) -> tuple[str, str]:
-    """Do not repeat the line: it may contain a token."""
+    """Split NAME=TOKEN; the error does not quote the line, which may contain a token."""
     name, _, token = line.partition("=")
     if not (name.strip() and token.strip()):
         raise BadToken(f"A user's token in {source} is not of the form NAME=TOKEN.")

@@ -1,4 +1,4 @@
-"""The cost of model tokens, from the operator's table of prices.
+"""Computes the cost of model tokens from a table of prices.
 
 A model that is not in the table has no price, so its cost is unknown rather than zero.
 """
@@ -20,15 +20,15 @@ else:
 
 log = logging.getLogger(__name__)
 
-CACHED = "cached_prompt_tokens"  # part of the prompt's, if any
-UNCOUNTED = "uncounted_calls"  # calls of a model without reported figures, if any
+CACHED = "cached_prompt_tokens"  # the cached part of the prompt tokens, if any
+UNCOUNTED = "uncounted_calls"  # calls without reported token counts, if any
 MILLION = 1_000_000
-MOST_WARNINGS = 250  # of models without a price
-HIGHEST = 1_000_000  # USD per million tokens; higher prices are mistakes, and a cost must stay a number
+MOST_WARNINGS = 250  # about models without a price
+HIGHEST = 1_000_000  # USD per million tokens; higher prices are mistakes, and costs must stay finite
 
 
 class BadPrices(ValueError):
-    """The price file cannot be used; the text gives the reason in one sentence."""
+    """The price file cannot be used; the message gives the reason in one sentence."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Price:
 
 
 class Prices:
-    """The prices of models by name; without any, costs are not reported."""
+    """The prices by model name; without any, costs are not reported."""
 
     def __init__(self, prices: Mapping[str, Price] | None = None) -> None:
         self._prices = dict(prices or {})
@@ -57,7 +57,7 @@ class Prices:
 
     @classmethod
     def read(cls, path: str) -> Prices:
-        """Read a TOML or JSON file with a table for each model: `input`, `output` and optional `cached`."""
+        """Read a TOML or JSON file with a table for each model: `input`, `output` and, optionally, `cached`."""
         try:
             text = Path(path).read_text(encoding="utf-8")
             content = (
@@ -81,7 +81,7 @@ class Prices:
         return f"Prices({self._prices!r})"  # distinguishes two tables
 
     def cost(self, model: str, figures: Mapping[str, int]) -> float | None:
-        """Return the USD of a model's tokens; a model without a price is logged once."""
+        """Return the cost of a model's tokens in USD; log each model without a price once."""
         if figures.get(UNCOUNTED):
             return None
         if not figures["total_tokens"]:
@@ -95,7 +95,7 @@ class Prices:
         return None
 
     def priced(self, used: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Add the cost in total and by model: None if a model has no price, or tokens have no model."""
+        """Add the total cost and the cost by model; None if a price, or the model of some tokens, is unknown."""
         if used is None or not self:
             return used
         by_model = {
@@ -115,7 +115,7 @@ class Prices:
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a repeated name, as TOML does."""
+    """Reject repeated names, as TOML does."""
     names = [name for name, _ in pairs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -1,7 +1,7 @@
-"""Starts the command again without its secrets in the environment and on the command line.
+"""Restarts the command without its secrets in the environment or on the command line.
 
-Crews run as the same user, who may read both in every process. The secrets are passed through a descriptor that is read
-and closed before a crew is loaded; the process keeps its id, so a supervisor notices nothing.
+Crews run as the same user, who can read both in every process. The secrets are passed through a file descriptor that is
+read and closed before any crew is loaded. The process keeps its id, so a supervisor does not notice the restart.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-PREFIX = "CREW_SERVICE_"  # variables with tokens, secrets and the database, which no crew may see
+PREFIX = "CREW_SERVICE_"  # variables with tokens, secrets and the database; no crew may see them
 PASSED = "_CREW_PASSED"  # the number of the descriptor
 SERVING = ("serve", "work")  # commands that load crews
 SECRET = (
@@ -22,7 +22,7 @@ SECRET = (
 
 
 def arguments() -> list[str]:
-    """Return the arguments of the command, after a restart if it serves crews and has secrets."""
+    """Return the command's arguments, after a restart of the command if it serves crews and has secrets."""
     if (passed := os.environ.pop(PASSED, None)) is not None:
         with open(int(passed), encoding="ascii") as file:
             given = json.load(file)
@@ -43,7 +43,7 @@ def _start_again(given: list[str], shown: list[str], hidden: dict[str, str]) -> 
         json.dump({"arguments": given, "environment": hidden}, file)
     os.lseek(descriptor, 0, os.SEEK_SET)
     left = {name: value for name, value in os.environ.items() if name not in hidden}
-    interpreter = sys.orig_argv[1 : len(sys.orig_argv) - len(given)]  # its own options, and the script
+    interpreter = sys.orig_argv[1 : len(sys.orig_argv) - len(given)]  # the interpreter's own options, and the script
     os.execve(sys.executable, [sys.executable, *interpreter, *shown], {**left, PASSED: str(descriptor)})  # noqa: S606
 
 
@@ -54,7 +54,7 @@ def _nameless_file() -> int:
 
 
 def _shown(given: list[str]) -> Iterator[str]:
-    """Remove options with a secret; argparse also accepts abbreviated names."""
+    """Remove options that contain a secret, also under the abbreviated names that argparse accepts."""
     words = iter(given)
     for word in words:
         name, has_value, _ = word.partition("=")

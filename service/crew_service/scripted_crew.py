@@ -1,4 +1,4 @@
-"""Scripted crews: offline, deterministic, described in JSON. Text from inputs and feedback is never a template."""
+"""Scripted crews: offline, deterministic, described in JSON. Inputs and feedback are never treated as templates."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 class ScriptedStep(BaseModel):
-    """A call to a tool that does nothing, maybe one that a person approves; or a question to a person."""
+    """A call of a tool that does nothing, which a person may have to approve, or a question to a person."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -98,12 +98,12 @@ class ScriptedTask(BaseModel):
     id: str = Field(min_length=1)
     agent: str = "Agent"
     description: str = ""
-    seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # divided equally between its tools
+    seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # divided equally among its steps
     steps: list[ScriptedStep] = []
     # True, False, or the name of an optional input whose value `no` or false skips the review.
     human_input: bool | str = False
-    tokens: int = Field(default=0, ge=0)  # that the task reports as used
-    model: str = ""  # of these tokens
+    tokens: int = Field(default=0, ge=0)  # reported as used by the task
+    model: str = ""  # the model that used these tokens
     output: str = ""
     revised: str | None = None
     error: str | None = None
@@ -223,7 +223,7 @@ class _Asked(Exception):
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of a tool, and what it needs from people."""
+    """A tool call, and the decision that it needs from a person, if any."""
 
     entry: JournalEntry
     earlier: JournalEntry | None  # from the last attempt
@@ -247,7 +247,7 @@ class _Call:
 
 
 class _Tools:
-    """The tools of one segment. They only wait; earlier results, and what people decided, come from the journal."""
+    """The tools of one segment. They only wait; earlier results and people's decisions come from the journal."""
 
     def __init__(self, job: Job, report: Report, options: JournalOptions) -> None:
         self._job = job
@@ -274,7 +274,7 @@ class _Tools:
         key = hashlib.sha256(asked).hexdigest()[:32]
         earlier = self._recorded.get((task.id, part, key))
         number = earlier.number if earlier else self._newest + 1
-        # Its rule may have been removed since it started.
+        # The tool's rule may have been removed since the call started.
         once = bool(ask or rule in RUN_ONCE or (earlier and earlier.once)) or None
         entry = JournalEntry(number, task.id, part, "tool", key, tool, once=once)
         changed = asks.arguments_of(earlier)
@@ -325,7 +325,7 @@ class _Tools:
 def _perform(
     task: ScriptedTask, job: Job, gate: ReviewDecision | None, report: Report, tools: _Tools
 ) -> tuple[str, float]:
-    """Run the task once; the seconds include earlier rounds."""
+    """Run the task once; return its text, and its run time including earlier rounds."""
     started = time.monotonic()
     report(TaskStarted(task.id, task.agent))
     values = _values(job, gate)

@@ -1,4 +1,4 @@
-"""Load the crew or Flow that TARGET names; an error is one sentence that names it."""
+"""Loads the crew or Flow that TARGET names; an error is one sentence that includes the target."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def load(target: str, options: JournalOptions | None = None) -> Crew:
 
 
 def title(target: str) -> str:
-    """Return a title for a crew without a name: the last word of its target."""
+    """Return a title for a crew without a name, from the last part of its target."""
     name = target.rpartition(":")[2] if ":" in target else Path(target).resolve().stem
     return name.replace("_", " ").replace("-", " ").strip() or target
 
 
 def _json(target: str, options: JournalOptions) -> Crew:
-    """Distinguish a scenario from a CrewAI crew by its content: only the latter has agents."""
+    """Load a scenario or a CrewAI crew, depending on the content: only the latter has agents."""
     text = _text(target)
     try:
         content = json.loads(text)
@@ -69,7 +69,7 @@ def _scenario(target: str, content: Any, options: JournalOptions) -> Crew:
 
 def _crewai(target: str, options: JournalOptions) -> Crew:
     found = find_spec("crewai")
-    if found is None or found.origin is None:  # a folder of that name is not CrewAI
+    if found is None or found.origin is None:  # a folder with that name is not CrewAI
         raise BadTarget(
             f"{target!r} is a CrewAI crew, and CrewAI is not installed: pip install 'airflow-crew-service[crewai]'."
         )

@@ -1,6 +1,6 @@
-"""The commands for a person at a terminal: they open the database directly, without a token or a service.
+"""The commands for a person at a terminal: they open the database directly, and need no token or running service.
 
-They print tables for people, JSON for programs.
+They print tables for people, and JSON for programs.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from crew_service.storage.database import Database, DatabaseUnusable
 from crew_service.storage.states import OVER, State
 
 EVERYBODY = Principal()
-STARTED = (State.RUNNING, State.WAITING, State.COMPLETED, State.FAILED)  # states that follow a start
+STARTED = (State.RUNNING, State.WAITING, State.COMPLETED, State.FAILED)  # only reached after a start
 
 
 def add_to(commands: argparse._SubParsersAction[Any], database: argparse.ArgumentParser) -> None:
     output = argparse.ArgumentParser(add_help=False)
-    output.add_argument("--json", action="store_true", help="for programs")
+    output.add_argument("--json", action="store_true", help="print JSON, for programs")
     listing = commands.add_parser("list", parents=[database, output], help="list the newest executions")
     listing.add_argument("--limit", type=positive(int), default=20, help="maximum number (%(default)s)")
     listing.add_argument("--state", choices=[str(state) for state in State], help="only executions in this state")
@@ -68,11 +68,11 @@ def _add_kickoff(commands: argparse._SubParsersAction[Any], parents: list[argpar
 def _add_webhooks(commands: argparse._SubParsersAction[Any], database: argparse.ArgumentParser) -> None:
     parser = commands.add_parser("webhooks", help="list or resend undelivered webhooks")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
-    listing = actions.add_parser("list", parents=[database], help="list the newest ones")
+    listing = actions.add_parser("list", parents=[database], help="list the newest undelivered webhooks")
     listing.add_argument("--limit", type=positive(int), default=20, help="maximum number (%(default)s)")
-    listing.add_argument("--json", action="store_true", help="for programs")
+    listing.add_argument("--json", action="store_true", help="print JSON, for programs")
     listing.set_defaults(run=_list_webhooks)
-    resend = actions.add_parser("resend", parents=[database], help="deliver them again through a running service")
+    resend = actions.add_parser("resend", parents=[database], help="resend webhooks through a running service")
     which = resend.add_mutually_exclusive_group(required=True)
     which.add_argument("id", nargs="*", default=[], help="ids from the list")
     which.add_argument("--all", action="store_true")
@@ -87,7 +87,7 @@ def _input(text: str) -> tuple[str, str]:
 
 
 def _text(text: str) -> str:
-    if not text.strip():  # a shell variable without a value, perhaps
+    if not text.strip():  # perhaps from an unset shell variable
         raise argparse.ArgumentTypeError("must not be empty")
     return text
 
@@ -160,13 +160,13 @@ def _kickoff(arguments: argparse.Namespace) -> int:
     answer = Executions(database, crew=arguments.name).kickoff(
         EVERYBODY, Start({**arguments.more, **dict(arguments.inputs)}), None
     )
-    with contextlib.suppress(DatabaseUnavailable):  # it is queued, whatever is known about its crew
+    with contextlib.suppress(DatabaseUnavailable):  # the execution is queued in any case
         _warn_of_unknown(database, arguments.name, answer["kickoff_id"])
     return _answer(arguments, answer, f"Queued; poll {answer['kickoff_id']}.")
 
 
 def _warn_of_unknown(database: Database, crew: str, kickoff_id: str) -> None:
-    """Warn of a name that may be wrong; the database does not contain the names that services serve."""
+    """Warn that the name may be wrong; the database does not record which crews are being served."""
     with database.reading() as connection:
         stored = counts.stored(connection)
     known = {name for (name, state), number in stored.items() if state in STARTED and number > 0}
@@ -174,8 +174,8 @@ def _warn_of_unknown(database: Database, crew: str, kickoff_id: str) -> None:
         return
     named = f"named {crew!r}" if crew else "without a name"
     fail(
-        f"Warning: no crew {named} has run an execution on this database. If no service serves it, this one stays "
-        f"queued; `airflow-crew-service stop {kickoff_id}` ends it."
+        f"Warning: no crew {named} has run on this database. If no service serves it, the execution stays queued; "
+        f"`airflow-crew-service stop {kickoff_id}` ends it."
     )
 
 
@@ -196,9 +196,9 @@ def _resume(arguments: argparse.Namespace) -> int:
         return _unknown(arguments.id)
     row, _ = found
     if row.state != State.WAITING:
-        return fail(f"{arguments.id} does not wait for a person; it is {row.state}. Nothing was changed.")
+        return fail(f"{arguments.id} is not waiting for a person; it is {row.state}. Nothing was changed.")
     gate = row.gate
-    is_question = gate.get("outcomes") is not None  # other than a draft, it may ask for text
+    is_question = gate.get("outcomes") is not None  # unlike a draft, it may ask for text
     decision = Decision(
         row.id,
         gate["key"],
@@ -248,7 +248,7 @@ def _resend_webhooks(arguments: argparse.Namespace) -> int:
     if sent or not unknown:
         say(f"{sent} webhook{'' if sent == 1 else 's'} will be sent again.")
     for key in unknown:
-        fail(f"There is no webhook {key!r} among the abandoned ones; `webhooks list` shows them.")
+        fail(f"There is no abandoned webhook {key!r}; see `webhooks list`.")
     return 1 if unknown else 0
 
 
@@ -312,5 +312,5 @@ def fail(text: str) -> int:
 
 
 def _plain(text: str) -> str:
-    """Replace control characters: the output of a crew must not control the terminal."""
+    """Replace control characters: a crew's output must not control the terminal."""
     return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -1,8 +1,8 @@
-"""OpenTelemetry traces, if its standard settings enable them; otherwise none of it is imported.
+"""OpenTelemetry traces, if the standard settings enable them; otherwise, OpenTelemetry is not imported.
 
-An execution stays in the trace of its kickoff: the kickoff's `traceparent` and `tracestate` are stored with it, and
-that span is the parent of each later one, even long after it has ended and on any machine. Names follow OpenTelemetry's
-semantic conventions in the version of `SCHEMA`; other names begin with `crew.`.
+An execution stays in the trace of its kickoff: the kickoff's `traceparent` and `tracestate` are stored with it, and the
+kickoff's span is the parent of each later one, even long after it has ended and on any machine. Names follow the
+version of OpenTelemetry's semantic conventions in `SCHEMA`; other names begin with `crew.`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WITH_CONTENT = ("true", "span_only", "span_and_event")
 # Version 00, and the beginning of later versions.
 TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}(-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2})(-.*)?")
 TRACESTATE = re.compile(r"[\x20-\x7e]{1,512}")
-LAST_WORDS = 3.0  # seconds for an ending process to send its last spans
+LAST_WORDS = 3.0  # seconds for an exiting process to send its last spans
 KICKOFF, ANSWER = "kickoff", "answer"  # their spans are stored with an execution
 
 Carrier = dict[str, str]
@@ -46,7 +46,7 @@ class Span:
 
     name: str
     attributes: dict[str, Any] = field(default_factory=dict)
-    error: str | None = None  # its type, since a message may contain model output
+    error: str | None = None  # only its type, because a message may contain model output
 
 
 _open: ContextVar[Carrier | None] = ContextVar("carrier", default=None)
@@ -94,7 +94,7 @@ def received(headers: Iterable[tuple[bytes, bytes]]) -> Carrier | None:
 
 @contextmanager
 def request(scope: Mapping[str, Any]) -> Iterator[Span | None]:
-    """Trace a request that changes something; polls have no spans, because a wait of days sends thousands."""
+    """Trace a POST request; polls have no spans, because a wait of several days sends thousands of them."""
     if scope["method"] != "POST":
         yield None
         return
@@ -117,14 +117,14 @@ def kicked_off() -> Stored | None:
 
 
 def resumed(stored: Stored | None) -> Stored | None:
-    """Return the trace context to store after a person's answer: the following segments refer to the answer."""
+    """Return the trace context to store after a person's answer, to which the following segments link."""
     here = carrier()
     return {KICKOFF: here, **(stored or {}), ANSWER: here} if here else stored
 
 
 @contextmanager
 def segment(row: Any) -> Iterator[Span]:
-    """Trace a segment of an execution, and the time it was queued: both belong to the kickoff's span."""
+    """Trace a segment of an execution and its time in the queue, both as children of the kickoff's span."""
     stored: Stored = row.trace or {}
     about = {"crew.execution.id": row.id, "crew.name": row.crew or None, "crew.segment": row.segment}
     parent = stored.get(KICKOFF)
@@ -135,7 +135,7 @@ def segment(row: Any) -> Iterator[Span]:
 
 
 def task(task_id: str, agent: str, **about: Any) -> Any:
-    """Trace a task of a crew without its own spans."""
+    """Trace a task of a crew that has no spans of its own."""
     about |= {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent, "crew.task.id": task_id}
     return span(f"invoke_agent {agent}", carrier(), **about)
 
@@ -152,7 +152,7 @@ def span(
 ) -> Iterator[Span]:
     """Trace the work in this context, as a child of the span in `parent`.
 
-    :param times: start and end in seconds since 1970, if they are not now
+    :param times: start and end in seconds since 1970, instead of those of the block
     """
     one = Span(name, about)
     end, here = _begun(one, parent, kind, link, times) if is_wanted() else (None, parent)
@@ -210,7 +210,7 @@ def remote_span(of: Carrier) -> Any:
 
 @cache
 def _provider() -> Any:
-    """A separate provider: other packages in this process may have their own."""
+    """Return a separate provider, since other packages in this process may have their own."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -221,7 +221,7 @@ def _provider() -> Any:
 
 
 def start() -> None:
-    """Log what is missing and import what is needed before the first request needs it."""
+    """Log missing requirements, and import OpenTelemetry before the first request needs it."""
     if is_wanted():
         _provider()
 
@@ -245,5 +245,5 @@ def resource() -> Any:
 
 
 def shows_content() -> bool:
-    """Whether to capture prompts and outputs, from the setting that OpenTelemetry's instrumentations use."""
+    """Whether to capture prompts and outputs; OpenTelemetry's instrumentations use the same setting."""
     return os.environ.get(CONTENT, "").lower() in WITH_CONTENT

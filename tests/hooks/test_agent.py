@@ -137,18 +137,9 @@ def test_a_crew_that_one_prompt_does_not_fit_is_refused_in_words(
     assert starts(server) == 0
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ({"vendor_options": {"crew_conn_id": "other"}}, "not vendor_options"),
-        ({"prompt": None, "messages": [{}]}, "not messages"),
-        ({"prompt": None}, "and there is none"),
-    ],
-)
-def test_a_request_for_what_a_crew_cannot_do_is_refused_in_words(server: FaultServer, more: Any, said: str) -> None:
-    with pytest.raises(
-        errors.ManagedAgentInvocationError, match=f"A crew accepts only a prompt, {said}. Nothing was started"
-    ):
+@pytest.mark.parametrize("more", [{"vendor_options": {"crew_conn_id": "other"}}, {"prompt": None, "messages": [{}]}])
+def test_a_request_for_what_a_crew_cannot_do_is_refused_in_words(server: FaultServer, more: Any) -> None:
+    with pytest.raises(errors.ManagedAgentInvocationError, match=r"A crew accepts only a prompt, not .*Nothing was"):
         CrewHook().agent("newsroom").invoke(Request(**{"prompt": "x", **more}))
     with pytest.raises(ValueError, match="session_id"):
         ask(session_id="s")
@@ -225,7 +216,7 @@ def test_a_crew_that_asks_a_person_is_stopped(server: FaultServer) -> None:
     server.on(POLL, SPEC.running, PENDING_SPEC)
     said = failure()
     assert said.startswith(
-        "The crew asks a person at task draft_task, which an agent cannot wait for. Execution k-1 was"
+        "The crew needs a person at task draft_task; an agent cannot wait for one. Execution k-1 was"
     )
     assert len(server.sent(STOP)) == 1
 

@@ -228,7 +228,7 @@ def test_a24_a_question_beside_one_that_cannot_be_decrypted_is_not_acknowledged(
     second = {**first, "id": str(uuid4())}
     refused = send(dag_run, second)
     assert (refused.status_code, refused.json()) == (503, {"detail": "The webhook could not be stored"})
-    assert "fernet_key of this process differs" in caplog.text
+    assert "fernet_key in this process differs" in caplog.text
     assert questions.answer_key(CONN, second["id"]) not in rows()
 
 
@@ -239,7 +239,7 @@ def test_a24_a_webhook_beside_messages_that_cannot_be_decrypted_is_not_acknowled
     spoil(messages_key(dag_run.kickoff.registration.id))
     refused = dag_run.send_question()
     assert (refused.status_code, refused.json()) == (503, {"detail": "The webhook could not be stored"})
-    assert "fernet_key of this process differs" in caplog.text
+    assert "fernet_key in this process differs" in caplog.text
 
 
 @pytest.mark.row("A14")

@@ -105,7 +105,7 @@ def test_a_try_that_overlaps_with_another_one_sends_nothing(memory: Memory, answ
     next_try.intend(SENDER)
     if answered:
         next_try.record_id("k-1")
-    with pytest.raises(TaskStateUnavailable, match="Another try of this task has changed its record meanwhile"):
+    with pytest.raises(TaskStateUnavailable, match="Another try of this task has since changed its record"):
         killed.intend(SENDER)
     assert killed.newest == record(memory, try_number=2, max_tries=3).newest
 

@@ -127,7 +127,7 @@ ANOTHER_DRAFT = (
 )
 UNKNOWN = (
     "An earlier try sent this answer to execution k-1, and its outcome is unknown. {} Sending it again could apply it "
-    "twice, so nothing was sent now. If the crew still waits, answer by hand"
+    "twice, so nothing was sent. If the crew still waits, answer by hand"
 )
 NOT_SHOWN = (
     "The service does not show the state of execution k-1 ({}), so its draft cannot be compared with the answered "

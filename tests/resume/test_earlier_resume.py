@@ -135,8 +135,8 @@ class Told:
 @pytest.mark.parametrize(
     ("now", "where"),
     [
-        (seen(ExecutionState.COMPLETED), "execution e-1 now is completed"),
-        (seen(ExecutionState.PENDING, "publish_task"), "execution e-1 now waits at task publish_task"),
+        (seen(ExecutionState.COMPLETED), "execution e-1 has now completed"),
+        (seen(ExecutionState.PENDING, "publish_task"), "execution e-1 is now waiting at task publish_task"),
     ],
 )
 def test_an_edit_that_was_left_to_a_round_that_does_not_come_is_told(now: Execution, where: str) -> None:

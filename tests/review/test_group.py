@@ -159,7 +159,7 @@ def test_a18_rounds_that_are_not_needed_are_skipped(context: dict[str, Any]) -> 
 
 def test_a_crew_that_asks_once_more_after_the_last_round_fails_with_its_fate(context: dict[str, Any]) -> None:
     result = CrewResultOperator(task_id="result", records=[PENDING, {**PENDING, "output": "Draft 2."}])
-    with pytest.raises(CrewTaskFailed, match=r"execution-1 waits.*stays paused.*raise max_rounds"):
+    with pytest.raises(CrewTaskFailed, match=r"execution-1 is waiting.*stays paused.*raise max_rounds"):
         result.execute(context)
 
 

@@ -41,7 +41,7 @@ def test_a9_where_nothing_decides_at_the_deadline_a_late_answer_fails_and_its_co
         review_of().execute_complete(context, said(kept, option, HOUR, "Shorter."), **kept)
     assert context["ti"].pushed["crew_refused_answer"] == {"human_feedback": "Shorter."}
     assert "crew_decision" not in context["ti"].pushed
-    assert "The answer of Ann does not count because it came after the deadline" in log_text()
+    assert "The answer from Ann does not count because it came after the deadline" in log_text()
 
 
 def test_a9_what_decides_at_the_deadline_decides_in_place_of_a_late_answer(

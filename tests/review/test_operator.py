@@ -91,7 +91,7 @@ def test_a18_a_completed_record_is_passed_on_and_nobody_is_asked(
 def test_a18_a_round_that_is_not_needed_is_skipped_where_that_is_asked_for(
     context: Json, supervisor: Supervisor
 ) -> None:
-    with pytest.raises(AirflowSkipException, match="Execution execution-1 is completed"):
+    with pytest.raises(AirflowSkipException, match="Execution execution-1 has completed"):
         review_of(COMPLETED, skip_completed=True).execute(context)
     assert supervisor.asked == []
 

@@ -213,7 +213,7 @@ def test_an_object_is_compared_as_it_is_shown() -> None:
 
 
 def test_the_same_text_again_is_said_to_be_the_same() -> None:
-    assert "Nothing: the text is the same." in changes("Draft 1.", "Draft 1.")
+    assert "None: the text is the same." in changes("Draft 1.", "Draft 1.")
 
 
 @pytest.mark.parametrize(("before", "now"), [("Do not.\nPay now.", "Do not. Pay now."), ("a\u2028b", "a\nb")])

@@ -171,7 +171,7 @@ def test_more_tokens_are_a_question(context: Json, supervisor: Supervisor) -> No
         approval(notifiers=[told.append], response_timeout=3600, assigned_users=["ann"]).execute(context)
     [question] = supervisor.asked
     assert question.subject == "A crew used 1,500 tokens; the limit is 1,000" + PLACE
-    assert "Execution `k-1` is completed" in question.body
+    assert "Execution `k-1` has completed" in question.body
     assert "It used **1,500 tokens**, and this DAG allows 1,000 without asking" in question.body
     assert question.options == ["approve", "reject"]
     assert [user.id for user in question.assigned_users] == ["ann"]

@@ -81,7 +81,7 @@ def test_the_stop_button_stops_what_runs(serve: Serve, page: Page) -> None:
     kickoff_id = client.kickoff()
     sign_in(page, client, f"/view?id={kickoff_id}")
     page.get_by_role("button", name="Stop").click()
-    expect(page.get_by_role("status")).to_have_text("The execution is stopped.")
+    expect(page.get_by_role("status")).to_have_text("Execution stopped.")
     expect(page.locator("#state .state")).to_have_text("stopped")
     assert page.get_by_role("button", name="Stop").count() == 0
     assert client.status(kickoff_id)["error"] == "Stopped on request"

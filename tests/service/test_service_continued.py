@@ -291,7 +291,7 @@ def test_a_call_that_may_run_once_is_not_repeated_by_a_task_that_was_renamed(rep
             kickoff_id = client.kickoff(continueFrom=kickoff_id)
             assert client.until(kickoff_id, "error")["error"] == (
                 "The tool pay may run only once, and the task that called it no longer has the id 'pay_task'. No task "
-                "was run; give that task its name or place again to continue, or check what the call did before you "
+                "was run; restore that task's name or place to continue, or check what the call did before you "
                 "start the crew again."
             )
     with repaired(paying("pay_task")) as service:

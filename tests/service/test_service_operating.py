@@ -78,7 +78,7 @@ def test_a_kickoff_at_the_terminal_warns_of_a_name_under_which_nothing_has_run(
     for _ in range(2):  # what is queued under it does not make it known
         said = terminal("kickoff", "--name", "brieff", "topic=AI")
         kickoff_id = said.split("poll ")[1].split(".")[0]
-        assert "no crew named 'brieff' has run an execution" in said
+        assert "no crew named 'brieff' has run on this database" in said
         assert f"`airflow-crew-service stop {kickoff_id}`" in said
     terminal("stop", kickoff_id)
     assert "Warning" in terminal("kickoff", "--name", "brieff", "--json")

@@ -192,7 +192,7 @@ def test_s10_what_is_given_up_is_kept_and_can_be_sent_again_from_the_terminal(
     first, second = receiver.taken
     assert first[2] == second[2]
     assert "No webhooks have been abandoned." in terminal("webhooks", "list")
-    assert "There is no webhook" in terminal("webhooks", "resend", letter["id"], code=1)
+    assert "There is no abandoned webhook" in terminal("webhooks", "resend", letter["id"], code=1)
 
 
 def test_every_given_up_webhook_can_be_sent_again_at_once(

@@ -319,7 +319,7 @@ def test_the_form_of_an_earlier_question_answers_no_later_one_of_the_same_method
         client.until(kickoff_id, "pending")
     assert (browser.form()["task_id"], browser.form()["round"]) == (old["task_id"], old["round"])
     late = browser.session.post(f"{client.url}/review", data={**old, "outcome": "yes"}, timeout=PATIENCE)
-    assert "This draft no longer waits for a decision. Nothing was changed." in html.unescape(late.text)
+    assert "This draft no longer needs a decision. Nothing was changed." in html.unescape(late.text)
     assert client.status(kickoff_id)["status"] == "pending"
     browser.session.post(f"{client.url}/review", data={**browser.form(), "outcome": "yes"}, timeout=PATIENCE)
     client.until(kickoff_id, "completed")

@@ -1,4 +1,4 @@
-"""Row S38: no file, thread or memory left on the machine. New work waits or is refused, and nothing ends for it."""
+"""Row S38: the machine is out of files, threads or memory. New work waits or is refused, and nothing ends for it."""
 
 from __future__ import annotations
 

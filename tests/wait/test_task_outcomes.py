@@ -223,8 +223,8 @@ def test_a_line_on_a_completed_execution_has_what_the_service_reports() -> None:
         kickoff_id="k-1", state=ExecutionState.COMPLETED, raw_state="completed", output="A text.", **known
     )
     assert outcomes.in_short(execution, "https://crew.example.com/k-1") == (
-        "Execution k-1 is completed: 38.2 s of work, 3 tasks by Ann, Bob forged, 1,250 tokens, 0.5 USD, "
+        "Execution k-1 has completed: 38.2 s of work, 3 tasks by Ann, Bob forged, 1,250 tokens, 0.5 USD, "
         "an output of 7 characters. https://crew.example.com/k-1"
     )
     bare = Execution(kickoff_id="k-1", state=ExecutionState.COMPLETED, raw_state="completed")
-    assert outcomes.in_short(bare, "") == "Execution k-1 is completed: an output of 0 characters"
+    assert outcomes.in_short(bare, "") == "Execution k-1 has completed: an output of 0 characters"

@@ -11,7 +11,7 @@ from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from airflow_crew_provider.wait.output import push_keys
 
 FATE = (
-    "The execution is completed and its output stays at the service; a retry would fail too. To run the crew "
+    "The execution has completed and its output stays at the service; a retry would fail too. To run the crew "
     "again, clear its kickoff; if you only changed the rule, clear the task that waits for it"
 )
 

@@ -47,7 +47,7 @@ def pass_over_replayed_steps(crew: Crew) -> None:
 
 
 class NewSteps:
-    """A step callback that is not called for steps from the journal: it received them in the last attempt."""
+    """Wraps a step callback and skips steps from the journal, which it received in the last attempt."""
 
     def __init__(self, own: Callback) -> None:
         self._own = own

@@ -1,7 +1,7 @@
 """Messages between the service and a crew's process: one JSON object per line, sent over a socket.
 
-Lines that are not JSON objects are dropped: the process was killed while writing them. The engine's records are sent as
-the fields of their dataclass, together with its name.
+Lines that are not JSON objects are dropped: their process was killed while writing them. The engine's records are sent
+as the fields of their dataclass, together with its name.
 """
 
 from __future__ import annotations

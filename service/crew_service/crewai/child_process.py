@@ -1,7 +1,7 @@
 """A crew's process: reads one request from the service, runs it, and exits together with its process group.
 
-It only runs as long as the service does: when the connection closes, it exits. Only this process talks to the service:
-a copy that the crew forks reports nothing, and exits when the crew's own work would.
+It runs only as long as the service does: when the connection closes, it exits. Only this process talks to the service:
+a copy that the crew forks reports nothing, and exits as soon as the crew's code returns in it.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class ServiceConnection:
         return message
 
     def report(self, progress: Progress) -> None:
-        """Send progress. If it is a finished task, for example, the crew waits until the service has stored it."""
-        if not self.is_mine:  # other threads' locks stay held forever there
+        """Send progress; for some kinds, such as a finished task, the crew waits until the service has stored it."""
+        if not self.is_mine:  # there, locks held by other threads are never released
             return
         stored = threading.Event() if channel.is_awaited(progress) else None
         with self._sending:
@@ -112,7 +112,7 @@ class ServiceConnection:
         os.killpg(0, signal.SIGKILL)
 
     def _watch(self) -> None:
-        """Exit once this process can no longer report anything: a blocked read does not notice the close."""
+        """Exit once this process can no longer report anything: a blocked read does not notice a closed link."""
         while True:
             time.sleep(CHECKED)
             self._check_link()
@@ -163,7 +163,7 @@ def _answer(service: ServiceConnection, request: Message) -> Message:
     failure: BaseException | None = None
     try:
         return _done(service, request)
-    except BaseException as error:  # a crew that calls sys.exit should get a reason, too
+    except BaseException as error:  # the execution of a crew that calls sys.exit needs an error, too
         failure = error
         if not isinstance(error, CrewFailed | Interrupted):
             with contextlib.suppress(BaseException):  # the crew may have replaced the streams
@@ -187,7 +187,7 @@ def _told(text: str) -> str:
 
 
 def _end_copy(failure: BaseException | None) -> NoReturn:
-    """End a forked copy that returned from the crew: exit as the crew would have, or should have."""
+    """End a forked copy in which the crew's code has returned, with the exit code that it chose, if any."""
     _flush()
     if isinstance(failure, SystemExit) and isinstance(failure.code, int | None):
         os._exit(failure.code or 0)
@@ -195,7 +195,7 @@ def _end_copy(failure: BaseException | None) -> NoReturn:
 
 
 def _leave() -> None:
-    """Run the exit handlers, but skip the second that Python takes to tear down CrewAI."""
+    """Run the exit handlers, but skip Python's teardown of CrewAI, which takes a second."""
     atexit._run_exitfuncs()
     process_tree.end_descendants()
     _flush()
@@ -232,7 +232,7 @@ def _done(service: ServiceConnection, request: Message) -> Message:
         return {"type": "checked", "problem": _edit_problem(served, **request["edit"])}
     if "job" not in request:
         described["can_record"] = internals.can_record()
-        # Include the variables of its `.env`, which the service does not read.
+        # Include the variables in its `.env`, which the service does not read.
         return {"type": "description", "described": described, "secrets": secrets_of(os.environ)}
     if kept and not isinstance(served, FlowSource):
         open_tools.check(served.crew if isinstance(served, JsonCrew) else served, rules, described["tools"])
@@ -252,7 +252,7 @@ def _edit_problem(served: loading.Served, task_id: str, state: dict[str, Any], t
         return description.arguments_problem(crew, state["tool"], text)
     task = None if isinstance(crew, FlowSource) else named_tasks(crew).get(task_id)
     if task is None or "task" not in state:
-        return "the crew has changed, and has no such task any more"
+        return "the crew has changed, and no longer has such a task"
     return task_outputs.edit_problem(task, state["task"], text)
 
 

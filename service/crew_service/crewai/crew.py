@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 
 PROCESSES = ProcessPool()  # shared by all crews of the service, because it is independent of them
 BATCH = 0.2  # seconds between two checks for a job's cancellation
-LOADING = 120.0  # seconds for a target's modules to import when the service starts
+LOADING = 120.0  # seconds for importing a target's modules when the service starts
 CHECKING = 60.0  # seconds for a task's model and guardrail to check an edited answer
 LONGEST_TRACE = 10_000  # characters
-LONGEST = 1_000  # characters of a target's problem; a validation error can be long
+LONGEST = 1_000  # characters of an error about a target; a validation error can be long
 
 
 class CrewAICrew:
@@ -79,7 +79,7 @@ class CrewAICrew:
         """Return why its rules cannot be followed, as the end of a sentence; None if they can."""
         once = tool_rules.run_once(self._rules) or self._asking
         if once and options.is_kept and not self._keeps_journal:
-            return f"{once} cannot be kept with CrewAI {version('crewai')}, which calls tools in a different way."
+            return f"{once} is not supported with CrewAI {version('crewai')}, which calls tools in a different way."
         if self._asking and not options.is_kept:
             return f"{self._asking} {NEEDS_JOURNAL}"
         known = self._tools if self._knows_all_tools else None
@@ -182,7 +182,7 @@ def _asked(
     take: Callable[[bytes], None] | None = None,
     stopping: Cancellation | None = None,
 ) -> Message:
-    """Send a process one question about the crew; return its answer, or raise if it rejects the crew."""
+    """Send one request about the crew to a process; return its answer, or its refusal of the crew."""
     limit = Cancellation()
     timer = threading.Timer(seconds, limit.set, [f"it takes more than {seconds:g} seconds"])
     timer.daemon = True
@@ -227,5 +227,5 @@ def _messages(worker: CrewProcess, *cancelled: Cancellation) -> Iterator[Message
 
 def _ended(code: int) -> str:
     if code == LINK_CLOSED:
-        return "was ended, since it had closed the descriptor through which it reports to the service,"
+        return "exited because it had closed the descriptor through which it reports to the service,"
     return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"

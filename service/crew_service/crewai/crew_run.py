@@ -1,7 +1,7 @@
-"""Runs a crew from its stored tasks to its end, or to the next task that needs a person.
+"""Runs a crew from its last stored task to its end, or to the next task that needs a person.
 
 A hook stops a gated task after its answer is validated and converted, but before its callbacks run and its file is
-written; both happen after the approval. The hook records the answer, so that it counts whatever `kickoff` returns.
+written; both happen after the approval. The hook records the answer, so the return value of `kickoff` does not matter.
 This module patches nothing in CrewAI: hooks, callbacks, outputs and the fields that checkpoints set are all public.
 """
 
@@ -97,7 +97,7 @@ class CrewRun:
         listen_to_steps(crew, self._report)
         if self._state.get("descriptions"):
             crew.planning = False
-        # CrewAI only skips tasks with an output when it continues from a checkpoint.
+        # CrewAI skips tasks with an output only when it continues from a checkpoint.
         crew.checkpoint_kickoff_event_id = "stored"
 
     def _go_on_from(self, gate: ReviewDecision) -> None:
@@ -109,7 +109,7 @@ class CrewRun:
         self._crew.before_kickoff_callbacks.append(lambda inputs: self._settle(task, output, inputs))
 
     def _settle(self, task: Task, approved: StoredOutput, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Do what CrewAI does after a task's answer, now that it is approved."""
+        """Do what CrewAI does after a task's answer, now that the answer is approved."""
         assert task.output
         for callback in self._after[id(task)]:
             call(callback, task.output)
@@ -119,7 +119,7 @@ class CrewRun:
         return inputs
 
     def _without_planning(self, task: Task) -> None:
-        """A revision continues from the answer without a new plan, like CrewAI's own feedback."""
+        """Turn planning off: a revision continues from the answer without a new plan, as with CrewAI's own feedback."""
         agent = self._crew.manager_agent if self._crew.process == Process.hierarchical else task.agent
         if isinstance(agent, Agent):
             agent.planning, agent.planning_config = False, None
@@ -168,7 +168,7 @@ class CrewRun:
                 raise Fatal(NOT_STOPPED)
             for callback in self._after[id(task)]:
                 call(callback, output)
-            if task.output_file:  # CrewAI writes it only later, when a killed process would not run the task again
+            if task.output_file:  # CrewAI writes it later: if the process were killed before, the task would not rerun
                 save(output, task.output_file, make_directory=bool(task.create_directory))
             self._finished.add(self._stored(task, output))
 
@@ -191,7 +191,7 @@ class CrewRun:
         return PendingReview(answer["task_id"], answer["output"], answer["agent"], state)
 
     def _plans(self) -> dict[str, str] | None:
-        """Return the task descriptions by the crew's planner, from this segment or an earlier one."""
+        """Return the task descriptions with the planner's additions, from this segment or an earlier one."""
         earlier: dict[str, str] | None = self._state.get("descriptions")
         if earlier or not self._crew.planning:
             return earlier
@@ -240,7 +240,7 @@ class TaskOrder:
 
 
 def _completed(result: Any, used: usage.Usage) -> Completed:
-    """Tolerate any result: an after-kickoff callback may have replaced the crew's output."""
+    """Accept any result: an after-kickoff callback may have replaced the crew's output."""
     if isinstance(result, CrewOutput):
         raw = result.raw if isinstance(result.raw, str) else json.dumps(result.raw, default=str)
         return Completed(raw, structured(result) or object_in(raw), used)

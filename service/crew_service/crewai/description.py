@@ -23,7 +23,7 @@ PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_\-]*)}")  # placeholders that 
 
 
 def describe(served: Crew | JsonCrew | FlowSource) -> dict[str, Any]:
-    """Return the inputs and tasks as plain JSON; raise `UnsupportedCrew` if the service could not keep its promises."""
+    """Return the inputs and tasks as plain JSON; raise `UnsupportedCrew` for features that cannot be served."""
     if isinstance(served, FlowSource):
         return {"kind": "flow", **served.describe(), "tools": [], "knows_all_tools": False, "asks": False}
     if isinstance(served, JsonCrew):
@@ -87,7 +87,7 @@ def _digest(crew: Crew, task: Task) -> str:
 
 
 def _schema(model: type[BaseModel] | None) -> Any:
-    """Return what distinguishes an output model: its JSON Schema, or its name if it has none."""
+    """Return the JSON Schema of an output model, or its name if it has none."""
     with suppress(PydanticInvalidForJsonSchema):
         return model and model.model_json_schema()
     return str(model)

@@ -12,7 +12,7 @@ class UnsupportedCrew(Exception):
 
 
 class Interrupted(BaseException):
-    """Stops a crew at a question. `except Exception` does not catch it, and the raiser also records it elsewhere."""
+    """Stops a crew. `except Exception` does not catch it, and code that raises it also records it elsewhere."""
 
 
 class Asked(Interrupted):

@@ -14,8 +14,8 @@ from crew_service.crewai.errors import Fatal
 from crew_service.engine.crew import Round
 
 NOT_STOPPED = "A task that asks a person was not stopped; the crew must leave CrewAI's hooks alone."
-AT_A_TERMINAL = "The crew asks a person at a terminal, but has none; a task with human_input asks through the service."
-ASKED = "The Flow asks at a terminal, but has none; a method with @human_feedback asks through the service."
+AT_A_TERMINAL = "The crew wants terminal input, but has no terminal; a task with human_input asks through the service."
+ASKED = "The Flow wants terminal input, but has no terminal; a method with @human_feedback asks through the service."
 OF_A_TASK = "A crew that a task started asks a person; only tasks of the served crew itself can ask."
 
 
@@ -42,7 +42,7 @@ class StoredFeedback(SyncHumanInputProvider):
         _tell(context, self._rounds)
 
     def handle_feedback(self, formatted_answer: AgentFinish, context: ExecutorContext) -> AgentFinish:
-        """Accept the answer unchanged: the crew stops after it, and the person decides then."""
+        """Accept the answer unchanged: the crew stops after it, and a person decides."""
         if not any(context.task is task for task in self._tasks):
             raise Fatal(OF_A_TASK)
         return formatted_answer
@@ -52,9 +52,9 @@ class StoredFeedback(SyncHumanInputProvider):
 
 
 class NestedFeedback(StoredFeedback):
-    """The same for tasks of crews that a Flow's methods start.
+    """Answers the same requests of tasks in crews that a Flow's methods start.
 
-    :param rounds_of: returns the earlier rounds of a task; None for one that cannot ask
+    :param rounds_of: returns the earlier rounds of a task; None for a task that cannot ask
     """
 
     def __init__(self, rounds_of: Callable[[Task | None], tuple[Round, ...] | None]) -> None:

@@ -1,6 +1,6 @@
 """Keeps a gate from cancelling parallel branches: each branch of a Flow continues to its own end or gate.
 
-Once no branch runs, the first gate's question pauses the Flow in CrewAI's own way.
+Once no branch is running, the first gate's question pauses the Flow in CrewAI's own way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from crewai.flow.flow import Flow
 from crew_service.crewai import internals
 
 INSIDE: ContextVar[bool] = ContextVar("inside a branch", default=False)
-RACING: ContextVar[frozenset[str]] = ContextVar("listeners of which the first one counts", default=frozenset())
+RACING: ContextVar[frozenset[str]] = ContextVar("listeners that race; only the first counts", default=frozenset())
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,11 @@ class Question:
 
 
 class Branches:
-    """`waiting`: unanswered questions, oldest first. `answered` is awaited before the methods that follow an answer."""
+    """The branches of a Flow.
+
+    :param waiting: unanswered questions, oldest first
+    :param answered: awaited before the methods that follow an answer
+    """
 
     def __init__(
         self, flow: Flow[Any], asked: Question | None, waiting: list[Question], answered: Callable[[], Awaitable[None]]
@@ -131,7 +135,7 @@ class Branches:
         return listeners
 
     async def _follow(self, listeners: internals.AsyncCall, event: str, result: Any) -> None:
-        """Do what CrewAI does after an answer in one process, and loop where CrewAI only does so after a resume."""
+        """Do what CrewAI does after an answer within one process, and loop back, which CrewAI does only on a resume."""
         assert self._asked
         gate = self._asked.context.method_name
         internals.rearm_way_back(self._flow, event, gate)

@@ -1,4 +1,4 @@
-"""A Flow's own persistence without pauses, which the service stores in its database."""
+"""A Flow's own persistence, except for pauses, which the service stores in its database."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Replay:
         """Restore the state after the last finished method, once the Flow has received its inputs."""
         if self._state is not None:
             internals.restore_state(flow, self._state)
-            internals.stamp(flow, self._state_id)  # may be the id of the execution that this one continues
+            internals.stamp(flow, self._state_id)  # it may have the id of an execution that this one continues
             self._state = None
 
     def take(self, name: str) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """Runs a Flow from its last question to its end, or to the next method that asks a person.
 
-A gate ends only its own branch: parallel branches continue to their own end or gate. Then the gate's state holds all of
-the Flow's data as plain JSON. If several gates wait, they are asked one after another.
+A gate ends only its own branch: parallel branches continue to their own end or gate. After that, the gate's state holds
+all of the Flow's data as plain JSON. If several gates are waiting, their questions are asked one after another.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FlowRun:
         self._used: usage.Usage = earlier.get("usage", {})
         self._seconds: dict[str, float] = earlier.get("seconds", {})
         self._asks: dict[int, TaskAsks] = {}
-        # Calls of one method share a journal, which is erased with the end of the first.
+        # Calls of one method share a journal, which is erased when the first of them ends.
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._job = job = replace(job, gate=self._nested.before)
         self._report = TokenMeter(report, lambda task_id: run.method if (run := METHOD.get()) else "")
@@ -63,7 +63,7 @@ class FlowRun:
         self._branches = Branches(self._flow, asked, waiting[1:], self._answered)
 
     def run(self) -> Completed | PendingReview:
-        # A model that derives an outcome from a person's text is called again if the text answers another question.
+        # The model that maps a person's text to an outcome is called again if the text answers another question.
         journal.enter("", f"after {self._stored.get('done', 0)}")
         self._prepare()
         try:
@@ -219,7 +219,7 @@ class FlowRun:
         )
 
     def _pending_in_method(self, asks: TaskAsks) -> PendingReview:
-        """Ask like a Flow, so that every kind of answer leads here; other waiting gates rerun, as after a crash."""
+        """Ask as a Flow does, so that every kind of answer is accepted; other waiting gates rerun, as after a crash."""
         answer = asks.answer
         task = answer["task_id"]
         state = {"nested": self._nested.state(asks), "usage": self._usage(), "seconds": self._seconds}

@@ -36,7 +36,7 @@ class FlowSource:
             return flow_class(initial_state=_filled(state, inputs)) if required(state) else flow_class()
 
         if not required(state):
-            make({})  # reject a Flow that cannot be created when the service starts
+            make({})  # a Flow that cannot be created is rejected when the service starts
         return cls(make, flow_class, flow_class.flow_definition(), state)
 
     @classmethod

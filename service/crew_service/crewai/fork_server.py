@@ -1,8 +1,8 @@
 """Forks the crew processes. It imports CrewAI once, runs no user code, and has one thread.
 
 It forks on request, reports each child's exit to the service, and exits when the service does. Processes that a crew
-leaves behind become children of this process, and are killed. So is a child that the service has dismissed and that
-does not exit by itself, because it may hold a lock that others wait for.
+leaves behind become children of this process, and are killed. So is a child that the service has dismissed but that
+does not exit by itself, because it may hold a lock that others are waiting for.
 """
 
 from __future__ import annotations
@@ -121,15 +121,15 @@ def _is_left(link: socket.socket) -> bool:
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
-    gc.disable()  # an import creates no garbage, and searching for it takes a tenth of the time
+    gc.disable()  # an import creates no garbage, and looking for it takes a tenth of the time
     from crew_service.crewai.child_process import work  # imports CrewAI
 
     with contextlib.suppress(ImportError):
-        importlib.import_module("lance_namespace")  # most of what a Flow's memory takes to load; it starts no thread
+        importlib.import_module("lance_namespace")  # most of the loading time of a Flow's memory; it starts no thread
     process_tree.adopt_orphans()
     sys.stdout.flush()  # otherwise each child would print it again
     gc.enable()
-    gc.freeze()  # so that no collection in a child copies the pages it shares with others
+    gc.freeze()  # so that garbage collection in a child does not copy shared pages
     control.sendall(b"r")
     if link := ForkServer(control).serve():
         work(link)

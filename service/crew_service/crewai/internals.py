@@ -42,14 +42,14 @@ from crew_service.crewai import step_events
 
 AsyncCall = Callable[..., Awaitable[Any]]
 Memory = dict[str, Any]
-FIRED = "_fired_or_listeners"  # listeners with or_() conditions, which count once
+FIRED = "_fired_or_listeners"  # listeners with or_() conditions, which fire only once
 SETS = ("_completed_methods", FIRED)
 COUNTS = ("_method_call_counts", "_method_execution_counts")
-EVENTS = "_pending_events"  # partly met and_() conditions
+EVENTS = "_pending_events"  # partially met and_() conditions
 OUTPUTS = "_method_outputs"
 ANSWER = ("output", "feedback", "outcome", "method_name", "metadata")
 WRAPPER = "_crew_service_wrapper"
-DUE: ContextVar[list[Callable[[], bool]] | None] = ContextVar("the limit that the next request must keep", default=None)
+DUE: ContextVar[list[Callable[[], bool]] | None] = ContextVar("the limit that the next request must obey", default=None)
 _watchers: list[Watcher] = []
 _recorders: list[Recorder] = []
 BLOCKED = "LLMCallBlockedError"  # raised when a hook refuses a call; not in every version
@@ -78,7 +78,7 @@ class Call(Protocol):
 
 
 class Recorder(step_events.Answers, Protocol):
-    """Answers calls from a journal and records the others. A method that returns None does neither for the call."""
+    """Answers calls from a journal and records others; if a method returns None, the call is left alone."""
 
     def of_model(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None: ...
     def of_conversion(self, model: Any, content: str, expected: Any) -> RecordedCall | None: ...
@@ -97,7 +97,7 @@ class RecordedCall(Protocol):
 
 
 def watch_models(watcher: Watcher) -> None:
-    """Notify a watcher, replacing any earlier one, of every current and future model class."""
+    """Let a watcher, replacing any earlier one, observe every current and future model class."""
     first = not _watchers
     _watchers[:] = [watcher]
     if not first:
@@ -122,7 +122,7 @@ def record_calls(recorder: Recorder) -> None:
     _recorders[:] = [recorder]
     if not first:
         return
-    for name in ("run", "arun"):  # they call the function directly; otherwise, a tool would behave like its base class
+    for name in ("run", "arun"):  # they call the function directly; without them, a tool behaves like its base class
         if name in vars(Tool):
             delattr(Tool, name)
     record_tools()
@@ -149,7 +149,7 @@ def _wrap_class(kind: Any, methods: Mapping[str, Callable[[Any], Any]], base: An
             if getattr(method, WRAPPER, None) is method:
                 continue
             wrapper = wraps(method)(wrapped(method))
-            setattr(wrapper, WRAPPER, wrapper)  # by itself, because other wrappers copy the attributes of functions
+            setattr(wrapper, WRAPPER, wrapper)  # refers to itself, because other wrappers copy function attributes
             setattr(kind, name, wrapper)
     for other in kind.__subclasses__():
         _wrap_class(other, methods, base)
@@ -249,7 +249,7 @@ async def _ended(recorded: RecordedCall, answering: Awaitable[Any]) -> Any:
 
 
 def _deferred(wait: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Count a request towards the requests per minute only when it is made: the journal may answer it."""
+    """Count a request towards the limit per minute only when it is made: the journal may answer it."""
 
     def check_or_wait(limit: Any) -> bool:
         DUE.set([partial(wait, limit)])
@@ -266,7 +266,7 @@ def _keep_limit(*, is_made: bool) -> None:
 
 
 def _recalled(recall: Callable[..., Any]) -> Callable[..., Any]:
-    """Record recalls: a memory's content may change before the task restarts, and the prompt with it."""
+    """Record memory lookups: a memory may change before the task restarts, and the prompt with it."""
 
     def recalled(memory: unified_memory.Memory, *args: Any, **kwargs: Any) -> Any:
         recorded = _recorders[0].of_recall(args, kwargs)
@@ -291,7 +291,7 @@ TOOLS: dict[str, Callable[[Any], Any]] = {
 def _recorded_run(
     run: Any, name: str, tool: BaseTool, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> RecordedCall | None:
-    """Return None also if the tool's class overrides the method and the override calls this one."""
+    """Also return None if this is called by an override in the tool's class, which records the call itself."""
     outer = getattr(type(tool), name, None)
     if not _recorders or (outer is not run and getattr(outer, WRAPPER, None) is outer):
         return None
@@ -327,7 +327,7 @@ class _Count:
 
 
 def can_record() -> bool:
-    """Whether every way in which this CrewAI calls a tool reaches a recorder; try one tool of each kind."""
+    """Whether every kind of tool call in this CrewAI version reaches a recorder; try one tool of each kind."""
 
     class Own(BaseTool):
         name: str = "own"
@@ -366,7 +366,7 @@ def delegates(tool: BaseTool) -> bool:
 
 
 def arguments_by_name(tool: BaseTool, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return all arguments of a call, those without a name in a list."""
+    """Return all arguments of a call by name, and those without a name in a list."""
     if not args:
         return kwargs
     function = getattr(tool, "func", None) or getattr(tool, method)
@@ -392,7 +392,7 @@ def validated(tool: BaseTool, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dropped(given: Any, taken: Any) -> str | None:
-    """Return the first name that a schema ignores, as pydantic does unless it is told otherwise."""
+    """Return the first name that a schema drops, as pydantic does by default with unknown fields."""
     if isinstance(given, list) and isinstance(taken, list):
         return next(filter(None, map(_dropped, given, taken)), None)
     if not (isinstance(given, dict) and isinstance(taken, dict)):
@@ -407,7 +407,7 @@ def never_cache(tool: BaseTool) -> None:
 
 
 def send_once(tool: Any) -> None:
-    """Let a tool of an MCP server send its request once: CrewAI's clients repeat it after a timeout."""
+    """Make an MCP server's tool send its request only once: CrewAI's clients repeat it after a timeout."""
     kind = type(tool).__name__
     if kind == "MCPNativeTool" and not isinstance(tool._client_factory, partial):
         tool._client_factory = partial(_sending_once, tool._client_factory)
@@ -461,7 +461,7 @@ def _messages(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _converted(convert: Callable[..., Any]) -> Callable[..., Any]:
-    """Record conversions that CrewAI leaves to the provider's own client, which neither calls a model nor counts."""
+    """Record conversions that CrewAI leaves to the provider's own client, bypassing the model's methods and counts."""
 
     def converted(instructor: InternalInstructor[Any]) -> Any:
         asked = instructor.llm, instructor.content, instructor.model
@@ -613,7 +613,7 @@ def _of(methods: dict[str, Any], names: set[str]) -> set[str]:
 
 
 def _emits(name: str, method: Any, awaited: set[str], methods: dict[str, Any]) -> bool:
-    """A router without declared outcomes may return any of them."""
+    """Whether the method may emit an awaited event; a router without declared outcomes may emit any."""
     asks = method.human_feedback
     declared = (asks.emit if asks else None) or method.emit
     outcomes = awaited - methods.keys() if method.router and not declared else set(declared or ())
@@ -625,7 +625,7 @@ def _events(condition: Any) -> set[str]:
 
 
 def never_listening(definition: Any) -> list[str]:
-    """List methods whose `@listen` or `@router` this CrewAI ignores: at first, start methods could not listen."""
+    """List methods whose `@listen` or `@router` is ignored: in early CrewAI versions, start methods cannot listen."""
     some_flow: Any = SimpleNamespace(_definition=definition)
     listening = {str(name) for name, *_ in Flow._listener_methods(some_flow)}
     return [name for name, method in definition.methods.items() if method.listen is not None and name not in listening]
@@ -639,7 +639,7 @@ def question_in(flow: Flow[Any], method: str) -> PendingFeedbackContext:
 
 
 def agents_of(crew: Crew) -> list[Any]:
-    """Return each agent of a crew once, its manager included."""
+    """Return each agent of a crew once, including its manager."""
     agents = [*crew.agents, *(task.agent for task in crew.tasks), crew.manager_agent]
     return list({id(agent): agent for agent in agents if agent}.values())
 
@@ -655,7 +655,7 @@ def guardrails_of(task: Task) -> list[Callable[[TaskOutput], tuple[bool, Any]]]:
 
 
 def wrap_crews(around: Callable[[Crew], AbstractContextManager[None]]) -> None:
-    """Run all tasks of each crew of this process within `around`; until then, a crew fills in its texts."""
+    """Run all tasks of each crew in this process within `around`, after the crew has filled in its texts."""
     execute, aexecute = Crew._execute_tasks, Crew._aexecute_tasks
 
     def executed(crew: Crew, *args: Any, **kwargs: Any) -> CrewOutput:
@@ -674,7 +674,7 @@ def wrap_tasks(
     settled: Callable[[Task], TaskOutput | None],
     done: Callable[[Task, TaskOutput], None],
 ) -> None:
-    """Call `settled` before each task of this process, and `done` after each one that ran, both within `around`."""
+    """Call `settled` before each task in this process, and `done` after each one that ran, both within `around`."""
     execute, aexecute = Task._execute_core, Task._aexecute_core
 
     def executed(task: Task, agent: Any, context: Any, tools: Any) -> TaskOutput:
@@ -714,7 +714,7 @@ def before_tasks(check: Callable[[Any, list[Any]], None]) -> None:
 
 
 def watch_failures(left: Callable[[Exception], None]) -> None:
-    """Report each exception that ends a task, where and when it does."""
+    """Report each exception that ends a task, immediately and in the task's own context."""
     execute, aexecute = Task._execute_core, Task._aexecute_core
 
     @wraps(execute)
@@ -737,7 +737,7 @@ def watch_failures(left: Callable[[Exception], None]) -> None:
 
 
 def let_interruptions_through() -> None:
-    """Pass any exception that ended an `async_execution` task to its waiters: CrewAI only passes on an `Exception`."""
+    """Pass any exception that ended an `async_execution` task to its waiters; CrewAI passes on only an `Exception`."""
     execute = Task._execute_task_async
 
     def executed(task: Task, agent: Any, context: Any, tools: Any, future: Future[TaskOutput]) -> None:
@@ -761,7 +761,7 @@ def refuse_terminal(refuse: Callable[..., Any]) -> None:
 
 
 def refuse_console(refuse: Callable[..., Any]) -> None:
-    """Call `refuse` where a Flow would read from a terminal, and continue without an answer as if it had one."""
+    """Call `refuse` where a Flow would read from a terminal: without an answer, it would continue as if it had one."""
     ConsoleProvider.request_input = refuse  # type: ignore[method-assign]
     ConsoleProvider.request_feedback = refuse  # type: ignore[method-assign]
 

@@ -1,13 +1,14 @@
 """Answers model and tool calls from the previous attempt's journal, and records all other calls.
 
 A task whose process was killed restarts from its beginning. As long as it makes the same requests as before, its calls
-get the recorded answers; the first unknown call is executed. The key of a call consists of its task, the review round,
-the calling tool, the request, and how often that request was made before.
+get the recorded answers; calls without one are executed. The key of a call consists of its task, the review round, the
+calling tool, the request, and how often that request was made before.
 
 The start of a tool call is stored before the tool runs. Every answer is sent to the service before the crew continues.
 Memory lookups of an agent are recorded as well, because later prompts contain the results.
-Calls outside any task, such as a crew planner's, are treated as one more task without a name. A call that cannot be
-assigned to a task is neither answered nor recorded: one from a user's own thread while several tasks run.
+Calls outside any task, such as a crew planner's, are treated as those of one more task, without a name. A call that
+cannot be assigned to a task, such as one from a user's own thread while several tasks run, is neither answered nor
+recorded.
 
 The start and end of each call are reported as a step that people see. This process measures the duration; the service
 adds the time of day.
@@ -50,7 +51,7 @@ from crew_service.engine.tool_rules import APPROVE, REPEAT, ToolRule, rule_of
 LONGEST_ANSWER = 8 * 1024 * 1024  # bytes
 MOST = 64 * 1024 * 1024  # bytes of a whole journal; later entries are not recorded
 CAME_BY = 10.0  # seconds that a call waits for calls made in parallel
-OF_ENTRY = 512  # bytes that an entry counts in addition to its answer
+OF_ENTRY = 512  # bytes counted for an entry in addition to its answer
 REMEMBERED = 50  # newest exceptions, one of which may end the crew
 FROM_OUTSIDE = (TimeoutError, ConnectionError, MemoryError)  # these do not mean that an answer of the crew was rejected
 NO_END = "it had started, and its end was not recorded"
@@ -100,7 +101,7 @@ class Service(Protocol):
 
 
 def start(entries: Iterable[JournalEntry], newest: int, rules: Iterable[ToolRule], service: Service) -> Report:
-    """Answer and record the calls of this process from now on; return the function that takes its progress."""
+    """Answer and record the calls in this process from now on; return the function for reporting its progress."""
     journal = Journal(entries, newest, rules, service)
     _journals[:] = [journal]
     internals.record_calls(journal)
@@ -109,14 +110,14 @@ def start(entries: Iterable[JournalEntry], newest: int, rules: Iterable[ToolRule
 
 
 def enter(task: str, part: str = "") -> None:
-    """Assign subsequent calls here to a task; without one, assign the calls made outside any task."""
+    """Assign subsequent calls in this context to a task; an empty name stands for the calls outside any task."""
     for journal in _journals:
         journal.enter(Scope(task, part))
 
 
 @contextmanager
 def going_back() -> Iterator[None]:
-    """Restore the assignment after this block: with a recorded call, the block may be skipped next time."""
+    """Restore the assignment after this block, which is skipped next time if a recorded call encloses it."""
     before = SCOPE.get()
     try:
         yield
@@ -125,7 +126,7 @@ def going_back() -> Iterator[None]:
 
 
 def enclosing() -> list[str]:
-    """Return the key of the tool that runs here, if any: a recorded call skips everything that it encloses."""
+    """Return the key of the enclosing tool call, if any: a replay of that call skips everything that it encloses."""
     within = _place().within
     return [within] if within else []
 
@@ -136,18 +137,18 @@ def is_replaying() -> bool:
 
 
 def question() -> PendingQuestion | None:
-    """Return the question to a person once parallel tools have ended, since this process ends with the question."""
+    """Return the question to a person, if any, once parallel tools have ended: this process ends with the question."""
     return next((journal.question() for journal in _journals), None)
 
 
 def keep_branches() -> None:
-    """Let a question stop its own task only: each method of a Flow is a branch."""
+    """Let a question stop only its own task: each method of a Flow is a branch."""
     for journal in _journals:
         journal.keep_branches()
 
 
 def stop_if_asked() -> None:
-    """Raise a question of the task running here, which its code may have turned into a result."""
+    """Raise the question of the task running here, if any: its code may have turned the question into a result."""
     for journal in _journals:
         journal.stop_if_asked()
 
@@ -159,7 +160,7 @@ def tell() -> None:
 
 
 def note_outside(error: BaseException) -> None:
-    """Record a failure of foreign code, which does not discredit the crew's answers."""
+    """Record a failure of foreign code: it does not mean that an answer of the crew was rejected."""
     for journal in _journals:
         journal.note_failed(error)
 
@@ -188,8 +189,8 @@ class Journal:
         self._lock = threading.RLock()
         self._taken = threading.Condition(self._lock)
         self._entered: dict[str, set[str]] = {}  # by task: the nested tasks that began or were settled
-        self._cancelled: set[tuple[str, str]] = set()  # tasks, and their run-once tools that were cancelled at work
-        self._earlier: dict[str, dict[str, JournalEntry]] = {}  # by task and key; without those made again
+        self._cancelled: set[tuple[str, str]] = set()  # tasks, and their run-once tools cancelled while running
+        self._earlier: dict[str, dict[str, JournalEntry]] = {}  # by task and key; without calls made again
         self._sizes: Counter[str] = Counter()  # by task
         self._counts: dict[str, Counter[str]] = {}  # by task: how often each request was made
         self._failed: dict[str, dict[str, list[int]]] = {}  # by task: which of these requests failed in a model
@@ -203,10 +204,10 @@ class Journal:
         self._over: set[str] = set()
         self._replaying: dict[str, bool] = {}
         self._replayed: list[int] = []
-        self._agents: dict[str, dict[str | None, str]] = {}  # by task: the agents that work there, by enclosing tool
+        self._agents: dict[str, dict[str | None, str]] = {}  # by task and enclosing tool: the agent that works there
         self._failed_calls: deque[tuple[BaseException, JournalEntry | None]] = deque(maxlen=REMEMBERED)
         self._used_tools: dict[str, int] = {}  # by name: the newest call
-        self._left: deque[tuple[BaseException, str]] = deque(maxlen=REMEMBERED)  # with their tasks
+        self._left: deque[tuple[BaseException, str]] = deque(maxlen=REMEMBERED)  # with the tasks that they ended
         for entry in entries:
             self._earlier.setdefault(entry.task_id, {})[entry.key] = entry
             self._sizes[entry.task_id] += OF_ENTRY + len(entry.answer or "")
@@ -239,7 +240,7 @@ class Journal:
         return any(entry.kind == "tool" and entry.name == tool for entry in self._answers())
 
     def has_model_answer(self) -> bool:
-        """Whether there is any model's answer for the running task."""
+        """Whether a model's answer is recorded for the running task."""
         return any(entry.kind == "model" for entry in self._answers())
 
     def _answers(self) -> list[JournalEntry]:
@@ -266,7 +267,7 @@ class Journal:
         return call
 
     def of_conversion(self, model: Any, content: str, expected: Any) -> Call | None:
-        """The same for a conversion that CrewAI leaves to the provider's own client."""
+        """Return the call for a conversion that CrewAI leaves to the provider's own client."""
         call = self._of_model(model, (content, "instructor", expected), _expected(expected))
         if call:
             call.asked = content
@@ -378,13 +379,13 @@ class Journal:
             self._failed.setdefault(entry.task_id, {}).setdefault(digest, []).append(int(count))
 
     def check_once(self, call: Call) -> None:
-        """Ask about a call of a run-once tool while the outcome of an earlier call is unknown."""
+        """Ask a person about a call of a run-once tool while the outcome of an earlier call is unknown."""
         entry = call.entry
         with self._taken:
             known = self._earlier.get(entry.task_id, {})
             if call.earlier:
                 raise call.asks(asks.UNKNOWN, NO_END if call.earlier.answer is None else UNREADABLE)
-            # Of parallel calls, the others may arrive a moment later.
+            # Parallel calls may arrive a moment later.
             if not self._taken.wait_for(lambda: not self._has(known, entry), CAME_BY):
                 raise call.asks(asks.UNKNOWN, "the crew has not repeated an earlier call of it")
             if (entry.task_id, entry.name) in self._cancelled:
@@ -423,7 +424,7 @@ class Journal:
         """Start nothing new once a person is asked, except calls within a tool that may run only once.
 
         A Flow's other branches continue; a crew's parallel tasks cannot, because their threads end with this process.
-        What a finished tool or task left at work continues too, as nothing would begin it again.
+        Work that a finished tool or task left running continues, too, since nothing would start it again.
         """
         if self._asked is None or _place().in_once or self._is_left_over():
             return
@@ -479,7 +480,7 @@ class Journal:
             self._cancelled.add((entry.task_id, entry.name))
 
     def _take(self, task: str, key: str) -> JournalEntry | None:
-        """Take a call recorded by the last attempt."""
+        """Remove and return a call recorded by the last attempt."""
         entry = self._earlier.get(task, {}).pop(key, None)
         self._taken.notify_all()
         return entry
@@ -560,7 +561,7 @@ class Call:
         return asks.is_decided(self.earlier)
 
     def announce(self, step: str) -> None:
-        """Emit the event of its start, if it was held back, unless listeners received it in the last attempt."""
+        """Emit its start event, if it was held back, unless listeners received it in the last attempt."""
         is_replayed = self.is_answered and not self.is_decided
         (step_events.is_answered if is_replayed else step_events.runs)(step)
 
@@ -632,7 +633,7 @@ class Call:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Wrap the call itself. A tool's exception is an answer too; a model is called again."""
+        """Wrap the call itself. A tool's exception is an answer, too; a model that raised one is called again."""
         if self.entry.kind == "model":
             self.begin()
         before = PLACE.set(self.inner)

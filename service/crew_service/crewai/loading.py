@@ -35,7 +35,7 @@ WANTED = "a Crew, a CrewBase class, a Flow, or a function that returns one of th
 
 
 def build(target: str) -> Served:
-    """Create whatever TARGET names. A process does this once, so a crew in a module is fresh too."""
+    """Create the crew or Flow that TARGET names. A process does this once, so a module-level crew is fresh, too."""
     return _of_path(Path(target)) if is_path(target) else _named(target)
 
 

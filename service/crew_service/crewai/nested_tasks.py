@@ -1,6 +1,6 @@
 """Tasks of crews started by a Flow's method: each may ask a person, and no finished task runs again.
 
-A question ends the method, whatever the method catches or returns. With the answer, the method restarts, and finished
+A question ends the method, whatever the method catches or returns. After the answer, the method restarts, and finished
 tasks of its crews return their stored outputs. A task is identified by its method, its texts, and how often the method
 has run it before.
 """
@@ -56,7 +56,7 @@ class MethodRun:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, texts: list[Any]) -> str:
-        """Return the place of what has these texts and begins here."""
+        """Return the place of the crew or task that has these texts and begins here."""
         known = hashlib.sha256(json.dumps([*texts, *journal.enclosing()]).encode()).hexdigest()[:16]
         with self._lock:
             self.counts[known] += 1
@@ -73,7 +73,10 @@ CREW: ContextVar[tuple[str, list[Task]]] = ContextVar("the crew that runs: its p
 
 
 class NestedTasks:
-    """`before`: the decision on the Flow's own last question, from which it continues with its finished methods."""
+    """The tasks of crews that a Flow's methods start.
+
+    `before` is the decision on the Flow's own last question, from which the Flow continues.
+    """
 
     def __init__(self, gate: ReviewDecision | None) -> None:
         known: dict[str, Any] = gate.state.get("nested", {}) if gate else {}
@@ -96,7 +99,7 @@ class NestedTasks:
         self._running: dict[int, str] = {}
 
     def watch(self) -> None:
-        """Let nested tasks of this process ask and be replayed from now on."""
+        """From now on, let nested tasks in this process ask people, and replay finished ones."""
         internals.wrap_crews(_of_crew)
         internals.wrap_tasks(journal.going_back, self._settled, self._done)
         register_hook(InterceptionPoint.POST_STEP, self._answered)
@@ -104,7 +107,7 @@ class NestedTasks:
 
     @contextmanager
     def method(self, name: str) -> Iterator[None]:
-        """Wrap a call of a method; raise `TaskAsks` or `Asked` if it has asked, whatever the method did with it."""
+        """Wrap a call of a method; if it has asked, raise `TaskAsks` or `Asked`, even if the method caught them."""
         run = MethodRun(name)
         token = METHOD.set(run)
         journal.enter(name)
@@ -124,7 +127,7 @@ class NestedTasks:
         self._over(name)
 
     def state(self, asks: TaskAsks) -> dict[str, Any]:
-        """Return the state from which a run with the answer continues, with the places that 0.2.0 reads."""
+        """Return the state from which a run continues after the answer, with the places that release 0.2.0 reads."""
 
         def named(kept: dict[str, StoredOutput]) -> dict[str, StoredOutput]:
             return {self._earlier.get(place, place): output for place, output in dict(kept).items()}
@@ -177,9 +180,9 @@ class NestedTasks:
         return None
 
     def _find_earlier(self, earlier: str, place: str) -> None:
-        """Move what 0.2.0 stored of a task to its place; there, a task was known by its own texts and its turn.
+        """Move what release 0.2.0 stored for a task to its place: that release identified it by its texts and turn.
 
-        Journal entries stay where they are, so that a run-once tool's call there is never taken for this task's.
+        Journal entries stay where they are, so that a run-once tool's call there is never mistaken for this task's.
         """
         with self._lock:
             self._earlier = {**{new: old for new, old in self._earlier.items() if old != earlier}, place: earlier}
@@ -190,7 +193,7 @@ class NestedTasks:
             self._decided = self._unused = place
 
     def _approve(self, task: Task, place: str) -> TaskOutput:
-        """Do what CrewAI does after a task's answer, now that it is approved."""
+        """Do what CrewAI does after a task's answer, now that the answer is approved."""
         self._finished[place] = self._approved.pop(place)
         task.output = output = _restored(task, self._finished[place])
         crew = internals.crew_of(task)
@@ -208,7 +211,7 @@ class NestedTasks:
             raise Fatal(OF_A_TASK)
         self._drafts[place] = self._stored(run, step.task, step.output)
         is_like_answered = self._decision and self._drafts[place]["task_id"] == self._decision.task_id
-        if is_like_answered and _crew(place) not in self._begun:  # else the answered crew may still begin, beside it
+        if is_like_answered and _crew(place) not in self._begun:  # else the answered crew may still start in parallel
             self._check_used(run.method)
         raise run.ask(place, self._drafts[place])
 
@@ -250,7 +253,7 @@ def _restored(task: Task, output: StoredOutput) -> TaskOutput:
 
 @contextmanager
 def _of_crew(crew: Crew) -> Iterator[None]:
-    """Give a crew its place before any of its tasks begins, so that tasks of crews side by side cannot swap theirs."""
+    """Give a crew its place before any of its tasks begins, so that tasks of parallel crews cannot swap theirs."""
     run = METHOD.get()
     token = CREW.set((_begin(run, crew.tasks, internals.agents_of(crew)), crew.tasks) if run else CREW.get())
     try:

@@ -1,7 +1,7 @@
 """Fails a task whose agent adds tools at run time, such as those of MCP servers, if a rule matches no tool.
 
-With a wrong name, the intended tool would run without its rule. At the first such task, all agents are asked for their
-tools, since the rule may be for a tool of a later one.
+If a rule's name is wrong, the intended tool would run without its rule. At the first such task, all agents are asked
+for their tools, since the rule may be for a tool of a later agent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from crew_service.crewai import internals
 from crew_service.crewai.errors import Fatal
 from crew_service.engine.tool_rules import ToolRule
 
-SOURCES = {"mcps": "get_mcp_tools", "apps": "get_platform_tools"}  # an agent's fields that add tools, and its methods
+# An agent's fields that add tools, and its methods that return those tools.
+SOURCES = {"mcps": "get_mcp_tools", "apps": "get_platform_tools"}
 
 
 class NoSuchTool(Fatal):

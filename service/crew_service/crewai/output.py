@@ -24,7 +24,7 @@ class Output:
         os.set_blocking(descriptor, False)
         self._descriptor, self._take = descriptor, take
         self._reading = threading.Lock()
-        self._is_open = True  # until all its writing ends are closed
+        self._is_open = True  # until all its write ends are closed
         threading.Thread(target=self._follow, name="crew-output", daemon=True).start()
 
     def settle(self) -> None:

@@ -156,5 +156,5 @@ class ProcessPool:
 
 
 def _lost() -> OSError:
-    """Return a machine error: a problem of CrewAI itself shows at the first start, and ends it cleanly."""
+    """Return a system error: a problem in CrewAI itself makes the first start fail without a signal."""
     return OSError(errno.ENOMEM, "the process that crews are forked from was killed")

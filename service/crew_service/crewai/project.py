@@ -109,7 +109,7 @@ def tool_rules(target: str) -> list[ToolRule]:
 
 
 def has_ask_person(target: str) -> bool:
-    """Whether its `[tool.airflow-crew-service]` gives each agent the tool for asking a person."""
+    """Whether the target's `[tool.airflow-crew-service]` gives each agent the tool for asking a person."""
     given = _declared(target).get("ask_person", False)
     if not isinstance(given, bool):
         raise UnsupportedCrew("[tool.airflow-crew-service] ask_person must be true or false.")

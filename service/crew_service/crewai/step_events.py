@@ -1,7 +1,7 @@
 """Suppresses events of steps whose answers come from the journal: listeners received them when the steps ran.
 
-CrewAI announces a tool call, a memory lookup or an agent's plan before anyone knows whether it will run. If it may have
-been announced before, the event is held back until the step runs.
+CrewAI announces a tool call, a memory lookup or an agent's plan before it is known whether that step will run. If the
+step may have been announced before, the event is held back until it runs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Answers(Protocol):
 
 
 class Held:
-    """The start of a step; `outer` is the start of the enclosing step."""
+    """The start of a step, held back; `outer` is the start of the enclosing step."""
 
     def __init__(self, emit: Callable[[], Any], name: str, outer: Held | None) -> None:
         self.name, self.outer = name, outer
@@ -81,7 +81,7 @@ def is_answered(step: str) -> None:
 
 
 def filtered(emit: Emit, answers: Callable[[], Answers]) -> Emit:
-    """Return a function that emits all other events."""
+    """Return an `emit` that suppresses or holds back such events, and passes on all others."""
 
     def emitted(source: Any, event: Any) -> Any:
         if isinstance(event, AgentLogsExecutionEvent) and answers().is_replaying():
@@ -102,7 +102,7 @@ def filtered(emit: Emit, answers: Callable[[], Answers]) -> Emit:
         if held.is_answered:
             return None
         if not held.is_emitted and answers().is_replaying():
-            return None  # it did not run that time either: it reached its limit, for example
+            return None  # it did not run last time either, for example because of its limit
         held.let_go()
         return emit(source, event)
 

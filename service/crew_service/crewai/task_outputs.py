@@ -53,7 +53,7 @@ def edited(output: StoredOutput, approved: str) -> StoredOutput:
 
 
 def object_in(text: str) -> dict[str, Any] | None:
-    """Return the object that a string represents, if any."""
+    """Return the JSON object that a string represents, if any."""
     try:
         data = json.loads(text)
     except ValueError:
@@ -77,7 +77,7 @@ def restored(task: Task, output: StoredOutput) -> TaskOutput:
 
 
 def edit_problem(task: Task, output: StoredOutput, text: str) -> str | None:
-    """Return why text cannot be a waiting task's output, as the end of a sentence; None if it can."""
+    """Return why `text` cannot be a waiting task's output, as the end of a sentence; None if it can."""
     try:
         result = restored(task, edited(output, text))
         _fitting(task.output_json, result.json_dict)
@@ -94,7 +94,7 @@ def edit_problem(task: Task, output: StoredOutput, text: str) -> str | None:
 
 
 def save(output: TaskOutput, path: str, *, make_directory: bool) -> None:
-    """Write an approved task's file as CrewAI writes any other task's."""
+    """Write an approved task's file as CrewAI does for any other task."""
     place = Path(path).expanduser()
     if make_directory:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def save(output: TaskOutput, path: str, *, make_directory: bool) -> None:
 
 
 def check_path(declared: str, path: str) -> None:
-    """Refuse a path that inputs have moved out of the folder that the crew names, by default the working directory."""
+    """Reject a path that inputs move out of the folder that the crew names (by default, the working directory)."""
     folder = Path(f"{declared.partition('{')[0]}_").parent.resolve()
     if not Path(path).expanduser().resolve().is_relative_to(folder):
         raise CrewFailed(f"The inputs move the output_file {declared!r} out of its folder; no task was run.")

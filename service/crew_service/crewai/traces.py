@@ -39,7 +39,7 @@ ROLES: dict[str, str] = {}  # roles with inputs filled in, and their declared fo
 
 @contextmanager
 def below(parent: tracing.Carrier, execution_id: str) -> Iterator[SpanExporter | None]:
-    """Export CrewAI's spans below the span in `parent` while this runs, as of CrewAI 1.15.22."""
+    """Export CrewAI's spans below the span in `parent` until the block ends; needs CrewAI 1.15.22 or newer."""
     session = _session()
     if session is None:
         yield None
@@ -69,7 +69,7 @@ class SpanExporter(OTLPSpanExporter):
 
 
 def _was_open(span: ReadableSpan) -> bool:
-    """Whether CrewAI only ended it together with the session, with an error; a real failure has an error type."""
+    """Whether CrewAI ended the span, with an error, only because the session ended; failures have an error type."""
     return span.status.status_code is StatusCode.ERROR and "error.type" not in (span.attributes or {})
 
 

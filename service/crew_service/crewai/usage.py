@@ -1,10 +1,10 @@
 """Counts this process's usage of language models by task and model, and reports it.
 
-Most models count their own tokens, which are read at once, in the thread that runs the task. A model that relies on
-CrewAI's events is counted by them; an event within a call that is already counted repeats the same tokens. A call
-without any token counts is still counted as a call, so that the total is not mistaken for complete: this includes
-models that only define their own `call`, and calls that may have failed after an answer. Only a model that passes
-its messages to another model, or returns another model's answer, needs no counts of its own.
+Most models count their own tokens. The counts are read at once, in the thread that runs the task. If a model relies
+on CrewAI's events, its tokens are taken from them; an event within a call that is already counted repeats the same
+tokens. A call without any token counts is still counted as a call, so that the total is not mistaken for complete: this
+includes models that only define their own `call`, and calls that may have failed after an answer. Only a model that
+passes its messages to another model, or returns another model's answer, needs no counts of its own.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Call:
         self.usage: Any = None
         self.used: Usage = {}
         self.counted: dict[Key, Usage] = {}  # the part of `used` that no event has reported yet
-        self.is_told = False  # its tokens are reported, or that there are none
+        self.is_told = False  # whether its tokens, or their absence, have been reported
         self.inner: list[Call] = []  # successful calls of other models that it made
 
     def is_handed_on_to(self, other: Call) -> bool:
@@ -138,7 +138,7 @@ class TokenMeter:
                 self._add(key, figures, call)
             elif not (call.is_told or used_nothing or any(map(call.is_handed_on_to, call.inner))):
                 self._add(key, {UNCOUNTED: 1})
-        self.tell()  # before the answer is recorded, because a call answered from the journal counts nothing
+        self.tell()  # before the answer is recorded, because a call answered from the journal is not counted
 
     def event(self, source: Any, event: Any) -> None:
         """Move a call's counts to the task that its event names, or take the counts from the event."""

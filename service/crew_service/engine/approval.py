@@ -1,4 +1,4 @@
-"""Decides which strings read as an approval, and which outcome of a Flow an approval or rejection means. Pure.
+"""Decides which strings count as an approval, and which of a Flow's outcomes an approval or rejection means. Pure.
 
 The provider implements the same rule; the tests run one corpus through both.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import unicodedata
 
-MOST_MARKS = 30  # as in Unicode's stream-safe text format
-# Complete strings that a service deciding by text alone accepts as an approval.
+MOST_MARKS = 30  # as in Unicode's Stream-Safe Text Format
+# Whole strings that a service accepts as an approval if it decides by text alone.
 APPROVING_WORDS = frozenset(
     ("approved", "approve", "ok", "okay", "yes", "looks good", "looks good to me", "lgtm", "accept", "accepted")
 )
 
 
 def reads_like_approval(text: str) -> bool:
-    """Return whether the text alone is an approval: one of the words, whatever its case, form and decoration."""
+    """Return whether the text alone is an approving word, whatever its case, Unicode form or punctuation."""
     if _heaps_marks(text):
         return False
     # Case folding can introduce characters that normalize in turn.
@@ -24,7 +24,7 @@ def reads_like_approval(text: str) -> bool:
 
 
 def outcome_meant(is_approve: bool, outcomes: list[str]) -> str | None:
-    """Return the one outcome of a Flow that an approval or a rejection can mean; None if ambiguous."""
+    """Return the only outcome of a Flow that an approval or a rejection can mean; None if ambiguous."""
     approving = [outcome for outcome in outcomes if reads_like_approval(outcome.replace("_", " "))]
     others = [outcome for outcome in outcomes if outcome not in approving]
     if len(approving) != 1 or (not is_approve and len(others) != 1):
@@ -37,10 +37,10 @@ def _normal(text: str) -> str:
 
 
 def _heaps_marks(text: str) -> bool:
-    """Whether there are more successive combining marks than in any language; sorting them takes quadratic time."""
+    """Whether text has more consecutive combining marks than any language; sorting them takes quadratic time."""
     run = 0
     for character in text:
-        # Some characters are not marks themselves, but normalize to nothing but marks.
+        # Some characters are not marks themselves, but normalize to marks only.
         is_mark = not character.isascii() and unicodedata.combining(unicodedata.normalize("NFKD", character)[0])
         run = run + 1 if is_mark else 0
         if run > MOST_MARKS:

@@ -27,12 +27,12 @@ OUTCOMES: dict[str, tuple[str, ...]] = {
 }
 APPROVING = frozenset((APPROVE, ANSWER, DONE, RUN_AGAIN))
 RUNNING = frozenset((APPROVE, RUN_AGAIN))  # outcomes that run the tool
-# They would reverse adjacent text, or send control codes to a terminal.
+# Characters that would reverse adjacent text, or send control codes to a terminal.
 UNSEEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 class BadArguments(ValueError):
-    """The text is the end of a sentence about `edited_output`."""
+    """The arguments are not accepted; the message completes a sentence about `edited_output`."""
 
 
 def is_allowed(entry: JournalEntry | None) -> bool:
@@ -51,7 +51,7 @@ def outcome_of(entry: JournalEntry | None) -> str | None:
 
 
 def may_have_run(entry: JournalEntry) -> bool:
-    """Whether the tool may have done its work: not if the call waited for a person, who has just answered."""
+    """Whether the tool may have done its work; it has not if the call was waiting for the person's answer."""
     return outcome_of(entry) not in (APPROVE, DENY, ANSWER) and entry.name != ASK_PERSON
 
 
@@ -71,7 +71,7 @@ def result_of(entry: JournalEntry) -> str:
 
 
 def failure_of(question: PendingQuestion, printed: Printed) -> str:
-    """Return an execution's error if nobody can be asked its question, or a person gives up on an unknown outcome."""
+    """Return an execution's error if there is nobody to ask, or if a person gives up on an unknown outcome."""
     if question.kind != UNKNOWN:
         what = "answer an agent's question" if question.kind == QUESTION else "approve a tool call"
         return f"A person must {what} ({question.entry.name}), and nobody can be asked here. It was not run."
@@ -147,12 +147,12 @@ def _changed_arguments(text: str, gate: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise BadArguments("the arguments of a tool must be a JSON object")
     found: dict[str, Any] = _unmasked(tidy(given), gate["ask"]["arguments"], gate["arguments"])
-    json.dumps(found, indent=2)  # as it will be shown if its outcome is unknown
+    json.dumps(found, indent=2)  # as done later to show the call if its outcome is unknown
     return found
 
 
 def _masked(value: Any, printed: Printed) -> Any:
-    """Return a JSON value with all secrets masked, each in place."""
+    """Return a JSON value with each secret masked in place."""
     text = _json(value)
     shown = printed.masked(text)
     if shown == text:

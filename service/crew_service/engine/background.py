@@ -1,4 +1,4 @@
-"""A step that repeats in its own thread. If the database is unavailable, it waits; other code logs that."""
+"""A step that repeats in its own thread. It waits while the database is unavailable; other code logs that."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from crew_service.storage.availability import DatabaseUnavailable
 
 log = logging.getLogger(__name__)
 
-UNAVAILABLE = 1.0  # seconds between two tries while the database cannot be used
-LONGEST = 30.0  # seconds between two tries of a failing step; each failure is logged
-BEHIND = 60.0  # seconds without a sign of life from a thread, which normally gives several per second
+UNAVAILABLE = 1.0  # seconds between two attempts while the database is unavailable
+LONGEST = 30.0  # seconds between two attempts of a failing step; each failure is logged
+BEHIND = 60.0  # seconds since a thread last finished its step, which normally takes a few seconds at most
 
 
 class Background:
-    """`step` runs every `pause` seconds, and at once after `wake`. Call `watch` regularly (see `Health`).
+    """Runs `step` every `pause` seconds, and immediately after `wake`. Call `watch` regularly (see `Health`).
 
     :param behind: seconds after which an unfinished step counts as hanging
-    :param longest: seconds between two tries of a failing step, at most
+    :param longest: the maximum number of seconds between two attempts of a failing step
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Background:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the thread is needed but has been missing for long."""
+        """Whether the thread is needed but has been missing for too long."""
         return self._is_missing and time.monotonic() - self._done_at > self._behind
 
     @property
@@ -54,7 +54,7 @@ class Background:
         if self._is_missing:
             return f"The thread {self.name!r} has ended; it is being restarted."
         if self._is_wanted and time.monotonic() - self._done_at > self._behind:
-            return f"The thread {self.name!r} does not answer; restart the service."
+            return f"The thread {self.name!r} does not respond; restart the service."
         return None
 
     @property
@@ -68,7 +68,7 @@ class Background:
         self.watch()
 
     def watch(self) -> None:
-        """Start the thread if none is running, for whatever reason; if it cannot start, the next call tries again."""
+        """Start the thread if it is not running; if it cannot start, the next call tries again."""
         if not self._is_missing:
             return
         if self._thread is not None:

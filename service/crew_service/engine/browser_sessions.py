@@ -1,7 +1,7 @@
 """Browser sessions of the page, shared by every process of the service.
 
-The cookie is a random key, never the token. Only a hash bound to the token is stored: a session ends with its token,
-and a copy of the database gives access to no session.
+The cookie is a random key, never the token. Only a hash bound to the token is stored, so a session ends with its token,
+and a copy of the database does not give access to any session.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LIFE = 8 * 3600.0  # seconds
 class BrowserSession:
     caller: Principal
     key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
-    form_key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)  # against forged forms
+    form_key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)  # prevents forged forms
 
     def made_form(self, form_key: str) -> bool:
         return hmac.compare_digest(self.form_key.encode(), form_key.encode())
@@ -66,6 +66,6 @@ class BrowserSessions:
             browser_sessions.remove(connection, self._hashes(session.key))
 
     def _hashes(self, key: str, caller: Principal | None = None) -> list[str]:
-        """Return the stored form of the key, for the caller's token or for every currently valid token."""
+        """Return the stored hashes of the key: one for each token of the caller, or for each valid token."""
         known = [digest for digest, holder in self._tokens.digests if caller in (None, holder)]
         return [hmac.new(digest, key.encode("utf-8", "replace"), hashlib.sha256).hexdigest() for digest in known]

@@ -26,11 +26,11 @@ from crew_service.engine.runner import Runner
 from crew_service.settings import Settings
 from crew_service.storage.database import Database
 
-DEFAULT_WORKERS = {"inline": 32, "process": 4}  # scripted crews only wait; each CrewAI crew is a process
+DEFAULT_WORKERS = {"inline": 32, "process": 4}  # scripted crews only wait; each CrewAI crew runs in a process
 
 
 class Dialect(Protocol):
-    """The part of a dialect that the engine must know: it determines ids and columns."""
+    """The part of a dialect that the engine uses."""
 
     fresh_ids: ClassVar[bool]
     columns: ClassVar[tuple[str, ...]]
@@ -84,12 +84,12 @@ class Process:
         self.retention.start()
 
     def unready(self) -> str | None:
-        """Return why this process should get no requests, if so, including during shutdown."""
+        """Return why this process should not receive requests, including during shutdown; None if it should."""
         return "The service is stopping." if self.stopping.is_set() else self.health.problem()
 
     def stop(self) -> None:
-        """Stop crews first, so that their last webhooks are stored, and the database last."""
-        self.stopping.set("the service stops")
+        """Stop the crews first, so that their last webhooks are stored, and close the database last."""
+        self.stopping.set("the service is stopping")
         for crew in self.crews.values():
             crew.runner.stop()
         self.printed.stop()
@@ -161,18 +161,18 @@ class Container:
         self.flow_answers = FlowAnswers(self.database, self.executions, process.flow_webhook)
 
     def owner(self, caller: Principal) -> str:
-        """Name a token's holder: within this crew if the crew has its own token, otherwise within all crews."""
+        """Name a token's holder: within this crew if the crew has its own tokens, otherwise across all crews."""
         has_own = any(crew == self.name for crew, _, _ in self.settings.crew_tokens)
         return f"{self.name if has_own else ''} {caller.key}"
 
     def figures(self) -> bytes:
-        """Return the metrics for the organization's token: of all crews, unless the token belongs to this crew."""
+        """Return the metrics for an organization token: this crew's if the token is its own, otherwise all crews'."""
         own = any(crew == self.name and user is None for crew, user, _ in self.settings.crew_tokens)
         return self.metrics.text(self.name if own else None)
 
 
 def _tokens(settings: Settings, name: str) -> Tokens:
-    """A crew's own tokens replace those for all crews; there is always an organization token."""
+    """Return a crew's tokens: its own replace the common ones, but there is always an organization token."""
     own = [(user, token) for crew, user, token in settings.crew_tokens if crew == name]
     has_organization = any(user is None for user, _ in own)
     common = [] if has_organization else [(None, settings.token)]

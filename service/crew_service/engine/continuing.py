@@ -1,4 +1,4 @@
-"""The data that an execution takes over from a failed one, and the reasons why some cannot be continued.
+"""The data that an execution takes over from a failed one, and the reasons why some executions cannot be continued.
 
 Finished tasks keep their outputs. If something external failed, the failed task continues with its journal. If its own
 answer was rejected, the same answers would be rejected again, so the task starts over and keeps only the decisions on
@@ -19,7 +19,7 @@ from crew_service.engine.decisions import Refused, UnknownExecution
 from crew_service.storage import chains, integrity
 from crew_service.storage.states import State
 
-OVER_TOKENS = "tokens"  # instead of the data to take over
+OVER_TOKENS = "tokens"  # stored instead of the data to take over
 NOT_ENDED = "it has not ended"
 WHY_NOT = {
     State.QUEUED: NOT_ENDED,
@@ -31,7 +31,7 @@ WHY_NOT = {
 
 
 class CannotContinue(Refused):
-    """Nothing was started; the text gives the reason, as a sentence."""
+    """Nothing was started; the message gives the reason in a sentence."""
 
     def __init__(self, execution_id: str, reason: str) -> None:
         super().__init__(f"Execution {execution_id} cannot be continued: {reason}.")
@@ -103,7 +103,7 @@ def _canonical(value: Any) -> str:
 def _lost(finished: list[Any], gate: Mapping[str, Any] | None) -> tuple[str, str] | None:
     """Return the first method of a Flow whose result is needed again but could not be stored, and the result's type."""
     state: Mapping[str, Any] = gate["state"] if gate else {}
-    if nested := state.get("nested"):  # a nested task asked, after the Flow's own last question
+    if nested := state.get("nested"):  # a nested task has asked a question since the Flow's own last one
         state = nested["before"]["state"] if nested["before"] else {}
     for task in finished[state.get("done", 0) :]:
         if kind := ((task.get("point") or {}).get("result") or {}).get("lost"):

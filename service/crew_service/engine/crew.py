@@ -34,10 +34,10 @@ class BadTarget(ValueError):
 
 
 class CrewFailed(Exception):
-    """The crew's own description of its failure: the text becomes the execution's error unchanged.
+    """The crew's own description of its failure; the message becomes the execution's error unchanged.
 
-    :param refused: the task whose own answer was refused, so that the answers that led to it must not be used again
-    :param unanswered: the numbers of the journal entries that hold what failed
+    :param refused: the task whose own answer was refused; the recorded answers that led to it must not be reused
+    :param unanswered: the numbers of the journal entries whose calls must be repeated
     """
 
     def __init__(self, text: str = "", *, refused: str | None = None, unanswered: Collection[int] = ()) -> None:
@@ -46,11 +46,11 @@ class CrewFailed(Exception):
 
 
 class CrewKilled(CrewFailed):
-    """Something external ended the crew's process; its reports so far are enough to continue."""
+    """Something external ended the crew's process; the execution can continue from its reports so far."""
 
 
 class Cancellation:
-    """Set once, from another thread, with the reason; the crew returns promptly by raising `Cancelled`."""
+    """A flag that another thread sets once, with the reason; the crew then promptly raises `Cancelled`."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -83,15 +83,14 @@ class FinishedTask(TypedDict):
 
 
 class TaskOutput(FinishedTask, total=False):
-    """A finished task, as stored and as sent in task webhooks. The engine reads no other keys, but preserves them
-    all."""
+    """A finished task, as stored and as sent in task webhooks. The engine keeps other keys but does not read them."""
 
     name: str
     description: str
     expected_output: str
     summary: str
     output_json: Any
-    point: Any  # where the crew continues after a crash; never sent to anybody
+    point: Any  # where the crew continues after a crash; never sent
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ class JournalEntry:
     within: str | None = None  # the key of the tool that made this call
     answer: str | None = None  # JSON
     once: bool | None = None  # whether its tool may run only once
-    decision: dict[str, Any] | None = None  # a person's, on this call; without an `outcome` once it is carried out
+    decision: dict[str, Any] | None = None  # a person's, on this call; it has no `outcome` once carried out
     digest: str | None = None  # of its task, added by the engine
 
 
@@ -169,7 +168,7 @@ class Step(JournalEntry):
     is_approved: bool = False  # by a decision in the journal, which this start carries out
 
 
-LONGEST_TOLD = 16 * 1024  # characters: more than people see, because secrets are masked before it is cut
+LONGEST_TOLD = 16 * 1024  # characters: more than people see, because secrets are masked before the text is cut
 
 
 @dataclass(frozen=True)
@@ -222,7 +221,7 @@ class TokensUsed:
     total: int
     parts: dict[str, int] = field(default_factory=dict)  # prompt_tokens and completion_tokens, if known
     by_task: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
-    """Figures by task and model, both empty if unknown: only those of this segment that have grown."""
+    """Figures by task and model (an empty string if unknown): only those that have grown in this segment."""
 
 
 @dataclass(frozen=True)
@@ -271,8 +270,8 @@ class PendingQuestion:
     agent: str = ""
     arguments: dict[str, Any] | None = None  # of the call; None for an agent's question
     text: str = ""  # an agent's question, or why an outcome is unknown
-    shown: str = ""  # the call's arguments in an error
-    state: dict[str, Any] = field(default_factory=dict)  # the crew's data to check changed arguments
+    shown: str = ""  # the call's arguments, as shown in an error
+    state: dict[str, Any] = field(default_factory=dict)  # the crew's data for checking changed arguments
 
 
 Outcome = Completed | PendingReview | PendingQuestion

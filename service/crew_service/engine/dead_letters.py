@@ -19,12 +19,15 @@ MOST = 100_000  # resent at once
 
 
 def shown_url(letter: Row[Any]) -> str:
-    """Return an address for display; a flow webhook's belongs to the organization, so only its scheme and host."""
+    """Return an address for display; for a flow webhook, which belongs to the organization, only scheme and host."""
     return webhooks.receiver(str(letter.url)) if letter.kind == webhooks.FLOW else str(letter.url)
 
 
 class DeadLetters:
-    """`posted`: called if something must be delivered; `crew`: restrict to this crew; None for all."""
+    """Undelivered webhooks of one crew, or of all.
+
+    :param posted: called if there is something to deliver
+    """
 
     def __init__(
         self, database: Database, *, crew: str | None = None, posted: Callable[[], None] = lambda: None
@@ -40,7 +43,7 @@ class DeadLetters:
             )
 
     def resend(self, caller: Principal, key: str) -> bool:
-        """Put it back into its queue; False if this caller has no letter with that key."""
+        """Return a webhook to its queue; return False if the caller has none with that key."""
         with self._database.writing() as connection:
             found = webhooks.letters(connection, owner=caller.user, crew=self._crew, key=key, limit=1)
             sent = bool(found) and webhooks.resend(connection, key, now=self._database.now())
@@ -55,7 +58,7 @@ class DeadLetters:
         return sum(self._tried(caller, letter) for letter in reversed(letters))
 
     def _tried(self, caller: Principal, letter: Row[Any]) -> bool:
-        """Resend one of many; an unreadable one stays, without blocking the others."""
+        """Resend one of several; one that cannot be resent stays, without blocking the others."""
         try:
             return self.resend(caller, letter.key)
         except DatabaseUnavailable:

@@ -14,7 +14,7 @@ from crew_service.storage.states import State
 
 
 class Refused(Exception):
-    """Nothing was changed; the text states the reason."""
+    """Nothing was changed; the message states the reason."""
 
 
 class UnknownExecution(Refused):
@@ -36,7 +36,7 @@ class AlreadyOver(Refused):
 
 
 class BadAnswer(Refused):
-    """The answer does not fit the question; the text names the valid answers."""
+    """The answer does not fit the question; the message explains why."""
 
 
 class AnotherDraft(BadAnswer):
@@ -62,9 +62,9 @@ class Decision:
     feedback: str
     webhooks: dict[str, Any] | None = None  # None: unchanged
     round: int | None = None  # the number of the answer shown, from 1; None: the latest
-    outcome: str | None = None  # the chosen one of the question's outcomes
-    question_id: str | None = None  # the question that it answers
-    edit: EditedOutput | None = None  # for a crew's task, or of a call's arguments
+    outcome: str | None = None  # chosen from the question's outcomes
+    question_id: str | None = None  # the question that this answers
+    edit: EditedOutput | None = None  # of a crew's draft, or of a call's arguments
     draft_sha256: str | None = None  # hash of the answered draft; None: any waiting draft
 
 
@@ -88,7 +88,7 @@ def settled(gate: dict[str, Any], decision: Decision) -> Decision:
 
 
 def _hashes(gate: Mapping[str, Any]) -> set[str | None]:
-    """Return the hashes with which an answer may identify the draft."""
+    """Return the hashes by which an answer may identify the draft."""
     # Stored with the gate, because hashing a large draft takes seconds; gates of earlier releases have none or one.
     named = gate if "object_sha256" in gate else hashes_of(gate["output"])
     return {named["output_sha256"], named["object_sha256"]}
@@ -147,7 +147,7 @@ def _text_alone(decision: Decision) -> Decision:
 
 
 def _chosen(outcomes: list[str], decision: Decision) -> str | None:
-    """Return the given or only possible outcome; None leaves reading the text to the Flow's model."""
+    """Return the outcome given, or the only one possible; None lets the Flow's model interpret the text."""
     offered = ", ".join(outcomes)
     if decision.outcome is not None:
         if decision.outcome not in outcomes:

@@ -1,7 +1,7 @@
 """All details of one execution, in at most 1 MiB of JSON; its page shows no more.
 
-Data that is too large is cut or omitted in this order: texts are cut, all to the same length; inputs, meta and an
-output's object are omitted as a whole; then the oldest steps, tasks and rounds. Nothing larger is read from the
+Data that is too large is cut or omitted in this order: texts are cut, all to the same length; an output's object, meta
+and inputs are omitted as a whole; the oldest steps, tasks and rounds are omitted. Nothing larger is read from the
 database.
 """
 
@@ -32,7 +32,7 @@ LARGEST_WHOLE = 256 * 1024  # characters and bytes of inputs, meta and an output
 WHOLE = ("output_json", "meta", "inputs")  # in the order in which they are omitted
 LONGEST_TEXT = 256 * 1024  # characters of stored JSON per text
 SHORTEST_TEXT = 64
-FEW_ROUNDS = 4  # rounds read as a whole, whatever the size of their text
+FEW_ROUNDS = 4  # rounds read as a whole, regardless of the size of their text
 AROUND_OUTPUT = 1_000  # characters of a stored task before its output, usually
 LONGEST_NAME = 1_000
 MOST_OUTCOMES = 50
@@ -42,7 +42,7 @@ HALF_SURROGATES = re.compile("[\ud800-\udfff]")
 COMPLETED, RUNNING, PENDING, ERROR, NOT_STARTED = "completed", "running", "pending", "error", "not_started"
 
 SHOWN = 100_000  # characters of text on the page; the whole text is a link away
-PRINTED = 32 * 1024  # bytes of what a crew printed on the page; the rest is a link away
+PRINTED = 32 * 1024  # bytes of a crew's printed output on the page; the rest is a link away
 TASKS, ROUNDS = 200, 1  # newest finished tasks and newest rounds on the page
 LETTERS = 100  # undelivered webhooks on the page
 
@@ -52,7 +52,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Found:
-    """An execution that the caller may see; `etag` changes with each write, for steps every two seconds."""
+    """An execution that the caller may see; `etag` changes with each write, but only every two seconds for steps."""
 
     id: str
     etag: str
@@ -158,7 +158,7 @@ class Details:
         return self._read(execution_id, read)
 
     def whole_text(self, execution_id: str, part: str, *, with_printed: bool) -> str | None:
-        """Return complete text: `draft`, `output`, `printed`, or a task's, by its number."""
+        """Return a complete text: `draft`, `output`, `printed`, or a task's output, by the task's number."""
         with self._database.reading() as connection:
             if part == "draft":
                 gate = views.gate(connection, execution_id)
@@ -247,7 +247,7 @@ class Details:
         return values
 
     def _tasks(self, connection: Connection, row: Row[Any], sizes: list[tuple[int, int]], most: int) -> list[Record]:
-        """Return the finished tasks, the started ones and, for a crew, the others."""
+        """Return the finished tasks, the started ones and, for a crew, those that have not started."""
         finished = []
         if sizes:
             started = views.result_starts(connection, row.id, since=sizes[0][0], most=most)
@@ -280,7 +280,7 @@ class Details:
     def steps(self, execution_id: str, *, after: int, most: int) -> Record | None:
         """Return steps in order, fewer if they are large, and the number to continue after.
 
-        None for an unknown execution.
+        Return None for an unknown execution.
         """
         with self._database.reading() as connection:
             row = views.small(connection, execution_id)
@@ -404,7 +404,7 @@ def _asked_before(gate: Record, cut: str | None, row: Row[Any], number: int) -> 
 
 
 def _room(sizes: list[int]) -> int:
-    """Return how much of each stored text to read, so that all of them together are as large as the response."""
+    """Return how much of each stored text to read, so that all of them together fill the response."""
     left, most = LARGEST, LONGEST_TEXT
     for place, size in enumerate(sorted(sizes)):
         most = left // (len(sizes) - place)

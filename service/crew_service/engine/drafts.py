@@ -16,7 +16,7 @@ _FENCE = "```"
 _FENCE_BEGINS = re.compile(r"```[\w-]*[ \t]*\n")
 # NUL and unpaired surrogates: legal in JSON, refused by databases and by UTF-8.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-# PostgreSQL returns such floats as whole numbers.
+# PostgreSQL returns floats in this range as whole numbers.
 _WHOLE_FROM, _LARGEST = 1e16, 2**64 - 1
 
 
@@ -48,12 +48,12 @@ def draft_sha256(text: str) -> str:
 def object_sha256(text: str) -> str | None:
     """Hash a draft's object in canonical form, with sorted keys and no spaces; None for any other draft.
 
-    Answers from forms of release 0.1 use it to name such a draft.
+    Answers from forms of release 0.1 identify such a draft by this hash.
     """
     found = json_object_in(text)
     try:
         form = json.dumps(found, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    except RecursionError:  # for an object that was parsed
+    except RecursionError:  # possible even for an object that was parsed
         return None
     return None if found is None else draft_sha256(form)
 

@@ -1,4 +1,4 @@
-"""Event streaming: an execution's events, with CrewAI's names, to one address."""
+"""Event streaming: an execution's events, under CrewAI's names, for one address."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Event = dict[str, Any]
 def of_write(
     step: states.Move, news: tuple[str, dict[str, Any]] | None, values: dict[str, Any], *, now: float
 ) -> list[Event]:
-    """Return the events of one of a segment's writes."""
+    """Return the events of one write of a segment."""
     kind, body = news or ("", {})
     if step is states.FAIL:
         return [_event("crew_kickoff_failed", {"error": values["error"]}, now)]

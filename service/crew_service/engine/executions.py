@@ -1,4 +1,4 @@
-"""A caller's requests: start, poll, decide, stop. Each is one transaction, so that one of two concurrent ones wins."""
+"""A caller's requests: start, poll, decide, stop. Each is one transaction, so only one of two concurrent ones wins."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Start:
     inputs: dict[str, Any]
     meta: dict[str, Any] | None = None
     webhooks: dict[str, Any] = field(default_factory=dict)
-    limits: dict[str, Any] = field(default_factory=dict)  # its own, lower than the service's
+    limits: dict[str, Any] = field(default_factory=dict)  # the execution's own, lower than the service's
     restore_from: str | None = None
     continue_from: str | None = None  # any id of a failed execution, or of one that continues it
 
@@ -55,7 +55,7 @@ class Executions:
     :param wake: called when something is queued
     :param cancel: called when an execution has ended
     :param changed_task: given finished tasks with their digests, returns the first one that the crew no longer has
-    :param edit_problem: why the crew cannot accept an edited answer, given the task, its stored data and the text
+    :param edit_problem: given a task, its stored data and a text, returns why the crew cannot accept the edited answer
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Executions:
         return row if self._sees(caller, row) else None
 
     def _read(self, kickoff_id: str) -> Row[Any] | None:
-        """Read a status on its own connection: a large one must not delay those that are peeked at."""
+        """Read a status on a separate connection: a large one must not delay the small ones that are peeked at."""
         with self._database.reading() as connection:
             row = connection.execute(self._completed_status_query, {"key": kickoff_id}).one_or_none()
             if row is not None and integrity.is_readable(row):
@@ -160,7 +160,7 @@ class Executions:
             return printed.last(connection, execution_id, most=MOST)[0]
 
     def find(self, caller: Principal, some_id: str) -> tuple[Row[Any], list[TaskOutput]] | None:
-        """Find one by the polled id or the kickoff's id; return it with its finished tasks."""
+        """Find an execution by the polled id or the kickoff's id; return it with its finished tasks."""
         self._mend(some_id)
         with self._database.reading() as connection:
             row = queries.by_either_id(connection, some_id)
@@ -236,7 +236,7 @@ class Executions:
         return answered
 
     def _give_up(self, connection: Connection, row: Row[Any], now: float) -> None:
-        """End it as if the call's outcome were unknown and nobody could be asked."""
+        """End the execution as if the call's outcome were unknown and there were nobody to ask."""
         error, failure = row.gate["failure"], continuing.failure_of(None, row.gate["before"])
         queries.move(connection, row.id, states.GIVE_UP, now=now, error=error, failure=failure, **queries.ended(now))
         self._tell_of_end(connection, row, error, now)
@@ -247,7 +247,7 @@ class Executions:
             return self._repeated(connection, once)[1]
 
     def say_once(self, once: IdempotencyKey | None, answer: dict[str, Any]) -> dict[str, Any]:
-        """Return a response that changes nothing, and always the same one for the same key."""
+        """Return the response to a request that changes nothing: always the same one for the same key."""
         if once is None:
             return answer
         with self._database.writing() as connection:
@@ -257,7 +257,7 @@ class Executions:
             return earlier or answer
 
     def stop(self, caller: Principal, kickoff_id: str) -> Row[Any]:
-        """Stop it; return its previous row."""
+        """Stop an execution; return its previous row."""
         self._mend(kickoff_id)
         now = self._database.now()
         with self._database.writing() as connection:
@@ -324,7 +324,7 @@ class Executions:
     def check_edit(self, caller: Principal, decision: Decision) -> None:
         """Check an edited answer with the crew before it is applied, because the crew's code may take a while.
 
-        Its draft cannot change in between: an edit names it.
+        If the draft changes in between, the edit is refused, because it names its draft.
         """
         self._mend(decision.execution_id)
         with self._database.reading() as connection:
@@ -347,9 +347,9 @@ class Executions:
         if decision.task_id not in row.asked and decision.task_id not in self._task_ids:
             raise UnknownTask("no such task in this execution")
         if row.state != State.WAITING or row.gate["key"] != decision.task_id:
-            raise NotWaiting("the task does not wait for feedback")
+            raise NotWaiting("the task is not waiting for feedback")
         if decision.round not in (None, len(row.gate["rounds"]) + 1):
-            raise NotWaiting("a different answer now waits for feedback")
+            raise NotWaiting("a different answer is now waiting for feedback")
         if decision.question_id not in (None, row.gate.get("question_id")):
             raise NotWaiting("the Flow now asks a different question")
         return row

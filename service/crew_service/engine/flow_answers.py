@@ -1,4 +1,4 @@
-"""Answers to a Flow's question without a task: at a flow webhook's address, or by the Flow's id."""
+"""Answers to a Flow's question that do not name a task: at a flow webhook's address, or by the Flow's id."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FlowAnswers:
         self._webhook = webhook
 
     def check_token(self, question_id: str, token: str) -> None:
-        """Check the token in a webhook's address, without a query: anybody can send one."""
+        """Check the token in a webhook's address, without a database query, because anybody can send one."""
         if self._webhook is None or not self._webhook.is_token(question_id, token):
             raise BadResponseToken("the token is not valid for this question")
 
@@ -51,7 +51,7 @@ class FlowAnswers:
             raise UnknownExecution("no such execution")
         gate = found[0].gate if found[0].state == State.WAITING else None
         with self._database.reading() as connection:
-            # Its current question is the one in its gate, whatever the timestamps.
+            # The current question is the one in the gate, regardless of timestamps.
             asked = questions.find(connection, gate["question_id"]) if gate and gate.get("question_id") else None
             question = asked or questions.latest_of(connection, found[0].id)
         if question is None:

@@ -1,6 +1,6 @@
 """The webhook that announces a Flow's question: signed, with an address that accepts one answer.
 
-It goes through the outbox like every webhook. The token for the answer is derived on sending and never stored.
+It goes through the outbox like every webhook. The token for the answer is derived when it is sent, and never stored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FlowWebhook:
     base_url: str  # public URL of this service
 
     def response_token(self, question_id: str) -> str:
-        """Return the token for answering this question; it is derived, so it is stored nowhere."""
+        """Return the token for answering this question; it is derived, so it need not be stored."""
         return hmac.new(self.secret.encode(), f"answer:{question_id}".encode(), hashlib.sha256).hexdigest()
 
     def is_token(self, question_id: str, token: str) -> bool:
@@ -73,7 +73,7 @@ class FlowWebhook:
 
 
 class FlowWebhooks:
-    """Puts every Flow's question in this database into the outbox once, whichever service asked it."""
+    """Puts each Flow's question in this database into the outbox once, whichever service asked it."""
 
     def __init__(self, database: Database, webhook: FlowWebhook, posted: Callable[[], None]) -> None:
         self._database = database
@@ -104,7 +104,7 @@ class FlowWebhooks:
         self._posted()
 
     def _body(self, question_id: str, row: Row[Any]) -> dict[str, Any] | None:
-        """Return None for an unreadable question, which must not prevent the others' announcements."""
+        """Return the body for a question; None if it cannot be read, so that the others are still announced."""
         try:
             return self._webhook.body(question_id, row)
         except Exception:

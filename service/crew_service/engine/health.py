@@ -32,7 +32,7 @@ class Health:
             return self._problem
 
     def dead(self) -> str | None:
-        """Return why only a restart helps, if so; ignore the database, which a restart does not fix."""
+        """Return why the process needs a restart, if it does; ignore the database, which a restart does not fix."""
         gone = next((loop for loop in self._loops if loop.is_gone), None)
         return f"The thread {gone.name!r} has ended and cannot start again; restart the service." if gone else None
 

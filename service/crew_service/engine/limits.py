@@ -1,4 +1,4 @@
-"""How much work an execution may cost: the service's limits, which a kickoff may lower."""
+"""How much work an execution may do: the service's limits, which a kickoff may lower."""
 
 from __future__ import annotations
 

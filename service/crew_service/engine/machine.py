@@ -1,6 +1,6 @@
 """The machine's resources: how many files this process may use for which purpose, and how exhaustion is detected.
 
-On exhaustion, callers wait or refuse. Nothing fails because of it, since other work releases its resources.
+On exhaustion, callers wait or refuse new work. Nothing fails because of it, since other work releases its resources.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ CONNECTIONS = 10_000  # incoming, if nothing else limits them
 CONNECTIONS_OUT = 256
 RESERVED_FILES = 256  # for the database and crews
 PAUSE = 2.0  # seconds before new work starts again
-NONE_LEFT = "The machine has no file, thread or memory left for this; try again later."
+NONE_LEFT = "The machine is out of files, threads or memory; try again later."
 LARGE_BLOCK = 1024 * 1024  # bytes of a memory block that returns to the system as soon as it is freed
-M_MMAP_THRESHOLD = -3  # of malloc.h
+M_MMAP_THRESHOLD = -3  # from malloc.h
 ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 
 
 def connections_in(most: int | None) -> int:
-    """Return how many connections of clients may be open at once."""
+    """Return how many client connections may be open at once."""
     files = _files()
     if files is None:
         return min(most or CONNECTIONS, CONNECTIONS)
@@ -40,7 +40,7 @@ def _files() -> int | None:
 
 
 def return_freed_memory() -> None:
-    """Make glibc return large blocks; otherwise, after the first free, it keeps blocks of that size."""
+    """Make glibc return large blocks to the system; otherwise, after the first free, it keeps blocks of that size."""
     with contextlib.suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
 

@@ -1,4 +1,4 @@
-"""This process's membership among those that share a database: sends heartbeats and removes processes without one."""
+"""This process's membership in the group sharing a database: it sends heartbeats and removes silent processes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from crew_service.storage.database import Database
 log = logging.getLogger(__name__)
 
 PAUSE = 3.0  # seconds between two heartbeats
-DEAD_AFTER = 18.0  # seconds without a heartbeat, measured here
+DEAD_AFTER = 18.0  # seconds without a heartbeat, measured by this process
 
 
 def keep_out_earlier(database: Database, oldest: str) -> None:
-    """Keep out earlier releases; a killed process of one is removed here, since nobody else may be left to do it."""
+    """Keep out earlier releases; remove their killed processes, since perhaps no other process is left to do it."""
     if database.keeps_out_earlier(oldest):
         return
     with database.reading() as connection:
@@ -37,11 +37,14 @@ def _bury(database: Database, process_id: str, beat: int) -> None:
     with database.writing() as connection:
         moved = claims.remove_process(connection, process_id, beat=beat, now=database.now())
     if moved is not None:
-        log.warning("process %s does not respond; its executions continue elsewhere, count=%d", process_id, moved)
+        log.warning("process %s is not responding; its executions continue elsewhere, count=%d", process_id, moved)
 
 
 class Membership:
-    """`on_loss`: called when other processes have removed this one and continue its executions."""
+    """Registers this process and removes those that stop responding.
+
+    :param on_loss: called when other processes have removed this one and taken over its executions
+    """
 
     def __init__(self, database: Database, *, on_loss: Callable[[], None]) -> None:
         self._database = database
@@ -64,12 +67,12 @@ class Membership:
             claims.unregister(connection, self.id, now=self._database.now())
 
     def rejoin(self) -> None:
-        """Register again after a removal; callable from every thread that notices it."""
+        """Register again after a removal; any thread that notices it may call this."""
         with self._lock:
             with self._database.reading() as connection:
                 if self.id in claims.beats(connection):
                     return  # another thread was faster
-            log.warning("other processes considered this one dead and continue its executions")
+            log.warning("other processes considered this one dead and took over its executions")
             self._on_loss()
             self._register()
 
@@ -88,7 +91,7 @@ class Membership:
             log.warning("executions recovered, count=%d", orphans)
 
     def probe(self) -> None:
-        """Write one heartbeat, which also shows whether the database can be written."""
+        """Write one heartbeat, which also shows whether the database is writable."""
         with self._database.writing() as connection:
             alive = claims.beat(connection, self.id)
         if not alive:
@@ -102,7 +105,7 @@ class Membership:
             _bury(self._database, process_id, beats[process_id])
 
     def _silent(self, beats: dict[str, int], now: float) -> list[str]:
-        """Return processes whose number did not grow; time during which this process could not check does not count."""
+        """Return processes whose number has not grown; time in which this process could not check does not count."""
         if now - self._looked_at > DEAD_AFTER / 2:
             self._seen.clear()
         self._looked_at = now

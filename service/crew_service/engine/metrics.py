@@ -74,7 +74,7 @@ class Metrics:
                 self._cost.labels(*self._values(crew), label).inc(cost)
 
     def _label(self, model: str) -> str:
-        """Return a model's label: a crew may name its models freely, so excess models share one."""
+        """Return a model's label: a crew may use any number of model names, so those over a limit share one."""
         if model not in self._models and len(self._models) >= MOST_MODELS:
             return "others"
         self._models.add(model)

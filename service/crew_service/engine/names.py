@@ -1,6 +1,7 @@
-"""Looks up receivers' names in a few dedicated threads, so that a slow answer only delays its owner.
+"""Looks up receivers' names in a few dedicated threads, so that a slow lookup only delays its owner.
 
-A lookup cannot be cancelled. Its waiter gives up together with the send; its place is free when its thread ends.
+A lookup cannot be cancelled. A send that times out stops waiting for it, but the lookup keeps its place until its
+thread ends.
 """
 
 from __future__ import annotations

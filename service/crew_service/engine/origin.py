@@ -39,7 +39,7 @@ def origin(meta: Any) -> Origin | None:
 
 
 def _id(given: Any) -> str:
-    """Return an id if every database column accepts it and Airflow could have created it; otherwise, an empty one."""
+    """Return an id in a form that every database accepts; an empty string if Airflow cannot have created it."""
     if not isinstance(given, str) or len(given) > LONGEST_ID:
         return ""
     return given.replace("\0", "").encode("utf-8", "replace").decode()

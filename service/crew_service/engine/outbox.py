@@ -1,9 +1,9 @@
 """Delivers webhooks independently of crews, in order for each execution, and keeps the undeliverable ones.
 
 An event loop task works through one queue at a time. An owner, who holds a token and may name any number of receivers,
-gets a few of these tasks. A receiver counts as slow until it has answered. It gets one task; all slow receivers of an
-owner get half of the owner's tasks, and all slow receivers together half of all tasks. So nobody waits for somebody
-else's receivers.
+gets a few of these tasks. A receiver counts as slow until it has answered. A slow receiver gets one task; all slow
+receivers of an owner get half of the owner's tasks, and all slow receivers together get half of all tasks. So no owner
+waits for another owner's receivers.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ log = logging.getLogger(__name__)
 
 IDLE = 1.0  # seconds between two polls when nothing was posted
 PER_OWNER = 8  # tasks per owner
-PER_RECEIVER = 6  # for a receiver that answers, because it may stop; others get one
+PER_RECEIVER = 6  # tasks of a receiver that answers: fewer than its owner's, because it may stop; others get one
 SLOW_PER_OWNER = 4  # for all of an owner's receivers that have not answered, or did not last time
 THREADS = 4  # for the database: each keeps memory for the largest bodies it has read
-NEWEST = 1024  # receivers known to answer, or to be late
+NEWEST = 1024  # receivers known to answer
 NEWEST_PER_OWNER = 64
 KEPT_SESSIONS = 16  # with a connection each, for receivers that answer
-TURN = 50  # webhooks of a queue before other queues of its receiver get a turn
+TURN = 50  # webhooks that a queue sends before other queues of its receiver get a turn
 FIRST_PAUSE = 1.0  # seconds before the second try; doubles from then on, up to an hour
 KEEP_TRYING = 86400.0  # seconds after which a webhook is abandoned, however few attempts it had
 UNFORESEEN = 60.0  # seconds before a queue is retried after an unexpected error
@@ -55,7 +55,7 @@ Receiver = tuple[str, str]  # its owner, and scheme and host of its address
 
 
 class Newest:
-    """The newest receivers of one kind, limited because an owner can name any number."""
+    """The newest receivers of one kind; their number is limited because an owner can name any number."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Receiver, None] = OrderedDict()
@@ -102,11 +102,11 @@ class Room:
         return self._owners[owner]
 
     def full(self) -> list[str]:
-        """Return the owners that have no place left."""
+        """Return the owners with no places left."""
         return [owner for owner, number in self._owners.items() if number >= PER_OWNER]
 
     def full_of_slow(self) -> list[str]:
-        """Return the owners that have no place left for a slow receiver."""
+        """Return the owners with no places left for slow receivers."""
         return [owner for owner, number in self._slow.items() if number >= SLOW_PER_OWNER]
 
     def _has_place(self, receiver: Receiver) -> bool:
@@ -125,14 +125,14 @@ class Room:
 
 
 class Withdrawn(Exception):
-    """The webhook must not be sent any more."""
+    """The webhook must no longer be sent."""
 
 
 class StoredBody:
-    """A large body, read piece by piece on every iteration: a waiting receiver has one piece in memory."""
+    """A large body, read piece by piece on each iteration, so that only one piece is in memory at a time."""
 
     def __init__(self, read: Callable[[int], str | None]) -> None:
-        """`read`: returns the characters after the given number of others, or None if the webhook was withdrawn."""
+        """:param read: returns the characters from a given offset on; None if the webhook was withdrawn"""
         self._read = read
         self.failure: Exception | None = None  # from the last iteration; the HTTP client reports it as its own error
 
@@ -162,7 +162,7 @@ class Outbox:
         flow_webhook: FlowWebhook | None = None,
         own: Collection[str] = (),
     ) -> None:
-        """`own`: crews with their own users."""
+        """:param own: crews with their own tokens"""
         self._database = database
         self._membership = membership
         self._metrics = metrics
@@ -189,7 +189,7 @@ class Outbox:
             self._loop.call_soon_threadsafe(self._posted.set)
 
     def stop(self) -> None:
-        self._stopping.set("the service stops")
+        self._stopping.set("the service is stopping")
         self.posted()
         self.loop.stop()
         self._loop.run_until_complete(self._leave())
@@ -202,7 +202,7 @@ class Outbox:
         self._loop.run_until_complete(self._begin_due())
 
     async def _begin_due(self) -> None:
-        """Start what is due, and wait for more."""
+        """Start the deliveries that are due, and wait for more."""
         self._posted.clear()
         for queue in await asyncio.to_thread(self._claim):
             task = self._loop.create_task(self._work(queue))
@@ -221,7 +221,7 @@ class Outbox:
         await self._sessions.close()
 
     def _claim(self) -> list[Row[Any]]:
-        """Claim due webhooks that have a place. Nothing is sent before the claim is stored."""
+        """Claim due queues for which there is a place. Nothing is sent before the claim is stored."""
         working = dict(self._working)
         room = Room(self._places, self._quick, (receiver for receiver, _ in working.values()))
         try:
@@ -251,7 +251,7 @@ class Outbox:
             return []
 
     async def _work(self, queue: Row[Any]) -> None:
-        """Deliver the queue's webhooks one after another, until one is rejected or other queues get a turn."""
+        """Deliver the queue's webhooks one after another, until one must be retried or other queues get a turn."""
         receiver = (queue.owner, queue.receiver)
         try:
             webhook = await asyncio.to_thread(self._first, queue)
@@ -275,7 +275,7 @@ class Outbox:
             self._posted.set()
 
     async def _put_off(self, queue: Row[Any]) -> None:
-        """Pause even if that cannot be stored; otherwise, the queue would be retried at once, forever."""
+        """Postpone a queue. If that cannot be stored, pause: otherwise, the queue would be retried at once, forever."""
 
         def write() -> None:
             with self._database.writing() as connection:
@@ -341,7 +341,7 @@ class Outbox:
         return problem
 
     def _address(self, queue: Row[Any]) -> tuple[str, Any, float]:
-        """Return the address, its authentication, and the time to be signed."""
+        """Return the address, its authentication, and the timestamp to sign."""
         with self._database.reading() as connection:
             return *webhooks.address_of(connection, queue.id), self._database.now()
 
@@ -361,7 +361,7 @@ class Outbox:
         return self._flow_webhook.secret if self._flow_webhook and webhook.kind == webhooks.FLOW else self._secret
 
     def _settle(self, queue: Row[Any], webhook: Row[Any], problem: str | None, *, last: bool) -> Row[Any] | None:
-        """Store the result, however long the database takes, so that it is not sent again; return the next webhook."""
+        """Store the result, however long the database takes, to prevent a second delivery; return the next webhook."""
 
         def write() -> Row[Any] | None:
             return self._settle_once(queue, webhook, problem, last=last or self._stopping.is_set())
@@ -408,7 +408,7 @@ class Outbox:
 
 
 def _threads() -> ThreadPoolExecutor:
-    """Start all threads at once: if one could not start later, its work would be refused but still done."""
+    """Start all threads at once: if one failed to start later, its work would be refused but still done."""
     pool, together = ThreadPoolExecutor(THREADS, "outbox"), threading.Barrier(THREADS)
     try:
         for _ in range(THREADS):

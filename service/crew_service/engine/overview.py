@@ -1,4 +1,4 @@
-"""Collects the content of the list of executions, within limits; details.py does the same for one execution."""
+"""Collects the content of the execution list, within limits; details.py does the same for one execution."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from crew_service.storage.views import Filter as Filter
 
 PAGE = 25  # executions on a page
 DRAFTS = 3  # waiting drafts shown above the list with their forms
-WAITING = 100  # more waiting ones, as links
-LONGEST_GATE = 100_000  # characters stored for such a draft
+WAITING = 100  # waiting executions shown in total, the others as links
+LONGEST_GATE = 100_000  # characters of the stored gate of a draft that is shown
 LETTERS = 20  # undelivered webhooks shown
-LETTERS_SEARCHED = 10_000  # newest ones to search for those of a user and a crew
+LETTERS_SEARCHED = 10_000  # newest webhooks searched for those of a user and a crew
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Overview:
 
 
 def _short_draft(connection: Connection, execution_id: str) -> Draft | None:
-    """Return a waiting draft if it is short: the list is requested often."""
+    """Return a waiting draft, but only if it is short, because the list is requested often."""
     read = views.wholes(connection, execution_id, ("gate", "meta"), most=LONGEST_GATE)
     gate, meta = (json_values.loads(read[name] or "null") for name in ("gate", "meta"))
     return draft_of(execution_id, gate, meta) if integrity.is_gate(gate) else None

@@ -47,7 +47,7 @@ class Tokens:
         return self._callers
 
     def caller(self, token: str) -> Principal | None:
-        """Find the token's holder; compare with every known token in constant time, whichever matches."""
+        """Find the token's holder; always compare with every known token, so that the time reveals nothing."""
         digest = _digest(token)
         found = None
         for known, caller in self._callers:

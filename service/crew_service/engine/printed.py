@@ -1,4 +1,4 @@
-"""A crew's printed output until it is stored: the newest MiB, without terminal codes and known secrets."""
+"""A crew's printed output until it is stored: the newest MiB, without terminal codes or known secrets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ UNFINISHED = re.compile(
 )
 PERCENT = re.compile(r"%[0-9A-F]{2}")
 IN_ADDRESSES = "!#$&'()*+,/:;=?@[]~"  # characters that HTTP clients do not quote in a complete address
-LEAST_BROKEN = 2  # letters of a secret before a break that hold back a line: many end with its first letter
+LEAST_BROKEN = 2  # letters of a secret before a line break for it to be held back: many lines end with the first one
 LONGEST_HELD = 4_096  # characters held back until more output arrives
 
 
@@ -85,7 +85,7 @@ class Printed:
         self._wanted(self)
 
     def take(self, *, is_end: bool = False) -> str:
-        """Return the text to store; at the end, include what may have been the start of masked text."""
+        """Return the text to store; at the end, include text held back as the possible start of a secret."""
         with self._lock:
             raw, self._raw = bytes(self._raw), bytearray()
             is_cut, self._is_cut = self._is_cut, False
@@ -144,7 +144,7 @@ class Printed:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """Return a secret in plain form, in HTML and in each part of an address."""
+    """Yield a secret in plain form, as HTML, and as quoted in each part of an address."""
     yield secret
     yield html.escape(secret)
     for safe in ("", "/", IN_ADDRESSES):
@@ -160,7 +160,7 @@ def _beginnings(secrets: Iterable[str], text: str, least: int) -> Iterator[int]:
 
 
 def _places(secrets: Iterable[str], text: str) -> Iterator[tuple[int, int]]:
-    """Find each place of each secret; they may overlap."""
+    """Find each occurrence of each secret; they may overlap."""
     for secret in secrets:
         start = text.find(secret)
         while start >= 0:
@@ -215,7 +215,7 @@ def _end(text: str, place: int) -> int:
 
 
 def _before_hidden(hidden: bytearray, place: int) -> int:
-    """Return the position, or the start of the masked part that it would cut; a part without an end is cut."""
+    """Return the position, or the start of the masked part that it would cut; cut a part that is too long."""
     if place == len(hidden) or not hidden[place]:
         return place
     begin = hidden.rfind(0, 0, place) + 1

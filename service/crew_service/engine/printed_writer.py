@@ -1,4 +1,4 @@
-"""Stores printed output. Crews never wait for it, and a flood costs one bounded write per second."""
+"""Stores printed output. Crews never wait for it, and a flood of output costs one bounded write per second."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class PrintedWriter:
         self.start = self.loop.start
 
     def of(self, execution_id: str) -> Printed:
-        """Return the target for a segment's printed output."""
+        """Return the object that receives a segment's printed output."""
         made = Printed(execution_id, self._want)
         made.hide(self._secrets)
         return made
 
     def write(self, one: Printed) -> None:
-        """Store the available output; retry what the database rejects in the background."""
+        """Store the available output; if the database is unavailable, retry in the background."""
         try:
             self._write(one, is_end=True)
         except DatabaseUnavailable:

@@ -1,4 +1,4 @@
-"""Deletes executions that ended `keep_days` ago, and clears erased secrets from the log of the database."""
+"""Deletes executions that ended `keep_days` ago, and clears erased secrets from the database's log."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Retention:
             add_up_counts(self._database, is_stopping=self._is_stopping)
 
     def _is_stopping(self) -> bool:
-        """Asked after each transaction: a round may take minutes, and a service is killed if it stops that slowly."""
+        """Whether to stop; checked after each transaction, since a service that takes minutes to stop is killed."""
         return self.loop.is_stopping
 
     def _erase(self) -> None:
@@ -72,7 +72,7 @@ def note_ends(database: Database, *, now: float, is_stopping: Callable[[], bool]
 
 
 def add_up_counts(database: Database, *, is_stopping: Callable[[], bool] = _never) -> None:
-    """Keep the number of counter rows small; a database with one writer updates the counters directly."""
+    """Keep the number of counter rows small; SQLite has one writer, which updates the counters directly."""
     more = not database.is_sqlite
     while more and not is_stopping():
         with database.writing() as connection:
@@ -82,7 +82,7 @@ def add_up_counts(database: Database, *, is_stopping: Callable[[], bool] = _neve
 def forget_old(database: Database, *, before: float, is_stopping: Callable[[], bool] = _never) -> int:
     """Delete executions that ended before this time and whose webhooks are delivered; return their number.
 
-    Delete responses to requests for unknown executions by their own age.
+    Also delete responses that belong to no execution, by their own age.
     """
     with database.writing() as connection:
         connection.execute(delete(answers).where(answers.c.execution_id.is_(None), answers.c.created_at < before))

@@ -1,4 +1,4 @@
-"""A write that waits for the database, so that no progress of a crew is lost and nothing fails because of an outage."""
+"""Retries a write until the database is available, so that an outage loses no progress and fails no execution."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ Written = TypeVar("Written")
 
 
 def until_available(write: Callable[[], Written], cancelled: Cancellation) -> tuple[Written, int]:
-    """Try with growing pauses until the write succeeds; also return the number of tries. Ends early if cancelled."""
+    """Try with growing pauses until the write succeeds; also return the number of tries.
+
+    :raises Cancelled: if the cancellation is set before the write succeeds
+    """
     tries = 0
     while True:
         tries += 1

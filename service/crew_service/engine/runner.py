@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 
 TICK = 0.25  # seconds between polls for work that another process queued
 SYNC = 1.0  # seconds within which a stop by another process is noticed
-RECOVERY = 30.0  # seconds between polls for orphaned executions; after database errors at once
+RECOVERY = 30.0  # seconds between polls for orphaned executions; an error causes one at once
 UNSTORED = "The database refused what the crew returned, so the execution was ended."
-UNREADABLE = (TypeError, ValueError, LookupError, AttributeError)  # raised by values of an unforeseen form
+UNREADABLE = (TypeError, ValueError, LookupError, AttributeError)  # raised by malformed stored values
 GRACE = 5.0  # seconds for a cancelled segment to return before its place is reused
 
 
@@ -69,7 +69,7 @@ class Runner:
         self._lock = threading.Lock()
         self._recovered_at = time.monotonic()
         self._synced_at = 0.0
-        self._rests_until = float("-inf")  # since the machine had no file, thread or memory left
+        self._rests_until = float("-inf")  # because the machine ran out of files, threads or memory
         self.loop = Background("dispatcher", self._dispatch, pause=TICK)
         self.wake = self.loop.wake
 
@@ -93,7 +93,7 @@ class Runner:
         """Return running executions to the queue; the membership returns those that do not finish in time."""
         self.loop.stop()
         deadline = time.monotonic() + GRACE
-        self.cancel_all("the service stops")
+        self.cancel_all("the service is stopping")
         while self._running and time.monotonic() < deadline:
             time.sleep(0.02)
 
@@ -136,7 +136,7 @@ class Runner:
             self._try_to_begin(execution_id)
 
     def _try_to_begin(self, execution_id: str) -> None:
-        """Start an execution. If it cannot start, it blocks no other, and is recovered after a pause."""
+        """Start an execution. One that cannot start does not block the others, and is recovered after a pause."""
         try:
             self._begin(execution_id)
         except Exception as error:
@@ -208,7 +208,7 @@ class Runner:
         """Start nothing for a moment: running executions will release their resources."""
         now = time.monotonic()
         if now >= self._rests_until:
-            log.warning("executions wait: the machine has no file, thread or memory left (%s)", type(error).__name__)
+            log.warning("executions wait: the machine is out of files, threads or memory (%s)", type(error).__name__)
         self._rests_until = now + machine.PAUSE
 
     def _end_lost(self, segment: Segment) -> None:
@@ -244,7 +244,7 @@ class Runner:
                 self._enforce_limits_of(segment)
 
     def _enforce_limits_of(self, segment: Segment) -> None:
-        """Enforce one's limits. If that fails, leave it to be recovered after a pause; the others continue."""
+        """Enforce an execution's limits. If that fails, it is recovered after a pause; the others continue."""
         try:
             segment.enforce_limits()
         except Exception as error:
@@ -254,7 +254,7 @@ class Runner:
             segment.job.cancelled.set("its limits cannot be enforced")
 
     def _drop_lost(self) -> None:
-        """Cancel what another process stopped or, after removing this one, took over."""
+        """Cancel executions that another process stopped or, after removing this one, took over."""
         with self._lock:
             running = set(self._running)
         if not running:
@@ -265,7 +265,7 @@ class Runner:
             self.cancel(execution_id, "the execution no longer runs here")
 
     def _recover(self) -> None:
-        """Recover from a claim or end whose write got no response; only if no claim is in progress."""
+        """Recover executions whose claim or end got no response; call this only while no claim is in progress."""
         with self._database.writing() as connection:
             running = list(self._running)
             lost = claims.requeue_lost(connection, self._membership.id, self._name, running, now=self._database.now())

@@ -61,7 +61,7 @@ Result = tuple[Any, dict[str, Any], str | None]  # a finished task, its figures,
 Store = Callable[[Connection, float], None]  # writes in a transaction, at the given time
 MOST_OPEN = 200  # tasks that have started but not finished
 MOST_KILLS = 3  # of a crew's process without a new step in between; after that, it is not restarted
-MOST_LOSSES = 10  # the same for the services running it, which may have been lost because of another execution
+MOST_LOSSES = 10  # the same for the service processes running it, which another execution may have ended
 LOST = (
     f"{MOST_LOSSES} processes of the crew service ended or stopped responding while running this execution, which "
     "made no progress in between, so it is not started again. Check their logs and memory."
@@ -111,7 +111,7 @@ class Segment:
             printed=printed.of(row.id),
             steps=row.steps,
             cancelled=cancelled,
-            # Without the segment, which references the job: only the garbage collector would free such a cycle.
+            # Not a method: the segment references the job, and only the garbage collector would free such a cycle.
             recorded=partial(_recorded, database, row.id, cancelled),
         )
         self._steps: int = row.steps
@@ -139,7 +139,7 @@ class Segment:
                 self._go_on_after(killed)
             except BaseException as failure:  # even a crew's SystemExit must not end the service
                 if machine.is_trouble(failure) and (crew.isolation == "process" or failure is self._trouble):
-                    raise  # not raised by the crew, whose process would report it, or which would raise it itself
+                    raise  # not the crew's own: a crew's process reports those, an inline crew raises them itself
                 span.error = type(failure).__name__
                 if isinstance(failure, CrewFailed):
                     self.fail(str(failure), failure)
@@ -172,7 +172,7 @@ class Segment:
         return digest is None or (digest != call.digest and call.digest in self._digests.values())
 
     def _go_on_after(self, killed: CrewKilled) -> None:
-        """Rerun the task with its journal, but not forever."""
+        """Rerun the task with its journal, but only a limited number of times."""
         if self._kills >= MOST_KILLS:
             self.fail(f"{killed} It was restarted {MOST_KILLS} times without making progress.")
             return
@@ -210,11 +210,11 @@ class Segment:
                 log.info("steps taken from the journal: %d", len(numbers), extra={"execution_id": self.execution_id})
                 written = self._write(states.NOTE, store=self._mark_replayed(numbers), is_calm=True)
         if not written:
-            raise Cancelled("the execution is not run here any more")
+            raise Cancelled("the execution no longer runs here")
         self._posted()
 
     def enforce_limits(self) -> None:
-        """Fail and cancel it if it exceeds a limit; not while the crew waits for a write, which is not work."""
+        """Fail and cancel the execution if it exceeds a limit, but not during a write, which does not count as work."""
         if not self._writing.acquire(blocking=False):
             return
         try:
@@ -244,7 +244,7 @@ class Segment:
         return lambda connection, now: stored_steps.mark_replayed(connection, self.execution_id, numbers)
 
     def _note(self, step: Step) -> bool:
-        """Store a step. A step that the journal keeps counts as progress of a process that was killed before."""
+        """Store a step. A step that the journal keeps counts as progress since the process was last killed."""
         if step.is_kept:
             self._kills = 0
         is_known = step.number <= self._steps
@@ -288,7 +288,7 @@ class Segment:
         return {"tokens": min(self._used["total_tokens"], MOST_TOKENS), "usage": self._used, **self._tasks.values}
 
     def fail(self, error: str, failed: CrewFailed | None = None) -> None:
-        """End it with an error; every exception's text passes through here."""
+        """End the execution with an error; secrets in an exception's text are masked here."""
         failure = tidy(failure_of(failed, self._row.gate))
         self._move(states.FAIL, error=self.job.printed.masked(tidy(error)), failure=failure)
 
@@ -334,7 +334,7 @@ class Segment:
         self._pause(gate, tidy(body), current_task=question.task_id, current_agent=question.agent)
 
     def _ask(self, question: PendingQuestion) -> None:
-        """Wait for a person's decision on a call if one can be given and every running service would keep it."""
+        """Wait for a person's decision on a call; fail unless one can be given and every running service keeps it."""
         if self._fresh_ids or not self._keeps_out_earlier():
             self.fail(asks.failure_of(question, self.job.printed))
             return
@@ -404,7 +404,7 @@ class Segment:
     ) -> bool:
         """Write the row and everything that belongs to it in one transaction; True if it is written, now or before.
 
-        :param is_calm: whether it may become visible a little later
+        :param is_calm: whether the write may become visible a little later
         """
         now = self._database.now()
         happened = self._happened(step, news, values, now)

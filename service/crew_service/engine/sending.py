@@ -1,4 +1,4 @@
-"""Sends one POST to a webhook receiver: its headers, its signature, and the definition of delivered.
+"""Sends one POST to a webhook receiver: its headers, its signature, and when it counts as delivered.
 
 Redirects are never followed, so that a credential only reaches the address for which it was given.
 """
@@ -26,7 +26,7 @@ _opened: ContextVar[list[asyncio.Transport] | None] = ContextVar("opened", defau
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """Records the connections of a session."""
+    """An event loop that records the connections of a session."""
 
     async def create_connection(self, *args: Any, **options: Any) -> Any:
         transport, protocol = await super().create_connection(*args, **options)
@@ -36,10 +36,10 @@ class Loop(asyncio.SelectorEventLoop):
 
 
 class Session:
-    """Sends to one receiver, one webhook at a time. It belongs to one owner, because others must not get its cookies.
+    """Sends to one receiver, one webhook at a time. A session belongs to one owner and keeps no cookies.
 
     Its connections are aborted at the end: closing them would wait for a receiver that does not read, and keep the file
-    and the body.
+    and the body until then.
     """
 
     def __init__(self, timeout: float, names: AbstractResolver) -> None:
@@ -65,7 +65,7 @@ class Sessions:
     """Sessions for a series of sends. Only a few are kept for their receiver's next turn, because each uses a file."""
 
     def __init__(self, timeout: float, most: int) -> None:
-        """`most`: how many to keep."""
+        """:param most: how many to keep"""
         self._timeout = timeout
         self._most = most
         self._idle: dict[Session, tuple[Hashable, asyncio.TimerHandle]] = {}
@@ -152,7 +152,7 @@ def answered(problem: str | None) -> bool:
 
 
 class Signature:
-    """Signs like live deployments, so that receivers verify both in the same way; with `whsec_`, also by the standard.
+    """Signs like live deployments, so that receivers verify both in the same way; `whsec_` adds the standard signature.
 
     :param secret: None for no signature headers
     """

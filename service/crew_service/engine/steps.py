@@ -17,7 +17,7 @@ from crew_service.storage.states import State
 
 SHOWN = 2048  # bytes of the arguments and of the result
 LONGEST_NAME = 200  # characters of a tool's, model's or agent's name
-# They would reverse adjacent text on a page.
+# Characters that would reverse adjacent text on a page.
 TURNING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 RUNNING, UNKNOWN = "running", "unknown"
 
@@ -39,7 +39,7 @@ def stored(step: Step, printed: Printed) -> dict[str, Any]:
 
 
 def told_at_once(step: StepDone, printed: Printed) -> dict[str, str]:
-    """Return a finished step for its receivers, without the secrets masked in printed output; keep an answer as it is.
+    """Return a finished step for its receivers, without the secrets masked in printed output; keep an answer unchanged.
 
     A text that ends at the truncation limit may continue with the rest of a secret.
     """

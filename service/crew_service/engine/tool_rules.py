@@ -1,8 +1,8 @@
 """Tool rules: whether to repeat a call with an unknown outcome, and whether a person must approve each call.
 
 `repeat` is the default rule. A tool with `once` is never called again automatically after a call with an unknown
-outcome: a person is asked or, if that is impossible, the execution fails. `approve` is `once` for a tool whose calls a
-person approves before they run.
+outcome: a person is asked or, if that is impossible, the execution fails. `approve` is like `once`, and a person also
+approves each call before it runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONGEST_SHOWN = 500  # characters of arguments in an error
 
 
 class BadRule(ValueError):
-    """The text is the end of a sentence that names the rule."""
+    """The rule is not valid; the message completes a sentence that names it."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class JournalOptions:
 
 
 def of_project(declared: Any) -> list[ToolRule]:
-    """Read the table `tools` of a project."""
+    """Read a project's table `tools`."""
     if not isinstance(declared, dict):
         raise BadRule("it must be a table of names and rules")
     return [ToolRule(pattern, str(rule)) for pattern, rule in declared.items()]
@@ -112,11 +112,11 @@ def not_known(name: str, arguments: str, reason: str) -> str:
 def task_gone(name: str, task_id: str) -> str:
     return (
         f"The tool {name} may run only once, and the task that called it no longer has the id {task_id!r}. No task was "
-        "run; give that task its name or place again to continue, or check what the call did before you start the crew "
+        "run; restore that task's name or place to continue, or check what the call did before you start the crew "
         "again."
     )
 
 
 def _short(arguments: str) -> str:
-    """Cut arguments that are masked already, since part of a secret would not be recognized."""
+    """Cut arguments that are already masked: part of a secret would not be recognized."""
     return arguments if len(arguments) <= LONGEST_SHOWN else f"{arguments[:LONGEST_SHOWN]}..."

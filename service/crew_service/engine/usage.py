@@ -20,10 +20,10 @@ HEADER = "Crew-Usage"
 CHAIN = "chain_usage"  # next to the usage of an execution that continues another
 LONGEST_HEADER = 1024  # bytes; proxies allow 4 KiB for all headers of a response
 MOST = 2**53 - 1  # tokens: every JSON reader handles this exactly
-MOST_MODELS = 250  # counted separately per execution; more share the unnamed entry
+MOST_MODELS = 250  # counted separately per execution; further models share the unnamed entry
 MOST_MODELS_OF_TASK = 20
 LONGEST_NAME = 100  # characters of a model's name
-UNNAMED = ""  # the model for tokens that a crew counts without one
+UNNAMED = ""  # the model of tokens that a crew counts without one
 
 Usage = dict[str, Any]
 Figures = dict[str, int]

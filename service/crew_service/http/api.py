@@ -1,4 +1,4 @@
-"""The code of each endpoint: from a request to a response. Paths and documentation are in endpoints.py."""
+"""The code of each endpoint, from request to response. Paths and documentation are in endpoints.py."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from crew_service.http.places import PROBES, Places, Threads
 from crew_service.storage.states import State
 
 LONGEST_KEY = 255
-# Response headers that offer extensions to the specification: the path for many polls, the fields of a resume.
+# Response headers that offer extensions to the specification: the path for combined polls, and fields of a resume.
 OFFER, PATH = "Crew-Batch-Status", "/statuses"
 EDITS_OFFER, EDITS_FIELD = "Crew-Edited-Output", "edited_output"
 HASH_OFFER, HASH_FIELD = "Crew-Draft-Hash", "output_sha256"
@@ -65,10 +65,10 @@ Asked = TypeVar("Asked")
 
 
 class Repeated(Exception):
-    """The request was answered before; that answer is repeated whatever the current crew requires."""
+    """The request was already answered; that answer is repeated, whatever the crew requires now."""
 
     def __init__(self, answer: dict[str, Any]) -> None:
-        super().__init__("the request was answered before")
+        super().__init__("the request was already answered")
         self.answer = answer
 
 
@@ -163,12 +163,12 @@ class Api:
         return await self._in_place(request, self._detailed, _caller(request), request.path_params["id"], known)
 
     def _detailed(self, caller: Principal, some_id: str, known: list[str]) -> Response:
-        """Answer from the ETag alone if the caller has the current version; permissions are checked first."""
+        """Return 304 if the caller has the current version; check permissions first."""
         found = self._details.found(self._head(caller, some_id))
         headers = {"ETag": found.etag, "Cache-Control": "private, no-cache"}
         if _is_known(found.etag, known):
             return Response(status_code=304, headers=headers)
-        # It is created once per state, however many callers request it.
+        # The record is created once per state, however many callers request it.
         text = self._places.pages.get(found.etag, lambda: self._details.text(found.id))
         if text is None:
             raise UnknownExecution("no such execution")
@@ -272,7 +272,7 @@ class Api:
         given = request.query_params.getlist("ids")
         ids = list(dict.fromkeys(given[0].split(","))) if len(given) == 1 else []
         if not ids or not all(ids) or len(ids) > MOST_IDS:
-            raise HTTPException(self._dialect.bad_request, f"The ids must be 1 to {MOST_IDS}, separated by commas.")
+            raise HTTPException(self._dialect.bad_request, f"Pass 1 to {MOST_IDS} ids, separated by commas.")
         return ids
 
     def _limit(self, request: Request) -> int:
@@ -291,9 +291,9 @@ class Api:
     async def _read(
         self, request: Request, endpoint: str, understand: Callable[[dict[str, Any]], Asked]
     ) -> tuple[Asked, IdempotencyKey | None]:
-        """Parse the request in a body; a large body is parsed in a thread, so that others do not wait.
+        """Read and parse a request's body; parse a large one in a thread, so that other requests do not wait.
 
-        :raises Repeated: if it was answered before
+        :raises Repeated: if the request was already answered
         """
         settings = self._service.settings
         raw = await bodies.read(request, limit=settings.max_body, seconds=settings.body_seconds)
@@ -339,7 +339,7 @@ def _already_answered(refused: AlreadyAnswered) -> dict[str, Any]:
 
 
 def _caller(request: Request) -> Any:
-    """Return the holder of the request's token; None at an address without one."""
+    """Return the holder of the request's token; None at an address that needs none."""
     return request.state.caller
 
 
@@ -358,7 +358,7 @@ def _whole(request: Request, name: str, usual: int, *, least: int, most: int) ->
 
 def _once(request: Request, endpoint: str, body: dict[str, Any]) -> IdempotencyKey | None:
     if (key := request.headers.get("idempotency-key")) is None or _caller(request) is None:
-        return None  # an address with its own token accepts one answer anyway
+        return None  # an address with its own token takes only one answer anyway
     if not 1 <= len(key) <= LONGEST_KEY:
         raise HTTPException(400, f"The Idempotency-Key must have 1 to {LONGEST_KEY} characters.")
     return IdempotencyKey.of(_caller(request), endpoint, key, body)
@@ -384,5 +384,5 @@ def _iso(moment: float) -> str:
 
 
 def _is_uuid(text: str) -> bool:
-    """Whether a string is a UUID: the service creates only such ids, so others are unknown without a query."""
+    """Whether a string is a UUID: the service creates no other ids, so others are unknown without a query."""
     return GIVEN_ID.fullmatch(text) is not None

@@ -100,7 +100,7 @@ def _add_routes(app: FastAPI, endpoints: tuple[Endpoint, ...], api: Api) -> None
 
 
 class _Route(Route):
-    """Puts its name into the scope for the metrics; Starlette's routes only do so in recent releases."""
+    """Puts itself into the scope for the metrics; Starlette's routes do so only in recent releases."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match, more = super().matches(scope)

@@ -14,7 +14,7 @@ from fastapi import HTTPException, Request
 
 MAX_DEPTH = 64
 DRAINED = 32  # read a body up to this multiple of its limit, since a peer does not read a response while sending
-ESCAPE = re.compile(rb"\\.", re.DOTALL)  # outside a string, it is not JSON, and the decoder stops
+ESCAPE = re.compile(rb"\\.", re.DOTALL)  # outside a string, this is not JSON, and the decoder stops
 STRING = re.compile(rb'"[^"]*"?')  # or an unterminated one, to avoid retrying from each quote in it
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 LEVELS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
@@ -22,7 +22,7 @@ SHOWN = 80  # characters of a caller's text that a response repeats
 
 
 class BadBody(ValueError):
-    """The body is not a JSON object usable by the service."""
+    """The body is not a JSON object that the service can use."""
 
 
 class _TooLarge(Exception):

@@ -1,7 +1,7 @@
 """Limits connections: clients must send and read in time, and at the limit the longest idle one is dropped.
 
-Memory for requests is limited, too: at the limit, drop the client that reads no response or has been sending longest.
-unsent.py limits that of responses.
+Memory for requests is limited, too: at the limit, a client that reads no response, or has been sending longest, is
+dropped. unsent.py limits the memory for responses.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ HEADER_SECONDS = 10.0  # for a request's headers, for its trailers, and for read
 HEADER_BYTES = 64 * 1024  # of headers and trailers together
 MOST_HEADERS = 200
 HEADER_OVERHEAD = 128  # bytes of memory per header in addition to its text
-HELD_BYTES = 64 * 1024 * 1024  # of all unanswered requests, or more if bodies may be larger
-LARGEST_BODIES = 2  # bodies of the largest size for which there is always room
+HELD_BYTES = 64 * 1024 * 1024  # for all unanswered requests, or more if bodies may be larger
+LARGEST_BODIES = 2  # bodies of the maximum size for which there is always room
 GOODBYE_SECONDS = 2.0  # for a client to read the last response before the connection closes
 RESET = struct.pack("ii", 1, 0)  # the value of SO_LINGER
 PIPELINED = 32  # requests that may wait for the previous one's response
@@ -51,7 +51,7 @@ class Held:
     """
 
     def __init__(self, largest: int) -> None:
-        self._largest = largest  # of one body: more is read but not kept
+        self._largest = largest  # bytes of one body: more are read but not kept
         self._most = max(HELD_BYTES, LARGEST_BODIES * largest)
         self._sizes: dict[Any, int] = {}
         self._connections: dict[Any, GuardedProtocol] = {}
@@ -62,7 +62,7 @@ class Held:
         self.count(cycle, size)
 
     def add(self, cycle: Any, size: int) -> None:
-        """Count more bytes of a request, and drop others if the total is too large."""
+        """Count more bytes of a request, and drop requests if the total is too large."""
         self.count(cycle, min(size, self._largest - self._sizes.get(cycle, 0)))
         self.has_room()
 
@@ -90,7 +90,7 @@ class Held:
             self._total += size
 
     def _drop_unreading(self) -> bool:
-        """End the oldest connection whose client does not read, if it holds its full share; a slow reader does not."""
+        """End the oldest connection with a full share of the bytes and a client that does not read its responses."""
         share = self._total / len(self._sizes)
         for cycle, each in self._connections.items():
             if self._sizes[cycle] >= share and each.is_unread():
@@ -120,7 +120,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._arriving = Arriving.NOTHING
         self._header_bytes = 0
-        self._has_chunk_begun = False  # no byte of its body yet: the last chunk has none, and trailers follow
+        self._has_chunk_begun = False  # but no byte of it has arrived: the last chunk has none, and trailers follow
         self._trailer_bytes = 0  # or of anything else since a body's last byte
         self._is_refused = False
         self._answering: Any = None
@@ -149,7 +149,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.held.add(self if self._arriving is Arriving.HEADERS else self.cycle, len(data))
 
     def _limit_headers(self) -> None:
-        """Limit headers and trailers here, since an application only gets them once they are complete."""
+        """Limit headers and trailers here, since the application does not get them before they are complete."""
         if not self.between_requests() and (self._arriving is Arriving.NOTHING or not self._trailer_bytes):
             self._stop_timer()
         if self._expects_trailers() and self._timer is None:
@@ -196,7 +196,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._has_chunk_begun = True
 
     def on_body(self, body: bytes) -> None:
-        """Count a body like the server itself, inlined: it may come in a million chunks."""
+        """Handle a body as the server does, but inlined: it may arrive in a million chunks."""
         self._has_chunk_begun, self._trailer_bytes = False, 0
         cycle = self.cycle
         if not cycle.response_complete:
@@ -298,7 +298,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _too_slow(self) -> None:
-        if self.flow.read_paused:  # the application does not read yet
+        if self.flow.read_paused:  # the application is not reading yet
             self._timer = self.loop.call_later(self.header_seconds, self._too_slow)
         elif expected := self._expected():
             self.refuse(408, f"The {expected} did not arrive within {self.header_seconds:g} seconds.")
@@ -306,7 +306,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _make_room(self) -> None:
-        """Drop the longest silent connection, preferably one whose client must act.
+        """Drop the connection that has been silent longest, preferably one whose client must act.
 
         Otherwise, drop one whose client has sent several requests at once, then one between requests.
         """
@@ -345,14 +345,14 @@ class GuardedProtocol(HttpToolsProtocol):
             self._say_goodbye()
 
     def _say_goodbye(self) -> None:
-        """Keep reading briefly: closing while the client sends would discard data that it has not read."""
+        """Keep reading briefly: closing while the client is sending would discard data it has not read."""
         if not self.transport.is_closing():
             self.transport.write_eof()
             self._timer = self.loop.call_later(GOODBYE_SECONDS, self.transport.close)
 
 
 class Unreadable(Exception):
-    """Raised through the parser, which then reads no more of this connection."""
+    """Raised through the parser, which then stops reading from the connection."""
 
 
 class InPieces:
@@ -373,7 +373,7 @@ class InPieces:
 
 
 def guarded(settings: Settings, unsent: Unsent) -> type[GuardedProtocol]:
-    """Return the protocol with these limits."""
+    """Return the protocol with the limits from the settings."""
     return type(
         "Guarded",
         (GuardedProtocol,),

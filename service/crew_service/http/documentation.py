@@ -30,9 +30,8 @@ One crew, served over HTTP and JSON. A typical run:
 3. Poll `GET /status/{kickoff_id}` until the execution ends.
 4. If a task needs a review, the execution waits, and `POST /resume` approves the draft or sends it back with feedback.
 
-Every request needs `Authorization: Bearer <token>`. The organization's token sees every execution, a user's token
-only that user's. Every error is JSON with a `detail`. Unknown fields are ignored, and null means
-absent.
+Every request needs `Authorization: Bearer <token>`. The organization's token gives access to every execution, a user's
+token only to that user's. Every error is JSON with a `detail`. Unknown fields are ignored, and null means absent.
 
 To try a request, enter the token under **Authorize**, open an endpoint and press **Execute**; the page also shows the
 `curl` command. The document itself is [openapi.json](openapi.json).

@@ -277,7 +277,7 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
 
 
 def _check(path: str, handler: Handler, summary: str, problem: str) -> Endpoint:
-    """An endpoint for probes, which send no token."""
+    """Return an endpoint for probes, which send no token."""
     return Endpoint(
         method="GET",
         path=path,

@@ -35,7 +35,7 @@ async def http_error(request: Request, error: Any) -> Response:
 
 
 def _with_head(allowed: str) -> str:
-    """Allow HEAD wherever GET is allowed; not every kind of route lists it, nor in a fixed order."""
+    """Allow HEAD wherever GET is allowed; not all routes list it, and the order of the methods varies."""
     methods = set(allowed.split(", "))
     return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
 

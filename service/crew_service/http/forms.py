@@ -26,17 +26,17 @@ NOTICES = {
     "answered": "Answered; the crew continues.",
     "approved": "Approved; the crew continues.",
     "revised": "Sent back; the task runs again with the feedback.",
-    "stopped": "The execution is stopped.",
+    "stopped": "Execution stopped.",
     "resent": "The webhook will be sent again.",
 }
 PROBLEMS = {
     "unfit": "The question does not accept this answer. Nothing was changed.",
     "empty": "A revision needs feedback. Nothing was changed.",
-    "late": "This draft no longer waits for a decision. Nothing was changed.",
+    "late": "This draft no longer needs a decision. Nothing was changed.",
     "over": "The execution has already ended. Nothing was changed.",
-    "gone": "This webhook is no longer among the undelivered ones. Nothing was changed.",
+    "gone": "This webhook is no longer listed as undelivered. Nothing was changed.",
 }
-FOREIGN_FORM = "This form was sent by a page of another site; nothing was changed."
+FOREIGN_FORM = "This form was sent by a page on another site; nothing was changed."
 REFUSED_FORM = "This form belongs to another session; reload the page."
 ENDED = "Your session has ended. Your input is kept: sign in, then decide."
 
@@ -138,7 +138,7 @@ class Forms(ABC):
 
 
 def keep_cookie(request: Request, answer: Response, name: str, key: str, *, path: str) -> None:
-    """Give the browser a session key that no script can read and no other site sends."""
+    """Give the browser a session key that scripts cannot read and other sites' pages cannot send."""
     secure = request.url.scheme == "https"
     answer.set_cookie(name, key, max_age=int(LIFE), path=path, httponly=True, samesite="strict", secure=secure)
 
@@ -189,7 +189,7 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def _is_cross_site(request: Request) -> bool:
-    """Whether a browser reports another site; other clients send no site."""
+    """Whether a browser reports that another site's page sent the request; other clients do not name a site."""
     headers = request.headers
     if site := headers.get("sec-fetch-site"):
         return site not in ("same-origin", "none")
@@ -199,7 +199,7 @@ def _is_cross_site(request: Request) -> bool:
 
 
 def without_zeros(text: str) -> str:
-    """Remove zero characters, which PostgreSQL cannot compare; no id or search text contains one."""
+    """Remove NUL characters, which PostgreSQL cannot compare; no id or search text contains one."""
     return text.replace("\0", "")
 
 

@@ -1,4 +1,4 @@
-"""The front page of several crews: in a browser, it links to the page of each crew that the token gives access to.
+"""The front page for several crews: in a browser, it links to the page of each crew that the token gives access to.
 
 Signing in here signs in to each of these crews. A session's key is derived from this page's one cookie, so the page
 itself needs no session. Clients that do not request HTML get the response of a service without a front page.
@@ -110,7 +110,7 @@ def _session_key(key: str, crew: Container) -> str:
 
 
 def _form_key(request: Request) -> str:
-    """Return the key for this browser's forms, which gives access to no session of a crew; empty without a cookie."""
+    """Return the key for this browser's forms, which does not open a crew's session; empty without a cookie."""
     key = request.cookies.get(FRONT_COOKIE)
     return _derived(key, "form") if key else ""
 

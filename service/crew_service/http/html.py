@@ -23,7 +23,7 @@ from crew_service.http import differences, markdown
 
 LARGEST = 1024 * 1024 - 4096  # bytes of a page, before viewer-specific parts are filled in
 ROOMS = (400_000, 60_000, 5_000)  # bytes for its long texts; markup may enlarge the others unpredictably
-LARGEST_PRETTY = 20_000  # characters of JSON: indenting it takes many times as long as writing it
+LARGEST_PRETTY = 20_000  # characters of JSON: with indentation, encoding takes many times as long
 BLANK = secrets.token_hex(16)  # random, so that no text contains it
 BLANKS = {name: f"{BLANK}-{name}-" for name in ("nonce", "form_key", "who", "messages")}
 FILLED = re.compile(f"{BLANK}-([a-z_]+)-".encode())
@@ -77,9 +77,9 @@ templates.filters |= {
 
 
 class Room:
-    """The space left on a page for long texts: each is cut to its own limit, and all together to this.
+    """The space left on a page for long texts: each is cut to its own limit, and all together to this space.
 
-    Until its thread reaches this CPU time, they are rendered as more than plain text.
+    :param until: once this thread's CPU time reaches it, texts are rendered as plain text only
     """
 
     def __init__(self, size: int, until: float) -> None:
@@ -111,7 +111,7 @@ class Room:
 
 
 def budget() -> float:
-    """Return the CPU time of this thread until which a page started now renders more than plain text."""
+    """Return the CPU time of this thread at which a page started now falls back to plain text."""
     _compile_templates()
     return time.thread_time() + markdown.SECONDS
 

@@ -13,7 +13,7 @@ from crew_service.http.auth import DENIED
 
 log = logging.getLogger(__name__)
 
-TRIES, SECONDS = 10, 60.0  # failures of one address within this time until it must wait
+TRIES, SECONDS = 10, 60.0  # failures from one address within this time before it must wait
 ADDRESSES = 10_000  # remembered addresses; the oldest are forgotten first
 
 

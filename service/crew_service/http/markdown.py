@@ -81,7 +81,7 @@ def _parser() -> MarkdownIt:
 
 
 def render(text: str, until: float = math.inf) -> Markup:
-    """Return the text as HTML before this thread's CPU time reaches `until`."""
+    """Return the text as HTML; as plain text if that is not done before this thread's CPU time reaches `until`."""
     until = min(until, time.thread_time() + SECONDS)
     html = _rendered(text, until) if len(text) <= LONGEST else None
     if html is None:

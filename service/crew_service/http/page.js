@@ -1,12 +1,12 @@
 "use strict";
-// Updates the page part by part, except for a part that somebody is reading or typing in.
+// Updates the page part by part, except for parts that somebody is reading or typing in.
 
 const PAUSE = 3000; // ms between two updates
 const SLOWEST = 30000; // after failures
 let pause = PAUSE;
-const shown = new Map(); // by part: the last response of the server
+const shown = new Map(); // by part: its HTML in the server's last response
 
-// The server does not know the time zone of the reader: it writes UTC, which remains if this script does not run.
+// The server does not know the reader's time zone: it writes UTC, which remains if this script does not run.
 function localize() {
   for (const time of document.querySelectorAll("time[datetime]:not([title])")) {
     const moment = new Date(time.dateTime);
@@ -28,7 +28,7 @@ function inUse(part) {
   const selection = document.getSelection();
   const selected = selection && !selection.isCollapsed && selection.intersectsNode?.(part);
   const read = selection && !selection.isCollapsed && part.contains(selection.anchorNode);
-  const active = document.activeElement; // an element that a click has opened must still be updated
+  const active = document.activeElement; // an element that was opened with a click must still be updated
   return typed(part) || (part.contains(active) && active.tagName !== "SUMMARY") || selected || read;
 }
 

@@ -69,7 +69,11 @@ class Shares:
         is_patient: bool = False,
         unsent: Unsent | None = None,
     ) -> None:
-        """`is_patient`: further requests wait indefinitely; `unsent`: the work creates a response that may be large."""
+        """Create the places.
+
+        :param is_patient: whether further requests wait indefinitely
+        :param unsent: given if the work creates a response that may be large
+        """
         self._is_patient = is_patient
         self._busy = f"You already have {places} {what} in progress; try again later."
         self._owners = defaultdict[str, _Owner](lambda: _Owner(places, of_one))
@@ -77,7 +81,7 @@ class Shares:
         self._threads = Threads(threads, unsent)
 
     async def run(self, owner: str, work: Callable[..., Made], *args: Any) -> Made:
-        """Run work in a thread; receiving and sending bodies is not included."""
+        """Run work in a thread; no place is held while a body is received or sent."""
         own = self._owners[owner]
         self._here[owner] += 1
         try:

@@ -18,7 +18,7 @@ LOCAL = "127.0.0.1"  # a proxy there reports a request's scheme even if it is no
 
 
 class WithPeer:
-    """Keeps the connection's peer next to the information from proxy headers."""
+    """Keeps the connection's peer in addition to the information from proxy headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = cast(ASGIApp, ProxyHeadersMiddleware(cast(Any, app), os.environ.get(PROXIES, LOCAL)))

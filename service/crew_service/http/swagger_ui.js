@@ -9,7 +9,7 @@ const start = async () => {
     deepLinking: true,
     displayRequestDuration: true,
     tryItOutEnabled: true,
-    validatorUrl: null, // by default the document is sent to a validator on the internet
+    validatorUrl: null, // by default, the document is sent to a validator on the internet
   });
 };
 start();

@@ -29,7 +29,7 @@ SHOWN = [OF_STEP.get(column.name, column) for column in OTHERS]
 
 
 def last(connection: Connection, some_id: str) -> tuple[str, Row[Any]] | None:
-    """Find the chain of an id; return its execution's id, and the chain's last execution, locked."""
+    """Find an execution by any of its ids; return its id, and the last execution of its chain, locked."""
     head = None if "\0" in some_id else views.head(connection, some_id)
     row = queries.locked(connection, head.id) if head else None
     while row is not None and (following := connection.execute(NEXT, {"id": row.id}).scalar()):
@@ -89,13 +89,13 @@ def take_journal(
 
 
 def close(connection: Connection, execution_id: str, *, continued_by: str) -> None:
-    """Prevent further continuations, even once the continuing execution is deleted, since its data is gone then."""
+    """Prevent further continuations, even after the continuing execution is deleted with the data that it took over."""
     mine = executions.c.id == execution_id
     connection.execute(update(executions).where(mine).values(failure={CONTINUED_BY: continued_by}))
 
 
 def close_gaps(connection: Connection, deleted: Mapping[str, str | None]) -> None:
-    """Link the successors of deleted executions to these executions' predecessors, so that each id still leads on.
+    """Link the successors of deleted executions to these executions' predecessors, so that no chain is broken.
 
     :param deleted: ids of deleted executions, each with the id of the execution that it continued
     """

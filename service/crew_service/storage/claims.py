@@ -1,9 +1,9 @@
 """Records which process runs which execution; each function is part of the caller's transaction.
 
-A process is registered while it runs, and increments a number as its heartbeat. If another process sees no growth for
-long enough, it deletes that process and continues its executions. Clocks are never compared between machines or
-with an earlier time. A process that was deleted by mistake notices at its next count or claim. Until then, writes
-of its segments are rejected, since every claim gives the execution a new segment number.
+A process is registered while it runs, and increments a number as its heartbeat. If the number has not changed for long
+enough, another process deletes it and continues its executions. Clocks are never compared between machines or with an
+earlier time. A process that was deleted by mistake notices at its next heartbeat or claim. Until then, writes of its
+segments are rejected, since every claim gives the execution a new segment number.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ QUEUED: Any = literal_column(f"'{State.QUEUED}'")  # not a parameter, so that th
 
 
 def register(connection: Connection, process_id: str, *, host: str, alone: bool, now: float) -> int:
-    """Add a process; if it is `alone` on the database, no other is alive. Return how many executions it found
-    orphaned."""
+    """Add a process; `alone` means that no other can be running. Return how many orphaned executions were requeued."""
     if alone:
         connection.execute(delete(processes))
     row = {"id": process_id, "beat": 0, "host": host, "started_at": now, "release": schema.newest()}
@@ -51,7 +50,7 @@ def beats(connection: Connection) -> dict[str, int]:
 
 
 def remove_process(connection: Connection, process_id: str, *, beat: int, now: float) -> int | None:
-    """Delete a process without a heartbeat; return how many executions continue elsewhere, None if it had one."""
+    """Delete a process unless its heartbeat has changed; return how many executions were requeued, None if it has."""
     dead = delete(processes).where(processes.c.id == process_id, processes.c.beat == beat)
     if connection.execute(dead).rowcount == 0:
         return None
@@ -76,7 +75,7 @@ def claim_due(connection: Connection, process_id: str, crew: str, *, now: float,
 def _in_turn(connection: Connection, crew: str, now: float, limit: int) -> list[str]:
     """Lock queued executions: owners take turns, those with the fewest running first, each with its oldest.
 
-    The orders of these queries are those of the indexes that SQLite is to use; others contain finished executions.
+    These queries are ordered like the indexes that SQLite should use; other indexes contain finished executions.
     """
     owner = executions.c.owner
     running = select(owner).where(executions.c.crew == crew, executions.c.state == State.RUNNING)
@@ -96,7 +95,7 @@ def _in_turn(connection: Connection, crew: str, now: float, limit: int) -> list[
 
 
 def _heads(connection: Connection, crew: str, now: float) -> list[tuple[str | None, float]]:
-    """Return the owners of queued executions, each with the time of its oldest, in one step in the index each."""
+    """Return the owners of queued executions, each with the due time of its oldest, by one index lookup per owner."""
     queued = executions.alias()
     of_crew = (queued.c.crew == crew, queued.c.state == QUEUED, queued.c.owner.is_not(None))
     first = select(queued.c.owner).where(*of_crew).order_by(queued.c.owner, queued.c.due_at).limit(1)
@@ -104,7 +103,7 @@ def _heads(connection: Connection, crew: str, now: float) -> list[tuple[str | No
     following = first.where(queued.c.owner > owners.c.owner).scalar_subquery()
     owners = owners.union_all(select(following).where(owners.c.owner.is_not(None)))
     oldest = _queued(crew, now).with_only_columns(executions.c.due_at).limit(1)
-    # The chain ends with a null, which is also the owner of the organization's executions.
+    # The recursion ends with a null, which is also the owner of the organization's executions.
     of_organization = oldest.where(executions.c.owner.is_(None)).scalar_subquery()
     of_owner = oldest.where(executions.c.owner == owners.c.owner).scalar_subquery()
     due_at = case((owners.c.owner.is_(None), of_organization), else_=of_owner).label("due_at")
@@ -131,7 +130,7 @@ def has_queued(connection: Connection, crew: str) -> bool:
 
 
 def requeue_lost(connection: Connection, process_id: str, crew: str, running: Collection[str], *, now: float) -> int:
-    """Requeue what this process has claimed but no thread runs, to continue from its last finished task."""
+    """Requeue executions that this process has claimed but no thread runs; each continues after its finished tasks."""
     mine = or_(executions.c.claimed_by == process_id, executions.c.claimed_by.is_(None))
     lost = and_(mine, executions.c.crew == crew, executions.c.id.not_in(running))
     return _requeue(connection, lost, now)
@@ -143,9 +142,9 @@ def _orphaned() -> Any:
 
 
 def _counting_losses() -> dict[str, Any]:
-    """Count the processes that were lost while they ran it, anew if it has made progress since the last loss.
+    """Count the processes lost while running an execution; restart at 1 if it has made progress since the last loss.
 
-    The progress is read from what every release writes, so that it need not reset the count.
+    Progress is derived from data that every release writes, so that no release needs to reset the count.
     """
     of_it = (journal.c.execution_id == executions.c.id, journal.c.ended_at.is_not(None))
     calls = select(func.count()).where(*of_it).scalar_subquery()

@@ -1,4 +1,4 @@
-"""The numbers of stored executions and dead letters, counted by the database itself instead of by reading all rows."""
+"""The numbers of stored executions and dead letters, counted by the database itself, without reading all rows."""
 
 from __future__ import annotations
 

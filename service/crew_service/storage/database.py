@@ -1,4 +1,4 @@
-"""The database: transactions that are durable once left, and a single error for everything that is its fault."""
+"""The database: transactions that are durable once their block exits, and a single error for all its own failures."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Database:
 
     def __init__(self, database: str, *, serve: bool = False) -> None:
         self.availability = Availability()
-        self.erased = threading.Event()  # a secret was erased; its traces in the write-ahead log must go, too
-        self.erased.set()  # by a killed process, perhaps
+        self.erased = threading.Event()  # a secret was erased; the write-ahead log must be emptied, too
+        self.erased.set()  # perhaps by a killed process
         self._held = contextlib.ExitStack()
         self._turn = WriterTurn(self._begin)
         self._connections = Turns(engines.MOST_CONNECTIONS)
@@ -81,7 +81,7 @@ class Database:
             schema.bring_up_to_date(connection, self._is_served_by_another)
 
     def _is_served_by_another(self) -> bool:
-        """Only asked about a SQLite file: on PostgreSQL, an earlier release can still use a migrated database."""
+        """Checked only for SQLite files: on PostgreSQL, an earlier release can still use a migrated database."""
         return self._file is not None and not self._serves and file_lock.is_held(self._file)
 
     @contextlib.contextmanager
@@ -93,7 +93,7 @@ class Database:
     def peek(self, query: Select[Any], key: str) -> Row[Any] | None:
         """Return one row by its key, on a dedicated connection: taking one from the pool costs as much as the read.
 
-        Also return None for a row with a large value, if this `peeks_at_small`.
+        If `peeks_at_small`, also return None for a row with a large value.
         """
         if self._peeker is None:
             with self.reading() as connection:
@@ -119,7 +119,7 @@ class Database:
             yield connection
 
     def _begin(self, seconds: float) -> Connection:
-        """Begin a transaction on SQLite, waiting for other processes for so many seconds."""
+        """Begin a transaction on SQLite, waiting up to `seconds` for other processes."""
         connection = self._engines.writer.connect()
         try:
             connection.execution_options(**{engines.BUSY: seconds})
@@ -142,7 +142,7 @@ class Database:
             )
 
     def keeps_out_earlier(self, oldest: str) -> bool:
-        """The same, but return False and change nothing if such a release is running."""
+        """Keep out earlier releases; return False and change nothing if one is running."""
         try:
             self.keep_out_earlier_releases(oldest)
         except DatabaseUnusable:
@@ -194,7 +194,7 @@ class Database:
 
     def _reopen(self, identity: tuple[int, int]) -> None:
         """Reopen the path after its file was replaced, usually by a restored copy."""
-        with self._turn.alone():  # the next writers must not share a transaction of the old file
+        with self._turn.alone():  # the next writers must not share a transaction on the old file
             if self._peeker is not None:
                 self._peeker.close()
             self._engines.dispose()

@@ -1,4 +1,4 @@
-"""Connections: opens SQLite and database servers so that every wait on them is limited."""
+"""Connects to SQLite files and database servers, with a limit on every wait."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Allows one service per SQLite file: a second one would run the same executions.
 
-Uses `flock`, which a kill releases; a library for lock files would only add systems that the service does not support.
+Uses `flock`, which a kill releases; a library for lock files would only add systems on which the service does not run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def held(file: Path, *, named: str) -> Iterator[None]:
 
 
 def is_held(file: Path) -> bool:
-    """Whether a service holds the lock; never create its file, which another user's service could not open."""
+    """Whether a service holds the lock; do not create its file, which another user's service could not open."""
     try:
         with Path(f"{file}.lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
 """Answers of model and tool calls in unfinished tasks; each function is part of the caller's transaction.
 
-Triggers delete a task's entries together with its result, and an execution's entries when it completes, is stopped or
+Triggers delete a task's entries when its result is stored, and an execution's entries when it completes, is stopped or
 is deleted. A failed execution keeps its entries.
 """
 
@@ -37,7 +37,7 @@ def add(connection: Connection, execution_id: str, entry: dict[str, Any], *, now
 def put(connection: Connection, execution_id: str, entry: dict[str, Any], *, now: float) -> None:
     """Store the answer of a call, or that it has none because a person is asked; add the call if it is new.
 
-    A memory lookup is new when it ends.
+    A memory lookup is added only when it ends.
     """
     values = {"id": execution_id, "place": entry["number"], **_ended(entry, now)}
     if not connection.execute(END, values).rowcount:

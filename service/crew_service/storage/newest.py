@@ -1,4 +1,4 @@
-"""The newest executions of a list, read along an index: other stored data costs no time."""
+"""The newest executions of a list, read along an index, so that other stored data costs no time."""
 
 from __future__ import annotations
 

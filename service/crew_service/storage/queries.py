@@ -44,7 +44,7 @@ LISTED = [
 ]
 CHECKED = ("gate", "webhooks", "last_task", "last_step", "limits")  # not displayed; checked if small
 LONGEST_ERROR = 10_000  # characters of an error in a list
-LONG_ERROR = "The error is too long for a list; the status has it."
+LONG_ERROR = "The error is too long for a list; see the status."
 CALM = 2.0  # seconds
 
 # Built once: building a statement costs several times as much as running it.
@@ -71,7 +71,7 @@ class _AsStored(TypeDecorator[JsonText]):
 
 
 def completed_status_query(names: tuple[str, ...], *, is_sqlite: bool) -> Select[Any]:
-    """The same for a completed execution, without decoding its output; no row for any other, or an unreadable one."""
+    """Select a completed execution's status without decoding its output; no row for any other, or an unreadable one."""
     output = [name for name in names if name in ("tasks", "output", "output_json")]
     whole = [type_coerce(cast(executions.c[name], Text), _AsStored).label(name) for name in output]
     query = status_query(tuple(name for name in names if name not in output)).add_columns(*whole)
@@ -82,7 +82,7 @@ def completed_status_query(names: tuple[str, ...], *, is_sqlite: bool) -> Select
 
 
 def small_status_query(names: tuple[str, ...]) -> Select[Any]:
-    """The same if it can be read and decoded within microseconds; otherwise, no row."""
+    """Select a status that can be read and decoded within microseconds; otherwise, no row."""
     lengths = [
         func.length(cast(executions.c[name], Text)) for name in names if isinstance(executions.c[name].type, JSON)
     ]
@@ -98,7 +98,7 @@ def by_kickoff_id(connection: Connection, kickoff_id: str) -> Row[Any] | None:
 
 
 def _by(connection: Connection, query: Select[Any], some_id: str) -> Row[Any] | None:
-    """Find one row. A caller's id may be any text, but PostgreSQL refuses to compare text with a zero character."""
+    """Find one row. A caller's id may be any text, but PostgreSQL rejects text with a zero character."""
     return None if "\0" in some_id else connection.execute(query, {"id": some_id}).one_or_none()
 
 
@@ -159,7 +159,7 @@ class Fence(NamedTuple):
 
 
 class Calm(NamedTuple):
-    """Writes that may become visible a little later: the total so far, and the total before the last one's period."""
+    """Writes that may become visible later: their number, and their number before the period of the latest one."""
 
     writes: int
     shown: int
@@ -173,7 +173,7 @@ class Calm(NamedTuple):
         return Calm(self.writes + 1, self.seen(now), now)
 
     def seen(self, now: float) -> int:
-        """Return how many of them are visible: those of one period together, once it is over."""
+        """Return how many of them are visible: those of a period become visible together, once it is over."""
         is_over = self.at is None or now // CALM != self.at // CALM
         return self.writes if is_over else self.shown
 
@@ -183,7 +183,7 @@ class Calm(NamedTuple):
 
 
 def write_fenced(connection: Connection, fence: Fence, step: Move, *, now: float, **values: Any) -> bool:
-    """Write for the running segment; False if another one has the execution, or somebody stopped it."""
+    """Write for the running segment; False if another segment has the execution, or it was stopped."""
     values |= {"state": step.target, "writes": fence.writes + 1, "updated_at": now}
     if step is not NOTE:
         values["claimed_by"] = None
@@ -213,7 +213,7 @@ def was_written(connection: Connection, fence: Fence, step: Move) -> bool:
 
 
 def ended(now: float) -> dict[str, Any]:
-    """Return the columns written at every end: erase what only a running execution needs, above all credentials."""
+    """Return the columns to write at the end: erase what only a running execution needs, above all credentials."""
     return {"ended_at": now, "aged_from": now, "webhooks": None, "gate": None}
 
 

@@ -16,7 +16,7 @@ from crew_service.storage import integrity
 from crew_service.storage.states import State
 from crew_service.storage.tables import executions, questions, rounds
 
-LONGEST_ARGUMENTS = 4_000  # characters of a call's arguments that a round keeps besides its text
+LONGEST_ARGUMENTS = 4_000  # characters of a call's arguments that a round keeps in addition to its text
 LONGEST_DRAFT = 256 * 1024  # characters of a draft or answer that a round keeps
 
 

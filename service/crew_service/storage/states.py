@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class State(str, Enum):
-    QUEUED = "queued"  # needs a place in the pool
+    QUEUED = "queued"  # waits for a place in the pool
     RUNNING = "running"
     WAITING = "waiting"  # for a person; `pending` in the specification
     COMPLETED = "completed"

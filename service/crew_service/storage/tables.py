@@ -41,7 +41,7 @@ executions = Table(
     Column("calm_at", Float),
     Column("steps", Integer, nullable=False, server_default="0"),  # the number of the newest one
     Column("kills", Integer, nullable=False, server_default="0"),  # of its crew's process since its last new step
-    Column("losses", Integer, nullable=False, server_default="0"),  # of services running it, without progress
+    Column("losses", Integer, nullable=False, server_default="0"),  # of services that ran it, since its last progress
     Column("lost_at", BigInteger),  # its progress at the last loss
     Column("created_at", Float, nullable=False),
     Column("due_at", Float, nullable=False),  # for a queued one: do not claim it earlier
@@ -77,7 +77,7 @@ executions = Table(
     Column("model_usage", JSON(none_as_null=True)),  # tokens by model, if models are known
     Column("open_tasks", JSON(none_as_null=True)),  # started_at and tokens by model of unfinished tasks
     Column("error", JSON(none_as_null=True)),
-    Column("failure", JSON(none_as_null=True)),  # what a continuing execution takes over; null if there can be none
+    Column("failure", JSON(none_as_null=True)),  # what a continuing execution takes over; null if none can continue it
     Index("executions_by_turn", "state", "crew", "due_at"),
     Index(
         "executions_by_owners_turn",
@@ -219,12 +219,12 @@ outbox = Table(
     "outbox",  # undelivered webhooks, the oldest of a queue first
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=True),
-    Column("key", String(36), nullable=False),  # sent along, the same for every attempt
+    Column("key", String(36), nullable=False),  # sent with it, the same for every attempt
     Column("queue_id", String(64), nullable=False),
     Column("execution_id", String(36), nullable=False, index=True),
     Column("kind", String(16), nullable=False),
     Column("body", Text, nullable=False),  # JSON as sent
-    Column("size", Integer, nullable=False),  # characters of the body, to know before reading it
+    Column("size", Integer, nullable=False),  # characters of the body, known without reading it
     Column("attempts", Integer, nullable=False, default=0),
     Column("created_at", Float, nullable=False),
     Index("outbox_by_queue", "queue_id", "id"),
@@ -278,7 +278,7 @@ processes = Table(
 )
 
 sessions = Table(
-    "sessions",  # of browsers
+    "sessions",  # browser sessions
     metadata,
     Column("key_hash", String(64), primary_key=True),  # of the cookie, which is as valuable as a token
     Column("crew", String(64), nullable=False),
@@ -288,7 +288,7 @@ sessions = Table(
 )
 
 questions = Table(
-    "questions",  # Flows' questions to people, so that each is answered once; a second reply names the first
+    "questions",  # Flows' questions to people; each is answered once, and a later reply is told of the first
     metadata,
     Column("id", String(36), primary_key=True),
     Column("execution_id", String(36), nullable=False, index=True),

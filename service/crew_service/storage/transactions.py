@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection
 
 
 def lock_name(connection: Connection, name: str) -> None:
-    """Lock a name until the transaction ends. SQLite only allows one writer at a time, which is lock enough."""
+    """Lock a name until the transaction ends. SQLite needs no lock, since it allows only one writer at a time."""
     if connection.dialect.name == "postgresql":
         digest = hashlib.sha256(name.encode()).digest()
         number = int.from_bytes(digest[:8], "big", signed=True)

@@ -20,7 +20,7 @@ from crew_service.storage.tables import earlier_kickoff_ids, executions, results
 
 SHORT = 300  # characters of text in a list
 SEARCHED = 10_000  # newest executions whose inputs are searched
-SAME_START = 100  # executions whose ids share the first eight digits
+SAME_START = 100  # executions found by the beginning of an id
 ID_START = re.compile(r"[0-9a-f]{8}[0-9a-f-]*\Z")  # enough of an id to search all executions for it
 DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 WHOLE_CHARACTERS = re.compile(r'(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*')  # of a JSON string, up to a truncated one
@@ -160,7 +160,7 @@ def fields(stored: str) -> tuple[dict[str, Any], str | None]:
 
 
 def _past(stored: str, at: int, mark: str) -> int | None:
-    """Return the position after a mark and the blanks around it; None if the mark does not come next."""
+    """Return the position after a mark and the whitespace around it; None if the mark does not come next."""
     at = SPACE.match(stored, at).end()  # type: ignore[union-attr]
     if stored[at : at + 1] != mark:
         return None
@@ -259,7 +259,7 @@ def starts(
 
 
 def begun(stored: str | None, length: int | None, most: int) -> tuple[str | None, bool]:
-    """Return the characters of a string from the first `most` of its JSON, and whether it is longer."""
+    """Return the beginning of a string, decoded from the first `most` characters of its JSON, and whether it is cut."""
     return (None, False) if stored in (None, "null") else (beginning(str(stored)), (length or 0) > most)
 
 

@@ -96,12 +96,12 @@ def due(
     per_owner: int,
     with_flows: bool = True,
 ) -> list[Row[Any]]:
-    """Return queues that this process has or may claim: for each owner, a few to quick and a few to slow receivers.
+    """Return queues that this process has claimed or may claim: per owner, a few to quick and a few to slow receivers.
 
     The order is fair: each of an owner's quick and slow receivers gets a first place before any gets a second, and so
     does each owner.
 
-    :param quick: owners and receivers that have answered; all others are slow
+    :param quick: pairs of an owner and a receiver that has answered; all others are slow
     :param full: owners without a free place
     :param full_of_slow: owners without a place for a slow receiver
     :param own: crews that have their own users
@@ -113,7 +113,7 @@ def due(
 
 @lru_cache
 def _due(own: frozenset[str], with_flows: bool) -> Select[Any]:
-    """Built once: building a statement costs several times as much as running it."""
+    """Build the statement once: building it costs several times as much as running it."""
 
     def any_of(name: str) -> Any:
         return bindparam(name, expanding=True)
@@ -147,7 +147,7 @@ def _owner(own: Collection[str]) -> ColumnElement[str]:
 
 
 def _earlier_elsewhere() -> ColumnElement[bool]:
-    """Whether another queue of the execution has an earlier webhook for this address: credentials affect no order."""
+    """Whether another queue of the execution has an earlier webhook for this address, even with other credentials."""
     other, theirs = webhook_queues.alias(), outbox.alias()
     own = select(func.min(outbox.c.id)).where(outbox.c.queue_id == webhook_queues.c.id)
     same = and_(other.c.execution_id == webhook_queues.c.execution_id, other.c.id != webhook_queues.c.id)
@@ -203,7 +203,7 @@ def address_of(connection: Connection, queue_id: str) -> tuple[str, Any]:
 
 
 def body_of(connection: Connection, webhook_id: int, begin: int, most: int) -> str | None:
-    """Return at most this many characters of a body after the first `begin`; None if it was withdrawn."""
+    """Return at most `most` characters of a body after the first `begin`; None if it was withdrawn."""
     piece = func.substr(outbox.c.body, begin + 1, most)
     return connection.execute(select(piece).where(outbox.c.id == webhook_id)).scalar_one_or_none()
 
@@ -322,7 +322,7 @@ def resend(connection: Connection, key: str, *, now: float) -> bool:
     letter = connection.execute(select(dead_letters).where(dead_letters.c.key == key)).one_or_none()
     if letter is None:
         return False
-    # As in every other transaction that posts for an execution: otherwise, two could add the same queue.
+    # Lock the execution, as every transaction that posts for it does: otherwise, two could add the same queue.
     connection.execute(select(executions.c.id).where(executions.c.id == letter.execution_id).with_for_update())
     if connection.execute(delete(dead_letters).where(dead_letters.c.key == key)).rowcount == 0:
         return False

@@ -1,4 +1,4 @@
-"""Threads of this process queue here to write, first come, first served: those that write often overtake nobody.
+"""Threads in this process queue here to write, first come, first served: frequent writers do not overtake others.
 
 SQLite has one writer, and each commit waits for the disk. So a thread that has written passes its turn and the open
 transaction on to the next one, and the last one commits for all of them.
@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 WAIT = 8.0  # seconds that a writer waits in total: for its turn and for other processes
-LEAST = 0.2  # seconds that it waits if others have waited before it
+LEAST = 0.2  # minimum seconds that it waits, however long others have waited
 KNOWN = 2 * WAIT  # seconds after a wait started, or failed, during which the file counts as locked
 MOST_TOGETHER = 32  # writers that share a commit
 
@@ -34,7 +34,7 @@ class Turns:
         self._waiting: deque[threading.Lock] = deque()
 
     def take(self, seconds: float) -> None:
-        """Wait for a turn; raise `Busy` after so many seconds."""
+        """Wait for a turn; raise `Busy` after `seconds`."""
         with self._mutex:
             if self._free:
                 self._free -= 1
@@ -46,7 +46,7 @@ class Turns:
             return
         with self._mutex:
             if passed not in self._waiting:
-                return  # it was passed on at the last moment
+                return  # the turn was passed on at the last moment
             self._waiting.remove(passed)
         raise Busy
 
@@ -86,13 +86,13 @@ class Group:
         self._error: BaseException | None = None
 
     def wait(self) -> None:
-        """Return once it is committed; raise the error for which it was not."""
+        """Return once it is committed; if the commit failed, raise its error."""
         self._over.wait()
         if self._error is not None:
             raise self._error
 
     def end(self, error: BaseException | None = None) -> None:
-        """Commit it; roll it back because of an error."""
+        """Commit it or, after an error, roll it back."""
         self._error = error
         try:
             if error is None:
@@ -109,7 +109,7 @@ class Group:
 class WriterTurn:
     """The turn to write to SQLite.
 
-    :param begin: opens a connection and begins a transaction, waiting for other processes for so many seconds
+    :param begin: opens a connection and begins a transaction, waiting up to so many seconds for other processes
     """
 
     def __init__(self, begin: Callable[[float], Connection]) -> None:
@@ -121,7 +121,7 @@ class WriterTurn:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Write in a transaction, which is committed on return and shared with those who wait meanwhile."""
+        """Write in a transaction that is shared with waiting writers, and that is committed on return."""
         until = self._take()
         try:
             group = self._group = self._group or Group(self._begun(until))
@@ -153,18 +153,18 @@ class WriterTurn:
 
     @property
     def is_locked(self) -> bool:
-        """Whether a writer of this process is waiting for another process, or did so a moment ago."""
+        """Whether a writer in this process is waiting for another process, or did so a moment ago."""
         return self._waits_since is not None
 
     def _take(self) -> float:
-        """Take the turn; return until when to wait for other processes, by the monotonic clock."""
+        """Take the turn; return the time on the monotonic clock until which to wait for other processes."""
         now = time.monotonic()
         until = max(self._since(now) + WAIT, now + LEAST)
         self._turns.take(until - now)
         return until
 
     def _begun(self, until: float) -> Connection:
-        """Begin a transaction; track how long it takes: while one waits, later ones wait no longer than it."""
+        """Begin a transaction and track its wait: while one waits, later ones wait no longer than it does."""
         now = time.monotonic()
         self._waits_since, self._seen_at = self._since(now), now
         try:
@@ -176,7 +176,7 @@ class WriterTurn:
         return connection
 
     def _finish(self, group: Group, end_part: Callable[[], None], failed: BaseException | None = None) -> bool:
-        """End one writer's part; return whether the next writer goes on with the transaction."""
+        """End one writer's part; return whether the next writer continues the transaction."""
         try:
             end_part()
         except BaseException as error:  # SQLite has rolled back the whole transaction, because of `failed`

@@ -178,5 +178,5 @@ def test_the_example_flow_carries_both_reviews_to_its_end(tmp_path: Path) -> Non
     assert "ducks" in run.segment().output
     assert "Name the sources." in run.choose("rework", "Name the sources.").output
     assert waits(run.choose("approved"))[3] == ["publish", "keep", "drop"]
-    assert waits(run.choose("publish"))[2:] == ("Who is to read it?", [])
+    assert waits(run.choose("publish"))[2:] == ("Who should read it?", [])
     assert run.answer("the board").output.endswith("Name the sources.\n\nPublished for the board.")

@@ -15,7 +15,7 @@ if find_spec("crewai") is None:  # only its service imports it: that takes six s
     pytest.skip("a Flow needs CrewAI", allow_module_level=True)
 
 FLOW = EXAMPLES / "crews" / "briefing_flow.py"
-FACTS, FATE, READERS = "Are the facts right?", "What becomes of the briefing?", "Who is to read it?"
+FACTS, FATE, READERS = "Are the facts right?", "What should happen to the briefing?", "Who should read it?"
 
 
 @pytest.fixture

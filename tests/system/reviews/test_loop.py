@@ -138,7 +138,7 @@ def test_where_no_round_is_left_the_result_says_so(stack: AirflowStack) -> None:
     run = stack.api.trigger("loop_too_short")
     run.answer(asked(run, "Draft 1 on tea"), "approve", human_feedback="")
     run.wait_for("failed")
-    assert "no review round is left" in " ".join(run.errors("crew.result"))
+    assert "no review rounds remain" in " ".join(run.errors("crew.result"))
     assert in_rounds(run, "until_completed", REASON) == ["round 1: approve"]
 
 

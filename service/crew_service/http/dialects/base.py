@@ -72,11 +72,11 @@ class Dialect(ABC):
 
     @abstractmethod
     def malformed(self, message: str) -> HTTPException:
-        """Return the response to a body other than a JSON object."""
+        """Return the response to a body that is not a JSON object."""
 
     @abstractmethod
     def refuse(self, error: ValidationError) -> HTTPException:
-        """Return the response to fields of a wrong type."""
+        """Return the response to fields that are not valid."""
 
     @abstractmethod
     def decision(self, body: dict[str, Any], crew: Crew) -> Decision: ...
@@ -132,7 +132,7 @@ def _snake(name: str) -> str:
 
 
 def task_now(row: Row[Any], crew: Crew) -> str:
-    """Return the task in progress, or the next one before it has begun."""
+    """Return the task in progress or, between tasks, the next one."""
     if row.current_task is not None:
         return str(row.current_task)
     ids = [task.id for task in crew.tasks] or [""]

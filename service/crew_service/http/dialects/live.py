@@ -1,4 +1,4 @@
-"""The response shapes of live deployments (docs/api.md). Unlike there, a bad body never causes a 500."""
+"""The response shapes of live deployments (docs/api.md). Unlike theirs, a response to a bad body is never a 500."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LiveDialect(Dialect):
     refusals: ClassVar = {
         UnknownExecution: (404, "Execution not found"),
         UnknownTask: (404, "Task not found"),
-        NotWaiting: (400, "The execution does not wait for feedback with this task id"),
+        NotWaiting: (400, "The execution is not waiting for feedback with this task id"),
         CannotContinue: (422, "{reason}"),
         AlreadyOver: (400, "Cannot stop execution. Current state: {state}"),
         BadAnswer: (422, "{reason}"),

@@ -12,7 +12,7 @@ from crew_service.http.dialects.response_models import shown
 class LiveProgress(BaseModel):
     unit: Literal["task", "step"]
     completed: int
-    total: int | None = Field(description="null for a Flow: nobody knows how many methods will run.")
+    total: int | None = Field(description="null for a Flow: how many methods will run is unknown.")
     remaining: int | None
     current: str | None
     current_agent: str | None

@@ -38,11 +38,11 @@ def _as_sent(value: str) -> str:
 
 
 Text = Annotated[str, Field(strict=True)]
-WITHOUT_ZEROS = "^[^\\x00]*$"  # PostgreSQL stores none in a string
+WITHOUT_ZEROS = "^[^\\x00]*$"  # PostgreSQL cannot store one in a string
 Name = Annotated[
     str,
     Field(strict=True, json_schema_extra={"pattern": WITHOUT_ZEROS}),
-    _like(WITHOUT_ZEROS, "must not contain a zero character"),
+    _like(WITHOUT_ZEROS, "must not contain a NUL character"),
 ]
 Url = Annotated[
     str,
@@ -140,7 +140,7 @@ class WebhookUrls(Record):
     )
 
     def addresses(self) -> dict[str, Any]:
-        """Return them in stored form: {kind: {url, authentication}}."""
+        """Return the addresses in stored form: {kind: {url, authentication}}."""
         urls = {"task": self.taskWebhookUrl, "step": self.stepWebhookUrl, "crew": self.crewWebhookUrl}
         hooks: dict[str, Any] = {kind: {"url": url} for kind, url in urls.items() if url}
         if self.humanInputWebhook:
@@ -176,7 +176,7 @@ class KickoffLimits(Record):
 class KickoffBody(WebhookUrls):
     """The inputs of a crew, and the addresses to notify."""
 
-    inputs: dict[str, Any] = Field(default_factory=dict, description="Values for the names of `GET /inputs`.")
+    inputs: dict[str, Any] = Field(default_factory=dict, description="Values for the names from `GET /inputs`.")
     meta: dict[str, Any] | None = Field(None, description="Any object; returned in every webhook.")
     restoreFromStateId: StateId | None = Field(
         None,
@@ -228,7 +228,7 @@ class ResumeBody(WebhookUrls):
         }
     )
     execution_id: Text = Field(description="The id that the kickoff returned.")
-    task_id: Text = Field(description="The task that awaits feedback.")
+    task_id: Text = Field(description="The task that is waiting for feedback.")
     human_feedback: Text = Field("", description="Required without `outcome`.")
     is_approve: bool | None = Field(
         None, strict=True, description="true continues; false runs the task again. Required without `outcome`."
@@ -248,10 +248,10 @@ class FlowResumeBody(WebhookUrls):
         json_schema_extra={"examples": [{"execution_id": ID, "task_id": "check_briefing", "outcome": "publish"}]}
     )
     execution_id: Text = Field(description="The id that the kickoff returned.")
-    task_id: Text = Field(description="The method that asks.")
+    task_id: Text = Field(description="The method that asks the question.")
     outcome: Text | None = Field(None, description="One of the `outcomes` of the status; then no model is called.")
     human_feedback: Text = Field(
-        "", description="Passed to the Flow unchanged; without an outcome, its model reads it."
+        "", description="Passed to the Flow unchanged; without an outcome, its model interprets it."
     )
     is_approve: bool | None = Field(
         None, strict=True, description="Chooses the outcome if only one can be meant; `outcome` wins."
@@ -271,7 +271,7 @@ class FlowAnswerBody(Record):
     model_config = ConfigDict(json_schema_extra={"examples": [{"feedback": "publish", "source": "airflow"}]})
     feedback: Text = Field("", description="An outcome, or text for the Flow or its model.")
     outcome: Text | None = Field(None, description="The chosen outcome, if feedback contains other text.")
-    source: Annotated[Name, Field(max_length=100)] | None = Field(None, description="Who sends the answer.")
+    source: Annotated[Name, Field(max_length=100)] | None = Field(None, description="The sender of the answer.")
 
 
 class ResumeFeedbackBody(FlowAnswerBody):

@@ -134,7 +134,7 @@ class Ask(BaseModel):
     kind: Literal["tool", "question", "unknown_outcome"]
     agent: str
     tool: str | None = Field(description="null for an agent's question.")
-    arguments: dict[str, Any] | None = Field(description="Secrets are `***`. null for an agent's question.")
+    arguments: dict[str, Any] | None = Field(description="Secrets are shown as `***`. null for an agent's question.")
     number: int = Field(description="Counts the questions and drafts of the execution, from 1.")
     cut: bool = Field(False, description="In details: whether long arguments are only in the round's `draft`.")
 
@@ -158,7 +158,7 @@ class Pending(BaseModel):
     progress: ProgressModel
     question: str | None = Field(None, description="The question of a Flow's author, or one in the middle of a task.")
     outcomes: list[str] | None = Field(None, description="The choices; empty if a Flow asks for text.")
-    ask: Ask | None = Field(None, description="Of a question in the middle of a task.")
+    ask: Ask | None = Field(None, description="For a question in the middle of a task.")
 
 
 class CompletedStatus(BaseModel):
@@ -235,7 +235,7 @@ class Listing(BaseModel):
 
 
 class StepDetails(BaseModel):
-    """A model or tool call; none without a journal."""
+    """A model or tool call; only recorded with a journal."""
 
     number: int = Field(description="Counts from 1 in each execution.")
     kind: Literal["model", "tool"]
@@ -246,7 +246,7 @@ class StepDetails(BaseModel):
     )
     started_at: str
     seconds: float | None = Field(description="null until it ends.")
-    usage: dict[str, Any] | None = Field(description="Usage of a model, if known.")
+    usage: dict[str, Any] | None = Field(description="For a model: tokens used, if known.")
     arguments: str | None = Field(
         description="The first 2,048 bytes of JSON text, without secrets; for a model, the newest message."
     )
@@ -302,8 +302,8 @@ class RoundDetails(BaseModel):
     number: int = Field(description="Counts from 1 in each execution.")
     task_id: str
     asked_at: str
-    question: str | None = Field(description="Of a Flow, or in the middle of a task.")
-    outcomes: list[str] | None = Field(description="Of a Flow, or in the middle of a task: the choices.")
+    question: str | None = Field(description="For a Flow, or in the middle of a task.")
+    outcomes: list[str] | None = Field(description="For a Flow, or in the middle of a task: the choices.")
     draft: str | None
     output_sha256: str | None = Field(description="Hash of the whole draft.")
     decided_at: str | None
@@ -311,7 +311,7 @@ class RoundDetails(BaseModel):
     outcome: str | None
     human_feedback: str | None
     edited: bool | None = Field(description="Whether the approval replaced the text, which is now the task's output.")
-    ask: Ask | None = Field(description="Of a question in the middle of a task.")
+    ask: Ask | None = Field(description="For a question in the middle of a task.")
     by: str | None = Field(description="`organization`, `user:<name>`, or the `source` of an answer to a Flow.")
     cut: bool = Field(False, description="Whether any text in this object was cut.")
 
@@ -386,7 +386,9 @@ class Details(BaseModel):
     work_seconds: float = Field(description="Run time of finished work, excluding waits for a person.")
     usage: dict[str, Any] | None
     continued_from: str | None = Field(description="The id of the failed execution that it continues.")
-    chain_usage: dict[str, Any] | None = Field(description="Including the executions that it continues; null if none.")
+    chain_usage: dict[str, Any] | None = Field(
+        description="Usage including the executions that it continues; null if it continues none."
+    )
     error: str | None
     output: str | None
     output_json: dict[str, Any] | None

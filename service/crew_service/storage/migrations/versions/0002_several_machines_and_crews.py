@@ -1,4 +1,4 @@
-"""Several processes share the work of several crews: claims with an owner, limits of an execution, shared sessions."""
+"""Let several processes share several crews: claims with an owner, limits per execution, shared sessions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    """Add columns and tables. What release 0.1 was running is claimed by nobody, and so goes on."""
+    """Add columns and tables. Executions that release 0.1 was running have no claim, so the service requeues them."""
     for column in (
         sa.Column("crew", sa.String(64), nullable=False, server_default=""),
         sa.Column("writes", sa.Integer, nullable=False, server_default="0"),
@@ -38,7 +38,7 @@ def upgrade() -> None:
 
 
 def _replace_indices() -> None:
-    """Name the crew, since every query of the API asks for one."""
+    """Include the crew, since every query of the API filters by one."""
     for name in ("executions_by_turn", "executions_by_owner"):
         op.drop_index(name, "executions")
     op.create_index("executions_by_turn", "executions", ["state", "crew", "due_at"])

@@ -1,4 +1,4 @@
-"""Flows: the state that one starts from, and the questions that it asks people."""
+"""Flows: the state that one starts from, and its questions to people."""
 
 from __future__ import annotations
 

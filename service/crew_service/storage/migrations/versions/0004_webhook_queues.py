@@ -1,4 +1,4 @@
-"""Webhooks wait in a queue for each execution and address; what is given up is kept as a dead letter."""
+"""Queue webhooks per execution and address, and keep undeliverable ones as dead letters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FROM outbox o JOIN executions e ON e.id = o.execution_id ORDER BY o.id
 
 
 def upgrade() -> None:
-    """Carry over what is to be delivered; all of it is due at once."""
+    """Carry over undelivered webhooks; all of them are due immediately."""
     connection = op.get_bind()
     waiting = connection.execute(sa.text(WAITING)).all()
     op.drop_table("outbox")
@@ -80,7 +80,7 @@ def _create() -> tuple[sa.Table, sa.Table]:
 
 def _queue(row: Any) -> dict[str, Any]:
     found = _read(row.url)
-    url = found if isinstance(found, str) else ""  # which is given up when it is its turn
+    url = found if isinstance(found, str) else ""  # a webhook without an address is given up when it is due
     scheme, _, rest = url.partition("://")
     hook = _object(_object(_read(row.webhooks)).get("human_input")) if row.kind == "human_input" else {}
     return {
@@ -93,7 +93,7 @@ def _queue(row: Any) -> dict[str, Any]:
 
 
 def _read(text: Any) -> Any:
-    """One row that cannot be read must not keep the service from its start."""
+    """Decode JSON; an unreadable row must not keep the service from starting."""
     try:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError):

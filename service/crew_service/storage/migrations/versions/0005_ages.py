@@ -1,4 +1,4 @@
-"""Ages by the database's clock, whichever clock the machine had that wrote the end of an execution."""
+"""Ages by the database's clock, whatever the clock of the machine that recorded the end of an execution."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNKNOWN = sa.text("aged_from IS NULL AND ended_at IS NOT NULL")
 
 
 def upgrade() -> None:
-    """Add a column. What has ended already gets its age from the service: nobody knows which clock wrote its end."""
+    """Add a column. The service fills it in for ended executions: it is unknown which clock recorded their end."""
     op.add_column("executions", sa.Column("aged_from", sa.Float))
     op.create_index("executions_by_retention", "executions", ["aged_from"])
     op.create_index(

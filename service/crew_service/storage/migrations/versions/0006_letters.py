@@ -1,4 +1,4 @@
-"""A webhook that was given up can be sent again as it was, also after the end of its execution."""
+"""Store what is needed to resend a dead letter unchanged, even after its execution has ended."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ down_revision = "0005"
 
 
 def upgrade() -> None:
-    """Add a column; letters of earlier releases have none, and are sent as far as their execution knows."""
+    """Add a column; it is null in letters of earlier releases, which are resent with what their execution still has."""
     op.add_column("dead_letters", sa.Column("hook", sa.JSON(none_as_null=True)))

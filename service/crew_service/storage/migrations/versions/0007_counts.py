@@ -1,8 +1,8 @@
-"""Counts of executions and of webhooks that were given up, which the database keeps itself, whoever writes.
+"""Counts of executions and dead letters, which triggers maintain for all writers.
 
-SQLite has one writer, who counts on the spot. On a server two writers would wait for each other there: each adds a row
-of its own, and the service adds these up from time to time. A migration that makes one of the tables anew on SQLite
-has to make its triggers anew too.
+SQLite has one writer, so a trigger updates the count directly. On a server, two writers would wait for each other
+there, so each adds its own row, and the service adds these up from time to time. On SQLite, a migration that recreates
+one of the tables must also recreate its triggers.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from alembic import op
 revision = "0007"
 down_revision = "0006"
 
-LETTER = "given up"  # what a webhook that was given up counts as; an execution counts as its state
+LETTER = "given up"  # the state under which a dead letter is counted; an execution is counted under its own
 CREW_OF_LETTER = "coalesce((SELECT crew FROM executions WHERE id = {row}.execution_id), '')"
-# Name, table, event, what must hold, and what is counted: crew, what and number.
+# Name, table, event, condition, and changes of counts: crew, what and number.
 TRIGGERS = (
     ("executions_made", "executions", "INSERT", "", [("NEW.crew", "NEW.state", "+1")]),
     ("executions_deleted", "executions", "DELETE", "", [("OLD.crew", "OLD.state", "-1")]),
@@ -37,7 +37,7 @@ LETTERS = (
 
 
 def upgrade() -> None:
-    """Count from now on, and then what is there: the triggers keep other writers out until this is committed."""
+    """Create the triggers, then count existing rows: the triggers keep other writers out until this is committed."""
     op.create_table(
         "counts",
         sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),

@@ -1,4 +1,4 @@
-"""An execution keeps the trace context of its kickoff, and of the last answer of a person."""
+"""Store the trace context of an execution's kickoff, and of the latest answer by a person."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ down_revision = "0007"
 
 
 def upgrade() -> None:
-    """Add a column; executions of earlier releases have none, and their next segment begins a trace."""
+    """Add a column; it is null in executions of earlier releases, whose next segment begins a trace."""
     op.add_column("executions", sa.Column("trace", sa.JSON(none_as_null=True)))

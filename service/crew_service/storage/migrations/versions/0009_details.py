@@ -1,7 +1,7 @@
-"""What an execution did: tokens by task and model, the rounds of its reviews, its earlier ids.
+"""Details of an execution: its tokens by task and model, the rounds of its reviews, and its earlier ids.
 
-Rows of earlier releases lack all of it. Services of an earlier release may go on writing beside this one, so the ids
-and the end of what belongs to an execution are kept by triggers.
+Rows of earlier releases have none of these. Services of an earlier release may write alongside this one, so triggers
+store the ids, and delete an execution's details together with it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ revision = "0009"
 down_revision = "0008"
 
 JSON = sa.JSON(none_as_null=True)
-TABLES = ("rounds", "earlier_kickoff_ids")  # with rows that end with their execution
-# Name, event, what must hold, and the statements.
+TABLES = ("rounds", "earlier_kickoff_ids")  # with rows that are deleted with their execution
+# Name, event, condition, and the statements.
 TRIGGERS = (
     (
         "kickoff_id_kept",

@@ -1,7 +1,7 @@
-"""What crews print, and the DAG that an execution was started by.
+"""The printed output of crews, and the DAG that started an execution.
 
-Rows of earlier releases have neither. Services of an earlier release may go on deleting executions beside this one, so
-the end of what belongs to an execution is kept by a trigger.
+Rows of earlier releases have neither. Services of an earlier release may delete executions alongside this one, so a
+trigger deletes their printed output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The database says which releases may work on it, so that two neighbouring ones can for the time of a rollout."""
+"""Record which releases may use the database, so that two consecutive ones can share it during a rollout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0010"
 
 
 def upgrade() -> None:
-    """Add the table; its one row is written after each upgrade."""
+    """Add the table; its only row is written after each upgrade."""
     op.create_table(
         "releases",
         sa.Column("newest", sa.String(32), primary_key=True),

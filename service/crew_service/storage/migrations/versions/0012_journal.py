@@ -1,4 +1,4 @@
-"""The journal: the answer of each model and tool call in unfinished tasks; and releases.
+"""Add the journal, with the answers of model and tool calls in unfinished tasks, and the release of each process.
 
 Services of an earlier release may finish tasks and executions alongside this one, so triggers delete entries that are
 no longer needed.
@@ -16,7 +16,7 @@ down_revision = "0011"
 WITHOUT_ZERO = r"CAST(replace(CAST({} AS text), '\u0000', '\u0001') AS json)"
 OF_TASK = f"(SELECT {WITHOUT_ZERO.format('NEW.task')} ->> 'task_id')"
 
-# Name, event, condition, and what is deleted; both sides store a task's name as JSON.
+# Name, event, condition, and which rows to delete; both sides store a task's name as JSON.
 TRIGGERS = (
     (
         "journal_of_task_deleted",

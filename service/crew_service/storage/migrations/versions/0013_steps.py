@@ -1,4 +1,4 @@
-"""Steps: model and tool calls as people see them, kept with the execution; and which writes are steps.
+"""Add steps (model and tool calls as people see them, kept with the execution), and counts of their writes.
 
 Services of an earlier release may delete executions alongside this one, so a trigger deletes their steps.
 """

@@ -1,4 +1,4 @@
-"""How often a service was lost while it ran an execution that made no progress."""
+"""How often services were lost while they ran an execution that made no progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The oldest queued execution of each owner, however many are queued."""
+"""An index that finds the oldest queued execution of each owner, however many are queued."""
 
 from __future__ import annotations
 
