@@ -1,4 +1,4 @@
-"""The errors of communication with a crew. Their messages and attributes never contain a token.
+"""The errors raised when communicating with a crew. Their messages and attributes never contain a token.
 
 ::
 
@@ -44,7 +44,7 @@ class CrewApiError(CrewError):
     """
 
     def __init__(self, status_code: int | None, method: str, path: str, detail: str, *more: object) -> None:
-        super().__init__(status_code, method, path, detail, *more)  # all of them, so that it can be pickled
+        super().__init__(status_code, method, path, detail, *more)  # all arguments, so that it can be pickled
         self.status_code, self.method, self.path, self.detail = status_code, method, path, detail
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ class CrewServerError(CrewApiError):
 class CrewConnectionError(CrewError):
     """No response, and nothing was started: the request was never sent, or it was a GET, which can be repeated.
 
-    :param permanent: True if trying again cannot help, as with an untrusted certificate
+    :param permanent: True if trying again cannot help, e.g. because the certificate is untrusted
     :param renewable: True if verification against a CA file failed, since that file may be about to be replaced
     :param unreachable: True if no connection could be made, so that another request would not arrive either
     """

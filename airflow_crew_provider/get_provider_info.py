@@ -66,7 +66,7 @@ def _settings() -> dict[str, Any]:
 
 
 def legacy_field_behaviour() -> dict[str, Any]:
-    """Return the same form in the format that a hook's ``get_ui_field_behaviour`` returns."""
+    """Return the connection form in the format of a hook's ``get_ui_field_behaviour``."""
     return {"hidden_fields": _HIDDEN, "relabeling": _LABELS, "placeholders": _PLACEHOLDERS}
 
 

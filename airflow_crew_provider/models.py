@@ -12,12 +12,12 @@ from typing import Any
 
 Json = dict[str, Any]
 
-# Fields that identify an iteration of a loop, in addition to the DAG, run, task and map index.
+# Fields that identify a loop iteration, in addition to the DAG, run, task and map index.
 REGION_FIELDS = ("region_id", "region_index")
 
 
 def region(region_id: str, index: int) -> Json:
-    """Return the fields that identify an iteration of a loop."""
+    """Return the fields that identify a loop iteration."""
     return dict(zip(REGION_FIELDS, (region_id, index), strict=True))
 
 
@@ -54,15 +54,15 @@ class Execution:
 
     ``output`` is text: the result of a completed execution, or the draft of a pending one. ``output_json`` is the
     object that this text contains, if any. ``execution_time`` is the service's value. ``raw`` is the response itself.
-    For a pending Flow, ``question`` is its author's question, and ``outcomes`` are the answers that it routes on, empty
-    if it accepts any text. If ``ask`` is set, the execution waits in the middle of a task, and ``outcomes`` are the
-    words that answer the question. ``takes_edited_output`` indicates whether an approval may send text instead of the
-    draft, ``checks_draft`` whether the service accepts an answer with a draft's hash for that draft only.
+    For a pending Flow, ``question`` is its author's question, and ``outcomes`` are the answers that the Flow routes on,
+    empty if it accepts any text. If ``ask`` is set, the execution is waiting in the middle of a task, and ``outcomes``
+    are the words that answer the question. ``takes_edited_output`` indicates whether an approval may send text instead
+    of the draft, and ``checks_draft`` whether the service accepts an answer with a draft's hash for that draft only.
     ``shown_task`` is the beginning of ``crew_task_id`` for messages, with secrets masked before it was truncated.
     ``view`` is the path of the execution's page below the crew's base URL, if the service names one. ``has_details``
     indicates whether ``GET /executions/{id}`` returns more. If ``object_is_kept`` is False, XCom would change
     ``output_json``, so tasks pass it on as text. If ``state_is_known`` is False, the service returned an unknown word:
-    it counts as in progress and decides nothing.
+    the execution is treated as in progress, and nothing is decided.
     """
 
     kickoff_id: str
@@ -98,7 +98,7 @@ class Execution:
 
     @property
     def is_live(self) -> bool:
-        """Whether the service uses the live dialect: a status may lag behind, and a task id is new each time."""
+        """Whether the service uses the live dialect: its status may lag behind, and each pause has a new task id."""
         return speaks_live(self.raw)
 
     @property
@@ -120,7 +120,7 @@ class Execution:
 
     @property
     def _draft_hashes(self) -> Json:
-        """The draft's hashes for a pending record, which does not contain the text of a draft that is an object."""
+        """The draft's hashes, for a pending record; if the draft is an object, the record does not contain its text."""
         if self.state is not ExecutionState.PENDING or self.output is None:
             return {}
         of_object = {"object_sha256": output_sha256(self.handed_on)} if isinstance(self.handed_on, dict) else {}
@@ -147,7 +147,7 @@ class Execution:
 
     @property
     def _asked(self) -> Json:
-        """The question of a Flow, or one in the middle of a task; the record of a draft has none."""
+        """A Flow's question, or one in the middle of a task; a draft's record has none."""
         ask = {"ask": self.ask} if self.ask else {}
         if self.question is None and not self.outcomes:
             return ask
@@ -156,21 +156,21 @@ class Execution:
 
     @property
     def _progress(self) -> Json:
-        """The progress of a crew that waits for a person, if the service reports it."""
+        """The progress of a crew that is waiting for a person, if the service reports it."""
         if self.total_tasks is None:
             return {}
         return {"completed_tasks": self.completed_tasks, "total_tasks": self.total_tasks}
 
 
 HIGHEST_FIGURE = 2**63
-CHAIN = "chain_usage"  # in a usage: the total of the execution and of those that it continues
-REQUESTS = ("successful_requests", "requests")  # to models, in a usage
+CHAIN = "chain_usage"  # in a usage: the total for the execution and those that it continues
+REQUESTS = ("successful_requests", "requests")  # in a usage: how often models were called
 
 
 def total_tokens(usage: Json | None) -> int | float | None:
     """Return the total number of tokens; None if not reported, or reported as 0 although there were requests.
 
-    If the reported total is less than the sum of its parts, the sum counts.
+    If the reported total is less than the sum of its parts, return the sum.
     """
     given = _tokens(usage)
     if given is None:
@@ -180,7 +180,7 @@ def total_tokens(usage: Json | None) -> int | float | None:
 
 
 def _tokens(used: Json | None) -> int | float | None:
-    """Read the tokens of an execution or of one of its models: the total, or the sum of its parts if that is higher."""
+    """Read the tokens used by an execution or one model: the total, or the sum of its parts if that is higher."""
     parts = [reported(used, f"{each}_tokens") for each in ("prompt", "completion")]
     whole = reported(used, "total_tokens")
     return None if whole is None and None in parts else max(whole or 0, _sum(parts))
@@ -189,7 +189,7 @@ def _tokens(used: Json | None) -> int | float | None:
 def cost_usd(usage: Json | None) -> int | float | None:
     """Return the cost of an execution; None if not reported, or if a model has no price.
 
-    If the reported cost is less than the sum over its models, the sum counts. A cost of 0 counts as unknown if there
+    If the reported cost is less than the sum over its models, return the sum. A cost of 0 counts as unknown if there
     were requests whose tokens are unknown.
     """
     costs, whole = model_costs(usage), reported(usage, "cost_usd")
@@ -235,7 +235,7 @@ def is_unreadable(usage: Any, names: Collection[str]) -> bool:
 
 
 def reported(usage: Json | None, name: str) -> int | float | None:
-    """Read a figure that can be compared and added up, unlike NaN; None if there is none."""
+    """Read a figure if it can be compared and added up, unlike NaN; otherwise, return None."""
     value: Any = usage.get(name) if isinstance(usage, dict) else None
     return value if type(value) in (int, float) and 0 <= value <= HIGHEST_FIGURE else None
 
@@ -249,7 +249,7 @@ def speaks_live(status: Json) -> bool:
 class HumanInputWebhook:
     """The address to which the service sends questions for a person (observed dialect, POST /kickoff).
 
-    Either ``token`` (bearer), or ``username`` and ``password`` (basic), or none. ``conn_id`` names an Airflow
+    Set ``token`` (bearer), ``username`` and ``password`` (basic), or none of them. ``conn_id`` names an Airflow
     connection that holds the credential; operators accept only this form.
     """
 
@@ -271,7 +271,7 @@ class Webhooks:
 
     @classmethod
     def of(cls, value: Webhooks | Json | None) -> Webhooks | None:
-        """Read a dict with the same keys; refuse unknown keys."""
+        """Read a dict whose keys are field names; refuse unknown keys."""
         if value is None or isinstance(value, cls):
             return value
         if not isinstance(value, dict):
@@ -341,7 +341,7 @@ class EditedOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """The content of a resume (specification, section 2.3; for a Flow also the chosen outcome).
+    """The content of a resume (specification, section 2.3), including a Flow's chosen outcome.
 
     :param output_sha256: the hash of the answered draft; only `airflow-crew-service` checks it
     """
@@ -383,9 +383,9 @@ def canonical_json(value: Any) -> str:
 
 
 def output_sha256(output: str | Json | None) -> str:
-    """Hash a draft: its UTF-8 text without characters that databases refuse; an object in canonical form.
+    """Hash a draft's text as UTF-8, with characters that databases refuse replaced, or an object in canonical form.
 
-    Records of release 0.1, and those without the text, use the hash of the object.
+    Records from release 0.1, and those without the text, use the hash of the object.
     """
     text = output if isinstance(output, str) else canonical_json(output)
     return hashlib.sha256(UNSTORABLE.sub("\ufffd", text).encode()).hexdigest()

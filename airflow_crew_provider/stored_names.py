@@ -12,11 +12,11 @@ REVIEW_KEY = "crew_decision"  # a review, with its draft and round
 SCHEMA_REVISION, BY_SCHEMA = "schema_revision", "this"  # in a review that a schema decided
 AUTO_APPROVED = "auto_approved"  # in a review: the reason given by the rule that approved its draft, else null
 REJECTED_BEFORE = "rejected_before"  # in a review: the hashes of the drafts that people rejected in earlier rounds
-NOT_SHOWN = "not_shown"  # in a review that denied a tool call because it cannot be shown in full
+NOT_SHOWN = "not_shown"  # in a review that denied a tool call because it could not be shown in full
 DECISIONS_KEY = "crew_decisions"  # all reviews of a task that asks several times, without drafts
 REFUSED_KEY = "crew_refused_answer"  # the fields of the last answer that a review did not accept
 RESUME_KEY = "crew_resume"  # an answer as sent, and the service's response
-NOT_SENT = "not sent"  # its status for an answer that was never sent
+NOT_SENT = "not sent"  # the status in it, for an answer that was never sent
 LINK_KEY = "crew_execution_url"
 EXECUTION_KEY = "crew_execution"  # the task's execution and its connection
 
@@ -35,10 +35,10 @@ FLOW_QUESTIONS_KEY = "crew_flow_questions_"
 FLOW_ANSWER_KEY = "crew_flow_secret_"  # Airflow masks Variables with such names
 FLOW_RUN_KEY = "crew_flow_run_"  # the DAG run that started an execution or waits for it
 
-# Task state: what a task must still know in its next try.
+# Task state: what a task needs to know in its next try.
 KICKOFF_STATE = "crew_kickoff"
 RESUME_STATE = "crew_resume"
-AGENT_STATE = "crew_agent"  # followed by a question's hash and how often it was asked before
+AGENT_STATE = "crew_agent"  # followed by a question's hash and its number in the current try
 WATCH_STATE = "crew_watch"
 REVIEW_STATE = "crew_review"
 RUN_STATE = "crew_run"

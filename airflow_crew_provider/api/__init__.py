@@ -1,4 +1,4 @@
-"""The Crew Execution API as values, without Airflow and without I/O.
+"""The Crew Execution API as values, without Airflow or I/O.
 
 A `Call` describes one exchange: the request, and how to read the response. `endpoints.read` returns the response's
 value, or raises one specific error. Responses may use either dialect, the specification's or that of live deployments,

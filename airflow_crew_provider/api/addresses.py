@@ -86,7 +86,7 @@ def hosts(given: Any) -> tuple[str, ...]:
 
 
 def is_allowed(url: str, own: str, others: tuple[str, ...]) -> bool:
-    """Whether an answer may be sent to a URL, because it has the base URL's origin or is on another allowed host.
+    """Whether an answer may be sent to a URL: it must have the base URL's origin or be on another allowed host.
 
     A host without a port is allowed on the default port. If the base URL is https, the URL must be too.
     """

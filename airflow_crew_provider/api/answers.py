@@ -1,8 +1,7 @@
 """A person's answer: the text to send, the one rule for recognizing an approval, and the draft it belongs to.
 
 Live deployments decide by the text alone, so the text must agree with the flag (observed dialect). The crew service
-uses the same rule. An answer belongs to one draft: an execution, a task of the crew, and the hash of the text that was
-shown.
+uses the same rule. An answer belongs to one draft: an execution, a crew task, and the hash of the text that was shown.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ APPROVING_WORDS = frozenset(
 
 
 def reads_like_approval(text: str) -> bool:
-    """Return whether the text alone is an approval: one of the words, whatever its case, form or symbols."""
+    """Return whether the text alone is an approval: one of the words, in any case or form, with or without symbols."""
     if _heaps_marks(text):
         return False
     # Case folding can introduce characters that normalize in turn.
@@ -35,7 +34,7 @@ def reads_like_approval(text: str) -> bool:
 
 
 def outcome_meant(is_approve: bool, outcomes: list[str]) -> str | None:
-    """Return the one outcome of a Flow that an approval or a rejection can mean; None if ambiguous."""
+    """Return the Flow outcome that corresponds to an approval or a rejection; None if ambiguous."""
     approving = [outcome for outcome in outcomes if reads_like_approval(outcome.replace("_", " "))]
     others = [outcome for outcome in outcomes if outcome not in approving]
     if len(approving) != 1 or (not is_approve and len(others) != 1):
@@ -44,7 +43,7 @@ def outcome_meant(is_approve: bool, outcomes: list[str]) -> str | None:
 
 
 def approval_meant(outcome: str, outcomes: list[str]) -> bool | None:
-    """Return whether a chosen outcome approves; None unless the outcomes are an approving and a revising one."""
+    """Return whether a chosen outcome approves; None unless one outcome approves and one asks for a revision."""
     if len(outcomes) != 2 or outcome_meant(True, outcomes) is None:
         return None
     return outcome == outcome_meant(True, outcomes)
@@ -75,7 +74,7 @@ def _trimmed(text: str) -> str:
 
 
 def feedback_to_send(is_approve: bool, feedback: str) -> str:
-    """Return the text to send; refuse a rejection without one."""
+    """Return the text to send; refuse a rejection without feedback."""
     if is_approve:
         return feedback if feedback.strip() else APPROVAL
     if not feedback.strip():
@@ -105,7 +104,7 @@ class Draft:
     output_sha256: str | None = None
 
     def waits_in(self, seen: Execution) -> bool:
-        """Whether an execution waits for an answer to this draft."""
+        """Whether an execution is waiting for an answer to this draft."""
         if seen.state is not ExecutionState.PENDING or seen.crew_task_id not in (None, self.crew_task_id):
             return False
         return self.output_sha256 is None or is_hash_of(self.output_sha256, seen)
@@ -139,7 +138,7 @@ class ReviewAnswer:
 
     @classmethod
     def of(cls, source: Json) -> ReviewAnswer:
-        """Read a review or the four fields; refuse anything else."""
+        """Read a review, or an answer's fields; refuse anything else."""
         outcome = _outcome(source.get("outcome"))
         needed = ("execution_id", "crew_task_id", *(() if outcome else ("is_approve",)))
         missing = [name for name in needed if source.get(name) is None]

@@ -55,7 +55,7 @@ def _name(given: Any, mask: Mask) -> str | None:
 
 
 def _arguments(given: Any) -> Any:
-    """Return arguments in a form XCom keeps: an object, or its text if XCom would change it; None if unreadable."""
+    """Return arguments for XCom: an object, or its text if XCom would change the object; None if unreadable."""
     try:
         return handed_on(plain_object(json.loads(given) if isinstance(given, str) else given, "arguments"))
     except (CrewInvalidInput, ValueError, RecursionError):
@@ -144,7 +144,7 @@ def problem_with_arguments(shown: Any, changed: Any) -> str | None:
     if not isinstance(changed, dict):
         return "the changed arguments are not a JSON object"
     place = _misplaced(shown, changed, "arguments")
-    return place and f"{place} contains {HIDDEN}, which only keeps a hidden value where it was shown"
+    return place and f"{place} contains {HIDDEN}, which stands for a hidden value only where it was shown"
 
 
 def _misplaced(shown: Any, changed: Any, place: str) -> str | None:

@@ -71,9 +71,9 @@ class Budget:
         return " and ".join(said)
 
     def unknown_in(self, usage: Json | None, quoted: Callable[[str], str] = repr) -> str:
-        """Return which figures are missing to check the limits; empty if none.
+        """Return which figures needed to check the limits are missing; empty if none.
 
-        :param quoted: how to quote a model's name, which the service chose
+        :param quoted: how to quote a model's name, which comes from the service
         """
         missing = []
         usage = judged(usage)
@@ -103,7 +103,7 @@ def figures(usage: Json | None) -> Json | None:
 
 
 def judged(usage: Json | None) -> Any:
-    """Return the usage to compare with a limit; for an execution that continues others, the total of all.
+    """Return the usage to compare with a limit; for an execution that continues others, the total for all of them.
 
     A chain's total counts as unknown if it is less than the usage of its last execution.
     """
@@ -186,7 +186,7 @@ def _refuse_bad_cost(most: Any) -> None:
 
 
 def refuse_bad_choice(chosen: Any, choices: Collection[str]) -> None:
-    """Refuse a value of `on_unknown_usage` that this task does not support."""
+    """Refuse a value for `on_unknown_usage` that this task does not support."""
     if chosen not in choices:
         known = " or ".join(map(repr, choices))
         asks = f"; only CrewUsageApprovalOperator supports {ASK!r}" if chosen == ASK else ""

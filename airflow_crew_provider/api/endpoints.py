@@ -1,6 +1,6 @@
 """Each endpoint as a value: the request, and how to read its response.
 
-Requests fit both dialects, the specification's and that of live deployments; responses of both are read.
+Requests fit both dialects, the specification's and that of live deployments; responses may be in either one.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ T = TypeVar("T")
 
 KEY_TEXT = re.compile("idempotency.?key", re.IGNORECASE)
 QUOTA_TEXT = "monthly execution limit reached"
-# After a gateway's timeout, the service behind it may or may not have acted.
+# After a gateway error, the service behind the gateway may or may not have acted.
 GATEWAY_ERRORS = (502, 503, 504)
 
 
@@ -182,7 +182,7 @@ def open_round(execution_id: str) -> Call[int | None]:
 
 
 def resume(request: Resume) -> Call[Resumed]:
-    """``POST /resume`` (specification, section 4.4), every field in the spelling of both dialects."""
+    """``POST /resume`` (specification, section 4.4), with every field in the spelling of both dialects."""
     path_segment(request.execution_id)
     path_segment(request.crew_task_id)
     body = {
@@ -252,7 +252,7 @@ def refusal(call: Call[Any], answer: HttpResponse, mask: Mask) -> exceptions.Cre
 
 
 def _continued_by(call: Call[Any], answer: HttpResponse, mask: Mask) -> str | None:
-    """Return the execution that already continues the one in the kickoff; None if messages cannot show its id."""
+    """Return the execution that already continues the one named in the kickoff; None if its id cannot be shown."""
     try:
         said = responses.json_of(answer, "POST /kickoff") if call.body and "continueFrom" in call.body else None
     except exceptions.CrewProtocolError:
@@ -329,7 +329,7 @@ def _read_ended_tasks(answer: HttpResponse, mask: Mask) -> list[TaskResult]:
     found = _read_details(answer, mask).found or {}
     listed = found.get("tasks")
     left_out = found.get("left_out")
-    if not isinstance(listed, list) or (isinstance(left_out, list) and "tasks" in left_out):  # the first are missing
+    if not isinstance(listed, list) or (isinstance(left_out, list) and "tasks" in left_out):  # the first are left out
         return []
     ended = [each for each in listed if isinstance(each, dict) and each.get("state") == ExecutionState.COMPLETED]
     return [_ended_task(each, mask) for each in ended]
@@ -411,7 +411,7 @@ def _read_resume(execution_id: str, answer: HttpResponse, mask: Mask) -> Resumed
 
 
 def _read_stop(answer: HttpResponse, mask: Mask) -> bool:
-    """Return True only if the service reports a word for stopped: a reported failure may be that of the request."""
+    """Return True only if the service reports a word for "stopped": a reported failure may be the request's own."""
     try:
         body = responses.json_of(answer, "POST /stop", mask)
     except exceptions.CrewProtocolError:
@@ -456,7 +456,7 @@ LONGEST_IDS = 7000  # total characters; proxies refuse a request line over 8 KiB
 
 
 def statuses(kickoff_ids: Collection[str]) -> Call[dict[str, HttpResponse]]:
-    """Poll many ids; for each, the response contains the same as a single poll would return, or nothing."""
+    """Poll many ids; for each one, the response contains what a single poll would return, or nothing."""
     ids = ",".join(path_segment(each) for each in kickoff_ids)
     return Call("GET", f"{STATUSES}?ids={ids}", _read_statuses)
 

@@ -1,4 +1,4 @@
-"""The content of an HTTP response, whatever its shape: JSON, an error's text, a Retry-After."""
+"""The content of an HTTP response in any known shape: JSON, an error's text, a Retry-After header."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def finite(text: str) -> int | float | None:
     return number if math.isfinite(number) else None
 
 
-# Cached, since creating one costs more than reading a status with it.
+# Created once, since creating one costs more than reading a status with it.
 _decoder = json.JSONDecoder(parse_constant=lambda name: None, parse_float=finite)
 
 

@@ -38,7 +38,7 @@ WORDS: dict[str, ExecutionState] = {
 EDITS_OFFER, EDITS_FIELD = "Crew-Edited-Output", "edited_output"
 HASH_OFFER, HASH_FIELD = "Crew-Draft-Hash", "output_sha256"
 VIEW = "Crew-View"  # the path of the execution's page
-USAGE, USAGE_FIELD = "Crew-Usage", "usage"  # usage so far, as JSON: a header, or a field if many are polled
+USAGE, USAGE_FIELD = "Crew-Usage", "usage"  # usage so far, as JSON: a header, or a field in a combined response
 # Larger values are unusable: no request accepts such an id, and no metric or database such a count.
 LONGEST_ID, LONGEST_NAME, HIGHEST_COUNT = 2048, 200, 1_000_000
 LARGEST_USAGE = 64 * 1024  # characters of JSON
@@ -51,7 +51,7 @@ _unknown_words: set[str] = set()
 class StatusReader:
     """Reads the responses to one wait's polls, without parsing a repeated response again or keeping a large one.
 
-    If the status of a running execution is large, its `raw` has only what a wait needs.
+    If the status of a running execution is large, `raw` contains only what a wait needs.
     """
 
     def __init__(self, kickoff_id: str) -> None:
@@ -68,7 +68,7 @@ class StatusReader:
             return running
         parsed = json_of(answer, "GET /status", mask)
         if running is not None and self._parsed is not None and self._parsed == parsed:
-            self._body = body or None  # a combined response has none
+            self._body = body or None  # a combined response has no body for it
             return running
         read = read_status(self._kickoff_id, parsed, answer, mask)
         self._running = self._body = self._parsed = self._used = None
@@ -126,7 +126,7 @@ def _used(answer: HttpResponse) -> Any:
 
 
 def execution(kickoff_id: str, body: Any, mask: Mask = unmasked) -> Execution:
-    """Read a status body of either dialect."""
+    """Read a status body in either dialect."""
     if not isinstance(body, dict):
         raise CrewProtocolError(f"GET /status returned {type(body).__name__} instead of an object")
     word, live = _word(body), speaks_live(body)
@@ -275,7 +275,7 @@ def _pending(body: Json, live: bool, mask: Mask) -> Json:
 
 
 def asked_fields(body: Json, mask: Mask = unmasked) -> Json:
-    """Read the question of a Flow (observed Flows, the pause), or one in the middle of a task."""
+    """Read a Flow's question (observed Flows, the pause), or one in the middle of a task."""
     given = body.get("outcomes")
     outcomes = [each for each in given if isinstance(each, str)] if isinstance(given, list) else []
     return {
@@ -307,7 +307,7 @@ def object_fields(found: Json | None) -> Json:
 
 
 def json_object_in(text: str | None) -> Json | None:
-    """Return the object that a whole string represents, without a code fence; None for anything else."""
+    """Return the JSON object in a string that contains nothing else but a code fence around it; otherwise, None."""
     if text is None or not without_fence(text).startswith("{"):
         return None
     try:
@@ -318,9 +318,9 @@ def json_object_in(text: str | None) -> Json | None:
 
 
 def json_in(text: str) -> Any:
-    """Return the JSON value that a whole string represents, without a code fence.
+    """Return the JSON value in a string that contains nothing else but a code fence around it.
 
-    :raises ValueError: it is not JSON; very deep JSON raises a RecursionError
+    :raises ValueError: it is not JSON; deeply nested JSON raises a RecursionError instead
     """
     return storable(json.loads(without_fence(text), parse_constant=_refuse_constant, parse_float=finite))
 

@@ -49,8 +49,8 @@ def _refuse(path: str, problem: str) -> NoReturn:
     raise CrewInvalidInput(f"{path}: {problem}. Nothing was sent")
 
 
-DEEPEST_XCOM = 64  # levels of nesting; whether more work depends on the interpreter's remaining stack
-# Airflow refuses objects with a key of the first set, and converts objects with both keys of the second.
+DEEPEST_XCOM = 64  # levels of nesting; whether deeper values work depends on the interpreter's remaining stack
+# Airflow refuses objects with a key from the first set, and converts objects with both keys from the second.
 RESERVED = {"__classname__", "__id__"}
 OLD_FORM = {"__type", "__var"}
 # Airflow's processes cannot exchange integers outside this range.

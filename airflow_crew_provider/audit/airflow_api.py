@@ -46,7 +46,7 @@ class AirflowApi:
         answer = _perform(requests.Session(), "POST", f"{url.rstrip('/')}/auth/token", (user, password))
         token = answer.get("access_token") if isinstance(answer, dict) else None
         if not isinstance(token, str):
-            raise AuditError("Airflow's /auth/token returned no access_token; is this the URL of an Airflow 3?")
+            raise AuditError("Airflow's /auth/token returned no access_token; is this the URL of Airflow 3?")
         return cls(url, token)
 
     def get(self, *segments: str, **params: Any) -> Any:
@@ -84,10 +84,10 @@ def _perform(
         if not answer.ok or answer.is_redirect:
             raise AuditError(f"Airflow returned {answer.status_code} for {shown(url)}")
         return answer.json()
-    except (requests.RequestException, ValueError) as error:  # the JSON error, or a URL that cannot be parsed
+    except (requests.RequestException, ValueError) as error:  # ValueError: invalid JSON, or a URL that cannot be parsed
         raise AuditError(f"Airflow at {shown(url)}: {type(error).__name__}") from None
 
 
 def shown(url: str) -> str:
-    """Return a URL without any user and password."""
+    """Return a URL without its user name and password."""
     return re.sub(r"//.*@", "//", url)

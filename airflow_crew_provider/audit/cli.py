@@ -20,7 +20,7 @@ EVERY = "~"
 
 
 def decisions(api: AirflowApi, dag_id: str, run_id: str | None = None) -> Iterator[Json]:
-    """Yield every decision of a DAG, or of one of its runs, run by run, in chronological order."""
+    """Yield every decision in a DAG, or in one of its runs, run by run, in chronological order."""
     runs = [run_id] if run_id else [run["dag_run_id"] for run in _runs(api, dag_id)]
     for each in runs:
         yield from _of_run(api, dag_id, each)
@@ -43,7 +43,7 @@ def _of_run(api: AirflowApi, dag_id: str, run_id: str) -> Iterator[Json]:
 
 
 def _of_one_task(api: AirflowApi, path: tuple[str, ...], place: Json, asked: list[Json]) -> Iterator[Json]:
-    """Yield the decisions of a task that asks several times, and an answer that it has not processed yet."""
+    """Yield the decisions of a task that asks several times, and any answer that it has not processed yet."""
     task = _without_form(api, path, place)["task_instance"]
     about = {"dag_id": path[1], "run_id": path[3], **place, "task_state": task["state"]}
     decided = _value(api, path, place, stored_names.DECISIONS_KEY) or []
@@ -56,7 +56,7 @@ def _of_one_task(api: AirflowApi, path: tuple[str, ...], place: Json, asked: lis
 
 
 def _asked(api: AirflowApi, path: tuple[str, ...]) -> list[Json]:
-    """Return the form of each review, even if Airflow shows none.
+    """Return each review's form, or a placeholder if Airflow has none.
 
     On Airflow 3.4, a task that used the answer to an earlier attempt's form has no form of its own.
     """
@@ -87,7 +87,7 @@ def _is_ours(detail: Json) -> bool:
 
 
 def _answers(api: AirflowApi, path: tuple[str, ...]) -> list[Json]:
-    """Read what each resume of the run sent, and the service's response."""
+    """Read what each resume in the run sent, and the service's response."""
     return [
         value
         for entry in _entries(api, path, stored_names.RESUME_KEY)
@@ -147,7 +147,7 @@ def _said(answer: Json) -> Json:
     return {name: answer.get(name) for name in ("kickoff_id", "status", "message")}
 
 
-ENVIRONMENT = """Set the credential in the environment, because others on the same machine can read arguments:
+ENVIRONMENT = """Set the credential in the environment, because other users of the machine can read arguments:
 AIRFLOW_API_TOKEN, or AIRFLOW_API_USER and AIRFLOW_API_PASSWORD. AIRFLOW_API_URL can replace --airflow-url."""
 
 
@@ -165,8 +165,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="airflow-crew-reviews", description=__doc__, epilog=ENVIRONMENT)
-    parser.add_argument("dag_id", help="print the decisions of this DAG")
-    parser.add_argument("run_id", nargs="?", help="print only the decisions of this run")
+    parser.add_argument("dag_id", help="print the decisions in this DAG")
+    parser.add_argument("run_id", nargs="?", help="print only the decisions in this run")
     parser.add_argument("--airflow-url", help="URL of Airflow's web server (default: AIRFLOW_API_URL)")
     return parser
 

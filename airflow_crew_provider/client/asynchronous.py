@@ -1,6 +1,6 @@
-"""Asynchronous requests with aiohttp, in a session that all waits of an event loop share.
+"""Asynchronous requests with aiohttp, in a session that all waits on an event loop share.
 
-If the service offers it, polls of several waits that are due at almost the same time are sent as one request.
+If the service offers it, the polls of several waits are sent as one request if they are due at almost the same time.
 Invariant: a wait ends, or counts a failure, only because of the response to its own poll. If anything goes wrong with a
 combined request, its waits poll alone and try a combined one later: a gateway may forward only the documented paths.
 """
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class DuePoll(NamedTuple):
-    """A wait's poll: how to read its response, and a future for the value, None if the wait must poll alone."""
+    """A wait's poll: how to read its response, and a future for the value; None if the wait must poll alone."""
 
     kickoff_id: str
     read: Callable[[HttpResponse], Any]
@@ -140,7 +140,7 @@ SMALL_BODY = 64 * 1024
 
 
 class SharedSession:
-    """An aiohttp session for one deployment, shared by all waits of an event loop."""
+    """An aiohttp session for one deployment, shared by all waits on an event loop."""
 
     def __init__(self, deployment: Deployment) -> None:
         self.users = 0
@@ -156,7 +156,7 @@ class SharedSession:
         self._batch = BatchPolls(partial(self.exchange, total=deployment.timeout / 2), NETWORK_ERRORS)
 
     def polls_together(self, total: float) -> bool:
-        """Whether a poll of ``total`` seconds may be combined with those of other waits."""
+        """Whether a poll with a limit of ``total`` seconds may be combined with those of other waits."""
         return self._batch.offered and total >= self.deployment.timeout
 
     async def poll_with_others(self, kickoff_id: str, read: Callable[[HttpResponse], T]) -> T | None:
@@ -195,7 +195,7 @@ class SharedSession:
         return proxy_of(self.deployment)
 
     def _tls(self) -> ssl.SSLContext | bool:
-        """Return the TLS context of a request; read the CA file again if it was replaced."""
+        """Return the TLS context for a request; read the CA file again if it was replaced."""
         if self.deployment.verify is False or self.deployment.base_url.startswith("http:"):
             return False
         if self._ca_file is None:

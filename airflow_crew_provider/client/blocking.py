@@ -23,12 +23,12 @@ from airflow_crew_provider.api.responses import BodyTooLarge, HttpResponse, coll
 from airflow_crew_provider.client.deployment import LARGEST_BODY, MOST_REDIRECTS, Deployment, lower_names, too_large
 from airflow_crew_provider.client.proxies import proxy_of
 
-# Seconds before the second and the third attempt to connect. urllib3 does not make them because it would log each one.
+# Seconds before the second and the third attempt to connect. These are not left to urllib3, which would log each one.
 CONNECT_PAUSES = (0.0, 0.6)
 
 
 class _Body(io.BytesIO):
-    """A request body that records whether it was read; until then, nothing that matters was sent."""
+    """A request body that records whether it was read; until then, nothing that matters has been sent."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
@@ -49,7 +49,7 @@ class _Body(io.BytesIO):
 
 
 class _Sockets:
-    """The sockets that an exchange has opened. Shutting one down ends whatever its thread reads or writes there.
+    """The sockets that an exchange has opened. Shutting one down ends whatever read or write its thread is blocked in.
 
     They are duplicates: TLS takes over the original, and closing that would not wake its thread.
     """
@@ -77,7 +77,7 @@ class _Sockets:
                 each.close()
 
 
-_here = threading.local()  # `sockets`: those of the exchange that this thread performs
+_here = threading.local()  # `sockets`: those of the exchange that this thread is performing
 
 
 class _Opening:
@@ -104,7 +104,7 @@ class _TlsPool(HTTPSConnectionPool):
 
 
 class _Adapter(HTTPAdapter):
-    """Adds each socket that it opens to those of the exchange."""
+    """Adds each socket that it opens to the exchange's."""
 
     def init_poolmanager(self, *args: Any, **more: Any) -> None:
         super().init_poolmanager(*args, **more)
@@ -193,7 +193,7 @@ class Exchange:
 
 
 class _Headers(requests.auth.AuthBase):
-    """Sets the connection's headers last; as an auth object, they override ~/.netrc."""
+    """Sets the connection's headers last; because it is an auth object, they override ~/.netrc."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment

@@ -37,7 +37,7 @@ def _untraced(
 class Client:
     """Performs calls against one deployment.
 
-    :param traced: opens a span for a blocking call to a base URL; yields its headers and takes the status code
+    :param traced: opens a span for a blocking call to a base URL; yields its headers and a function for the status code
     """
 
     def __init__(self, deployment: Deployment, traced: Traced = _untraced) -> None:
@@ -93,7 +93,7 @@ class Client:
         return self._finish(call, result, sent)
 
     async def hold(self) -> None:
-        """Keep the shared session of this loop open until `release`, across any number of polls."""
+        """Keep this loop's shared session open until `release`, across any number of polls."""
         self._held = sessions.acquire(self.deployment)
 
     async def release(self) -> None:

@@ -1,4 +1,4 @@
-"""The deployed crew behind an Airflow connection, as the packages of this provider use it."""
+"""The deployed crew behind an Airflow connection, as this provider's packages use it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_crew_provider.models import (
     Webhooks,
 )
 
-# Status codes with which a service refuses a stop, because it does not support it or nothing is running.
+# Status codes of a service that does not support stopping, or that has nothing to stop.
 CANNOT_STOP = (400, 404, 405, 409, 410, 422, 501)
 
 
@@ -47,7 +47,7 @@ class ConnectedCrew(CachedConnection):
         return self.client.send(endpoints.kickoff(sent), timeout=timeout, secrets=_credentials(sent.webhooks))
 
     def send_resume(self, request: Resume) -> Resumed:
-        """Answer an execution that waits for a person. The request is sent once, never repeated; see `send_kickoff`.
+        """Answer an execution that is waiting for a person. The request is sent only once; see `send_kickoff`.
 
         :raises CrewOutcomeUnknown: the service may still have accepted the answer
         """
@@ -91,14 +91,14 @@ class ConnectedCrew(CachedConnection):
         assert webhook.conn_id
         held = self.look_up(webhook.conn_id)
         if not held.password:
-            raise CrewInvalidInput(f"Connection {webhook.conn_id!r} of the human-input webhook has no password")
+            raise CrewInvalidInput(f"Connection {webhook.conn_id!r} for the human-input webhook has no password")
         if held.login:
             return HumanInputWebhook(webhook.url, username=held.login, password=held.password)
         return HumanInputWebhook(webhook.url, token=held.password)
 
 
 def checked_inputs(inputs: Any) -> Json:
-    """Return the inputs as plain JSON; refuse `id`, with which live deployments overwrite records."""
+    """Return the inputs as plain JSON; refuse `id`, which makes live deployments overwrite records."""
     plain = plain_object(inputs, "inputs")
     if "id" in plain:
         raise CrewInvalidInput("inputs.id: is reserved by the service and overwrites records. Nothing was sent")

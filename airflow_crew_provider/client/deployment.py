@@ -24,8 +24,8 @@ from airflow_crew_provider.models import Json
 
 
 LARGEST_BODY = 16 * 1024 * 1024
-SHORTEST_KEY = 8  # characters of a header's value that may be a key
-SHORTEST_PASSWORD = 4  # characters of a proxy's password that may be masked
+SHORTEST_KEY = 8  # characters in a header's value that may be a key
+SHORTEST_PASSWORD = 4  # characters in a proxy's password that may be masked
 # Larger bodies are parsed in a thread, so that other triggers on the same loop can continue.
 LARGE_BODY = 128 * 1024
 MOST_REDIRECTS = 5
@@ -44,11 +44,11 @@ class Deployment:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def total_timeout(self, call: Call[Any]) -> float:
-        """Return the limit of one exchange."""
+        """Return the limit for one exchange."""
         return self.kickoff_timeout if call.starts_cold else self.timeout
 
     def request_headers(self) -> dict[str, str]:
-        """Return the headers of every request; the connection's token overrides its extra headers."""
+        """Return the headers for every request; the connection's token overrides its extra headers."""
         own = {"Accept": "application/json", "User-Agent": f"airflow-crew-provider/{__version__}"}
         merged = {**own, **dict(self.headers)}
         if self.token:
@@ -71,7 +71,7 @@ class Deployment:
 
     @property
     def secrets(self) -> list[str]:
-        """Strings to mask: the token, long parts of extra headers, which may be keys, and credentials of proxies."""
+        """Strings to mask: the token, long parts of extra headers, which may be keys, and proxy credentials."""
         proxies = [self.proxy or "", *getproxies().values()]
         found = [each for _, value in self.headers for each in (value, *_tokens(value)) if len(each) >= SHORTEST_KEY]
         return [self.token, *found, *(each for proxy in proxies for each in _credentials(proxy))]
@@ -88,7 +88,7 @@ def _credentials(proxy: str) -> list[str]:
     given = proxy.rpartition("@")[0].rpartition("://")[2]
     user, _, password = given.partition(":")
     sent = base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode() if given else ""
-    # Masking a shorter one would change ordinary text; in a URL, it is hidden in any case.
+    # Masking a shorter one would change ordinary text; in a URL, it is hidden anyway.
     return [each for each in (password or user, unquote(password or user), sent) if len(each) >= SHORTEST_PASSWORD]
 
 

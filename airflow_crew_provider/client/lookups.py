@@ -1,4 +1,4 @@
-"""A hook's connection and client: looked up once, shared by all waits of an event loop, refreshed when needed."""
+"""A hook's connection and client: looked up once, shared by all waits on an event loop, refreshed when needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_crew_provider.client.client import Client
 
 
-# Maximum age of a lookup in seconds: the first for a wait that ends or whose current connection was refused, the second
+# Maximum age of a lookup in seconds: the first for a wait that is ending or whose connection was refused, the second
 # for one that continues or whose polls fail. A new wait always starts a lookup, or joins one that is under way.
 FOR_A_REFRESH, WHILE_POLLING = 1.0, 60.0
 
@@ -63,7 +63,7 @@ async def _shared(
     held = here.get(conn_id)
     if held is None or not held.serves(max_age, refused):
         held = here[conn_id] = _Shared(asyncio.ensure_future(look_up()), time.monotonic())
-    # Shielded: the wait that started the lookup may be cancelled while others wait for it too.
+    # Shielded: the wait that started the lookup may be cancelled while others are waiting for it too.
     return await asyncio.shield(held.task)
 
 
@@ -172,7 +172,7 @@ class CachedConnection(BaseHook):
         fresh = await for_refresh(self.crew_conn_id, self._aread, self.connection, at_once=at_once)
         replaced = self._replaced_by(fresh)
         if replaced:
-            # In this order: if this is cancelled while the old session closes, the new one must already be held.
+            # In this order: if this is cancelled while the old session is closing, the new one must already be held.
             await self.client.hold()
             await before.release()
         return replaced
@@ -201,6 +201,6 @@ def _named(error: Exception, conn_id: str) -> CrewConnectionError:
 
 
 async def _load_client() -> None:
-    """Load the HTTP libraries in a thread: it takes longer than an event loop may block."""
+    """Load the HTTP libraries in a thread: loading takes longer than an event loop may be blocked."""
     if CLIENT not in sys.modules:
         await asyncio.to_thread(import_module, CLIENT)

@@ -1,4 +1,4 @@
-"""The proxy of a deployment, which is the same for both sides."""
+"""A deployment's proxy, which is the same for blocking and for async requests."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from airflow_crew_provider.client.deployment import Deployment
 
 
 def proxy_of(deployment: Deployment) -> str | None:
-    """Return the URL of the connection's proxy, or else of the environment's."""
+    """Return the URL of the connection's proxy, else that of the environment's."""
     url = deployment.base_url
     found = deployment.proxy or select_proxy(url, get_environ_proxies(url))
     try:
-        return proxy_url(found, "the proxy of the environment") if found else None
+        return proxy_url(found, "the environment's proxy") if found else None
     except ValueError as error:
         problem = str(error)
     raise InvalidProxyURL(problem)

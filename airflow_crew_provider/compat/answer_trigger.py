@@ -1,7 +1,7 @@
-"""Waits for a person's answer: before Airflow 3.3 for any answer, from 3.3 on only for one that may already exist.
+"""Waits for a person's answer: before Airflow 3.3, for any answer; from 3.3 on, only for one that may already exist.
 
 Airflow's own trigger fires at once if the answer already exists, and Airflow fails a task that resumes before the
-scheduler has noticed that it left its worker (see `deferral`). An API client may send any JSON as fields of an answer,
+scheduler has noticed that it left its worker (see `deferral`). An API client may send any JSON in an answer's fields,
 even names that Airflow's serialization reserves: Airflow stores such fields but cannot deliver them to the task.
 """
 
@@ -47,8 +47,8 @@ _NOT_FOUND = 404
 class AnswerTrigger(HITLTrigger):
     """Fire with the answer or at the deadline, like `HITLTrigger`, but not before a given time.
 
-    :param not_before: when it may fire, in epoch seconds
-    :param once: fire then even if there is no answer or no form
+    :param not_before: the earliest time to fire, in epoch seconds
+    :param once: fire at that time even if there is no answer or no form
     """
 
     def __init__(self, *, not_before: float, once: bool = False, **answer: Any) -> None:

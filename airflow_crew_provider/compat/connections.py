@@ -1,7 +1,7 @@
 """Connections: lookup without blocking the event loop, and the form if Airflow does not create it itself.
 
 Airflow has had an awaitable lookup since 3.1, which fails in a busy triggerer before 3.3.2; the compat provider works
-around that. In `dag.test()` of 3.3.2, it finds no connection in the database, because the supervisor used there cannot
+around that. In `dag.test()` on 3.3.2, it finds no connection in the database, because the supervisor used there cannot
 be awaited. From Airflow 3.2 on, the form comes from the provider info.
 """
 

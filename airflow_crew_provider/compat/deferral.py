@@ -7,9 +7,9 @@ had died. The scheduler's `process_executor_events` does this in these states:
 * 3.2.2, 3.3.0, 3.3.2: queued (issue 67287) and running (72716);
 * 3.4: running, unless it was queued again elsewhere.
 
-So every released version needs the pause. A supervisor may only notice the end of its task process at its next
-heartbeat; the rest is for the scheduler's own loop. With the settings of 3.3.2, it took up to 6.6 s. The scheduler
-stores nothing at that point, so neither a trigger nor a worker can tell that the pause may end.
+So every released version needs the pause. A supervisor may notice the end of its task process only at its next
+heartbeat; the rest allows for the scheduler's own loop. With the settings of 3.3.2, noticing took up to 6.6 s. The
+scheduler stores nothing at that point, so neither a trigger nor a worker can tell that the pause may end.
 """
 
 from __future__ import annotations

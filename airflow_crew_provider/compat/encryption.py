@@ -24,7 +24,7 @@ def seal(text: str) -> str:
 
 
 def unseal(text: str | None) -> str:
-    """Return the argument of `seal`; return a string that is not encrypted unchanged.
+    """Decrypt a string from `seal`; return an unencrypted string unchanged.
 
     :param text: None if Airflow could not decrypt the Variable
     :raises NotDecrypted: the Fernet key is different or missing

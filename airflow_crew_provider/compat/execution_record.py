@@ -1,12 +1,12 @@
-"""The executions that the tasks of a DAG run have polled: the Crew tab shows only these.
+"""The executions that a DAG run's tasks have polled: the Crew tab shows only these.
 
 Anybody who may write a DAG's XComs could name any execution, and any connection, in the XCom in which a task announces
-its execution. The task state store of Airflow 3.3 can be written with permission to edit a task, and may be emptied
-when a task succeeds. So the record is a Variable on every version that has the tab. Its name is a hash of its content,
+its execution. Anybody who may edit a task can write to Airflow 3.3's task state store, which may also be emptied when
+the task succeeds. So the record is a Variable on every version that has the tab. Its name is a hash of its content,
 so a lookup is one statement without decryption. It stays until its DAG run is deleted (`inbox.store.sweep`).
 
-A run may poll another DAG's execution if its connection's token gives access to it. So the record of a kickoff, which
-got the id from the service, differs from that of a task that was given the id.
+A run may poll another DAG's execution if its connection's token gives access to it. So the record for a kickoff, which
+got the id from the service, differs from that for a task that was given the id.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ExecutionRecord:
-    """An execution of a DAG run, and the id to poll it with.
+    """An execution that a DAG run's task has polled, and the id to poll it with.
 
-    :param is_own: whether a kickoff of this run returned the id; other executions may belong to another DAG
+    :param is_own: whether a kickoff in this run returned the id; other executions may belong to another DAG
     """
 
     dag_id: str
@@ -52,7 +52,7 @@ class ExecutionRecord:
     def key(self) -> str:
         """The name of its Variable."""
         *named, is_own = asdict(self).values()
-        # The same name as before own executions had separate records.
+        # Unchanged from releases in which own executions did not have separate records.
         said = [*named, is_own] if is_own else named
         digest = hashlib.sha256(json.dumps(said).encode()).hexdigest()
         return EXECUTION_RECORD_KEY + digest[:40]

@@ -2,7 +2,7 @@
 
 In a loop, all iterations have the same DAG, run, task and map index. Airflow distinguishes them by a region and an
 index in it, which for an unmapped task is the iteration's number, from 0. A clear that makes later iterations run again
-gives them another region. Mapped tasks have regions too, but are still identified by their map index.
+gives them a new region. Mapped tasks have regions too, but are still identified by their map index.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def region_of(context: Any) -> Json:
 
 
 def public_map_index() -> Any:
-    """Return the column of the visible map index, which is -1 in each iteration of a loop. For the API server."""
+    """Return the column for the visible map index, which is -1 in each iteration of a loop. For the API server."""
     from airflow.models.taskinstance import TaskInstance
 
     if not has_loops():
@@ -34,7 +34,7 @@ def public_map_index() -> Any:
 
 
 def iteration_of(ti: Any) -> tuple[str, int] | None:
-    """Return the region and the index of an unmapped task of a loop; None for any other task instance."""
+    """Return the region and the index of an unmapped task in a loop; None for any other task instance."""
     region_id, index = getattr(ti, "region_id", None), getattr(ti, "map_index", None)
     if region_id is None or not region_id.int or index not in (None, -1):
         return None

@@ -34,7 +34,7 @@ __all__ = [
 # The state of a deleted task instance.
 DELETED = "deleted"
 
-# Whether `on_kill` of a trigger reports a user's action. Older versions cancel triggers without a reason.
+# Whether a trigger's `on_kill` reports a user's action. Older versions cancel triggers without giving a reason.
 KILLS_CALL_ON_KILL = hasattr(BaseTrigger, "on_kill")
 
 
@@ -50,24 +50,24 @@ def is_awaitable() -> bool:
 
 
 def is_in_process() -> bool:
-    """Whether `dag.test()` of Airflow 3 runs this task, so that its requests to the API server stay in the process."""
+    """Whether Airflow 3's `dag.test()` is running this task, so its requests to the API server stay in the process."""
     return type(supervisor()).__name__ == "InProcessSupervisorComms"
 
 
 def runs_in_worker(ti: Any) -> bool:
-    """Whether a worker runs this task, so that it may have a next try; False in `dag.test()` or a direct call."""
+    """Whether a worker is running this task, so that it may have a next try; False in `dag.test()` or a direct call."""
     return _has_job(ti) if task_runner is None else supervisor() is not None
 
 
 def _has_job(ti: Any) -> bool:
-    """Whether a worker runs the task on Airflow 2.11, where it stores its job in the task instance."""
+    """Whether a worker is running the task on Airflow 2.11, where it stores its job in the task instance."""
     return getattr(ti, "job_id", None) is not None
 
 
 def task_state(ti: Any, task_id: str | None = None) -> str | None:
-    """Return the state of a task instance as Airflow stores it, None for a cleared one.
+    """Return the state of a task instance as Airflow stores it; None for a cleared one.
 
-    :param task_id: another task of the same run, for the same item in a mapped group
+    :param task_id: another task in the same run, for the same item in a mapped group
     """
     read = _state_in_database if task_runner is None else _state_by_supervisor
     return read(ti, task_id or ti.task_id)

@@ -1,6 +1,6 @@
 """Airflow's records of a DAG run's executions, read in the API server. Needs Airflow 3.1 or newer.
 
-An XCom names a task's execution, which counts only if the run has recorded it too (`execution_record`). From Airflow
+An XCom names a task's execution, which is ignored unless the run has recorded it too (`execution_record`). From Airflow
 3.4 on, XComs are in a different table and belong to one attempt; `XComModel.get_many` reads both tables.
 """
 
@@ -40,7 +40,7 @@ class TaskRecord:
     :param map_index: -1 in each iteration of a loop
     :param label: for a mapped task, what Airflow shows for its index
     :param place: its position in the DAG run
-    :param has_open_form: whether a person can answer it now
+    :param has_open_form: whether a person can currently answer it
     :param is_own: whether the run started the execution that the task polls
     """
 
@@ -56,7 +56,7 @@ class TaskRecord:
 
     @property
     def iteration(self) -> Json:
-        """The fields that identify a loop's iteration, besides the task; empty outside loops."""
+        """The fields that identify a loop iteration, besides the task; empty outside loops."""
         _, index, region_id = self.place
         return region(str(region_id), index) if index != self.map_index else {}
 
@@ -80,7 +80,7 @@ def is_about_an_execution(connection: Any, ti_id: Any) -> bool:
 
 
 def of_run(dag_id: str, run_id: str) -> list[TaskRecord]:
-    """Return the task instances of a DAG run that have an execution, the latest last."""
+    """Return the task instances in a DAG run that have an execution, the latest last."""
     with create_session(scoped=False) as session:
         pushed = list(_recorded(session, dag_id, run_id, _xcoms(session, dag_id, run_id, EXECUTION_KEY, MOST_TASKS)))
         instances = _instances(session, dag_id, run_id, {row.task_id for row, _ in pushed})
@@ -128,7 +128,7 @@ def _xcoms(
 
 
 def _recorded(session: Any, dag_id: str, run_id: str, rows: list[Any]) -> Iterator[tuple[Any, bool]]:
-    """Yield the XComs of executions that this run has recorded, and whether it started them."""
+    """Yield the XComs that name an execution recorded by this run, and whether the run started it."""
     said = [(row, *_keys(dag_id, run_id, row.value)) for row in rows if _is_object(row)]
     keys = sorted({key for _, *both in said for key in both})
     parts = (keys[first : first + AT_ONCE] for first in range(0, len(keys), AT_ONCE))

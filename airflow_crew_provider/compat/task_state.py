@@ -1,16 +1,16 @@
-"""The current try of a task, the state that a task keeps between its tries, and the values that tasks of a run share.
+"""A task's current try, the state that a task keeps between its tries, and the values that tasks in a run share.
 
-A retry does not change a task instance's `max_tries`; a clear sets it to the tries so far plus the task's `retries`, so
-it only grows while `retries` stays the same. If `retries` was edited, a clear may leave the same number as a retry: no
-other number distinguishes them, since `clear_number` also counts clears of the run's other tasks. In case of doubt, the
+A retry does not change a task instance's `max_tries`; a clear sets it to the tries so far plus the task's `retries`.
+While `retries` stays the same, it can only grow. If `retries` was edited, a clear may leave the same number as a retry:
+no other number distinguishes them, since `clear_number` also counts clears of the run's other tasks. When in doubt, the
 try counts as a retry, because a retry starts nothing twice; another clear then changes the number. A clear of a running
 task also counts as a retry, because it leaves `max_tries` unchanged on every version.
 
-On Airflow 3.3, the state is in the task state store. On older versions, it is in a Variable named after the task
-instance, and on 3.4 too: there, a clear empties the store, and the next try would not know what to stop or what was
-sent. XCom is unsuitable because it is emptied at each try. A record that cannot be read or written is an error, never
-an empty record. XComs that tell other tasks where webhooks are stored go to Airflow's database in full, even if an XCom
-backend stores values elsewhere; so did those of earlier releases, which are still read.
+On Airflow 3.3, the state is in the task state store. On all other versions, it is in a Variable named after the task
+instance: 3.4 has the store too, but a clear empties it, and the next try would not know what to stop or what was sent.
+XCom is unsuitable because it is emptied at each try. A record that cannot be read or written is an error, never an
+empty record. XComs that tell other tasks where webhooks are stored go to Airflow's database in full, even if an XCom
+backend stores values elsewhere; so did those from earlier releases, which are still read.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Attempt:
     :param try_number: counts from 1, across retries and clears
     :param max_tries: the task instance's value
     :param retries: the task's current value from its DAG file
-    :param clears: how often tasks of the DAG run were cleared; None if this Airflow does not report it
+    :param clears: how often tasks in the DAG run were cleared; None if this Airflow does not report it
     :param run_started: when the DAG run started, in epoch seconds; None if this Airflow does not report it
     :param run_after: the earliest time to start the DAG run, likewise; it never changes while the run exists
     """
@@ -86,7 +86,7 @@ class Attempt:
         return replace(self, max_tries=0, retries=0)
 
     def as_dict(self) -> Json:
-        """Return the fields of this try that a record keeps; omit unknown ones."""
+        """Return the fields of this try to store in a record; omit unknown ones."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def follows(self, kept: Json) -> bool:
@@ -116,7 +116,7 @@ class Attempt:
         return None not in (*now, *then) and now[0] != then[0] and now[1] <= then[1]  # type: ignore[operator]
 
     def follows_clear(self, kept: Json) -> bool:
-        """Whether the task was cleared since the try that stored a record.
+        """Whether the task has been cleared since the try that stored a record.
 
         :param kept: the value of `as_dict` at that time
         """
@@ -128,7 +128,7 @@ class Attempt:
         return edited and not self.follows_clear(kept) and self.max_tries == self.try_number - 1 + self.retries
 
     def tell_doubt(self, kept: Json) -> None:
-        """Log if a retry looks like a clear, or like a try of a DAG run that was deleted and recreated."""
+        """Log a warning if a retry looks like a clear, or like a try in a DAG run that was deleted and recreated."""
         if self.may_follow_clear(kept):
             log.warning(
                 "The task's retries were edited from %s to %s, so a retry and a clear look alike. This counts as a "
@@ -166,7 +166,7 @@ class TaskState(Protocol):
         """Return the record; empty if there is none."""
 
     def keep(self, record: Json) -> None:
-        """Store the record, durably, before returning."""
+        """Store the record durably before returning."""
 
     def forget(self) -> None:
         """Remove the record."""
@@ -186,7 +186,7 @@ def check_move(thing: str, before: str, move: str, after: str, allowed: Collecti
 
 
 def task_state_of(context: Any, name: str) -> TaskState:
-    """Return the state of the running task instance, under its own name."""
+    """Return the running task instance's state with this name."""
     if NEVER_EXPIRE is None:
         return VariableTaskState(task_identity(context), name)
     store = context.get("task_state_store")
@@ -293,7 +293,7 @@ class VariableTaskState:
             self._stored.forget()
 
     def close(self, record: Json) -> None:
-        """Keep the record for a cleared task if something removes it eventually; otherwise remove it."""
+        """Keep the record for a cleared task if something will eventually remove it; otherwise, remove it now."""
         if record and has_inbox():
             self.keep(record)
         else:
@@ -324,7 +324,7 @@ def has_variable(key: str) -> bool | None:
     table: Any = getattr(Variable, "__table__", None)
     if table is None:
         return None
-    # Airflow 2.11, on which tasks reach the database
+    # Airflow 2.11, where tasks can access the database
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
@@ -373,7 +373,7 @@ class RelatedTask(Protocol):
 
 
 def push_shared(context: Any, key: str, value: Any) -> None:
-    """Push an XCom of the running task, bypassing an XCom backend."""
+    """Push an XCom for the running task, bypassing any XCom backend."""
     ti = context["ti"]
     if XCom is not _plain():
         where = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": map_index_of(ti)}
@@ -383,7 +383,7 @@ def push_shared(context: Any, key: str, value: Any) -> None:
 
 
 def pull_shared(context: Any, task_ids: list[str], key: str) -> list[Any]:
-    """Return what tasks of this run pushed with `push_shared`."""
+    """Return what tasks in this run pushed with `push_shared`."""
     ti = context["ti"]
     if XCom is not _plain():
         where = {"dag_id": ti.dag_id, "run_id": ti.run_id, "key": key}

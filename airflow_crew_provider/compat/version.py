@@ -8,7 +8,7 @@ RELEASE = tuple(int(part) for part in airflow.__version__.split(".")[:2])
 
 
 def has_inbox() -> bool:
-    """Whether the API server mounts FastAPI applications of plugins (Airflow 3.0 and newer)."""
+    """Whether the API server mounts plugins' FastAPI applications (Airflow 3.0 and newer)."""
     return RELEASE >= (3, 0)
 
 

@@ -1,4 +1,4 @@
-"""The address at which browsers find this Airflow."""
+"""The address at which browsers reach this Airflow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_crew_provider.compat.version import RELEASE
 
 
 def airflow_url() -> str | None:
-    """Return `[api] base_url`, if it is set and contains no credential; None on Airflow 2, which has other paths."""
+    """Return `[api] base_url` if it is set and contains no credential; None on Airflow 2, whose paths differ."""
     url: str | None = conf.get("api", "base_url", fallback=None) if RELEASE >= (3, 0) else None
     try:
         parts = urlsplit(url or "")

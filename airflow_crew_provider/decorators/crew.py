@@ -77,7 +77,7 @@ def crew_task(
 ) -> TaskDecorator:
     """Wrap a function that returns the crew's inputs. Takes the arguments of `CrewKickoffOperator`.
 
-    The function may be an ``async def``. The task starts the crew, waits for it to complete and returns the completed
+    The function may be ``async def``. The task starts the crew, waits for it to complete and returns the completed
     record.
     """
     return task_decorator_factory(

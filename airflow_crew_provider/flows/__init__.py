@@ -7,5 +7,5 @@ a pause without the question, which only arrives in a webhook from the console::
 
 * An answer is sent through the channel of its question: the callback, `/resume_feedback`, or `/resume` on the project's
   own service. Its text is never empty, since a Flow may take that as an approval.
-* Answers are sent only to hosts of the connection, without the deployment's token.
+* A callback is used only if the connection allows its host, and never gets the deployment's token.
 """

@@ -75,8 +75,8 @@ BETWEEN_TWO_POLLS = 1.0  # seconds
 def find_address(poller: Poller, answer: ReviewAnswer, *, lag: float = 0.0) -> AnswerAddress | None:
     """Return how to answer the question; None if it is answered like a crew's.
 
-    :param lag: how many seconds a status may lag behind the question; 0 if this answer may have been sent
-        before, in which case the Flow may have continued
+    :param lag: how many seconds a status may lag behind the question; 0 if this answer may already have been
+        sent, in which case the Flow may have continued
     :raises CrewInvalidInput: it was already answered
     :raises CrewTryFailed: the service does not show the Flow's question
     """
@@ -93,7 +93,7 @@ def find_address(poller: Poller, answer: ReviewAnswer, *, lag: float = 0.0) -> A
 
 
 def _refuse_after_another_question(hook: ConnectedCrew, answer: ReviewAnswer) -> None:
-    """Refuse an answer by the Flow's id, which reaches whatever the Flow asks now."""
+    """Refuse an answer by the Flow's id, since it would reach whatever the Flow is asking now."""
     newest = source.newest_question(hook.crew_conn_id, answer.execution_id)
     if newest not in (None, answer.crew_task_id):
         raise CrewInvalidInput(
@@ -120,8 +120,8 @@ def _by_flow_id(poller: Poller, answer: ReviewAnswer, lag: float) -> AnswerAddre
             return None
         if time.time() - began >= lag:
             raise CrewTryFailed(
-                f"The service does not show that the Flow {answer.execution_id} waits for an answer: {shown}. Nothing "
-                "was sent; a retry of this task checks again"
+                f"The service does not show that the Flow {answer.execution_id} is waiting for an answer: {shown}. "
+                "Nothing was sent; a retry of this task checks again"
             )
         time.sleep(min(BETWEEN_TWO_POLLS, lag))
 
@@ -147,7 +147,7 @@ def check(hook: ConnectedCrew, address: AnswerAddress) -> None:
             "one of callback_hosts in its Extra. Nothing was sent"
         )
     if url is None and not address.flow_id:
-        raise CrewInvalidInput("The webhook of this question had neither callback_url nor flow_id; nothing was sent")
+        raise CrewInvalidInput("The webhook for this question had neither callback_url nor flow_id; nothing was sent")
 
 
 def _receiver(connection: CrewConnection, url: str) -> Deployment:

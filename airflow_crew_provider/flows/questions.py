@@ -1,4 +1,4 @@
-"""The questions of Flows: their outcomes as choices. Pure.
+"""Questions from Flows: their outcomes as choices. Pure.
 
 A crew asks for approval or a revision; a Flow may route on any word (observed Flows, the pause).
 """
@@ -16,12 +16,12 @@ ASKED_FIELDS = ("question", "outcomes", "flow_id", "ask")
 
 
 def asked_in(pending: Json) -> Json:
-    """Return the question of a Flow, or one in the middle of a task, from a pending record; empty for a draft."""
+    """Return a Flow's question, or one in the middle of a task, from a pending record; empty for a draft."""
     return {name: pending[name] for name in ASKED_FIELDS if pending.get(name) is not None}
 
 
 def is_of_flow(shown: Json) -> bool:
-    """Whether a Flow asks, not a crew; a question in the middle of a task has outcomes too."""
+    """Whether a Flow is asking, not a crew; a question in the middle of a task has outcomes too."""
     return ask_in(shown) is None and (shown.get("question") is not None or bool(outcomes_of(shown)))
 
 
@@ -64,9 +64,9 @@ def approving(shown: Json, options: Sequence[str]) -> list[str] | None:
 
 
 def refuse_approvals_of(shown: Json, approvals: int) -> None:
-    """Refuse to require several approvals of a Flow with outcomes other than an approving and a revising one.
+    """Refuse to require several approvals for a Flow with outcomes other than an approving and a revising one.
 
-    :raises CrewInvalidInput: the outcomes of the Flow are not an approving and a revising one
+    :raises CrewInvalidInput: the Flow's outcomes are not an approving and a revising one
     """
     outcomes = outcomes_of(shown)
     if approvals > 1 and outcomes and approval_meant(outcomes[0], outcomes) is None:

@@ -105,7 +105,7 @@ def capabilities() -> ManagedAgentCapabilities:
 
 
 def response(execution: Execution) -> ManagedAgentResponse:
-    """Return the answer of a completed execution."""
+    """Return the answer from a completed execution."""
     tokens = [reported(execution.usage, f"{each}_tokens") for each in ("prompt", "completion")]
     sent, received = (None if each is None else int(each) for each in tokens)
     return ManagedAgentResponse(
@@ -118,7 +118,7 @@ def response(execution: Execution) -> ManagedAgentResponse:
 
 
 def prompt_of(request: ManagedAgentRequest) -> str:
-    """Return the prompt of a request; refuse a request for anything that a crew cannot do."""
+    """Return the prompt in a request; refuse a request for anything that a crew cannot do."""
     asked = {"messages": request.messages, "session_id": request.session_id, "vendor_options": request.vendor_options}
     refused = [name for name, value in asked.items() if value]
     if refused or request.prompt is None:
@@ -282,7 +282,7 @@ _FINDING = threading.Lock()  # a model may ask several questions concurrently
 
 
 def _record_of(question: Json) -> PostRecord:
-    """Return the record of a question; a separate one if the same try asks it again."""
+    """Return the record for a question; a separate one if the same try asks it again."""
     name = fingerprint(question)
     try:
         context = get_current_context()
@@ -301,14 +301,14 @@ def _record_of(question: Json) -> PostRecord:
 
 
 def _is_asked_now(record: PostRecord) -> bool:
-    """Whether this try has already asked the question of a record."""
+    """Whether this try has already asked a record's question."""
     kept, attempt = record.newest, record.attempt
     return kept.more.get("asked_in") == attempt.try_number and not attempt.started_again(kept.attempt)
 
 
 @contextmanager
 def _nothing_started() -> Iterator[None]:
-    """Classify errors before a crew is started."""
+    """Classify errors raised before a crew is started."""
     try:
         yield
     except CrewError as error:

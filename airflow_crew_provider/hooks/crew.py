@@ -119,7 +119,7 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
         webhooks: Webhooks | Json | None = None,
         idempotency_key: str | None = None,
     ) -> Resumed:
-        """Answer an execution that waits for a person (specification, section 4.4). The request is never repeated.
+        """Answer an execution waiting for a person (specification, section 4.4). The request is never repeated.
 
         :param execution_id: the id of the first kickoff, never that of a continuation
         :param outcome: for a Flow: one of its outcomes; for a question in the middle of a task: one of its words;
@@ -163,7 +163,7 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
         return agents.response(agents.Consultation(self, self.prompt_input, request.timeout).answer(prompt))
 
     def test_connection(self) -> tuple[bool, str]:
-        """Query the crew's inputs, for the Test button of the connection form."""
+        """Query the crew's inputs, for the Test button on the connection form."""
         try:
             names = self.get_inputs()
         except CrewError as error:

@@ -86,7 +86,7 @@ def test_n16_a_proxy_that_only_one_side_could_use_is_refused(
     ask: Ask, no_proxy_variables: pytest.MonkeyPatch, address: str, call: Any
 ) -> None:
     no_proxy_variables.setenv("all_proxy", address)
-    with pytest.raises(CrewConnectionError, match="the proxy of the environment is not an http or https") as error:
+    with pytest.raises(CrewConnectionError, match="the environment's proxy is not an http or https") as error:
         ask(call, base_url="http://crew.example")
     assert error.value.permanent
     assert "12pa" not in str(error.value)

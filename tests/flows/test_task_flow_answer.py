@@ -135,7 +135,7 @@ def test_an_address_elsewhere_is_refused_and_not_shown(flow: Callable[..., CrewH
 def test_without_an_address_nothing_is_sent(flow: Callable[..., CrewHook], flow_id: str | None) -> None:
     with pytest.raises(CrewInvalidInput) as error:
         answers.check(flow(), AnswerAddress(flow_id=flow_id))
-    assert str(error.value) == ("The webhook of this question had neither callback_url nor flow_id; nothing was sent")
+    assert str(error.value) == ("The webhook for this question had neither callback_url nor flow_id; nothing was sent")
 
 
 def test_a_callback_gets_neither_the_token_nor_the_headers_of_the_deployment(
