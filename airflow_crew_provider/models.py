@@ -98,7 +98,7 @@ class Execution:
 
     @property
     def is_live(self) -> bool:
-        """Whether the service uses the live dialect: its status may lag behind, and each pause has a new task id."""
+        """Whether the service uses the live dialect: its status may lag behind, and each question has its own task id."""
         return speaks_live(self.raw)
 
     @property

@@ -1,6 +1,6 @@
-"""Incoming webhooks: the crew service notifies Airflow that a crew waits for a person or has succeeded.
+"""Incoming webhooks: the crew service notifies Airflow that a crew is waiting for a person or has succeeded.
 
-Airflow mounts a plugin without authentication, and a webhook contains no proof but its address. So::
+Airflow mounts a plugin without authentication, and only its address proves where a webhook comes from. So::
 
     task: register ──> POST with the addresses ──> service ──> webhook ──> inbox: check, store, wake
                                                                               └──> the wait polls the stored messages

@@ -4,7 +4,7 @@ A request without a valid credential is refused before its body is read, unless 
 signature. A message is stored before it is acknowledged. Then the waiting task is resumed. Nothing here approves
 anything: a question ends a wait as pending, and progress makes a worker poll the status.
 
-`inbox_app` accepts any routers: those for registrations are here, others next to the data that they store. Their
+`inbox_app` accepts any routers: those for registrations are here, the others next to the data that they store. Their
 dependencies authenticate a request before their functions run.
 """
 
@@ -110,7 +110,7 @@ def succeeded(kickoff_id: str) -> EventFor:
 
 
 async def wake(address: RegisteredTask, mark: str, event_for: EventFor) -> None:
-    """Resume tasks of the DAG run that registered."""
+    """Resume tasks in the DAG run that made the registration."""
     await resume_tasks(lambda: stored.waiting(address, mark), event_for)
 
 
@@ -131,7 +131,7 @@ Id = Annotated[str, Path(pattern="^[A-Za-z0-9_-]{20,64}$")]
 
 
 def asker(registration_id: Id, authorization: Annotated[str, Header()] = "") -> RegisteredTask:
-    """Return the task of the registration whose bearer token the request has."""
+    """Return the registered task whose bearer token the request contains."""
     address = stored.find(registration_id)
     scheme, _, token = authorization.partition(" ")
     proven = scheme.lower() == "bearer" and matches(token.strip(), address.registration.human_input if address else "")
@@ -139,7 +139,7 @@ def asker(registration_id: Id, authorization: Annotated[str, Header()] = "") -> 
 
 
 def teller(registration_id: Id, capability: Annotated[str, Path(max_length=100)]) -> RegisteredTask:
-    """Return the task of the registration whose progress URL the request uses."""
+    """Return the registered task whose progress URL the request uses."""
     address = stored.find(registration_id)
     return _proven(address, matches(capability, address.registration.progress if address else ""))
 
@@ -221,7 +221,7 @@ def progress(
 
 
 def answered(answer: Answer) -> dict[str, str]:
-    """Return the body of an answer; raise an error if its status is not 200."""
+    """Return the body for an answer; raise an error if its status is not 200."""
     if answer.status != 200:
         raise HTTPException(answer.status, answer.said)
     return {"status": answer.said}
@@ -237,6 +237,6 @@ def inbox_app(routers: Iterable[APIRouter]) -> FastAPI:
 
 
 def _not_stored(request: Request, error: Exception) -> JSONResponse:
-    """Let the sender try again, because this process cannot read the related records."""
+    """Return a 503, so that the sender tries again: this process cannot read the related records."""
     log.error("A webhook could not be stored: %s", error)
     return JSONResponse({"detail": "The webhook could not be stored"}, 503)

@@ -19,7 +19,7 @@ from airflow_crew_provider.models import Json
 
 
 def add_event(uri: str, kickoff_id: str, extra: Json) -> bool | None:
-    """Store the one event of an execution; False if it is already known, None if no DAG uses the asset."""
+    """Store the only event for an execution; False if it is already known, None if no DAG uses the asset."""
     with create_session(scoped=False) as session:
         mine = (AssetModel.uri == uri, AssetModel.active.has())
         # Write first: this locks the asset on every database, so that later reads are not stale.
@@ -40,7 +40,7 @@ def _is_known(session: Any, asset_id: int, kickoff_id: str) -> bool:
     return any((extra or {}).get("kickoff_id") == kickoff_id for extra in found)
 
 
-NO_ASSET = Answer(404, "no DAG uses the asset of this connection; nothing was stored")
+NO_ASSET = Answer(404, "no DAG uses this connection's asset; nothing was stored")
 ANSWERS = {True: TAKEN, False: KNOWN, None: NO_ASSET}
 
 router = APIRouter()

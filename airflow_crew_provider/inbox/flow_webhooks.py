@@ -1,4 +1,4 @@
-"""The signed webhook of a Flow's question: its signature, its two shapes, and its stored form.
+"""The signed webhook for a Flow's question: its signature, its two shapes, and its stored form.
 
 The callback address contains a token, so it is a secret and stored separately.
 """
@@ -18,8 +18,8 @@ from airflow_crew_provider.exceptions import CrewError, CrewProtocolError
 from airflow_crew_provider.inbox.messages import draft_text, pending_execution
 from airflow_crew_provider.models import Execution, Json
 
-FRESH = 300  # seconds that a signature is valid
-STANDARD = "whsec_"  # secrets of https://www.standardwebhooks.com begin with this
+FRESH = 300  # how many seconds a signature is valid
+STANDARD = "whsec_"  # Standard Webhooks secrets begin with this (https://www.standardwebhooks.com)
 EVENTS = ("new_request", "escalation", "")
 OPEN = ("pending", "")
 LONGEST_URL = 4096
@@ -27,7 +27,7 @@ MOST_OUTCOMES, LONGEST_OUTCOME = 100, 1000
 
 
 def is_recent(headers: Mapping[str, str], *, now: float) -> bool:
-    """Whether a webhook has a signature, valid or not, from the last five minutes. This does not need its body.
+    """Whether a webhook has a signature, valid or not, from the last five minutes. The body is not needed for this.
 
     Header names are lower-case.
     """
@@ -55,7 +55,7 @@ def _holds_as_crewai_signs(secret: str, headers: Mapping[str, str], raw: bytes) 
 
 
 def _holds_by_the_standard(secret: str, headers: Mapping[str, str], raw: bytes) -> bool:
-    """Whether one signature is valid, of several during a change of the secret; False without a standard secret."""
+    """Whether any signature is valid (while the secret is changed, there are several); False for other secrets."""
     key = _standard_key(secret)
     if key is None:
         return False

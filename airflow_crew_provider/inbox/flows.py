@@ -1,4 +1,4 @@
-"""The signed webhook of a Flow's question over HTTP: the connection that verifies it, and the tasks that it resumes.
+"""The signed webhook for a Flow's question, over HTTP: the connection that verifies it, and the tasks that it resumes.
 
 A task can read a question by any id that the service reported, so the waiting task need not be known when the question
 arrives.
@@ -26,7 +26,7 @@ from airflow_crew_provider.wait.watch import PENDING, Outcome
 
 @dataclass(frozen=True)
 class FlowSender:
-    """A deployment whose webhooks are accepted, from its connection."""
+    """A deployment whose webhooks are accepted, as read from its connection."""
 
     crew_conn_id: str
     base_url: str
@@ -35,7 +35,7 @@ class FlowSender:
 
 
 def sender(crew_conn_id: str) -> FlowSender | None:
-    """Look up the sender; None if there is no such connection, or no secret in it."""
+    """Look up the sender; None if there is no such connection, or if it has no secret."""
     found, extra = connection_of(crew_conn_id) or (None, {})
     secret = str(extra.get("flow_webhook_secret") or "").strip()
     if found is None or not secret:
@@ -65,7 +65,7 @@ SignedBody = Annotated[bytes, Depends(signed_body)]
 
 # The connection is looked up after the body is read, so that a large or slow body does not reveal whether it exists.
 def flow_sender(connection: Annotated[str, Path(max_length=250)], raw: SignedBody, request: Request) -> FlowSender:
-    """Return the deployment of the connection, if it signed the request."""
+    """Return the connection's deployment if it signed the request."""
     found = sender(connection)
     if found is None or not webhooks.is_signed(found.secret, request.headers, raw, now=time.time()):
         raise _unproven()
@@ -80,7 +80,7 @@ def _unproven() -> HTTPException:
 def flow_question(
     sender: Annotated[FlowSender, Depends(flow_sender)], raw: SignedBody, afterwards: BackgroundTasks
 ) -> dict[str, str]:
-    """Store the question of a Flow that waits for a person, from the webhook that the console signed."""
+    """Store the question of a Flow that is waiting for a person, from a webhook signed by the console."""
     try:
         asked = webhooks.read(json_body(raw))
     except CrewProtocolError as error:
@@ -102,7 +102,7 @@ def take(sender: FlowSender, question: FlowQuestion, address: AnswerAddress) -> 
 
 
 async def wake(sender: FlowSender, question: FlowQuestion) -> None:
-    """Resume the tasks that wait for this execution."""
+    """Resume the tasks that are waiting for this execution."""
 
     def waiting() -> list[DeferredTask]:
         return store.waiting_for(question.ids)

@@ -1,4 +1,4 @@
-"""Credentials of webhooks, and their messages. Pure and bounded.
+"""Webhook credentials and messages. Pure and bounded.
 
 A registration belongs to one kickoff or resume. Its bearer token authenticates questions for a person; its progress
 URLs, which the service calls without authentication, contain a capability that does not authenticate questions. Airflow
@@ -79,7 +79,7 @@ def fresh(purpose: str) -> str:
 
 
 def repeatable(token: str, idempotency_key: str) -> Secret:
-    """Return secrets that stay the same when a request is repeated with its key, so that its body does too.
+    """Return a function for secrets that stay the same when a request is repeated with its key, as its body must.
 
     Neither the connection's token nor the random key is enough to derive them.
     """
@@ -119,7 +119,7 @@ TASK, STEP, CREW = "task", "step", "crew"
 
 @dataclass(frozen=True)
 class HumanInputRequest:
-    """A task of the crew waits for a person (observed dialect, Waiting for a person)."""
+    """A crew task's request for a person's input (observed dialect, Waiting for a person)."""
 
     task_id: str
     output: str
@@ -147,13 +147,13 @@ class HumanInputRequest:
         return pending_execution(kickoff_id, self.task_id, self.output, **asked_fields(self.asked or {}))
 
     def as_dict(self) -> Json:
-        """Return plain JSON; for a draft, the same as release 0.2."""
+        """Return plain JSON; for a draft, as in release 0.2."""
         return {name: value for name, value in asdict(self).items() if name != "asked" or value is not None}
 
 
 @dataclass(frozen=True)
 class InboxMessages:
-    """All messages for one registration; of older questions, only the ids."""
+    """All messages for one registration; for older questions, only the ids."""
 
     registration: str
     question: Json | None = None
@@ -181,7 +181,7 @@ class InboxMessages:
 
     @property
     def full(self) -> bool:
-        """Whether the limit on questions is reached."""
+        """Whether the limit on questions has been reached."""
         return len(self.asked) >= MOST_QUESTIONS
 
     def asking(self, question: HumanInputRequest) -> InboxMessages:
@@ -202,7 +202,7 @@ class InboxMessages:
 
     @property
     def progress(self) -> str:
-        """Return the latest progress in one line."""
+        """Return the latest progress on one line."""
         return f"{self.tasks} tasks and {self.steps} steps, the last: {self.last}" if self.last else ""
 
 
@@ -212,7 +212,7 @@ def draft_text(output: Any) -> str:
 
 
 def pending_execution(kickoff_id: str, crew_task_id: str, output: str, **more: Any) -> Execution:
-    """Return an execution that waits for a person, as reported by a webhook."""
+    """Return an execution that is waiting for a person, as reported by a webhook."""
     return Execution(
         kickoff_id=kickoff_id,
         state=ExecutionState.PENDING,
@@ -228,8 +228,8 @@ def pending_execution(kickoff_id: str, crew_task_id: str, output: str, **more: A
 def is_of_another(ids: set[str], root: str | None, posted: str | None) -> bool:
     """Whether a message is about an execution other than its registration's.
 
-    :param root: the first kickoff's id, if it is known yet
-    :param posted: the id that the service returned for the registered kickoff, if it is known yet
+    :param root: the first kickoff's id, if already known
+    :param posted: the id that the service returned for the registered kickoff, if already known
     """
     known = {each for each in (root, posted) if each}
     if posted is None:

@@ -52,7 +52,7 @@ def _sweep_for_ever() -> None:
 
 
 def sweep(now: datetime) -> int:
-    """Remove records of finished DAG runs, and expired questions of Flows."""
+    """Remove records of finished DAG runs, and expired Flow questions."""
     from airflow_crew_provider.inbox import store
 
     return store.sweep(now)

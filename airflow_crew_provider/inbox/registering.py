@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 def keep_registration(task: RegisteredTask, messages: InboxMessages) -> None:
-    """Store a registration durably; keep messages that already arrived for it.
+    """Store a registration durably; keep messages that have already arrived for it.
 
     :param messages: messages stored elsewhere before an upgrade, else none
     """
@@ -67,9 +67,9 @@ def register(
     execution_id: str | None = None,
     inbox_url: str | None = None,
 ) -> tuple[Registration, Webhooks]:
-    """Register the next POST of this task durably with the inbox; return the record and the webhooks.
+    """Durably register this task's next POST with the inbox; return the record and the webhooks.
 
-    :param inbox_url: the inbox URL of a repeated POST, which must not change; by default, the connection's
+    :param inbox_url: the inbox URL for a repeated POST, which must not change; by default, the connection's
     """
     check(hook)
     connection = hook.connection
@@ -112,7 +112,7 @@ def posted(context: Any, registration: Json, kickoff_id: str, *, again: bool = F
     if kept is None:
         return
     task = RegisteredTask(kept, **task_identity(context), kickoff_id=kickoff_id)
-    # Before an upgrade, Airflow 3.3 kept messages for an earlier try in the state of its task.
+    # Before an upgrade, messages for an earlier try were kept in Airflow 3.3's task state.
     arrived = task_state_of(context, MESSAGES_KEY).recall() if again else None
     keep_registration(task, InboxMessages.of(arrived, kept.id))
     push_shared(context, POSTED_KEY, _address(context, kept, kickoff_id))
@@ -130,7 +130,7 @@ def _address(context: Any, registration: Registration, kickoff_id: str) -> Json:
 
 
 def registered_address(context: Any, task: RelatedTask, kickoff_id: str) -> Json | None:
-    """Return the address from the upstream task that registered the execution with this id; None if there is none."""
+    """Return the address from the upstream task that registered the execution with this id, or None."""
     upstream = task.get_flat_relatives(upstream=True) if task.has_dag() else ()
     tasks = sorted(each.task_id for each in upstream if _may_have_registered(each))
     if not tasks:
@@ -147,7 +147,7 @@ def _may_have_registered(task: object) -> bool:
 
 
 def note_run(context: Any, hook: ConnectedCrew, execution_id: str) -> None:
-    """Record which DAG run started an execution or waits for it, if it may be a Flow's.
+    """Record which DAG run started an execution or is waiting for it, if the execution may be a Flow's.
 
     The inbox removes the execution's questions with the DAG run.
     """

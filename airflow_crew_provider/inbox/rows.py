@@ -1,16 +1,16 @@
-"""The Variables of the inbox: their names, contents and lifetimes. Pure.
+"""The inbox's Variables: their names, contents and lifetimes. Pure.
 
 Names end in a hash, so they reveal no address or id::
 
     crew_inbox_of_        registration                          the registration, and the task that made it
     crew_inbox_box_       registration                          its messages
     crew_inbox_newest_    DAG, run, execution                   the latest registered resume of the execution
-    crew_flow_run_        connection, execution, DAG, run       this run started the execution, or waits for it
+    crew_flow_run_        connection, execution, DAG, run       this run started the execution, or is waiting for it
     crew_flow_questions_  connection, execution                 a Flow's questions, for each id of the execution
     crew_flow_secret_     connection, request                   how to answer a question, until it is answered
 
 The first, third and fourth name a DAG run (`dag_id`, `run_id`) and are removed with it, together with what belongs to
-them. The run of a Flow's question may be unknown, so the description also contains the question's expiry date.
+them. The run that a Flow's question belongs to may be unknown, so the description also contains an expiry date.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RegisteredTask:
     """A registration, and the task instance that made it.
 
     :param kickoff_id: the id that the service returned for it; None until the response arrives
-    :param region_id: names the iteration of a loop, with ``region_index``; None outside loops
+    :param region_id: identifies the loop iteration, together with ``region_index``; None outside loops
     """
 
     registration: Registration
@@ -104,7 +104,7 @@ class RegisteredTask:
 
     @property
     def root(self) -> str | None:
-        """The id of the first kickoff, if it is known yet."""
+        """The id of the first kickoff, if already known."""
         return self.registration.execution_id or self.kickoff_id
 
     @property
@@ -130,7 +130,7 @@ class RegisteredTask:
         return self.newest_key(execution_id), value
 
 
-# --- questions of Flows ---
+# --- questions from Flows ---
 
 
 KEPT_FOR = timedelta(days=60)  # at most, and if no DAG run is known
@@ -163,7 +163,7 @@ def is_over(key: str, said: str | None, now: datetime) -> bool:
 
 @dataclass(frozen=True)
 class FlowRun:
-    """A DAG run that started an execution, or waits for it; the execution's questions are removed with the run."""
+    """A DAG run that started an execution or is waiting for it; the execution's questions are removed with the run."""
 
     crew_conn_id: str
     execution_id: str
@@ -195,7 +195,7 @@ class FlowRun:
 
 @dataclass(frozen=True)
 class FlowQuestions:
-    """The questions of an execution, the oldest first."""
+    """An execution's questions, the oldest first."""
 
     questions: list[FlowQuestion] = field(default_factory=list)
 

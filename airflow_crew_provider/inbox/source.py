@@ -1,8 +1,8 @@
 """The inbox as read by a task in a worker or by its trigger: questions, and how to answer them.
 
-A status may not show that a crew waits for a person. If so, a wait also reads the messages for its registration or, for
-a Flow, the questions stored under the ids of its execution. If a secrets backend is configured for Variables, Airflow
-queries it first, as for any Variable.
+A status may not show that a crew is waiting for a person. So a wait may also read the messages for its registration or,
+for a Flow, the questions stored under the ids of its execution. If a secrets backend is configured for Variables,
+Airflow queries it first, as for any Variable.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def is_used_up(crew_conn_id: str, request_id: str) -> bool:
 
 
 def newest_question(crew_conn_id: str, execution_id: str) -> str | None:
-    """Return the id of the last question of an execution that came through the inbox; None if there is none."""
+    """Return the id of an execution's last question that came through the inbox; None if there is none."""
     kept = FlowQuestions.of(get(rows.questions_key(crew_conn_id, execution_id)))
     return kept.questions[-1].id if kept.questions else None
 
@@ -122,16 +122,16 @@ class Reader(Protocol):
 class InboxSource:
     """Questions in the inbox, from a crew or a Flow, that the status does not show.
 
-    :param hook: hook of the deployment
+    :param hook: the deployment's hook
     :param address: the registering task and its registration, from `registered_address`; None if the execution
-        was not registered, in which case only questions of a Flow are found
+        was not registered, in which case only a Flow's questions are found
     """
 
     def __init__(self, hook: ConnectedCrew, address: Json | None = None) -> None:
         self._readers: list[Reader] = [OfFlow(hook), *([OfRegistration(address)] if address else [])]
 
     async def read(self, kickoff_id: str, reply: Reply, *, blocking: bool) -> Reply:
-        """Return the question that arrived if the status does not show one, else the reply."""
+        """Return the question that has arrived if the status does not show one, else the reply."""
         reads = BLOCKING if blocking else AWAITING
         for reader in self._readers:
             if reader.may_know(reply) and (found := await _safely(reader, kickoff_id, reply, reads)):
@@ -139,7 +139,7 @@ class InboxSource:
         return reply
 
     async def was_asked(self, kickoff_id: str) -> bool:
-        """Whether a question to a person has arrived and is open."""
+        """Whether a question for a person has arrived and is open."""
         return any([await _safely(reader, kickoff_id, None, AWAITING) for reader in self._readers])
 
 
@@ -159,7 +159,7 @@ class OfRegistration:
         self._reported_progress = ""
 
     def may_know(self, reply: Reply) -> bool:
-        """Whether a live deployment may be waiting for a person, which its status does not show."""
+        """Whether a live deployment may be waiting for a person without its status showing this."""
         if isinstance(reply, CrewError):
             return isinstance(reply, CrewNotFound)
         if reply.state is ExecutionState.RUNNING:

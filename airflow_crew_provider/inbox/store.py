@@ -6,15 +6,15 @@ cannot be written to. The task state store belongs to one task, and a triggerer 
 indexed key on every version; workers and triggerers access it through the Execution API, the API server through its
 model.
 
-* `rows` defines their names. A task writes its registration, the latest registered resume, the DAG run that waits for a
-  Flow, and which Flow questions are answered; only this module writes messages. If two API servers write the same row,
-  one waits for the other.
-* Before its credential is checked, a request costs one statement: a lookup by the unique key, joined with one by the
-  index of the XComs that held registrations before. The number of Variables and XComs does not matter.
-* Users who may read Variables need not be allowed to read XComs and forms: only hashes of credentials are stored, and
+* `rows` defines their names. A task writes its registration, the latest registered resume, the DAG run that is waiting
+  for a Flow, and which Flow questions were answered; only this module writes messages. If two API servers write the
+  same row, one waits for the other.
+* Before its credential is checked, a request costs one statement: a lookup by the unique key, joined with an indexed
+  lookup in the XComs that used to hold registrations. The number of Variables and XComs does not matter.
+* Not everybody who may read Variables is allowed to read XComs and forms: so only hashes of credentials are stored, and
   messages, with their drafts, are encrypted with Airflow's Fernet key before Airflow stores them.
-* Retries and clears remove nothing. `sweep`, which the API server calls every hour, removes the rows of DAG runs that
-  were deleted or ended a day ago.
+* Retries and clears remove nothing. `sweep`, which the API server calls every hour, removes the rows for DAG runs that
+  were deleted, or that ended a day ago.
 * Registrations stored as XComs before an upgrade of the provider, or of Airflow to 3.4, are read from there. The first
   message for such a registration moves it here.
 """
@@ -95,7 +95,7 @@ def connection_of(crew_conn_id: str) -> tuple[Any, Json] | None:
 # --- registrations and messages ---
 
 
-AT_ONCE = 200  # rows per sweep
+AT_ONCE = 200  # rows per page of a sweep
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class InboxStore:
 
     @property
     def replaced(self) -> bool:
-        """Whether a resume of the same execution has registered since."""
+        """Whether a resume of the same execution has since been registered."""
         if self.task.root is None:
             return False
         newest = _value(self._session, self.task.newest_key(self.task.root))
@@ -180,7 +180,7 @@ def _value(session: Any, key: str) -> Any:
 
 
 def _read(row: Variable) -> Any:
-    """Return a row's value; None if Airflow can no longer decrypt it, with a different key or none."""
+    """Return a row's value; None if Airflow can no longer decrypt it, because the key is different or missing."""
     with suppress(ValueError):
         return json.loads(row.get_val() or "null")
     return None
@@ -211,7 +211,7 @@ def _earlier(session: Any, task: RegisteredTask) -> dict[str, Any]:
     return {row.key: row.value for row in rows}
 
 
-# --- questions of Flows ---
+# --- questions from Flows ---
 
 
 TRIES = 3
@@ -257,12 +257,12 @@ Run = tuple[str, str]  # DAG id, run id
 
 
 def sweep(now: datetime) -> int:
-    """Remove rows of DAG runs that were deleted or ended a day ago; return how many were removed.
+    """Remove the rows for DAG runs that were deleted, or that ended a day ago; return how many were removed.
 
-    Task state (`compat.task_state`) of a failed run stays until the run is deleted, since its tasks may be cleared
+    A failed run's task state (`compat.task_state`) stays until the run is deleted, since its tasks may be cleared
     later. Records of a resume also stay after a successful run, since a clear must not send the answer again, and so do
     records of a run's executions (`compat.execution_record`). A Flow's questions are removed with the last successful
-    run that waits for it, or when they expire.
+    run that waited for it, or when they expire.
     """
     of_runs = {
         stored_names.INBOX_PREFIX: OVER,
@@ -289,7 +289,7 @@ def _sweep(prefix: str, now: datetime, over: tuple[str, ...]) -> int:
 
 
 def _sweep_late(now: datetime) -> int:
-    """Remove expired questions of Flows."""
+    """Remove expired Flow questions."""
     with create_session(scoped=False) as session:
         mine = select(Variable.key, Variable.description).where(*_named(stored_names.FLOW_PREFIX))
         late = {row.key for row in session.execute(mine) if is_over(row.key, row.description, now)}
@@ -338,7 +338,7 @@ def _kept_runs(session: Any, named: Iterable[Json], now: datetime, over: tuple[s
 
 
 def _of_flows(session: Any, ended: list[FlowRun], now: datetime) -> set[str]:
-    """Return the names of Flow questions for these runs, by all ids, unless another run also waits for them."""
+    """Return the names of these runs' Flow questions, under all ids, unless another run is also waiting for them."""
     rows = session.scalars(select(Variable).where(*_named(stored_names.FLOW_RUN_KEY)))
     waits = [run for run in (FlowRun.of(_read(row)) for row in rows) if run]
     kept = _kept_runs(session, [run.as_dict() for run in waits], now, FLOW_OVER)
@@ -359,18 +359,18 @@ def _of_flows(session: Any, ended: list[FlowRun], now: datetime) -> set[str]:
 
 
 def waiting(task: RegisteredTask, mark: str) -> list[DeferredTask]:
-    """List this provider's deferred tasks of the same run whose arguments contain a mark."""
+    """List this provider's deferred tasks in the same run whose arguments contain a mark."""
     of_run = (TaskInstance.dag_id == task.dag_id, TaskInstance.run_id == task.run_id)
     return _deferred(*of_run, mentions(TaskInstance.next_kwargs, mark))
 
 
 def waiting_for(execution_ids: list[str]) -> list[DeferredTask]:
-    """List this provider's deferred tasks of all runs whose arguments contain one of the ids."""
+    """List this provider's deferred tasks in all runs whose arguments contain one of the ids."""
     return _deferred(or_(*(mentions(TaskInstance.next_kwargs, each) for each in execution_ids)))
 
 
 def _deferred(*where: Any) -> list[DeferredTask]:
-    # Trigger arguments are encrypted, and decrypting all takes a long time: `where` selects a few.
+    # Trigger arguments are encrypted, and decrypting all of them takes a long time: `where` selects only a few.
     mine = (TaskInstance.state == "deferred", Trigger.classpath == stored_names.TRIGGER_CLASS_PATH)
     with create_session(scoped=False) as session:
         rows = session.execute(

@@ -11,6 +11,6 @@ state before it continues::
 * `request`: the user's request as one value (`models.Kickoff`), validated before it costs money.
 * `post_record`: the POSTs of earlier tries, identified by the request's fingerprint. Fields that the operator adds are
   not part of the fingerprint, but a resent POST repeats them unchanged.
-* `start`: the steps of this try. It never starts a second execution, unless a user requests one with a clear or with
-  ``on_unknown_outcome="retry"``, and it rejects an invalid request before it stops an earlier execution.
+* `start`: the steps of this try. It never starts a second execution unless a user requests one by clearing the task or
+  with ``on_unknown_outcome="retry"``, and it rejects an invalid request before it stops an earlier execution.
 """

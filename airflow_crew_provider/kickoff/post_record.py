@@ -1,4 +1,4 @@
-"""The record a task keeps before and after each POST, so that a POST is sent at most once.
+"""The record that a task stores before and after each POST, so that a POST is sent at most once.
 
 The service may have acted on any POST, even one without a response. So a task stores its intent, and checks that it is
 stored, before it sends anything. These are the states of the newest POST, according to the record, and the moves
@@ -84,7 +84,7 @@ class Sender:
     ) -> Sender:
         """Return the sender of a request with these webhooks, whose credentials must have been looked up.
 
-        :param inbox_url: the inbox URL of a resent request, if known; otherwise the connection's
+        :param inbox_url: the inbox URL for a resent request, if known; otherwise, the connection's
         """
         deployment = connection.deployment
         added = (inbox_url or connection.inbox_url) if webhooks == WORD else _credentials(webhooks)
@@ -149,7 +149,7 @@ class StoredPost:
     :param sender: from `Sender.as_dict`; its keys are stored alongside the others
     :param attempt: the try that sent it last, from `Attempt.as_dict`; its keys likewise
     :param idempotency_key: the key it was sent with, if `keyed`
-    :param keyed: whether the key was sent; None in records up to release 0.2.0, which did not store it
+    :param keyed: whether the key was sent; None in records from releases up to 0.2.0, which did not store it
     :param first_at: when it was first sent, in epoch seconds
     :param intended_at: when it was last sent, likewise
     :param added: fields that the operator added
@@ -159,9 +159,9 @@ class StoredPost:
     :param cleared: whether a user cleared the task afterwards
     :param finished: whether the execution is known to have ended
     :param over_budget: the limits that the execution exceeded, with the figures
-    :param timed_out: the message of the timeout at which it was being stopped, while the stop's outcome is unknown
+    :param timed_out: the message of the timeout after which it was to be stopped, while the stop's outcome is unknown
     :param unknown_since: when the execution became unknown to the service, in epoch seconds
-    :param more: fields of the package that sent it, and of other releases; its keys likewise
+    :param more: fields from the package that sent it, and from other releases; its keys likewise
     :param earlier: earlier POSTs that may have had an effect, newest first
     """
 
@@ -186,7 +186,7 @@ class StoredPost:
 
     @classmethod
     def from_json(cls, kept: Json) -> StoredPost:
-        """Read a record of this release or an earlier one; missing fields get their defaults."""
+        """Read a record from this release or an earlier one; missing fields get their defaults."""
         return cls(
             sender={name: kept[name] for name in NAMES if name in kept},
             attempt={name: kept[name] for name in _OF_ATTEMPT if name in kept},
@@ -244,7 +244,7 @@ class Earlier(StrEnum):
 
 
 class PostRecord:
-    """The record of the POSTs of one task instance; the module's docstring shows how to use it.
+    """The record of one task instance's POSTs; the module's docstring shows how to use it.
 
     :param memory: stores the record between tries
     :param attempt: the current try
@@ -262,9 +262,9 @@ class PostRecord:
             self.keep(replace(self.newest, attempt={**kept, **_generation(attempt)}, cleared=True))
 
     def forget_deleted_run(self) -> None:
-        """Forget the record of a DAG run that was deleted and recreated with the same id; call this first in a try.
+        """Forget a record from a DAG run that was deleted and recreated with the same id; call this first in a try.
 
-        Only an earlier try of this run can have left a valid record.
+        Only an earlier try in this run can have left a valid record.
         """
         self.attempt.tell_doubt(self.newest.attempt)
         if self.memory.outlives_run and not self.attempt.follows(self.newest.attempt):
@@ -314,13 +314,13 @@ class PostRecord:
     def was_keyed(self, *, keyed: bool) -> bool:
         """Whether the service knows the newest POST by its key, so that it can be resent with that key.
 
-        :param keyed: whether the service honours keys now
+        :param keyed: whether the service currently honours keys
         """
         # Releases up to 0.2.0 did not record this but promised to resend with the key: for these, `keyed` decides.
         return keyed and self.newest.keyed is not False
 
     def added_before(self, *, keyed: bool) -> Json:
-        """Return the fields added to a POST that may be resent, which must not change."""
+        """Return the fields added to a POST that may be resent; these must not change."""
         return self.added if self._may_be_resent(keyed=keyed) else {}
 
     def _may_be_resent(self, *, keyed: bool) -> bool:
@@ -373,7 +373,7 @@ class PostRecord:
         self._stored = post
 
     def note(self, **more: Any) -> None:
-        """Store further fields of the package that sent the POST."""
+        """Store further fields from the package that sent the POST."""
         self.keep(replace(self.newest, more={**self.newest.more, **more}))
 
     def record_id(self, kickoff_id: str, view: str | None = None, **more: Any) -> None:
@@ -393,7 +393,7 @@ class PostRecord:
         self.keep(replace(self.newest, over_budget=passed))
 
     def mark_timed_out(self, message: str) -> None:
-        """Record the timeout at which the execution is being stopped; empty if it was certainly not stopped."""
+        """Record the timeout after which the execution is being stopped; empty if it was certainly not stopped."""
         if self.newest.timed_out != message:
             self.keep(replace(self.newest, timed_out=message))
 
@@ -409,7 +409,7 @@ class PostRecord:
         return self.newest.moved("finish", replace(self.newest, finished=True))
 
     def adopt(self, kickoff_id: str) -> None:
-        """Record the execution that an earlier POST started, so that the refused one is not needed."""
+        """Record the execution that an earlier POST started, which makes the refused POST unnecessary."""
         before = self._previous()
         if before.state is State.INTENDED and before.fingerprint == self.fingerprint:
             self.newest = replace(self.newest, earlier=before.earlier)

@@ -69,7 +69,7 @@ class KickoffTask(RelatedTask, Protocol):
 
     @property
     def budget(self) -> Budget:
-        """The limits of an execution."""
+        """The limits on an execution."""
 
     def report_unknown(self, request: str) -> None:
         """Record that a POST may have arrived."""
@@ -199,7 +199,7 @@ def tell_inbox(context: Any, record: PostRecord, *, again: bool = False) -> None
 
 
 def check_inputs(hook: ConnectedCrew, inputs: Json, log: Any) -> CrewInputs | None:
-    """Compare the inputs with those that the crew reports; return the latter, None if unavailable.
+    """Compare the inputs with those that the crew reports; return the latter, or None if they are unavailable.
 
     :raises CrewMissingInputs: a required input is missing
     :raises CrewUnauthorized: the service refuses the token

@@ -37,12 +37,12 @@ from airflow_crew_provider.wait.watch import GRACE_FOR_UNKNOWN_ID, fate_of_stop,
 
 WHAT_TO_CHECK = (
     "A second kickoff could run the crew twice, so none is sent. Check at the service whether an execution of this "
-    "task runs (its meta.airflow names DAG, run, task and map index); then clear this task to start a new one"
+    "task is running (its meta.airflow names DAG, run, task and map index); then clear this task to start a new one"
 )
-NO_RETRY = "A retry would start another, so there is none; raise the limit and clear this task to start one"
+NO_RETRY = "A retry would start another, so this task is not retried; raise the limit and clear it to start one"
 FROM_FAILED_TASK, FROM_START = RETRY_FROM = ("failed_task", "start")
 CONTINUED_BY = "continued_by"  # stored with a refused POST: the execution that already continues the failed one
-CONTINUED = "continue_from"  # added to a POST: the execution of an earlier try to continue
+CONTINUED = "continue_from"  # added to a POST: the earlier try's execution that it continues
 
 
 class KickoffStart:
@@ -73,7 +73,7 @@ class KickoffStart:
         return seen.view
 
     def open(self) -> None:
-        """Read the record; refuse a retry after a timeout, or if the record or final usage exceeds the budget."""
+        """Read the record; refuse a retry if the wait timed out, or if the execution exceeded the budget."""
         attempt = Attempt.of(self._context, self._task)
         self._record = record = PostRecord(task_state_of(self._context, KICKOFF_STATE), attempt)
         record.forget_deleted_run()
@@ -152,10 +152,10 @@ class KickoffStart:
     def _record_id(self, started: Started) -> None:
         try:
             self.record.record_id(started.kickoff_id, started.view)
-        except Exception as error:  # of any kind: the execution runs, and its id must not be lost
+        except Exception as error:  # of any kind: the execution is running, and its id must not be lost
             self._log.error(
                 "Execution %s was started, but its id could not be recorded: %s. If this try fails, the next one finds "
-                "a kickoff of unknown outcome",
+                "a kickoff with an unknown outcome",
                 started.kickoff_id,
                 error,
             )
@@ -245,7 +245,7 @@ class KickoffStart:
         return reply
 
     def _end_timed_out(self, kickoff_id: str) -> None:
-        """Fail for good after a timeout whose stop got no response, unless the execution completed or goes on."""
+        """Fail for good after a timeout whose stop got no response, unless the execution completed or continues."""
         said = f"An earlier try failed: {self.record.newest.timed_out}"
         reply, fate = self._poll(kickoff_id), f"Execution {kickoff_id} has ended"
         if not outcomes.is_over(reply):
@@ -271,7 +271,7 @@ class KickoffStart:
         return ""
 
     def _reattach(self) -> bool:
-        """Reattach to an earlier try's execution; return False if it failed."""
+        """Reattach to an earlier try's execution; return False if that execution failed."""
         self.kickoff_id = self.record.kickoff_id
         reply = self._poll_earlier()
         if isinstance(reply, Execution) and reply.has_failed:
@@ -383,8 +383,8 @@ class KickoffStart:
 def _left_by(post: StoredPost) -> str:
     by = f"try {post.attempt['try_number']}" if "try_number" in post.attempt else "an earlier try"
     if post.kickoff_id:
-        return f"execution {post.kickoff_id}, which {by} started at {_sent_at(post)}, may still run"
-    return f"the outcome of a kickoff that {by} sent at {_sent_at(post)} is unknown, so an execution may run"
+        return f"execution {post.kickoff_id}, which {by} started at {_sent_at(post)}, may still be running"
+    return f"the outcome of a kickoff that {by} sent at {_sent_at(post)} is unknown, so an execution may be running"
 
 
 def _sent_at(post: StoredPost) -> str:

@@ -126,7 +126,7 @@ def test_a_webhook_without_an_id_is_refused(send: Send, asset: int, kickoff_id: 
 def test_where_no_dag_uses_the_asset_the_sender_is_told(send: Send) -> None:
     refused = send()
     assert refused.status_code == 404
-    assert refused.json()["detail"] == "no DAG uses the asset of this connection; nothing was stored"
+    assert refused.json()["detail"] == "no DAG uses this connection's asset; nothing was stored"
 
 
 def test_a_paused_dag_is_not_queued_and_the_event_is_kept(send: Send, asset: int, dag_run: RegisteredRun) -> None:

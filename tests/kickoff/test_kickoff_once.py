@@ -482,7 +482,7 @@ def test_a6_after_a_lost_response_to_the_stop_at_its_timeout_a_retry_starts_noth
     elif after in ("stopped", "failed"):
         fate = "was stopped" if after == "stopped" else "has ended"
         with pytest.raises(
-            AirflowFailException, match=f"An earlier try failed: .* Execution k-1 {fate}.*so there is none"
+            AirflowFailException, match=f"An earlier try failed: .* Execution k-1 {fate}.*so this task is not retried"
         ):
             run(operator, again)
     else:
