@@ -91,7 +91,7 @@ class CrewKeyReused(CrewApiError):
 
 
 class CrewAlreadyContinued(CrewApiError):
-    """409: another execution already continues the one in the request; this request started nothing.
+    """409: another execution already continues the one named in the request; this request started nothing.
 
     :param kickoff_id: the id of the other execution
     """
@@ -153,7 +153,7 @@ class CrewOutcomeUnknown(CrewError):
 
 
 class CrewProtocolError(CrewError):
-    """The service returned something other than a response of this API."""
+    """The service returned something that is not a valid response in this API."""
 
 
 class CrewWebPage(CrewProtocolError):

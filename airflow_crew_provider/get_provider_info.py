@@ -56,7 +56,7 @@ def _settings() -> dict[str, Any]:
             "default": None,
         },
         "run_tab": {
-            "description": "Whether DAG runs have the Crews tab, which lists the executions of a run.",
+            "description": "Whether DAG runs have the Crews tab, which lists a run's executions.",
             "version_added": "0.2.0",
             "type": "boolean",
             "example": "True",

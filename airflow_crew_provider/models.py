@@ -50,7 +50,7 @@ class TaskResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """The state of an execution as of one poll, the same for both dialects (specification, section 2.2).
+    """The state of an execution as of one poll, the same in both dialects (specification, section 2.2).
 
     ``output`` is text: the result of a completed execution, or the draft of a pending one. ``output_json`` is the
     object that this text contains, if any. ``execution_time`` is the service's value. ``raw`` is the response itself.
@@ -98,7 +98,7 @@ class Execution:
 
     @property
     def is_live(self) -> bool:
-        """Whether the service uses the live dialect: its status may lag behind, and each question has its own task id."""
+        """Whether the service uses the live dialect: its status may lag, and each question has its own task id."""
         return speaks_live(self.raw)
 
     @property

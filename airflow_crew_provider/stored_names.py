@@ -33,7 +33,7 @@ INBOX_NEWEST_KEY = "crew_inbox_newest_"  # the latest registered resume of an ex
 FLOW_PREFIX = "crew_flow_"
 FLOW_QUESTIONS_KEY = "crew_flow_questions_"
 FLOW_ANSWER_KEY = "crew_flow_secret_"  # Airflow masks Variables with such names
-FLOW_RUN_KEY = "crew_flow_run_"  # the DAG run that started an execution or waits for it
+FLOW_RUN_KEY = "crew_flow_run_"  # the DAG run that started an execution or is waiting for it
 
 # Task state: what a task needs to know in its next try.
 KICKOFF_STATE = "crew_kickoff"

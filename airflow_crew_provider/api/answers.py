@@ -25,7 +25,7 @@ APPROVING_WORDS = frozenset(
 
 
 def reads_like_approval(text: str) -> bool:
-    """Return whether the text alone is an approval: one of the words, in any case or form, with or without symbols."""
+    """Return whether the text alone is an approval: one of the words, in any case, and with any symbols around it."""
     if _heaps_marks(text):
         return False
     # Case folding can introduce characters that normalize in turn.
@@ -97,7 +97,7 @@ FIELDS = ("execution_id", "crew_task_id", "human_feedback", "is_approve", "outco
 
 @dataclass(frozen=True)
 class Draft:
-    """The draft that a person saw. Without a hash, it matches every draft of the task."""
+    """The draft that a person saw. Without a hash, it matches any draft of the task."""
 
     execution_id: str
     crew_task_id: str

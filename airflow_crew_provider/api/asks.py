@@ -1,8 +1,8 @@
 """Questions in the middle of a task: how to read ``ask``, and the words that answer it. Pure.
 
 ``ask`` alone determines the kind: a pending execution without it has a draft or, with outcomes, a Flow's question. Only
-`RUNS_A_TOOL` lets a tool run. An unreadable ``ask`` does not fail a wait, but is never approved; its readable details
-are used.
+the words in `RUNS_A_TOOL` let a tool run. An unreadable ``ask`` does not fail a wait, but is never approved; its
+readable details are used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"#[0-9]+\Z")
 
 
 def read(given: Any, mask: Mask = unmasked) -> Json | None:
-    """Read the ``ask`` of a response or a record; None without one."""
+    """Read the ``ask`` in a response or a record; None without one."""
     if given is None:
         return None
     fields: Json = given if isinstance(given, dict) else {}
@@ -46,7 +46,7 @@ def read(given: Any, mask: Mask = unmasked) -> Json | None:
 
 
 def ask_in(record: Json) -> Json | None:
-    """Return the ``ask`` of a pending record or of its shown part; None for a draft or a Flow."""
+    """Return the ``ask`` in a pending record or in its shown part; None for a draft or a Flow."""
     return read(record.get("ask"))
 
 

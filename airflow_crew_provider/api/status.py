@@ -34,7 +34,7 @@ WORDS: dict[str, ExecutionState] = {
     **dict.fromkeys(("pending_human_input", "paused", "awaiting_human_feedback", "awaiting_input"), S.PENDING),
     "not_found": S.NOT_FOUND,
 }
-# Headers of this project's crew service; each value names a field of a resume.
+# Headers from this project's crew service; the value of each is the name of a resume field.
 EDITS_OFFER, EDITS_FIELD = "Crew-Edited-Output", "edited_output"
 HASH_OFFER, HASH_FIELD = "Crew-Draft-Hash", "output_sha256"
 VIEW = "Crew-View"  # the path of the execution's page
@@ -234,7 +234,7 @@ def _completed(body: Json, live: bool, mask: Mask) -> Json:
 
 
 def _result(body: Json, live: bool) -> tuple[str, Json | None]:
-    """Return the text and the object of a result: from `result_json`, `result`, or the last task's output."""
+    """Return the text and the object in a result: from `result_json`, `result`, or the last task's output."""
     found = _typed(body, "result_json", dict)
     result = _typed(body, "result", str, dict)
     if isinstance(result, dict):
@@ -307,7 +307,7 @@ def object_fields(found: Json | None) -> Json:
 
 
 def json_object_in(text: str | None) -> Json | None:
-    """Return the JSON object in a string that contains nothing else but a code fence around it; otherwise, None."""
+    """Parse a whole string, minus any code fence, as a JSON object; return None for anything else."""
     if text is None or not without_fence(text).startswith("{"):
         return None
     try:
@@ -318,7 +318,7 @@ def json_object_in(text: str | None) -> Json | None:
 
 
 def json_in(text: str) -> Any:
-    """Return the JSON value in a string that contains nothing else but a code fence around it.
+    """Parse a whole string, minus any code fence, as JSON.
 
     :raises ValueError: it is not JSON; deeply nested JSON raises a RecursionError instead
     """

@@ -20,7 +20,7 @@ from airflow_crew_provider.models import (
     Webhooks,
 )
 
-# Status codes of a service that does not support stopping, or that has nothing to stop.
+# Status codes from a service that does not support stopping, or that has nothing to stop.
 CANNOT_STOP = (400, 404, 405, 409, 410, 422, 501)
 
 
@@ -57,7 +57,7 @@ class ConnectedCrew(CachedConnection):
         return self.client.send(endpoints.resume(request), secrets=_credentials(request.webhooks))
 
     def stop(self, kickoff_id: str) -> bool:
-        """Stop an execution (observed dialect, POST /stop); False if the service cannot, or nothing is running."""
+        """Stop an execution (observed dialect, POST /stop); return False if this is unsupported or nothing is running."""
         try:
             return self.client.send(endpoints.stop(kickoff_id))
         except CrewApiError as error:

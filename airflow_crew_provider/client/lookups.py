@@ -74,7 +74,7 @@ CLIENT = "airflow_crew_provider.client.client"
 
 
 class CachedConnection(BaseHook):
-    """A hook that keeps its connection and client."""
+    """A hook that caches its connection and client."""
 
     def __init__(self, crew_conn_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -148,7 +148,7 @@ class CachedConnection(BaseHook):
     def look_up(self, conn_id: str) -> Any:
         """Return an Airflow connection.
 
-        :raises CrewConnectionError: it cannot be looked up now, or does not exist
+        :raises CrewConnectionError: it cannot currently be looked up, or does not exist
         """
         try:
             return self.get_connection(conn_id)
@@ -191,7 +191,7 @@ class CachedConnection(BaseHook):
 
 
 class ConnectionNotFound(CrewConnectionError, AirflowNotFoundException):
-    """Airflow has no such connection. It reports the same while the secrets backend is unavailable."""
+    """Airflow has no such connection. It also reports this while the secrets backend is unavailable."""
 
 
 def _named(error: Exception, conn_id: str) -> CrewConnectionError:

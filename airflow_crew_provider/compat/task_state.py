@@ -1,8 +1,8 @@
 """A task's current try, the state that a task keeps between its tries, and the values that tasks in a run share.
 
 A retry does not change a task instance's `max_tries`; a clear sets it to the tries so far plus the task's `retries`.
-While `retries` stays the same, it can only grow. If `retries` was edited, a clear may leave the same number as a retry:
-no other number distinguishes them, since `clear_number` also counts clears of the run's other tasks. When in doubt, the
+While `retries` stays the same, it only grows. If `retries` was edited, a clear may leave the same number as a retry: no
+other number distinguishes them, since `clear_number` also counts clears of the run's other tasks. When in doubt, the
 try counts as a retry, because a retry starts nothing twice; another clear then changes the number. A clear of a running
 task also counts as a retry, because it leaves `max_tries` unchanged on every version.
 
@@ -138,7 +138,7 @@ class Attempt:
             )
         if self.started_again(kept) and not self.is_of_another_run(kept):
             log.warning(
-                "The DAG run has started again without a clear. What this task did before counts, so that nothing is "
+                "The DAG run has started again without a clear. What this task did before still counts, so nothing is "
                 "started twice; if the run was deleted and recreated under its id, clear the task to start again"
             )
 

@@ -95,7 +95,7 @@ class CrewAgentFailed(ManagedAgentInvocationError, AirflowFailException):
 
 
 def ref(crew_conn_id: str, agent: str) -> ManagedAgentRef:
-    """Return the name of a crew in logs and metrics."""
+    """Return a crew's name for logs and metrics."""
     return ManagedAgentRef(PLATFORM, f"{crew_conn_id}:{agent}")
 
 

@@ -144,7 +144,7 @@ class CrewHook(ConnectedCrew, agents.BaseManagedAgentHook):  # type: ignore[misc
         return self.send_resume(request)
 
     def resolve_agent(self, agent: str) -> ManagedAgentRef:
-        """Return the agent's name in logs and metrics; a connection has one crew, whatever the name."""
+        """Return the agent's name for logs and metrics; a connection has one crew, whatever the name."""
         return agents.ref(self.crew_conn_id, agent)
 
     def get_agent_capabilities(self, agent: str) -> ManagedAgentCapabilities:

@@ -55,7 +55,7 @@ def _holds_as_crewai_signs(secret: str, headers: Mapping[str, str], raw: bytes) 
 
 
 def _holds_by_the_standard(secret: str, headers: Mapping[str, str], raw: bytes) -> bool:
-    """Whether any signature is valid (while the secret is changed, there are several); False for other secrets."""
+    """Whether a signature is valid (there are several while a secret is rotated); False for a non-standard secret."""
     key = _standard_key(secret)
     if key is None:
         return False
@@ -138,7 +138,7 @@ class AnswerAddress:
 
 
 def read(body: Any) -> tuple[FlowQuestion, AnswerAddress] | None:
-    """Read a webhook of either shape; None for one without a question, such as one about an answered request.
+    """Read a webhook in either shape; None for one without a question, such as one about an answered request.
 
     :raises CrewProtocolError: a field that an answer needs is missing
     """
@@ -160,7 +160,7 @@ def read(body: Any) -> tuple[FlowQuestion, AnswerAddress] | None:
 
 
 def _flat(body: Json) -> Json:
-    """Return the fields of both shapes at one level; the request's fields take precedence."""
+    """Return the fields from both shapes at one level; the request's fields take precedence."""
     named: Json = {}
     event = body.get("event")
     if isinstance(event, dict):

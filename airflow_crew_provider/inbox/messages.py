@@ -79,7 +79,7 @@ def fresh(purpose: str) -> str:
 
 
 def repeatable(token: str, idempotency_key: str) -> Secret:
-    """Return a function for secrets that stay the same when a request is repeated with its key, as its body must.
+    """Return a function that derives the same secrets, and so the same body, for a request repeated with its key.
 
     Neither the connection's token nor the random key is enough to derive them.
     """

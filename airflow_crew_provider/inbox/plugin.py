@@ -59,7 +59,7 @@ def sweep(now: datetime) -> int:
 
 
 class CrewInboxPlugin(AirflowPlugin):
-    """Receives the webhooks of the crew service."""
+    """Receives webhooks from the crew service."""
 
     name = "crew_inbox"
     fastapi_apps = [{"app": Inbox(), "url_prefix": URL_PREFIX, "name": "Crew inbox"}]  # noqa: RUF012 - as declared

@@ -157,4 +157,4 @@ def note_run(context: Any, hook: ConnectedCrew, execution_id: str) -> None:
             run = FlowRun(hook.crew_conn_id, execution_id, task["dag_id"], task["run_id"])
             put(run.key, run.as_dict(), run.description)
     except Exception as error:
-        log.warning("Questions of execution %s may be kept after this DAG run: %s", execution_id, error)
+        log.warning("Questions from execution %s may be kept after this DAG run: %s", execution_id, error)

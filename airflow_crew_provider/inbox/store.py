@@ -11,7 +11,7 @@ model.
   same row, one waits for the other.
 * Before its credential is checked, a request costs one statement: a lookup by the unique key, joined with an indexed
   lookup in the XComs that used to hold registrations. The number of Variables and XComs does not matter.
-* Not everybody who may read Variables is allowed to read XComs and forms: so only hashes of credentials are stored, and
+* Not everybody who may read Variables is allowed to read XComs and forms, so only hashes of credentials are stored, and
   messages, with their drafts, are encrypted with Airflow's Fernet key before Airflow stores them.
 * Retries and clears remove nothing. `sweep`, which the API server calls every hour, removes the rows for DAG runs that
   were deleted, or that ended a day ago.
@@ -164,7 +164,7 @@ def locked_store(task: RegisteredTask) -> Iterator[InboxStore]:
             session.rollback()
             _create(task)
             if not _lock(session, task):
-                raise RuntimeError("The registration was removed while a webhook for it arrived")
+                raise RuntimeError("The registration was removed while a webhook for it was arriving")
         yield InboxStore(session, task)
 
 

@@ -159,7 +159,7 @@ class StoredPost:
     :param cleared: whether a user cleared the task afterwards
     :param finished: whether the execution is known to have ended
     :param over_budget: the limits that the execution exceeded, with the figures
-    :param timed_out: the message of the timeout after which it was to be stopped, while the stop's outcome is unknown
+    :param timed_out: the message for the timeout after which it was to be stopped, while the stop's outcome is unknown
     :param unknown_since: when the execution became unknown to the service, in epoch seconds
     :param more: fields from the package that sent it, and from other releases; its keys likewise
     :param earlier: earlier POSTs that may have had an effect, newest first
@@ -308,7 +308,7 @@ class PostRecord:
 
     @property
     def added(self) -> Json:
-        """The fields that an operator added to the POST; empty in a record of release 0.1."""
+        """The fields that an operator added to the POST; empty in a record from release 0.1."""
         return self.newest.added or {}
 
     def was_keyed(self, *, keyed: bool) -> bool:
@@ -332,7 +332,7 @@ class PostRecord:
 
         :param keyed: whether the key is sent; if it is not, or was not before, a second POST counts as a new one
         :param added: fields to add to a new POST; a resent one repeats its original ones
-        :param more: further fields of the record
+        :param more: further fields for the record
         """
         self._resent = self._may_be_resent(keyed=keyed) and not self.changes(sender)
         now, before = time.time(), self.newest
@@ -379,7 +379,7 @@ class PostRecord:
     def record_id(self, kickoff_id: str, view: str | None = None, **more: Any) -> None:
         """Record the id from the response, and the path of the execution's page.
 
-        :param more: further fields of the record
+        :param more: further fields for the record
         """
         started = replace(self.newest, kickoff_id=kickoff_id, view=view, more={**self.newest.more, **more})
         self.keep(self.newest.moved("start", started))

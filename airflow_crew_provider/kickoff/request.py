@@ -75,7 +75,7 @@ class KickoffTask(RelatedTask, Protocol):
         """Record that a POST may have arrived."""
 
     def newest_id(self, context: Any, kickoff_id: str) -> str:
-        """Return the current id of the execution with this first id; a resume may have changed it."""
+        """Return the current id of an execution, given its first id; a resume may have changed it."""
 
 
 def request_of(task: KickoffArguments) -> Kickoff:

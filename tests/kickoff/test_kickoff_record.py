@@ -173,7 +173,7 @@ def test_a35_a_deleted_run_is_not_taken_over_though_the_first_try_died_before_it
     assert len(server.sent(POST)) == 2
 
 
-COUNTS = "The DAG run has started again without a clear. What this task did before counts"
+COUNTS = "The DAG run has started again without a clear. What this task did before still counts"
 
 
 @pytest.mark.row("A35", "N11")
