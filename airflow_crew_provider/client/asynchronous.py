@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class DuePoll(NamedTuple):
-    """A wait's poll: how to read its response, and a future for the value; None if the wait must poll alone."""
+    """A wait's poll: how to read its response, and a future for the value (None if the wait must poll alone)."""
 
     kickoff_id: str
     read: Callable[[HttpResponse], Any]

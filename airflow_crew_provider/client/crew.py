@@ -57,7 +57,7 @@ class ConnectedCrew(CachedConnection):
         return self.client.send(endpoints.resume(request), secrets=_credentials(request.webhooks))
 
     def stop(self, kickoff_id: str) -> bool:
-        """Stop an execution (observed dialect, POST /stop); return False if this is unsupported or nothing is running."""
+        """Stop an execution (observed dialect, POST /stop); return False if it is unsupported or nothing is running."""
         try:
             return self.client.send(endpoints.stop(kickoff_id))
         except CrewApiError as error:

@@ -48,7 +48,7 @@ class Deployment:
         return self.kickoff_timeout if call.starts_cold else self.timeout
 
     def request_headers(self) -> dict[str, str]:
-        """Return the headers for every request; the connection's token overrides its extra headers."""
+        """Return the headers for all requests; the connection's token overrides its extra headers."""
         own = {"Accept": "application/json", "User-Agent": f"airflow-crew-provider/{__version__}"}
         merged = {**own, **dict(self.headers)}
         if self.token:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ExecutionRecord:
-    """An execution that a DAG run's task has polled, and the id to poll it with.
+    """An execution that a DAG run's task has started or polled, and the id to poll it with.
 
     :param is_own: whether a kickoff in this run returned the id; other executions may belong to another DAG
     """

@@ -292,7 +292,7 @@ class KickoffStart:
         changed = self.record.changes(sender)
         asked_for = self._task.on_unknown_outcome == "retry"
         if changed and (self.record.sent_by_another(sender) or not asked_for):
-            now = f"Connection {self._hook.crew_conn_id!r} is different now: {', '.join(changed)} changed"
+            now = f"Connection {self._hook.crew_conn_id!r} has since changed ({', '.join(changed)})"
             raise outcomes.CrewTaskFailed(f"{said}. {now}, so the service may not recognize it. {WHAT_TO_CHECK}")
         if not asked_for and not self.record.same_request:
             raise outcomes.CrewTaskFailed(
