@@ -67,7 +67,7 @@ class Rules(Protocol):
         """Set the options, fields and defaults of the task's form."""
 
     def form(self, context: Any, shown: Json, until: str | None, refused: str, later: list[str]) -> Form:
-        """Return the form; ``later`` contains sentences about the steps of the escalation."""
+        """Return the form; ``later`` contains sentences about escalation steps."""
 
 
 AnyRules = TypeVar("AnyRules", bound=Rules)
@@ -114,7 +114,7 @@ class Question(Generic[AnyRules]):
     def _terms_of_kept_form(self, identity: list[Any]) -> Json:
         """Return the terms that a form still shows after a clear: before Airflow 3.4, a clear keeps the form.
 
-        Refuse to ask if the DAG names other people than the form, which keeps its original ones.
+        Refuse to ask if the DAG names different people from the form, which keeps its original ones.
         """
         before = self.record.terms_before_clear(identity)
         if not before or airflow_form.asking_attempt(self.context) is not None:
@@ -127,7 +127,7 @@ class Question(Generic[AnyRules]):
         return {name: before[name] for name in OFFERED if name in before}
 
     def _must_ask_again(self, found: str) -> bool:
-        """Whether no form exists, or nobody can answer it any more, as with an earlier attempt's form."""
+        """Whether no form exists, or nobody can answer it any more, e.g. an earlier attempt's form."""
         if not found:
             return False
         is_of_earlier = self.record.asked_by not in (None, airflow_form.asking_attempt(self.context))
@@ -187,7 +187,7 @@ class Question(Generic[AnyRules]):
 
 
 def _rendered(users: Any) -> Any:
-    """Read the assigned users from the rendered task: a subclass may have made them a template."""
+    """Read the assigned users from the rendered task: a subclass may have templated them."""
     try:
         return reviewers(users)
     except ValueError as error:
@@ -205,7 +205,7 @@ class AskingTask(HITLOperator):
     """The base class of operators that ask a person."""
 
     def rules(self) -> Any:
-        """Return the rules of the question, from the task's rendered arguments."""
+        """Return the rules for the question, from the task's rendered arguments."""
         raise NotImplementedError
 
     def _keep_timeouts_apart(self, given: timedelta | None) -> None:

@@ -12,7 +12,7 @@ The record is read once each time a worker runs the task, and written at each st
                         └──┴──────ask─────┘ └────asked─────┘
 
 * If a try is lost after its question has ended, the next one looks for the answer again, with ``asked``; or with
-  ``look``, as long as it is in doubt whether Airflow ever had the question.
+  ``look``, as long as it is uncertain whether Airflow ever had the question.
 * An approval or a rejection is stored before its answer is removed for the next one, and does not change the state;
   after the end, it belongs to an answer that Airflow delivers again.
 * ``send_back`` is a schema's answer, given without a person.
@@ -43,7 +43,7 @@ Draft = list[Any]  # execution, task and hash, as `identity_of` returns them
 class State(StrEnum):
     """The state of a question."""
 
-    NOTHING = "nothing"  # nobody was asked
+    NOTHING = "nothing"  # nobody has been asked
     IN_DOUBT = "in doubt"  # a try began to ask, and Airflow may not have the question
     OPEN = "open"
     OVER = "over"  # an answer or the deadline ended it
@@ -73,7 +73,7 @@ class StoredQuestion:
     :param doubt: whether Airflow may not have the question yet
     :param asked_by: the id of the attempt that owns the form, from Airflow 3.4 on
     :param notified: whether people were notified: `BEGUN` or `DONE`
-    :param told: the same for each step of the escalation
+    :param told: for each escalation step, whether its people were notified
     :param approvals: the approvals so far
     :param rejected: rejected drafts, each by execution and hash
     :param sent_back: the draft that a schema sent back
@@ -101,7 +101,7 @@ class StoredQuestion:
 
     @classmethod
     def from_json(cls, kept: Json) -> StoredQuestion:
-        """Read a record of this release or an earlier one; unknown fields are ignored."""
+        """Read a record from this release or an earlier one; unknown fields are ignored."""
         known = {name: kept[name] for name in _FIELDS if kept.get(name)}
         if known.get("rejected") is True:  # in development versions of 0.2.0: the draft that was shown
             known["rejected"] = [_without_task(kept["draft"])]
@@ -253,7 +253,7 @@ class QuestionRecord:
         return self._record.shown
 
     def since(self, draft: Draft) -> datetime:
-        """Return when the question about this draft was opened; now, if it is not open."""
+        """Return when the question about this draft was opened; the current time if it is not open."""
         since = self._about(draft).since
         return datetime.fromisoformat(since) if since else datetime.now(UTC)
 
@@ -285,7 +285,7 @@ class QuestionRecord:
         self._keep(notified=DONE)
 
     def notify_step(self, step: str, notifiers: Sequence[Any], context: Any) -> bool:
-        """Call the notifiers of an escalation step in the same way; return whether it was still due."""
+        """Call an escalation step's notifiers in the same way; return whether the step was still due."""
         before = self._record.told.get(step)
         if before == DONE:
             return False
@@ -331,7 +331,7 @@ class QuestionRecord:
 
     def forget(self) -> None:
         """Forget the question and its answer, since the task's next question may be about an identical draft."""
-        # Without an attempt, which would make a later question of the same try look like one of a deleted run.
+        # Without an attempt, which would make a later question in the same try look like one from a deleted run.
         self._record = self._record.moved("forget", replace(self._record.anew(self._attempt), attempt={}))
         self._must_keep("Nobody was asked; a retry of this task will ask")
 

@@ -37,7 +37,7 @@ class CrewStatusTrigger(BaseTrigger):
     :param poll_interval: the shortest pause between two polls, in seconds
     :param started: when the wait began, in epoch seconds; kept across triggerer restarts
     :param deadline: when the wait ends, in epoch seconds; None for no deadline
-    :param wait_past_pending: whether an execution that waits for a person counts as in progress
+    :param wait_past_pending: whether to treat an execution that is waiting for a person as in progress
     :param known: whether the service has already shown this id
     :param exponential_backoff: double the pause after each poll instead of adapting it
     :param max_wait: the longest such pause, in seconds
@@ -48,8 +48,8 @@ class CrewStatusTrigger(BaseTrigger):
     :param max_total_tokens: fire once the execution has used more tokens; None for no limit
     :param max_cost: fire once the execution has cost more, in USD; None for no limit
     :param ended: number of finished tasks already logged; None to log none
-    :param ends_at_unknown: with `wait_past_pending`, whether to fire when a person is asked about a tool call of
-        unknown outcome
+    :param ends_at_unknown: with `wait_past_pending`, whether to fire when a person is asked about a tool call whose
+        outcome is unknown
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A DAG's rules for a completed execution, checked before anything downstream runs, and the path of its output."""
+"""A DAG's rules for a completed execution, checked before anything downstream runs, and the path for its output."""
 
 from __future__ import annotations
 
