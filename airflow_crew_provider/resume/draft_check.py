@@ -175,7 +175,7 @@ class DraftCheck:
         return self._answer.edit is not None and at == self._answer.crew_task_id
 
     def wait_until_answered(self) -> bool:
-        """Wait until the status shows that the draft is no longer waiting; return False if it is still waiting."""
+        """Wait until the status no longer shows the draft as waiting; return False if it still does after the lag."""
         return self._no_longer_waits(self.resumed_at + self._lag)
 
     def _no_longer_waits(self, until: float) -> bool:

@@ -1,6 +1,6 @@
 """How Airflow stores a question for a person. Needs Airflow 3.1.
 
-Before Airflow 3.4, a task keeps one form through retries and clears: asking again removes its answer and keeps its
+Before Airflow 3.4, a task keeps one form through retries and clears: asking again removes the answer and keeps the
 text. From 3.4 on, each attempt has its own form: asking again replaces it, and a retry or a clear starts without one.
 The answer to an earlier attempt's form stays with that attempt, where a triggerer can read it.
 """
@@ -137,7 +137,7 @@ def too_late(event: Json, until: str | None) -> str | None:
     """Return a sentence about a person's answer that came after the deadline; None for any other event.
 
     Airflow accepts answers until it notices the deadline itself, which may be much later if its scheduler is down, or
-    between two tries. The time of the answer counts, not that of its delivery.
+    between two tries. It is the time of the answer that counts, not that of its delivery.
     """
     at = event.get("responded_at")
     if until is None or at is None or timed_out(event):

@@ -170,7 +170,7 @@ class Question(Generic[AnyRules]):
         airflow_form.park(self.task, self.context, left, {"until": until, "shown": shown, **wakes})
 
     def _escalate(self, since: datetime) -> datetime:
-        """Notify the people of each due step, and return the current time; steps due after it come next."""
+        """Notify the people in each due step; return the current time, after which later steps are due."""
         now = datetime.now(UTC)
         for number, step in self.rules.escalation.due(since, now):
             if self.record.notify_step(step.name, step.notifiers or self.task.notifiers, self.context):
@@ -180,7 +180,7 @@ class Question(Generic[AnyRules]):
         return now
 
     def look_again(self, shown: Json, until: str | None, *, once_more: bool = False) -> NoReturn:
-        """Look for an answer that was already given, e.g. as an escalation step began; escalate if there is none."""
+        """Look for an answer already given, e.g. as an escalation step began; escalate if there is none."""
         self.record.mark_looking(shown, once_more=once_more)
         kept = {"until": until, "shown": shown}
         airflow_form.find_answer(self.task, self.context, until, kept, self.record.asked_by)

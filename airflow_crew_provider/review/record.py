@@ -16,7 +16,7 @@ The record is read once each time a worker runs the task, and written at each st
 * An approval or a rejection is stored before its answer is removed for the next one, and does not change the state;
   after the end, it belongs to an answer that Airflow delivers again.
 * ``send_back`` is a schema's answer, given without a person.
-* If Airflow stores no state, there is no record when an answer arrives; the answer still counts.
+* If Airflow stores no state, there is no record when an answer arrives; the answer is accepted anyway.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class QuestionRecord:
         self.cleared = attempt.follows_clear(self._record.attempt)
 
     def forget_deleted_run(self) -> None:
-        """At the start of a try, forget the question of a DAG run that was deleted and recreated with the same id."""
+        """At the start of a try, forget the question from a DAG run that was deleted and recreated with the same id."""
         self._attempt.tell_doubt(self._record.attempt)
         if self._memory.outlives_run and not self._attempt.follows(self._record.attempt):
             self._record, self.cleared = StoredQuestion(), False

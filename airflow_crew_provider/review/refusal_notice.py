@@ -76,10 +76,10 @@ def why_refused(answer: dict[str, Any], text: str, options: list[str], params: d
 
     For text that does not match a schema, only the task's log gives the reason.
 
-    :param text: the text of the form
-    :param params: its fields
+    :param text: the form's text
+    :param params: the form's fields
     """
-    # It counts only at the beginning of a line, where a quoted draft cannot contain it.
+    # The marker is only recognized at the beginning of a line, where a quoted draft cannot contain it.
     draft, is_asked = draft_in(params), bool(_IN_THE_MIDDLE.search(text))
     answer = with_text_of_edit(answer, draft)
     # None of a Flow's outcomes needs feedback; of the replies to an agent, only the answer to its question does.

@@ -73,7 +73,7 @@ class Shared(Generic[K, V]):
         self._lock = Lock()
 
     def peek(self, key: K) -> V | None:
-        """Return what is known without a lookup."""
+        """Return what is known, without looking anything up."""
         entry = self._entries.get(key)
         return entry.value if entry else None
 

@@ -116,7 +116,7 @@ def fail_task(error: exceptions.CrewError, what_now: str = "") -> NoReturn:
 
 
 def seconds(value: Any, name: str = "a time") -> float | None:
-    """Return a user's time in seconds, from a number, a number as a string or a timedelta; None stays None.
+    """Convert a time from a user to seconds: a number, a number as a string or a timedelta; None stays None.
 
     :param name: name of the argument, for the message
     :raises CrewInvalidInput: the value is not a valid time
@@ -162,7 +162,7 @@ def fallback_timeout(deadline: float | None) -> timedelta | None:
 
 
 def ended(poller: Poller, watch: Watch, outcome: Outcome) -> Execution | None:
-    """Return the execution of an outcome; None if it has continued in the meantime.
+    """Return an outcome's execution; None if it has since continued.
 
     After a trigger event, the execution is polled again here, where results may be large. The first terminal state
     is final: if the service withdraws `completed`, the execution is polled until it is completed again.
@@ -191,7 +191,7 @@ def ended(poller: Poller, watch: Watch, outcome: Outcome) -> Execution | None:
 
 
 def is_over(reply: Execution | exceptions.CrewError) -> bool:
-    """Whether an execution has ended; on a live deployment, "not found" may mean that it waits for a person."""
+    """Whether an execution has ended; on a live deployment, "not found" may mean that it is waiting for a person."""
     return isinstance(reply, Execution) and reply.state in OVER
 
 

@@ -84,8 +84,8 @@ def _write(path: Any, text: str) -> None:
 
 
 REPORT_USAGE = (
-    "Let the service report its usage, and for max_cost a price of each model; or set on_unknown_usage='ignore' to use "
-    "such an output unchecked"
+    "Let the service report its usage, and, for max_cost, a price for each model; or set on_unknown_usage='ignore' to "
+    "use such an output unchecked"
 )
 
 

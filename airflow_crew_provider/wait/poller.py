@@ -140,7 +140,7 @@ class Poller:
         return outcome
 
     def poll_once(self, watch: Watch) -> Outcome | None:
-        """Take one step of a wait; None if it continues."""
+        """Take one step of a wait; return None if it continues."""
         return finished(self._drive(watch, self._blocking, time.time, once=True))
 
     async def await_outcome(self, watch: Watch, *, clock: Callable[[], float] = time.time) -> Outcome:

@@ -297,7 +297,7 @@ class WaitingTask(CrewTask):
         raise TaskDeferred(
             trigger=self.trigger_of(watch),
             method_name="execute_complete",
-            # The resumed task needs the former; the latter lets the inbox find it in the meantime.
+            # The resumed task needs the former; the latter lets the inbox find the waiting task.
             kwargs={"waiting": {**needed, **found_by}},
             timeout=outcomes.fallback_timeout(watch.deadline),
         )

@@ -3,7 +3,7 @@ seconds.
 
 A wait moves through these states::
 
-    not known ──a status──> known ──a question to a person──> pending
+    not known ──a status──> known ──a question for a person─> pending
         │                     │└────a result────────────────> completed
         │                     │└────a failure───────────────> failed
         │                     │└────its usage───────────────> over_budget
@@ -13,13 +13,13 @@ A wait moves through these states::
   wait at once.
 * An outdated connection cannot end a wait: the wait looks up its connection again right before a response or the
   deadline ends it, and before it gives up. It also does so from time to time while it continues or polls fail, at most
-  once a minute for all waits in a process. If the lookup fails, the response from the last known connection is final.
+  once a minute for all waits in a process. If the lookup fails, the response from the last known connection is used.
 * A deadline is a point in time, so a restart of the triggerer neither shortens nor extends a wait.
 * The draft that a resume just answered is not treated as a new question while the status may lag behind.
 * The same steps run in a worker and in a triggerer (`steps`), so the two cannot disagree about how a wait ends.
-* A finished task of the crew is reported when a poll shows it. Its agent and duration are then requested once, if the
+* A finished crew task is reported when a poll shows it. Its agent and duration are then requested once, if the
   service supports that; if the request fails, less is reported.
-* Only ids, states and figures cross to another process. The result is fetched where it is used.
+* Only ids, states and figures are passed to another process. The result is fetched where it is used.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ KINDS = (COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN, OVER_BUDGET)
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a wait, small enough to cross from the triggerer to a worker, which fetches the result.
+    """The end of a wait, small enough to pass from the triggerer to a worker, which fetches the result.
 
     ``kind`` is one of `KINDS`: the execution completed, is pending or failed; the wait gave up polling or reached its
     deadline; (``seen``) the id is now known, which a continued wait must remember; or (``over_budget``) the execution
-    exceeded its limits. ``usage`` has the figures of a failed or over-budget execution, if known.
+    exceeded its limits. ``usage`` has the figures for a failed or over-budget execution, if known.
     """
 
     kind: str
@@ -164,7 +164,7 @@ class Watch:
     :param exponential_backoff: double the pause after each poll instead of adapting it
     :param max_wait: the longest such pause, in seconds
     :param budget: the limits at which the wait ends
-    :param ended: number of finished tasks already logged; None to log none
+    :param ended: the number of finished tasks already logged; None to log none
     :param looked_up: when the connection was last looked up, in epoch seconds
     """
 
