@@ -71,7 +71,7 @@ def notice(who: str, problem: str) -> str:
     return f"The last answer by {code(who)} was not accepted because {problem}."
 
 
-# --- the shown content ---
+# --- the content shown ---
 
 
 DRAFT = ("execution_id", "crew_task_id", "output_sha256")

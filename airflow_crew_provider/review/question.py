@@ -127,7 +127,7 @@ class Question(Generic[AnyRules]):
         return {name: before[name] for name in OFFERED if name in before}
 
     def _must_ask_again(self, found: str) -> bool:
-        """Whether no form exists, or nobody can answer it any more, e.g. an earlier attempt's form."""
+        """Whether no form exists, or only one that nobody can answer any more, e.g. an earlier attempt's."""
         if not found:
             return False
         is_of_earlier = self.record.asked_by not in (None, airflow_form.asking_attempt(self.context))

@@ -77,7 +77,7 @@ class StoredQuestion:
     :param approvals: the approvals so far
     :param rejected: rejected drafts, each by execution and hash
     :param sent_back: the draft that a schema sent back
-    :param shown: the shown content, during a lookup
+    :param shown: the content shown, during a lookup
     :param once_more: whether this is the second lookup
     :param over: whether an answer or the deadline ended it
     """
@@ -239,7 +239,7 @@ class QuestionRecord:
         return self._record.anew(self._attempt, draft=draft, **carried)
 
     def mark_looking(self, shown: Json, *, once_more: bool = False) -> None:
-        """Record the shown content, because Airflow returns nothing for a lookup that finds no answer."""
+        """Record the content shown, because Airflow returns nothing for a lookup that finds no answer."""
         self._keep(shown=shown, once_more=once_more or self._record.once_more)
 
     @property
@@ -249,7 +249,7 @@ class QuestionRecord:
 
     @property
     def shown(self) -> Json | None:
-        """The shown content when the lookup began."""
+        """The content that was shown when the lookup began."""
         return self._record.shown
 
     def since(self, draft: Draft) -> datetime:

@@ -135,7 +135,7 @@ def origin(details: Json, target: Target) -> str | None:
 
 
 def of_details(given: Json, mask: Mask = unmasked, hide: Callable[[Json], Any] = lambda inputs: inputs) -> Json:
-    """Return details in the shape to keep.
+    """Return details in the shape that pages use.
 
     :param mask: hides secrets in text
     :param hide: returns inputs without values whose names mark them as secret

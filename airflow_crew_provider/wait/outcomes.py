@@ -261,8 +261,8 @@ def _not_stopped(reply: Execution | exceptions.CrewError, kickoff_id: str) -> st
 
 States = Collection[str | None]
 # The states of a task that still needs its execution: waiting, about to fetch its result, or (None) cleared. A task
-# cleared while it runs is "restarting" instead, and its next try looks like a retry: a kickoff, which must then start
-# anew, has to stop its execution, but a sensor waits for the same one again.
+# cleared while it is running is "restarting" instead, and its next try looks like a retry: a kickoff, which must then
+# start anew, has to stop its execution, but a sensor waits for the same one again.
 GOES_ON: States = ("deferred", "scheduled", "queued", "running", "up_for_retry", "up_for_reschedule", None)
 WAITS_AGAIN: States = (*GOES_ON, "restarting")
 STOPPING = 20.0
@@ -275,7 +275,7 @@ def cancels_without_reason() -> bool:
 
 
 async def to_its_end(work: Coroutine[Any, Any, None], seconds: float = STOPPING) -> None:
-    """Finish the work of a kill, although Airflow 3.3 cancels the trigger again about once a second."""
+    """Finish handling a kill, although Airflow 3.3 cancels the trigger again about once a second."""
     clock = asyncio.get_running_loop().time
     task, ends = asyncio.ensure_future(work), clock() + seconds
     while not task.done() and clock() < ends:

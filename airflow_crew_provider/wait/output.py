@@ -236,7 +236,7 @@ def _checked_keys(kickoff_id: str, output: Any) -> Json:
 
 def _problem_with(key: str) -> str:
     if key in TAKEN or key.startswith(TAKEN_BEGINNINGS):
-        return "is an XCom key of Airflow or this provider"
+        return "is an XCom key used by Airflow or this provider"
     if not 0 < len(key) <= LONGEST_KEY:
         return f"does not have 1 to {LONGEST_KEY} characters"
     if key in (".", ".."):
