@@ -69,7 +69,7 @@ def picture_form(page: Page, airflow: AirflowStack, run: DagRun, task_id: str, f
 
 def picture_difference(page: Page, airflow: AirflowStack, run: DagRun, task_id: str, file: Path) -> None:
     open_form(page, airflow, run, task_id)
-    page.get_by_text("What has changed since round 1").scroll_into_view_if_needed()
+    page.get_by_text("Changes since round 1").scroll_into_view_if_needed()
     page.screenshot(path=file)
 
 

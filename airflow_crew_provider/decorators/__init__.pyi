@@ -50,12 +50,11 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
         :param restore_from: for a Flow with ``@persist``: the id of the state to start from (templated)
         :param crew_conn_id: the connection of type ``crew`` (templated)
         :param check_inputs: request ``GET /inputs`` first, and fail if a required input is missing
-        :param wait_for_completion: wait until the execution is completed; an execution that waits for a person counts
-            as in progress, but a tool call whose outcome is unknown fails the execution, since nobody is asked about it
+        :param wait_for_completion: wait until the execution completes; one that is waiting for a person is treated as
+            in progress, but a tool call whose outcome is unknown fails the execution, since nobody is asked about it
         :param deferrable: wait in the triggerer, without a worker slot
         :param poll_in_worker: with ``deferrable``, how long to poll about once a second in the worker before the task
-            defers, in seconds or as a timedelta; the end of a short crew is then noticed without the pause after a
-            deferral
+            defers, in seconds or as a timedelta; the end of a short run is then noticed without the delay of a deferral
         :param poll_interval: the shortest pause between two polls, in seconds or as a timedelta
         :param timeout: how long to wait, in seconds or as a timedelta; None for no limit
         :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out
@@ -66,10 +65,10 @@ class CrewTaskDecoratorCollection(TaskDecoratorCollection):
             import path, ``package.module:Model``
         :param max_total_tokens: fail the task if the execution uses more tokens; None for no limit
         :param max_cost: fail the task if the execution costs more, in USD; None for no limit
-        :param on_unknown_usage: if a limit is set and the service does not report the figures of a completed execution:
-            ``fail``, or ``ignore`` it
-        :param stop_over_budget: stop an execution that exceeds a limit while it runs or waits for a person; False lets
-            it finish
+        :param on_unknown_usage: if a limit is set and the service does not report the figures for a completed
+            execution: ``fail``, or ``ignore`` it
+        :param stop_over_budget: stop an execution that exceeds a limit while it is running or waiting for a person;
+            False lets it finish
         :param output_to: an object storage path to write the completed output to, instead of XCom; the record then has
             ``output: null`` and ``output_path`` (templated)
         :param multiple_outputs: push each key of a completed output, which must be an object, as a separate XCom; the

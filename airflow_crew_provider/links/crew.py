@@ -1,4 +1,4 @@
-"""Links from a task in Airflow's UI to the page of its execution."""
+"""Links from a task in Airflow's UI to its execution's page."""
 
 from __future__ import annotations
 

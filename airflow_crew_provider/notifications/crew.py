@@ -1,4 +1,4 @@
-"""Notifies people of a waiting review: sends its subject and a link to its form with any Airflow notifier."""
+"""Notifies people of a pending review: sends its subject and a link to its form through any Airflow notifier."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BEGINNINGS = re.compile(r"{(?=[{%#])")
 
 
 class CrewReviewNotifier(BaseNotifier):
-    """Send the subject and the form link of a waiting review with another provider's notifier.
+    """Send a pending review's subject and form link through another provider's notifier.
 
     The link only opens the form: it contains no option, feedback or draft.
 
@@ -33,7 +33,7 @@ class CrewReviewNotifier(BaseNotifier):
 
 
 def _no_template(text: str) -> str:
-    """Return text that looks the same but that Jinja does not render: notifiers render their arguments.
+    """Return text that looks the same but is not rendered by Jinja, because notifiers render their arguments.
 
     Otherwise, text from a crew, or from the user who triggers a run, could read any connection's password.
     """

@@ -1,4 +1,4 @@
-"""The operators that start an execution, and answer one that waits for a person."""
+"""The operators that start an execution and answer one that is waiting for a person."""
 
 from __future__ import annotations
 

@@ -52,11 +52,11 @@ class CrewKickoffOperator(WaitingTask):
     :param restore_from: for a Flow with ``@persist``: the id of the state to start from (templated)
     :param crew_conn_id: the connection of type ``crew`` (templated)
     :param check_inputs: request ``GET /inputs`` first, and fail if a required input is missing
-    :param wait_for_completion: wait until the execution is completed; an execution that waits for a person counts as in
+    :param wait_for_completion: wait until the execution completes; one that is waiting for a person is treated as in
         progress, but a tool call whose outcome is unknown fails the execution, since nobody is asked about it
     :param deferrable: wait in the triggerer, without a worker slot
     :param poll_in_worker: with ``deferrable``, how long to poll about once a second in the worker before the task
-        defers, in seconds or as a timedelta; the end of a short crew is then noticed without the pause after a deferral
+        defers, in seconds or as a timedelta; the end of a short run is then noticed without the delay of a deferral
     :param poll_interval: the shortest pause between two polls, in seconds or as a timedelta
     :param timeout: how long to wait, in seconds or as a timedelta; None for no limit
     :param cancel_on_kill: stop the execution, best effort, when the task is killed, cleared or times out
@@ -169,7 +169,7 @@ class CrewKickoffOperator(WaitingTask):
             outcomes.fail_task(error, f"{_advice(error)}{start.what_is_known()}")
 
     def newest_id(self, context: Any, kickoff_id: str) -> str:
-        """Return the id under which an execution runs now: its only id, since this task never resumes it."""
+        """Return an execution's current id: its only one, since this task never resumes it."""
         return kickoff_id
 
     # --- waiting ---
@@ -190,15 +190,15 @@ class CrewKickoffOperator(WaitingTask):
         return CrewStatusTrigger.of(watch, self.crew_conn_id, self.cancel_on_kill)
 
     def note_run(self, context: Any, execution_id: str) -> None:
-        """Record that this DAG run started an execution, if it may be a Flow's."""
+        """Record that this DAG run started an execution, if the execution may be a Flow's."""
         note_run(context, self.hook, execution_id)
 
     def watch_again(self, context: Any) -> Watch:
-        """Return the watch of a task that resumes from the triggerer."""
+        """Return the watch for a task that is resuming from the triggerer."""
         return self._watch(context, self._kickoff_id or self._record(context).kickoff_id or "")
 
     def handle_question(self, context: Any, watch: Watch, execution: Execution) -> Any:
-        """Answer ``fail`` to a question about a tool call's unknown outcome; then wait for the end."""
+        """Answer ``fail`` to a question about a tool call's unknown outcome, then wait for the execution to end."""
         watch.known = True
         if asks.is_unknown_outcome(execution.ask):
             watch.answered = self._fail_unknown_outcome(execution)
@@ -231,7 +231,7 @@ class CrewKickoffOperator(WaitingTask):
         except (CrewBadRequest, CrewNotFound, CrewOutcomeUnknown) as error:
             self.log.info("The next poll shows what became of the answer: %s", error)
         except CrewError as error:
-            said = f"Execution {kickoff_id} waits for an answer"
+            said = f"Execution {kickoff_id} is waiting for an answer"
             outcomes.fail_task(
                 error, said if outcomes.is_final(error) else f"{said}; a retry of this task answers again"
             )
@@ -250,7 +250,7 @@ class CrewKickoffOperator(WaitingTask):
             self.log.warning("The end of this task could not be stored: %s", error)
 
     def record_over_budget(self, context: Any, passed: str) -> None:
-        """Record the exceeded budget, so that a retry starts nothing; otherwise, it uses the service's figures."""
+        """Record the exceeded budget, so that a retry starts nothing; failing that, it uses the service's figures."""
         try:
             self._record(context).mark_over_budget(passed)
         except CrewError as error:
@@ -269,7 +269,7 @@ class CrewKickoffOperator(WaitingTask):
         """Fail, and stop the execution if `cancel_on_kill` is set; fail for good if a retry would start another."""
         stopped: bool | CrewError | None = None
         if self.cancel_on_kill:
-            # Before the stop: a retry that finds the execution ended must not start another.
+            # Recorded before the stop: a retry that finds that the execution has ended must not start another.
             self._record_timeout(context, message)
             stopped = self.stop_execution(watch.kickoff_id)
         said = f"{message}. {fate_of_stop(watch.kickoff_id, stopped)}"

@@ -24,21 +24,21 @@ from airflow_crew_provider.wait.watch import COMPLETED
 
 
 class CrewResumeOperator(CrewTask):
-    """Send a person's answer to the waiting execution once; return the kickoff id to poll next.
+    """Send a person's answer once to the waiting execution; return the kickoff id to poll next.
 
     Given a completed record, it sends nothing and returns the record's kickoff id.
 
-    :param review: the review of `CrewReviewOperator`, or the completed record that it passed on; replaces the fields
+    :param review: the review from `CrewReviewOperator`, or the completed record that it passed on; replaces the fields
         below, up to ``outcome`` (templated)
     :param execution_id: the id of the first kickoff (templated)
-    :param crew_task_id: the service's id of the waiting task (templated)
+    :param crew_task_id: the service's id for the waiting task (templated)
     :param human_feedback: the person's feedback; required for a rejection (templated)
     :param is_approve: a bool, or the word true or false; any other value is an error (templated)
     :param outcome: for a Flow, the chosen outcome; for a question in the middle of a task, the word that answers it;
         you can then omit ``is_approve`` (templated)
     :param webhooks: the kickoff's webhooks again, or the word ``inbox``; None ends notifications (templated)
-    :param has_next_round: whether a wait and a review of a new draft follow; if so, the task succeeds without sending
-        an edited draft that somebody else has sent back in the meantime; otherwise it fails
+    :param has_next_round: whether a wait and a review of a new draft follow; if so, an edit of a draft that somebody
+        else has since sent back is dropped and the task succeeds; otherwise, the task fails
     :param crew_conn_id: the connection of type ``crew`` (templated)
     """
 

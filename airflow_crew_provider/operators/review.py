@@ -31,28 +31,28 @@ class CrewReviewOperator(AskingTask):
 
     A completed record needs no review: the task returns it, and `CrewResumeOperator` passes it on.
 
-    It also accepts arguments of `HITLOperator`, such as ``notifiers``. ``execution_timeout`` limits this
-    task's own work, never the person.
+    It also accepts `HITLOperator` arguments such as ``notifiers``. ``execution_timeout`` limits this task's own
+    work, never the person's time.
 
-    :param pending: the record of an execution that waits for a person (templated)
+    :param pending: the record of an execution that is waiting for a person (templated)
     :param subject: the headline; by default the crew's task, its agent and the round (templated)
-    :param body: Markdown that replaces the page with the draft (templated)
-    :param previous: the previous round's review, to show it and the draft's changes since (templated)
-    :param round_number: the number of this round, from 1
+    :param body: Markdown to show instead of the draft's page (templated)
+    :param previous: the previous round's review, to show it and the changes to the draft since (templated)
+    :param round_number: this round's number, starting at 1
     :param max_rounds: the number of rounds; a revision in the last one fails the task
     :param response_timeout: how long to wait for the person, in seconds or as a timedelta; None for no deadline
     :param assigned_users: who may answer: user ids, or dicts with ``id`` and ``name``; None for everybody
     :param on_timeout: at the deadline: ``fail``, ``{"revise": "text"}``, or ``approve``
-    :param on_tool_timeout: the same for a tool call that waits for approval: ``deny``, ``fail``, or ``approve``
-    :param options: labels of the two buttons, the approving one first; a Flow's outcomes replace them
+    :param on_tool_timeout: the same for a tool call awaiting approval: ``deny``, ``fail``, or ``approve``
+    :param options: labels for the two buttons, the approving one first; a Flow's outcomes replace them
     :param escalate: pairs of a time (seconds or a timedelta) and users or notifiers, one or several: if nobody has
         answered by then, the notifiers are called, and the users may also answer
     :param approvals: how many different people must approve; a revision by any of them takes effect at once
     :param auto_approve: a function that takes the pending record of a draft; if it returns a non-empty string, the
         draft is approved at once for that reason; otherwise the person is asked
     :param allow_edit: let the person edit the draft in the form; an approval then sends the edited text
-    :param skip_completed: with a completed record, skip this task and those downstream instead of passing it on
-    :param output_schema: schema of the output; the form shows a draft's violations
+    :param skip_completed: given a completed record, skip this task and those downstream instead of passing it on
+    :param output_schema: schema for the output; the form shows a draft's violations
     :param on_schema_mismatch: for a draft with violations: ``fail`` only shows them; ``revise`` sends the draft back
         once, before the person is asked
     :param crew_conn_id: the connection of type ``crew``, for the link to the console (templated)
@@ -132,7 +132,7 @@ class CrewReviewOperator(AskingTask):
         self.crew_conn_id = crew_conn_id
 
     def rules(self) -> ReviewRules:
-        """Return the rules of the review, from the task's rendered arguments."""
+        """Return the rules for the review, from the task's rendered arguments."""
         upstream, whole = sorted(self.upstream_task_ids), "the record passed to this task"
         if len(upstream) == 1:
             whole = f"the XCom `return_value` of task `{upstream[0]}`"

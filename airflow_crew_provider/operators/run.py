@@ -1,4 +1,4 @@
-"""One task that runs a crew from its kickoff to its completed record, and asks every question. Needs Airflow 3.4."""
+"""One task that runs a crew from kickoff to completed record, and asks every question. Needs Airflow 3.4."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ class CrewRunOperator(CrewKickoffOperator):
         deadline
     :param assigned_users: who may answer: user ids, or dicts with ``id`` and ``name``; None for everybody
     :param on_timeout: at the deadline: ``fail``, ``{"revise": "text"}``, or ``approve``
-    :param on_tool_timeout: the same for a tool call that waits for approval: ``deny``, ``fail``, or ``approve``
-    :param options: labels of the two buttons, the approving one first; a Flow's outcomes replace them
+    :param on_tool_timeout: the same for a tool call awaiting approval: ``deny``, ``fail``, or ``approve``
+    :param options: labels for the two buttons, the approving one first; a Flow's outcomes replace them
     :param escalate: pairs of a time (seconds or a timedelta) and users or notifiers, one or several: if nobody has
         answered by then, the notifiers are called, and the users may also answer
     :param approvals: how many different people must approve; a revision by any of them takes effect at once
@@ -237,7 +237,7 @@ class CrewRunOperator(CrewKickoffOperator):
         return super().execute_complete(context, event, waiting)
 
     def newest_id(self, context: Any, kickoff_id: str) -> str:
-        """Return the id under which an execution runs now: a resume may have changed it."""
+        """Return an execution's current id, which a resume may have changed."""
         kept = RunRecord(task_state_of(context, RUN_STATE)).kept
         return kept.kickoff_id if kept.execution_id == kickoff_id else kickoff_id
 
@@ -302,7 +302,7 @@ class CrewRunOperator(CrewKickoffOperator):
         return watch
 
     def make_result(self, context: Any, execution: Execution) -> Json:
-        """Return the record of a completed execution; ask about any other."""
+        """Return a completed execution's record; for any other execution, ask a person."""
         if execution.state is not ExecutionState.COMPLETED:
             self._ask(context, execution.record(self.execution_id))
         self._store(self._run.finish, "A retry of this task finds the execution completed")
@@ -349,8 +349,8 @@ class CrewRunOperator(CrewKickoffOperator):
         if number > self.max_questions:
             raise CrewTaskFailed(
                 f"Execution {self.execution_id} asks question {number}, and max_questions is {self.max_questions}. "
-                "Nobody was asked: it stays paused at the service. Answer it with CrewResumeOperator; if you clear "
-                "this task, it stops the execution and starts another"
+                "Nobody was asked; the execution stays paused at the service. Answer it with CrewResumeOperator; if "
+                "you clear this task, it stops the execution and starts another"
             )
         if number != self._run.kept.number:
             self._forget_last_question(context)
@@ -373,7 +373,7 @@ class CrewRunOperator(CrewKickoffOperator):
     # --- answering ---
 
     def _send(self, context: Any) -> NoReturn:
-        """Send the answer once, and wait for the crew again."""
+        """Send the answer once, then wait for the crew again."""
         review = self._run.kept.review
         assert review is not None
         try:

@@ -97,7 +97,7 @@ class CrewUsageApprovalOperator(AskingTask):
         self.escalation = Escalation.of((), users, timeout)
 
     def rules(self) -> UsageRules:
-        """Return the rules of the question, from the task's rendered arguments."""
+        """Return the rules for the question, from the task's rendered arguments."""
         return UsageRules(self.completed, self.budget, self.escalation)
 
     @property

@@ -1,9 +1,9 @@
 """Compares the answered draft with the waiting one right before an answer is sent.
 
 A status that does not show the waiting draft never permits sending. If the response to a POST was lost, the service may
-still act on the POST for as long as its timeout, counted from then. Until that time, a draft that still waits proves
-nothing. After a revision, it proves nothing later either, since the crew may have written the same text again; then the
-question's number decides.
+still act on the POST for one more timeout. Until that has passed, a draft that is still waiting proves nothing. After a
+revision, it proves nothing even later, since the crew may have written the same text again; the question's number then
+decides.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def judge(answer: ReviewAnswer, draft: Draft, seen: Execution, *, sent_before: b
 def _may_follow(answer: ReviewAnswer, seen: Execution) -> bool:
     """Whether this answer can have led to the current pause.
 
-    After an approval, another task waits; after a revision, the same one. After the answer to a question in the middle
-    of a task, anything but that question may follow.
+    After an approval, another task is waiting; after a revision, the same one. After the answer to a question in the
+    middle of a task, anything but that question may follow.
     """
     if answer.in_the_middle:
         return seen.crew_task_id != answer.crew_task_id
@@ -75,7 +75,7 @@ def _may_follow(answer: ReviewAnswer, seen: Execution) -> bool:
 
 
 def _task_of(seen: Execution) -> str | None:
-    """Return the task that waits, with its draft or with a question in the middle of it."""
+    """Return the id of the waiting task, including for a question in the middle of it."""
     return task_of(seen.crew_task_id) if seen.ask and seen.crew_task_id else seen.crew_task_id
 
 
@@ -175,7 +175,7 @@ class DraftCheck:
         return self._answer.edit is not None and at == self._answer.crew_task_id
 
     def wait_until_answered(self) -> bool:
-        """Wait until the service shows that the draft no longer waits; return False if it still does after the lag."""
+        """Wait until the status no longer shows the draft as waiting; return False if it still does after the lag."""
         return self._no_longer_waits(self.resumed_at + self._lag)
 
     def _no_longer_waits(self, until: float) -> bool:
@@ -200,7 +200,7 @@ class DraftCheck:
 
     @property
     def _may_see_same_text(self) -> bool:
-        """Whether this answer, sent without a key, can lead to the same text at the same task.
+        """Whether this answer, sent without a key, can result in the same text waiting at the same task.
 
         After an approval, the crew moves on, and each question in the middle of a task has its own id.
         """
@@ -265,28 +265,28 @@ class DraftCheck:
                 f"open; {now} is waiting. This answer was not sent and changed nothing; review that instead"
             )
         return (
-            f"Execution {self._answer.execution_id} waits with a different draft from the one that was answered (task "
-            f"{now} now, {self._answer.crew_task_id} then). This answer was not sent and changed nothing; review the "
-            "new draft"
+            f"Execution {self._answer.execution_id} is waiting with a different draft from the one that was answered "
+            f"(task {now} now, {self._answer.crew_task_id} then). This answer was not sent and changed nothing; review "
+            "the new draft"
         )
 
     def _not_waiting(self, seen: Execution) -> str:
         return (
-            f"Execution {self._answer.execution_id} does not wait for an answer; it is {seen.state}: it was answered "
+            f"Execution {self._answer.execution_id} is not waiting for an answer; it is {seen.state}: it was answered "
             "elsewhere, or it was stopped. This answer was not sent"
         )
 
     def _takes_no_edit(self) -> str:
         return (
             f"The service no longer accepts an edited draft of execution {self._answer.execution_id}. "
-            "Nothing was sent, and the draft still waits; clear the review to ask again"
+            "Nothing was sent, and the draft is still waiting; clear the review to ask again"
         )
 
     def _unknown(self, why: str) -> str:
         return (
             f"An earlier try sent this answer to execution {self._answer.execution_id}, and its outcome is unknown. "
-            f"{why} Sending it again could apply it twice, so nothing was sent. If the crew still waits, answer by "
-            "hand"
+            f"{why} Sending it again could apply it twice, so nothing was sent. If the crew is still waiting, answer "
+            "by hand"
         )
 
 

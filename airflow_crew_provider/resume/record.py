@@ -1,4 +1,4 @@
-"""The records of a resume: one of its POST, for the next try, and an XCom, for the wait that follows.
+"""The records of a resume: one of its POST, for the next try, and an XCom for the wait that follows.
 
 States of an answer::
 
@@ -151,7 +151,7 @@ class ResumeRecord:
 
     @property
     def answered(self) -> AnsweredDraft | None:
-        """The answered draft, if known; None if its answer was not sent, since the question is asked again."""
+        """The answered draft, if known; None if its answer was not sent, since the question will be asked again."""
         if self.state is State.LEFT and is_answer(self.said):
             return None
         if not self.draft_sha256 or not self.resumed_at:

@@ -2,8 +2,9 @@
 
 * An answer is sent at most once, across crashes, retries and clears: the record of its POST shows what an earlier try
   did; if that is unknown, the service's status decides (`draft_check`).
-* A Flow is answered through the channel of its question; the service itself refuses a second answer.
-* A try ends when the draft no longer waits, so that the next task does not mistake the old pause for a new question.
+* A Flow is answered through its question's channel; the service itself refuses a second answer.
+* A try ends when the draft is no longer waiting, so that the next task does not mistake the old pause for a new
+  question.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class ResumeTask(Protocol):
 
     @property
     def hook(self) -> ConnectedCrew:
-        """The deployed crew that waits for the answer."""
+        """The deployed crew that is waiting for the answer."""
 
     @property
     def log(self) -> Any:
@@ -108,7 +109,9 @@ class Resuming:
     def _send(self, webhooks: Webhooks | str | None) -> str:
         keyed = self._hook.connection.idempotency_keys
         if self._record.same_request:
-            because = "the idempotency key stays the same" if self._check.was_keyed else "the same draft still waits"
+            because = (
+                "the idempotency key stays the same" if self._check.was_keyed else "the same draft is still waiting"
+            )
             self._log.info("The outcome of an earlier try's answer is unknown, and %s. Sending it again", because)
         sender, added = (
             request.sender_of(webhooks, self._hook, self._record),
@@ -133,7 +136,7 @@ class Resuming:
             )
         except CrewError as error:
             if self._check.was_taken_after_all(error):
-                return self._go_on("An earlier try sent this answer; the draft no longer waits")
+                return self._go_on("An earlier try sent this answer; the draft is no longer waiting")
             if self._task.has_next_round and (self._check.came_too_late(error) or self._check.is_still_open(error)):
                 self._record.withdraw_if_refused(error)
                 return self._hand_on(error)
@@ -146,7 +149,7 @@ class Resuming:
         return resumed.kickoff_id
 
     def _answer_flow(self, address: AnswerAddress) -> str:
-        """Answer through the channel of the question; the id to poll stays the same."""
+        """Answer through the question's channel; the id to poll stays the same."""
         answers.check(self._hook, address)
         sender = Sender.of(self._hook.connection)
         if address.callback_url is None and self._check.check_before_sending(sender):
@@ -199,7 +202,7 @@ class Resuming:
         self._record.note(**self._sent.lost(time.time()))
         self._task.report_unknown("resume")
         if isinstance(error, CrewOutcomeUnknown):
-            fail_task(error, "A retry of this task finds out whether the answer was accepted before it sends it again")
+            fail_task(error, "A retry of this task finds out whether the answer was accepted before sending it again")
         raise CrewTryFailed(str(error)) from error
 
     def _tell(self, resumed: Resumed) -> None:

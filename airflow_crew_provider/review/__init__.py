@@ -1,4 +1,4 @@
-"""A person reviews a draft in Airflow; no answer is lost, and none counts for a different draft.
+"""A person reviews a draft in Airflow; no answer is lost, and none is applied to a different draft.
 
 The parts of a review, behind the operator::
 
@@ -10,6 +10,6 @@ The parts of a review, behind the operator::
 * While the task waits, it stores the form's content with the draft's hash. The answer belongs to that content, even if
   the task renders differently later.
 * An approval is deliberate: there is no default, and an invalid answer is refused with a reason.
-* Drafts, questions and answers are untrusted: no renderer of a form loads or runs anything in them (`drafts`).
+* Drafts, questions and answers are untrusted: no form renderer loads or runs anything in them (`drafts`).
 * `airflow_form` and `refusal_notice` describe how Airflow stores a form, and the changes from 3.1 to 3.4.
 """

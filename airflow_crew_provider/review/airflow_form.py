@@ -1,6 +1,6 @@
-"""How Airflow stores a question to a person. Needs Airflow 3.1.
+"""How Airflow stores a question for a person. Needs Airflow 3.1.
 
-Before Airflow 3.4, one form follows the task through retries and clears: asking again removes its answer and keeps its
+Before Airflow 3.4, a task keeps one form through retries and clears: asking again removes the answer and keeps the
 text. From 3.4 on, each attempt has its own form: asking again replaces it, and a retry or a clear starts without one.
 The answer to an earlier attempt's form stays with that attempt, where a triggerer can read it.
 """
@@ -67,15 +67,15 @@ __all__ = [
     "too_late",
 ]
 
-# Time limit in seconds for a triggerer to look for an answer; afterwards the task continues without one. An earlier
-# attempt's answer cannot be found later, so that limit leaves time to replace a lost triggerer.
+# Time limits in seconds for a triggerer to look for an answer; afterwards the task continues without one. An earlier
+# attempt's answer cannot be found later, so the second limit leaves time to replace a lost triggerer.
 LOOKING, LOOKING_AT_EARLIER = 30.0, 120.0
 # The clocks of Airflow's machines differ, and a form shows its deadline to the minute.
 GRACE = timedelta(minutes=1)
 
 
 def form_params(operator: HITLOperator, hint: str, draft: str | None = None, title: str = "Draft") -> ParamsDict:
-    """Return the params of the task's form: its own and the feedback, without those of its DAG.
+    """Return the params of the task's form: its own and the feedback field, without its DAG's.
 
     Airflow merges the DAG's params into the task's.
 
@@ -90,17 +90,17 @@ def form_params(operator: HITLOperator, hint: str, draft: str | None = None, tit
 
 
 def no_params() -> ParamsDict:
-    """Return the params of a form without fields, which Airflow would otherwise fill with the DAG's."""
+    """Return the params for a form without fields; otherwise, Airflow would give it the DAG's."""
     return ParamsDict()
 
 
 def own_params(operator: BaseOperator) -> dict[str, Param]:
-    """Return the params of the task, without those of its DAG."""
+    """Return the task's params, without its DAG's."""
     given: Any = operator.params
     params = {name: given.get_param(name) for name in given}
     if hasattr(ParamsDict, "filter_params_by_source"):
         return {name: param for name, param in params.items() if param.source == "task"}
-    # Airflow 3.1 does not record where a param comes from; one equal to the DAG's counts as the DAG's.
+    # Airflow 3.1 does not record where a param comes from; one equal to the DAG's is treated as the DAG's.
     of_dag = operator.dag.params if operator.has_dag() else ParamsDict()
     return {name: param for name, param in params.items() if not _has(of_dag, name, param)}
 
@@ -137,7 +137,7 @@ def too_late(event: Json, until: str | None) -> str | None:
     """Return a sentence about a person's answer that came after the deadline; None for any other event.
 
     Airflow accepts answers until it notices the deadline itself, which may be much later if its scheduler is down, or
-    between two tries. The time of the answer counts, not that of its delivery.
+    between two tries. It is the time of the answer that counts, not that of its delivery.
     """
     at = event.get("responded_at")
     if until is None or at is None or timed_out(event):
@@ -150,7 +150,7 @@ def too_late(event: Json, until: str | None) -> str | None:
 
 
 def deadline_event(chosen: Sequence[str]) -> Json:
-    """Return the event of a deadline that makes this choice now."""
+    """Return the event for a deadline that makes this choice now."""
     decided = {"chosen_options": list(chosen), "params_input": {}, "responded_at": datetime.now(UTC)}
     return {**decided, "responded_by_user": None, "timedout": True}
 
@@ -166,7 +166,7 @@ def is_old_default(event: Json, chosen: Sequence[str] | None) -> bool:
 
 
 def name_of(event: Json) -> str:
-    """Return the name of the reviewer, for the log."""
+    """Return the reviewer's name, for the log."""
     user = event.get("responded_by_user") or {}
     return str(user.get("name") or user.get("id") or ("somebody" if "error" in event else "the deadline"))
 
@@ -179,7 +179,7 @@ def problem_with_fields(operator: HITLOperator, context: Any, event: Json) -> st
     except (ValueError, ParamValidationError) as error:
         return f"it does not fit the form: {code(error)}"
     finally:
-        operator.params = fields  # Airflow fills them with the answer, but the next question must be the same
+        operator.params = fields  # Airflow fills them with the answer, but the next question must be unchanged
     return None
 
 
@@ -196,7 +196,7 @@ def shows_another_draft(operator: HITLOperator, stored: Any, signs: Sequence[str
 
 
 def ask(operator: HITLOperator, context: Any) -> Any:
-    """Write the question, which removes an existing answer; return the form that Airflow stores.
+    """Write the question, removing any existing answer; return the form that Airflow stores.
 
     Returns None if no supervisor runs this task.
     """
@@ -250,7 +250,7 @@ def found_nothing(resumed_with: Json | None) -> str | None:
 
 
 def park(operator: HITLOperator, context: Any, timeout: timedelta | None, kwargs: Json) -> NoReturn:
-    """Free the worker slot until somebody answers; if an answer exists already, the task resumes.
+    """Free the worker slot until somebody answers; if an answer already exists, the task resumes.
 
     :param kwargs: arguments of `execute_complete` besides the event
     """

@@ -1,11 +1,11 @@
-"""The content shown to a reviewer, the validity and meaning of an answer, and decisions by a schema. Pure.
+"""The content shown to a reviewer, the validity and meaning of an answer, and decisions made by a schema. Pure.
 
-The task stores the shown content when it starts to wait, and the answer belongs to it: a record rendered again when the
-answer arrives may be a different one.
+The task stores the content shown when it starts to wait, and the answer belongs to that content: a record rendered
+again when the answer arrives may be a different one.
 
 A draft that does not match a schema is sent back with its violations before a person sees it. That happens at most once
-per execution, and never in the last round, to a draft that a person has seen, to a Flow's draft, or to a task that
-others follow. Otherwise the person sees the draft with its violations.
+per execution, and never in the last round, to a draft that a person has seen, to a Flow's draft, or before the
+crew's last task. Otherwise the person sees the draft with its violations.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def notice(who: str, problem: str) -> str:
     return f"The last answer by {code(who)} was not accepted because {problem}."
 
 
-# --- the shown content ---
+# --- the content shown ---
 
 
 DRAFT = ("execution_id", "crew_task_id", "output_sha256")
@@ -102,7 +102,7 @@ def pending_record(given: Any) -> Json:
 
 
 def has_its_draft(pending: Json) -> bool:
-    """Whether the output of a record still has the hash that the wait gave it; records of release 0.1 have none."""
+    """Whether a record's output still matches the hash that the wait gave it; records from release 0.1 have none."""
     named = pending.get("output_sha256")
     return named is None or output_sha256(pending.get("output")) in (named, pending.get("object_sha256"))
 
@@ -209,7 +209,7 @@ def in_one_line(decision: Json) -> str:
 
 
 def of_all_approvals(review: Json, approvals: list[Json]) -> Json:
-    """Return the review of the last of several approvers, with everybody's feedback.
+    """Return the review from the last of several approvers, with everybody's feedback.
 
     Texts that only approve are omitted: a live deployment would not read several of them as an approval.
     """
@@ -256,9 +256,9 @@ def refuse_bad_policy(output_schema: Any, on_schema_mismatch: str) -> None:
 
 
 def violations_of(schema: Any, pending: Json) -> list[str]:
-    """Return a draft's violations of the output's schema; none for a draft that does not become the output.
+    """Return a draft's violations of the output schema; none for a draft that does not become the output.
 
-    If the service does not report progress, every draft of a crew counts as the output.
+    If the service does not report progress, every draft from a crew is treated as the output.
     """
     if schema is None or is_of_flow(pending) or asks.ask_in(pending) or _tasks_follow(pending):
         return []
@@ -287,12 +287,12 @@ def denial_unseen(shown: Json, ask: Json) -> Json:
 
 
 def approval_by_rule(shown: Json, reason: str) -> Json:
-    """Return the review with which a rule of the DAG approves a draft."""
+    """Return the review with which one of the DAG's rules approves a draft."""
     return {**_without_person(shown, {"is_approve": True}), AUTO_APPROVED: reason}
 
 
 def _without_person(shown: Json, choice: Json, feedback: str = "") -> Json:
-    """Return the review of a choice that is made now."""
+    """Return the review for a choice that is made now."""
     now = {"responded_at": datetime.now(UTC)}
     return review_of(shown, now, choice=choice, feedback=feedback, reviewer=None)
 

@@ -1,4 +1,4 @@
-"""The question of a draft's review, and the decision that follows an answer. Needs Airflow 3.1 or newer.
+"""The question in a draft's review, and the decision that follows an answer. Needs Airflow 3.1 or newer.
 
 An approval is deliberate and belongs to the draft shown:
 
@@ -7,7 +7,7 @@ An approval is deliberate and belongs to the draft shown:
 * The form that the person saw determines whether an answer is valid, even if the DAG file has been edited since.
 * An invalid answer is not accepted, and the person is asked again with the reason.
 * An answer does not count if the person may not answer yet, or has already approved. Neither does one that was given
-  more than a minute after the deadline, whenever it is delivered.
+  more than a minute after the deadline, no matter when it is delivered.
 * A decision is stored together with its draft before the task succeeds.
 """
 
@@ -157,7 +157,7 @@ class ReviewRules:
         return self.approvals == 1 if asks.ask_in(shown) else self.allow_edit
 
     def offer(self, task: airflow_form.HITLOperator, shown: Json) -> None:
-        """Offer the words of a question, the Flow's outcomes, or approve and revise."""
+        """Offer a question's words, a Flow's outcomes, or approve and revise."""
         ask, edited = asks.ask_in(shown), drafts.editable_text(shown) if self.edits(shown) else None
         task.options = self.options(shown)
         if ask:
@@ -184,7 +184,7 @@ class ReviewRules:
         )
 
     def page(self, shown: Json) -> ReviewForm:
-        """Return the form of a draft, without the previous round, the last refusal, the escalation and the deadline."""
+        """Return a draft's form, without the previous round, the last refusal, the escalation or the deadline."""
         return ReviewForm(
             pending=shown,
             approve=self.words[0],
@@ -198,7 +198,7 @@ class ReviewRules:
         )
 
     def _round_before(self, context: Any) -> Json | None:
-        """Return the previous round's review, with its draft if that review is a task of this DAG."""
+        """Return the previous round's review, with its draft if that review is a task in this DAG."""
         review = record_or_none(self.previous)
         if review is None or self.previous_task is None:
             return review
@@ -214,7 +214,7 @@ class ReviewRules:
 
 
 class Decision:
-    """The decision about a question's draft.
+    """The decision on a question's draft.
 
     :param until: when the question ends, ISO 8601
     """
@@ -263,7 +263,7 @@ class Decision:
         return self._written_down(review)
 
     def end_at_deadline(self) -> Json:
-        """Return the event of a deadline that Airflow does not know or has not noticed; fail if it chooses nothing."""
+        """Return the event for a deadline unknown to Airflow or not yet noticed by it; fail if it chooses nothing."""
         chosen = self._rules.at_deadline(self._shown)
         if chosen is None:
             self._record.close()
@@ -365,7 +365,7 @@ class Decision:
             return None
         who = (event.get("responded_by_user") or {}).get("id")
         if not who:
-            return "Airflow does not say who approved, but different people must"
+            return "Airflow does not report who approved, but different people must"
         approvals = self._record.approvals
         # If there are enough approvals, this is the last one again, after a lost try.
         if who not in _ids(approvals) or len(approvals) >= self._rules.approvals:
@@ -391,7 +391,7 @@ class Decision:
             found = answer.violations_of(self._rules.output_schema, draft)
         except CrewInvalidInput as error:
             return str(error)
-        return f"the edited text does not match the schema of the output: {code(listed(found))}" if found else None
+        return f"the edited text does not match the output schema: {code(listed(found))}" if found else None
 
     # --- the meaning of an answer ---
 
@@ -444,7 +444,7 @@ class Decision:
     def _sent_back_before(self) -> Json:
         """Return the field that a review has after a schema has sent a draft back; empty if none has.
 
-        The previous round shows that, and from Airflow 3.3 on also this task's record from before a clear.
+        The previous round shows that; from Airflow 3.3 on, so does this task's record from before a clear.
         """
         previous, earlier = record_or_none(self._rules.previous) or {}, self._record.draft_sent_back
         execution_id = self._shown["execution_id"]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 JOINER = "\N{WORD JOINER}"
-# The beginnings of an image, of HTML and of a footnote, which may contain anything.
+# The beginnings of images, HTML and footnotes, any of which may contain anything.
 _BEGINNINGS = re.compile(r"!(?=\[)|<(?=[A-Za-z/!?])|\[(?=\^)")
 
 
@@ -186,7 +186,7 @@ def draft_in(params: Json | None) -> Any:
 def with_text_of_edit(answer: Json, draft: str | None) -> Json:
     """Return an answer whose edited draft is a string; return it unchanged for a form without a draft.
 
-    Airflow's page returns None for an emptied field and an object for the text of one; a program may omit the field.
+    Airflow's page returns None for an emptied field and an object for text that is one; a program may omit the field.
     """
     given = answer.get("params_input")
     if draft is None or not given:
@@ -230,8 +230,8 @@ AS_FEEDBACK = "Use this text, edited by the reviewer, unchanged:"
 def editable_text(shown: Json) -> str | None:
     """Return the text that the form offers to edit; None for a Flow, or if only part is shown.
 
-    For a tool call, these are its arguments. JSON is in a code fence, because Airflow's page shows an object's text as
-    "[object Object]".
+    For a tool call, the text is its arguments. JSON is in a code fence, because Airflow's page shows an object's text
+    as "[object Object]".
     """
     if ask := asks.ask_in(shown):
         arguments = asks.arguments_text(ask) if ask["kind"] == asks.TOOL and is_whole(shown) else None

@@ -122,7 +122,7 @@ class ReviewForm:
         violations = self.pending.get(VIOLATIONS)
         if not violations:
             return ""
-        said = "**The draft does not match the schema of the output.** If you approve it as it is, the run fails:"
+        said = "**The draft does not match the output schema.** If you approve it as it is, the run fails:"
         return f"{said}\n\n{_quoted(violations)}"
 
     def _before(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from airflow_crew_provider.api.asks import APPROVE, DENY
 from airflow_crew_provider.models import Json
 
-LONGEST = timedelta(days=36_500)  # added to the current date, it must still be a valid date
+LONGEST = timedelta(days=36_500)  # added to the current date, it must still yield a valid date
 
 
 def deadline_policy(on_timeout: Any, response_timeout: Any) -> Any:
@@ -83,9 +83,9 @@ def _no_bool(value: Any) -> Any:
 
 
 def reviewers(given: Any) -> list[Json] | None:
-    """Read the assigned users: one or several, each an id or a dict with ``id`` and an optional ``name``.
+    """Read the assigned users: one or several, each an id or a dict with an ``id`` and an optional ``name``.
 
-    An empty list is an error, because for Airflow it means everybody.
+    An empty list is an error, because to Airflow it means everybody.
     """
     if given is None:
         return None

@@ -67,7 +67,7 @@ class Rules(Protocol):
         """Set the options, fields and defaults of the task's form."""
 
     def form(self, context: Any, shown: Json, until: str | None, refused: str, later: list[str]) -> Form:
-        """Return the form; ``later`` contains sentences about the steps of the escalation."""
+        """Return the form; ``later`` contains sentences about escalation steps."""
 
 
 AnyRules = TypeVar("AnyRules", bound=Rules)
@@ -114,7 +114,7 @@ class Question(Generic[AnyRules]):
     def _terms_of_kept_form(self, identity: list[Any]) -> Json:
         """Return the terms that a form still shows after a clear: before Airflow 3.4, a clear keeps the form.
 
-        Refuse to ask if the DAG names other people than the form, which keeps its original ones.
+        Refuse to ask if the DAG names different people from the form, which keeps its original ones.
         """
         before = self.record.terms_before_clear(identity)
         if not before or airflow_form.asking_attempt(self.context) is not None:
@@ -127,7 +127,7 @@ class Question(Generic[AnyRules]):
         return {name: before[name] for name in OFFERED if name in before}
 
     def _must_ask_again(self, found: str) -> bool:
-        """Whether no form exists, or nobody can answer it any more, as with an earlier attempt's form."""
+        """Whether no form exists, or only one that nobody can answer any more, e.g. an earlier attempt's."""
         if not found:
             return False
         is_of_earlier = self.record.asked_by not in (None, airflow_form.asking_attempt(self.context))
@@ -170,7 +170,7 @@ class Question(Generic[AnyRules]):
         airflow_form.park(self.task, self.context, left, {"until": until, "shown": shown, **wakes})
 
     def _escalate(self, since: datetime) -> datetime:
-        """Notify the people of each due step, and return the current time; steps due after it come next."""
+        """Notify the people in each due step; return the current time, after which later steps are due."""
         now = datetime.now(UTC)
         for number, step in self.rules.escalation.due(since, now):
             if self.record.notify_step(step.name, step.notifiers or self.task.notifiers, self.context):
@@ -180,14 +180,14 @@ class Question(Generic[AnyRules]):
         return now
 
     def look_again(self, shown: Json, until: str | None, *, once_more: bool = False) -> NoReturn:
-        """Look for an answer that was already given, e.g. as an escalation step began; escalate if there is none."""
+        """Look for an answer already given, e.g. as an escalation step began; escalate if there is none."""
         self.record.mark_looking(shown, once_more=once_more)
         kept = {"until": until, "shown": shown}
         airflow_form.find_answer(self.task, self.context, until, kept, self.record.asked_by)
 
 
 def _rendered(users: Any) -> Any:
-    """Read the assigned users from the rendered task: a subclass may have made them a template."""
+    """Read the assigned users from the rendered task: a subclass may have templated them."""
     try:
         return reviewers(users)
     except ValueError as error:
@@ -205,7 +205,7 @@ class AskingTask(HITLOperator):
     """The base class of operators that ask a person."""
 
     def rules(self) -> Any:
-        """Return the rules of the question, from the task's rendered arguments."""
+        """Return the rules for the question, from the task's rendered arguments."""
         raise NotImplementedError
 
     def _keep_timeouts_apart(self, given: timedelta | None) -> None:

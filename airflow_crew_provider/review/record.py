@@ -12,11 +12,11 @@ The record is read once each time a worker runs the task, and written at each st
                         └──┴──────ask─────┘ └────asked─────┘
 
 * If a try is lost after its question has ended, the next one looks for the answer again, with ``asked``; or with
-  ``look``, as long as it is in doubt whether Airflow ever had the question.
+  ``look``, as long as it is uncertain whether Airflow ever had the question.
 * An approval or a rejection is stored before its answer is removed for the next one, and does not change the state;
   after the end, it belongs to an answer that Airflow delivers again.
 * ``send_back`` is a schema's answer, given without a person.
-* If Airflow stores no state, there is no record when an answer arrives; the answer still counts.
+* If Airflow stores no state, there is no record when an answer arrives; the answer is accepted anyway.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Draft = list[Any]  # execution, task and hash, as `identity_of` returns them
 class State(StrEnum):
     """The state of a question."""
 
-    NOTHING = "nothing"  # nobody was asked
+    NOTHING = "nothing"  # nobody has been asked
     IN_DOUBT = "in doubt"  # a try began to ask, and Airflow may not have the question
     OPEN = "open"
     OVER = "over"  # an answer or the deadline ended it
@@ -73,11 +73,11 @@ class StoredQuestion:
     :param doubt: whether Airflow may not have the question yet
     :param asked_by: the id of the attempt that owns the form, from Airflow 3.4 on
     :param notified: whether people were notified: `BEGUN` or `DONE`
-    :param told: the same for each step of the escalation
+    :param told: for each escalation step, whether its people were notified
     :param approvals: the approvals so far
     :param rejected: rejected drafts, each by execution and hash
     :param sent_back: the draft that a schema sent back
-    :param shown: the shown content, during a lookup
+    :param shown: the content shown, during a lookup
     :param once_more: whether this is the second lookup
     :param over: whether an answer or the deadline ended it
     """
@@ -101,7 +101,7 @@ class StoredQuestion:
 
     @classmethod
     def from_json(cls, kept: Json) -> StoredQuestion:
-        """Read a record of this release or an earlier one; unknown fields are ignored."""
+        """Read a record from this release or an earlier one; unknown fields are ignored."""
         known = {name: kept[name] for name in _FIELDS if kept.get(name)}
         if known.get("rejected") is True:  # in development versions of 0.2.0: the draft that was shown
             known["rejected"] = [_without_task(kept["draft"])]
@@ -147,7 +147,7 @@ class QuestionRecord:
         self.cleared = attempt.follows_clear(self._record.attempt)
 
     def forget_deleted_run(self) -> None:
-        """At the start of a try, forget the question of a DAG run that was deleted and recreated with the same id."""
+        """At the start of a try, forget the question from a DAG run that was deleted and recreated with the same id."""
         self._attempt.tell_doubt(self._record.attempt)
         if self._memory.outlives_run and not self._attempt.follows(self._record.attempt):
             self._record, self.cleared = StoredQuestion(), False
@@ -239,7 +239,7 @@ class QuestionRecord:
         return self._record.anew(self._attempt, draft=draft, **carried)
 
     def mark_looking(self, shown: Json, *, once_more: bool = False) -> None:
-        """Record the shown content, because Airflow returns nothing for a lookup that finds no answer."""
+        """Record the content shown, because Airflow returns nothing for a lookup that finds no answer."""
         self._keep(shown=shown, once_more=once_more or self._record.once_more)
 
     @property
@@ -249,11 +249,11 @@ class QuestionRecord:
 
     @property
     def shown(self) -> Json | None:
-        """The shown content when the lookup began."""
+        """The content that was shown when the lookup began."""
         return self._record.shown
 
     def since(self, draft: Draft) -> datetime:
-        """Return when the question about this draft was opened; now, if it is not open."""
+        """Return when the question about this draft was opened; the current time if it is not open."""
         since = self._about(draft).since
         return datetime.fromisoformat(since) if since else datetime.now(UTC)
 
@@ -285,7 +285,7 @@ class QuestionRecord:
         self._keep(notified=DONE)
 
     def notify_step(self, step: str, notifiers: Sequence[Any], context: Any) -> bool:
-        """Call the notifiers of an escalation step in the same way; return whether it was still due."""
+        """Call an escalation step's notifiers in the same way; return whether the step was still due."""
         before = self._record.told.get(step)
         if before == DONE:
             return False
@@ -331,7 +331,7 @@ class QuestionRecord:
 
     def forget(self) -> None:
         """Forget the question and its answer, since the task's next question may be about an identical draft."""
-        # Without an attempt, which would make a later question of the same try look like one of a deleted run.
+        # Without an attempt, which would make a later question in the same try look like one from a deleted run.
         self._record = self._record.moved("forget", replace(self._record.anew(self._attempt), attempt={}))
         self._must_keep("Nobody was asked; a retry of this task will ask")
 

@@ -49,7 +49,7 @@ def _before_update(mapper: Any, connection: Any, detail: Any) -> None:
 
 
 def _is_ours(connection: Any, detail: Any) -> bool:
-    """Whether a review asks: any task may use this field name, and before 3.1.3 Airflow stores no other sign."""
+    """Whether this is a review's form: any task may use this field name, and before 3.1.3 there is no other sign."""
     from airflow_crew_provider.compat.task_records import is_about_an_execution
 
     return is_about_an_execution(connection, detail.ti_id)
@@ -74,12 +74,12 @@ def _explain(detail: Any) -> None:
 def why_refused(answer: dict[str, Any], text: str, options: list[str], params: dict[str, Any]) -> str | None:
     """Return why an answer was refused, as far as its form shows that; None for an accepted one.
 
-    A text that does not match a schema is only explained in the task's log.
+    For text that does not match a schema, only the task's log gives the reason.
 
-    :param text: the text of the form
-    :param params: its fields
+    :param text: the form's text
+    :param params: the form's fields
     """
-    # It counts only at the beginning of a line, where a quoted draft cannot contain it.
+    # The marker is only recognized at the beginning of a line, where a quoted draft cannot contain it.
     draft, is_asked = draft_in(params), bool(_IN_THE_MIDDLE.search(text))
     answer = with_text_of_edit(answer, draft)
     # None of a Flow's outcomes needs feedback; of the replies to an agent, only the answer to its question does.

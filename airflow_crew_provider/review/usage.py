@@ -76,7 +76,7 @@ class UsageForm:
 
     @property
     def notice(self) -> str:
-        """Why the last answer was not accepted."""
+        """Why the last answer was rejected, if it was."""
         return f"**{self.refused}**" if self.refused else ""
 
     @property

@@ -29,9 +29,9 @@ class State(StrEnum):
     """The state of the task."""
 
     NOTHING = "nothing"
-    WORKING = "working"  # the crew works
-    ASKING = "asking"  # a person is asked
-    ANSWERED = "answered"  # the answer is not sent yet, according to the record
+    WORKING = "working"  # the crew is working
+    ASKING = "asking"  # a person is being asked
+    ANSWERED = "answered"  # the answer has not been sent yet, according to the record
     OVER = "over"
 
 

@@ -44,10 +44,10 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
     :param kickoff_id: the id to poll (templated)
     :param execution_id: the id of the first kickoff, if it differs (templated)
     :param crew_conn_id: the connection of type ``crew`` (templated)
-    :param wait_past_pending: whether an execution that waits for a person counts as in progress
+    :param wait_past_pending: treat an execution that is waiting for a person as in progress
     :param deferrable: wait in the triggerer, without a worker slot
     :param poll_in_worker: with ``deferrable``, how long to poll about once a second in the worker before the task
-        defers, in seconds or as a timedelta; the end of a short crew is then noticed without the pause after a deferral
+        defers, in seconds or as a timedelta; the end of a short run is then noticed without the delay of a deferral
     :param cancel_on_timeout: stop the execution, best effort, when the sensor times out
     :param cancel_on_kill: stop the execution, best effort, when a user ends the waiting task
     :param poke_interval: the shortest pause between two polls, in seconds or as a timedelta; with
@@ -104,7 +104,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
             # Through Airflow's own entry point, so that soft_fail and never_fail apply from the first poll.
             return self.resume_execution("begin", None, context)
         self._watch = self._recalled(context)
-        # The watch enforces the deadline, so that its end reports the fate of the execution; Airflow's is a fallback.
+        # The watch enforces the deadline, so that its error reports the execution's fate; Airflow's is a fallback.
         own, self.timeout = self.timeout, self.timeout + NET
         try:
             return super().execute(context)
@@ -137,7 +137,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         return CrewStatusTrigger.of(watch, self.crew_conn_id, self.cancel_on_kill, self.inbox)
 
     def note_run(self, context: Any, execution_id: str) -> None:
-        """Record that this DAG run waits for an execution, if it may be a Flow's."""
+        """Record that this DAG run is waiting for an execution, if the execution may be a Flow's."""
         note_run(context, self.hook, execution_id)
 
     def on_kill(self) -> None:
@@ -145,7 +145,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         self.stop_if_asked(self.kickoff_id, WAITS_AGAIN)
 
     def watch_again(self, context: Any) -> Watch:
-        """Return a watch whose deadline counts from now."""
+        """Return a watch whose deadline is counted from now."""
         return Watch(
             kickoff_id=self.kickoff_id,
             started=time.time(),
@@ -159,7 +159,7 @@ class CrewStatusSensor(WaitingTask, BaseSensorOperator):
         )
 
     def _limit_of_all_polls(self) -> timedelta | None:
-        """Return `execution_timeout`; for a rescheduled task, it applies to each poll."""
+        """Return `execution_timeout`; None in reschedule mode, where it applies to each poll."""
         return None if self.reschedule and not self.deferrable else self.execution_timeout
 
     def check(self, context: Any, execution: Execution) -> None:

@@ -32,12 +32,12 @@ DECISIONS = {"True": "approve", "False": "revise"}
 class CrewResultOperator(CrewTask):
     """Return the completed record of one execution.
 
-    A skipped wait keeps its XCom from before a clear, so records of another execution do not count.
+    A skipped wait keeps its XCom from before a clear, so records of another execution are ignored.
 
-    :param records: the records of all waits, None for skipped ones; for a wait in a loop, those of all iterations
+    :param records: the records from all waits, None for skipped ones; for a wait in a loop, those of all iterations
         (templated)
     :param execution_id: the id that the kickoff returned; by default that of the first record (templated)
-    :param crew_conn_id: the connection of type ``crew``, for the events of outlets (templated)
+    :param crew_conn_id: the connection of type ``crew``, for outlet events (templated)
     """
 
     hook_class = CrewHook
@@ -89,17 +89,17 @@ class CrewResultOperator(CrewTask):
 
 
 def until_completed(loop: Any, ti: Any) -> Any:
-    """Start another round, unless the crew has completed or no rounds remain; the result then shows which."""
+    """Start another round, unless the crew has completed or no rounds remain; the `result` task finds out which."""
     review = ti.xcom_pull(task_ids=f"{ti.task_id.rpartition('.')[0]}.review") or {}
     word = DECISIONS.get(str(review.get("is_approve")), "answered")
     if review.get("ask"):
-        word = review["outcome"]  # a fixed word, unlike the outcomes of a Flow, which may be anything
+        word = review["outcome"]  # a fixed word, unlike a Flow's outcomes, which may be anything
     is_over = loop.index + 1 >= loop.max_iterations or (loop.result or {}).get("state") == COMPLETED
     return decided(stop=is_over, reason=f"round {loop.index + 1}: {word}")
 
 
 def _each(given: Any) -> Iterable[Any]:
-    """Return the records of a wait; for one in a loop, Airflow returns those of all iterations in order."""
+    """Return a wait's records; for one in a loop, Airflow returns those from all iterations in order."""
     return given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
 
 
@@ -152,21 +152,21 @@ def crew_with_review(
     needed are skipped.
 
     :param inputs: the crew's inputs (templated)
-    :param max_rounds: how many times a person may answer, across all tasks of the crew that ask
+    :param max_rounds: how many times a person may answer, across all of the crew's tasks that ask
     :param webhooks: sent with the kickoff and with each resume, since the service does not keep them
     :param meta: echoed by the service in webhooks (templated)
     :param deferrable: wait for the crew in the triggerer, without a worker slot
     :param poll_interval: the shortest pause between two polls, in seconds
     :param timeout: how long one wait for the crew may take, in seconds
     :param cancel_on_kill: stop the execution, best effort, when a user ends the kickoff or a wait
-    :param review: arguments of `CrewReviewOperator`: ``assigned_users``, ``notifiers``, ``response_timeout``, ...
+    :param review: arguments for `CrewReviewOperator`: ``assigned_users``, ``notifiers``, ``response_timeout``, ...
     :param on_tool_timeout: as in `CrewReviewOperator`
     :param auto_approve: as in `CrewReviewOperator`
-    :param output_schema: schema of the completed output, as in `CrewStatusSensor`
+    :param output_schema: schema for the completed output, as in `CrewStatusSensor`
     :param max_total_tokens: fail if the execution uses more tokens
     :param max_cost: fail if the execution costs more, in USD
     :param on_unknown_usage: if the service does not report the figures for a limit: ``fail``, or ``ignore`` it
-    :param stop_over_budget: stop an execution that exceeds a limit while it runs or waits for a person
+    :param stop_over_budget: stop an execution that exceeds a limit while it is running or waiting for a person
     :param output_to: where to write the completed output instead of XCom (templated)
     :param on_schema_mismatch: for a draft that does not match: ``fail`` only shows its violations; ``revise`` sends it
         back with them once, before anybody is asked, which uses one of the rounds
@@ -216,9 +216,9 @@ class Rounds:
     """The tasks of the rounds: a review, a resume and a wait for each.
 
     :param first: the wait for the first draft
-    :param review: arguments of all reviews
-    :param resume: arguments of all resumes
-    :param wait: arguments of all waits
+    :param review: arguments for all reviews
+    :param resume: arguments for all resumes
+    :param wait: arguments for all waits
     """
 
     first: CrewStatusSensor
@@ -228,7 +228,7 @@ class Rounds:
     wait: Json
 
     def one_after_another(self) -> list[CrewStatusSensor]:
-        """Create the tasks of each round; return the waits."""
+        """Create the tasks for each round; return the waits."""
         from airflow_crew_provider.operators.review import CrewReviewOperator  # lazy: on old Airflow, only a call fails
 
         waits, previous = [self.first], None
@@ -243,9 +243,9 @@ class Rounds:
         return waits[1:]
 
     def in_a_loop(self, again: Json) -> list[CrewStatusSensor]:
-        """Create the tasks of a round as the body of a loop; return its wait.
+        """Create a round's tasks as the body of a loop; return its wait.
 
-        :param again: the retries of the task that decides on another round
+        :param again: the retry arguments for the task that decides on another round
         """
         waits: list[CrewStatusSensor] = []
 

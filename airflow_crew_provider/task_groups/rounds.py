@@ -1,4 +1,4 @@
-"""The tasks of a round in a Task Loop: the same in each iteration, which the context names. Needs Airflow 3.4.
+"""A round's tasks in a Task Loop: the same in each iteration; the context names the current one. Needs Airflow 3.4.
 
 The review in the first iteration gets the record of the wait before the loop; later reviews get the record of the
 previous iteration's wait, and the previous decision.

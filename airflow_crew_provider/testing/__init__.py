@@ -20,7 +20,7 @@ def scenario(*outputs: str, inputs: tuple[str, ...] = ("topic",), review_last: b
 
     :param outputs: the tasks' outputs; ``{name}`` is replaced by that input
     :param inputs: names of the crew's inputs
-    :param review_last: whether the last task waits for a person
+    :param review_last: whether a person reviews the last task's output
     :param last: further fields of the last task, e.g. ``error="out of credit"`` or ``revised="After {feedback}"``
     """
     tasks: list[Json] = [

@@ -37,19 +37,19 @@ class CrewStatusTrigger(BaseTrigger):
     :param poll_interval: the shortest pause between two polls, in seconds
     :param started: when the wait began, in epoch seconds; kept across triggerer restarts
     :param deadline: when the wait ends, in epoch seconds; None for no deadline
-    :param wait_past_pending: whether an execution that waits for a person counts as in progress
+    :param wait_past_pending: whether to treat an execution that is waiting for a person as in progress
     :param known: whether the service has already shown this id
     :param exponential_backoff: double the pause after each poll instead of adapting it
     :param max_wait: the longest such pause, in seconds
     :param cancel_on_kill: whether to stop the execution when a user ends the waiting task
     :param inbox: where this execution's webhooks are stored, if they go to the inbox
-    :param not_before: when to poll first, in epoch seconds; None for immediately
+    :param not_before: when to poll first, in epoch seconds; None to poll immediately
     :param report_seen: whether to also fire when the id is first known, so that a restart remembers it
     :param max_total_tokens: fire once the execution has used more tokens; None for no limit
     :param max_cost: fire once the execution has cost more, in USD; None for no limit
-    :param ended: number of finished tasks already logged; None to log none
-    :param ends_at_unknown: with `wait_past_pending`, whether to fire when a person is asked about a tool call of
-        unknown outcome
+    :param ended: the number of finished tasks already logged; None to log none
+    :param ends_at_unknown: with `wait_past_pending`, whether to fire when a person is asked about a tool call whose
+        outcome is unknown
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class CrewStatusTrigger(BaseTrigger):
         await outcomes.to_its_end(self._stop_if_killed(without_task=True))
 
     async def cleanup(self) -> None:
-        """Release the shared session; Airflow calls this on every exit, so it does not stop the execution."""
+        """Release the shared session; since Airflow calls this on every exit, do not stop the execution here."""
         if self._held:
             self._held = False
             await self._hook.release()
@@ -187,7 +187,7 @@ class CrewStatusTrigger(BaseTrigger):
             self.log.info("A user ended the task. %s", fate)
 
     async def _was_woken(self) -> bool:
-        """Whether the inbox ended this wait: a task that has succeeded since then was not marked by a user."""
+        """Whether the inbox ended this wait; if so, a task that has since succeeded was not marked by a user."""
         return await self._poller.was_asked(self.kickoff_id)
 
     async def _stop(self) -> bool | CrewError:

@@ -7,7 +7,7 @@ The browser gets pages that the API server renders; they update themselves while
 
 * The browser never specifies which execution a page shows: the server looks it up in the task instance's XComs, and
   shows it only if a task of the DAG run has recorded it too. A URL only names a task instance.
-* Every URL requires Airflow's permissions for XComs and for forms of its DAG.
+* Every URL requires Airflow's permissions for its DAG's XComs and forms.
 * However many people watch, a deployment is polled at most once every two seconds per execution and API server process.
   No request waits for a deployment that hangs, and finished executions are not polled again.
 * Whatever a crew, a service or a person wrote, a page stays under 1 MB (`page.Share`) and is rendered once.

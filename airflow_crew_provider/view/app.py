@@ -51,7 +51,7 @@ class Run:
             self._by_execution.setdefault(_execution(task), []).append(task)
 
     def of(self, task_id: str, map_index: int, iteration: Json) -> TaskRecord | None:
-        """Return the record of a task instance; in a loop, of the latest iteration if none is named."""
+        """Return the record of a task instance; in a loop, that of the latest iteration if none is named."""
         mine = [task for task in self.tasks if (task.task_id, task.map_index) == (task_id, map_index)]
         return next((task for task in reversed(mine) if not iteration or task.iteration == iteration), None)
 
@@ -87,7 +87,7 @@ def _execution(task: TaskRecord) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Decided:
-    """The decisions of an execution's reviews."""
+    """The decisions made in an execution's reviews."""
 
     decisions: Sequence[Json]
     is_final: bool = False
@@ -258,7 +258,7 @@ def _state(task: TaskRecord) -> str:
 
 
 def _airflow(request: Request) -> str:
-    """Return the path of Airflow itself, below which plugins are mounted."""
+    """Return Airflow's own path, under which plugins are mounted."""
     root: str = request.scope.get("app_root_path") or ""
     return root
 

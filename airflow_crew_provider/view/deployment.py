@@ -1,8 +1,8 @@
 """Looks up one execution at its deployment for the tab: one request per lookup, and no token in any result.
 
 Details name the DAG that started an execution. A deployment may refuse details temporarily, a gateway permanently. The
-status is then requested instead, and the details again after that. The run that started the execution shows the status
-(`execution.of_dag`); other runs show it once the details name their DAG.
+next lookup then requests the status instead, and the one after that the details again. The run that started the
+execution shows the status (`execution.of_dag`); other runs show it once the details name their DAG.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def look_up(target: Target, before: Seen | None) -> Seen:
         return known.failed(_one_line(str(error)))
     except Exception:
         log.exception("An execution could not be looked up for its tab")
-        return known.failed("It could not be looked up; see the log of the API server.")
+        return known.failed("It could not be looked up; see the API server's log.")
 
 
 def _details(hook: CrewHook, target: Target, known: Seen, now: Seen) -> Seen:

@@ -30,10 +30,10 @@ LONGEST_VALUE, AROUND_VALUE, DEEPEST = 100_000, 8, 20  # characters and levels o
 HIGHEST_NUMBER = 1e15
 OF_ANOTHER_DAG = "According to the deployment, another DAG started it. People who may see that DAG can find it there."
 OF_UNKNOWN_DAG = (
-    "This run only polls it, and the deployment does not say which DAG started it. It is polled again while this "
+    "This run only polls it, and the deployment does not report which DAG started it. It is polled again while this "
     "page is open."
 )
-NO_DAG = ""  # instead of the DAG that started an execution
+NO_DAG = ""  # stands in for the id if no DAG started the execution
 # Facts that a status does not contain, as the end of a sentence about the deployment.
 UNTOLD = ("the inputs", "when each task ran", "what each task used")
 # How a draft compares with the hash of the draft that was decided on.
@@ -81,8 +81,8 @@ class Seen:
     :param has_details: whether the deployment is known to have details, even if it currently refuses them
     :param is_refused: whether it just refused them; the next lookup requests the status, the one after that the details
     :param started_by: the DAG that started the execution, or `NO_DAG`, from the details; None without them
-    :param is_elsewhere: whether the problem is that it may belong to another DAG
-    :param mask: masks the connection's secrets in what people wrote about the execution
+    :param is_elsewhere: whether the problem is that the execution may belong to another DAG
+    :param mask: masks the connection's secrets in text that people wrote about the execution
     """
 
     found: Json | None = None
@@ -135,7 +135,7 @@ def origin(details: Json, target: Target) -> str | None:
 
 
 def of_details(given: Json, mask: Mask = unmasked, hide: Callable[[Json], Any] = lambda inputs: inputs) -> Json:
-    """Return details in the shape to keep.
+    """Return details in the shape that pages use.
 
     :param mask: hides secrets in text
     :param hide: returns inputs without values whose names mark them as secret
@@ -280,7 +280,7 @@ def _decided(asked: Json, decision: Json) -> Json:
 
 
 def _reason(decision: Json) -> str:
-    """Return why a decision without a person was made, as the end of a sentence."""
+    """Return why a decision was made without a person, as the end of a sentence."""
     if decision["unseen"]:
         return "because nobody can be shown all of it"
     if decision["by_rule"]:

@@ -1,8 +1,8 @@
 """Lookups shared by many viewers: each value is looked up at most once per pause, by one of a few threads.
 
-A viewer gets what is known at once; only the first one waits briefly for the first value. So a deployment that hangs
-blocks threads here but none of the API server's, and no owner can use all of these threads. A page is rendered only
-once for the same facts.
+A viewer immediately gets what is known; only the first one waits briefly for the first value. So a deployment that
+hangs blocks threads here but none of the API server's, and no owner can use all of these threads. A page is rendered
+only once for the same facts.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Shared(Generic[K, V]):
         self._lock = Lock()
 
     def peek(self, key: K) -> V | None:
-        """Return what is known without a lookup."""
+        """Return what is known, without looking anything up."""
         entry = self._entries.get(key)
         return entry.value if entry else None
 

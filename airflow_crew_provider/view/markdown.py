@@ -1,6 +1,6 @@
 """Renders text from crews and people as HTML that loads and runs nothing, with visible link targets. Pure.
 
-`drafts.inert`, as in the review's form, removes active content; the parser here also has HTML disabled.
+As in the review's form, `drafts.inert` removes active content; the parser here also has HTML disabled.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Renderer(RendererHTML):
         return f"<code>{_shown(tokens[idx].attrGet('src'))}</code>"
 
     def heading_open(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
-        """Put the headings of the text below those of the page."""
+        """Rank the text's headings below the page's."""
         return f"<{_heading(tokens[idx])}>"
 
     def heading_close(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
@@ -89,7 +89,7 @@ def rendered(text: str, most: int) -> Markup:
 def is_cheap(text: str) -> bool:
     """Whether the parser takes less than a tenth of a second for the text, whatever its content.
 
-    A character that may start a construct costs up to 20 microseconds, a line of a list three times as much. The rows
+    A character that may start a construct costs up to 20 microseconds, a line in a list three times as much. The rows
     of a table are padded to its columns.
     """
     lines = text.splitlines()

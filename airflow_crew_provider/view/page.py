@@ -1,4 +1,4 @@
-"""Renders the pages of the tab from what is known. Pure: no clock, so the same facts give the same page."""
+"""Renders the tab's pages from the known facts. Pure: no clock, so the same facts give the same page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_crew_provider.view.execution import Seen
 
 STATES = {
     "running": "Running",
-    "pending": "Waits for a person",
+    "pending": "Waiting for a person",
     "completed": "Completed",
     "error": "Failed",
     "not_found": "Not found",
@@ -71,10 +71,10 @@ class Page:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that the fragment of a task shows.
+    """Everything that a task's fragment shows.
 
     :param seen: what the deployment reported; None while unknown
-    :param decisions: decisions of this execution's reviews in Airflow
+    :param decisions: decisions from this execution's reviews in Airflow
     :param form: the path at which to answer the open question, relative to Airflow's own URL
     """
 
@@ -95,7 +95,7 @@ def fragment(facts: Facts, *, form: str = "", run: str = "") -> str:
     """Return the part of the page that is updated while the execution runs.
 
     :param form: the URL of the open question
-    :param run: the URL of the overview of the DAG run
+    :param run: the URL of the DAG run's overview
     """
     seen = facts.seen
     found = execution.with_decisions(seen.found, facts.decisions, seen.mask) if seen and seen.found else None
@@ -118,7 +118,7 @@ def run_page(dag_id: str, run_id: str, executions: Sequence[Json], *, left_out: 
 
 
 def nothing_yet(run: str) -> str:
-    """Return the fragment of a task without a known execution."""
+    """Return the fragment for a task without a known execution."""
     return _rendered("nothing.html", run=run)
 
 

@@ -2,7 +2,7 @@
 
 Every Airflow process loads it, so it imports very little.
 
-Airflow 3.4 shows a view only for the operators that the view names. Older versions would show it for every task of
+Airflow 3.4 shows a view only for the operators that the view names. Older versions would show it for every task in
 every DAG, so there the tab is off until a setting turns it on.
 """
 

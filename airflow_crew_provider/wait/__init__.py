@@ -8,9 +8,9 @@ A wait begins in a worker, usually continues in a triggerer, and always ends in 
 * `watch` decides, without I/O, whether to keep waiting or to end with an `Outcome`. Worker and triggerer perform the
   same steps (`poller`).
 * A poller requests the status, then reads its source of questions. A wait does not know where questions come from.
-* Only an id and figures cross between processes (`Outcome`). A missing or malformed event is a failure.
+* Only an id and figures pass between processes (`Outcome`). A missing or malformed event is a failure.
 * A wait never starts, resumes or repeats anything. `outcomes` decides whether an execution is stopped when its task
   ends: only a user's action or a timeout stops one, never the end of a process.
-* Rules about an output (`output`, `schema`) are applied before the task records its end, so that a retry finds the
+* Rules for an output (`output`, `schema`) are applied before the task records its end, so that a retry finds the
   execution again.
 """

@@ -1,8 +1,8 @@
 """How a wait ends in a worker, for all tasks: with an execution, an exception that Airflow understands, or a stop.
 
 A wait is cancelled when a user ends its task, and when its process ends and the wait continues elsewhere; only the
-former stops an execution. A task resumed by a webhook no longer waits either, but its execution must not be stopped.
-The next try of a cleared task decides what happens to its execution.
+former stops an execution. A task resumed by a webhook is no longer waiting either, but its execution must not be
+stopped. The next try of a cleared task decides what happens to its execution.
 
 An expected failure is one sentence: Airflow prints it without our stack frames (`ends_in_a_sentence`).
 """
@@ -48,7 +48,7 @@ RETRIES = 2
 
 
 def at_least(default_args: Mapping[str, Any] | None, delay: timedelta, retries: int = RETRIES) -> Json:
-    """Return the arguments of a task: this many retries, or more if its DAG's ``default_args`` set more.
+    """Return arguments for a task: this many retries, or more if its DAG's ``default_args`` set more.
 
     :param delay: the delay between two tries, if ``default_args`` does not set one
     """
@@ -116,7 +116,7 @@ def fail_task(error: exceptions.CrewError, what_now: str = "") -> NoReturn:
 
 
 def seconds(value: Any, name: str = "a time") -> float | None:
-    """Return a user's time in seconds, from a number, a number as a string or a timedelta; None stays None.
+    """Convert a time from a user to seconds: a number, a number as a string or a timedelta; None stays None.
 
     :param name: name of the argument, for the message
     :raises CrewInvalidInput: the value is not a valid time
@@ -162,10 +162,10 @@ def fallback_timeout(deadline: float | None) -> timedelta | None:
 
 
 def ended(poller: Poller, watch: Watch, outcome: Outcome) -> Execution | None:
-    """Return the execution of an outcome; None if it has continued in the meantime.
+    """Return an outcome's execution; None if it has since continued.
 
     After a trigger event, the execution is polled again here, where results may be large. The first terminal state
-    counts: if the service withdraws `completed`, the execution is polled until it is completed again.
+    is final: if the service withdraws `completed`, the execution is polled until it is completed again.
     """
     if watch.last is not None and str(watch.last.state) == outcome.kind:
         return watch.last
@@ -191,7 +191,7 @@ def ended(poller: Poller, watch: Watch, outcome: Outcome) -> Execution | None:
 
 
 def is_over(reply: Execution | exceptions.CrewError) -> bool:
-    """Whether an execution has ended; on a live deployment, "not found" may mean that it waits for a person."""
+    """Whether an execution has ended; on a live deployment, "not found" may mean that it is waiting for a person."""
     return isinstance(reply, Execution) and reply.state in OVER
 
 
@@ -231,7 +231,7 @@ def fail_over_budget(poller: Poller, kickoff_id: str, passed: str, log: Any) -> 
 
 
 def _stop(poller: Poller, kickoff_id: str, log: Any) -> str:
-    """Stop it, retrying for as long as a wait would, since no later try will; return a sentence about its fate."""
+    """Stop an execution, retrying for as long as a wait would, since no later try will; return its fate."""
     watch = Watch(kickoff_id=kickoff_id, started=time.time(), poll_interval=1.0)
     while True:
         try:
@@ -261,8 +261,8 @@ def _not_stopped(reply: Execution | exceptions.CrewError, kickoff_id: str) -> st
 
 States = Collection[str | None]
 # The states of a task that still needs its execution: waiting, about to fetch its result, or (None) cleared. A task
-# cleared while it runs is "restarting" instead, and its next try looks like a retry: a kickoff, which must then start
-# anew, has to stop its execution, but a sensor waits for the same one again.
+# cleared while it is running is "restarting" instead, and its next try looks like a retry: a kickoff, which must then
+# start anew, has to stop its execution, but a sensor waits for the same one again.
 GOES_ON: States = ("deferred", "scheduled", "queued", "running", "up_for_retry", "up_for_reschedule", None)
 WAITS_AGAIN: States = (*GOES_ON, "restarting")
 STOPPING = 20.0
@@ -275,7 +275,7 @@ def cancels_without_reason() -> bool:
 
 
 async def to_its_end(work: Coroutine[Any, Any, None], seconds: float = STOPPING) -> None:
-    """Finish the work of a kill, although Airflow 3.3 cancels the trigger again about once a second."""
+    """Finish handling a kill, although Airflow 3.3 cancels the trigger again about once a second."""
     clock = asyncio.get_running_loop().time
     task, ends = asyncio.ensure_future(work), clock() + seconds
     while not task.done() and clock() < ends:
@@ -305,7 +305,7 @@ async def is_by_user(
 
 
 def is_for_good(ti: Any, goes_on: States = GOES_ON) -> bool:
-    """Whether a user or a timeout ends a task that a worker runs: it is in none of the states in which it continues.
+    """Whether a user or a timeout ends a task in a worker: it is in none of the states in which it continues.
 
     A worker that shuts down, or whose task could not reach Airflow for a while, kills the task in the same way: the
     next try then reattaches to the execution. A task that runs outside a worker has no next try.

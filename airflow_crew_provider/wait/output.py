@@ -1,4 +1,4 @@
-"""A DAG's rules for a completed execution, checked before anything downstream runs, and the path of its output."""
+"""A DAG's rules for a completed execution, checked before anything downstream runs, and the path for its output."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def _write(path: Any, text: str) -> None:
 
 
 REPORT_USAGE = (
-    "Let the service report its usage, and for max_cost a price of each model; or set on_unknown_usage='ignore' to use "
-    "such an output unchecked"
+    "Let the service report its usage, and, for max_cost, a price for each model; or set on_unknown_usage='ignore' to "
+    "use such an output unchecked"
 )
 
 
@@ -236,7 +236,7 @@ def _checked_keys(kickoff_id: str, output: Any) -> Json:
 
 def _problem_with(key: str) -> str:
     if key in TAKEN or key.startswith(TAKEN_BEGINNINGS):
-        return "is an XCom key of Airflow or this provider"
+        return "is an XCom key used by Airflow or this provider"
     if not 0 < len(key) <= LONGEST_KEY:
         return f"does not have 1 to {LONGEST_KEY} characters"
     if key in (".", ".."):

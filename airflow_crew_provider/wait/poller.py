@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Source(Protocol):
-    """A source of questions to a person that the status does not show."""
+    """A source of questions for a person that the status does not show."""
 
     async def read(self, kickoff_id: str, reply: Reply, *, blocking: bool) -> Reply:
         """Return the question if the reply does not contain it, else the reply; log errors instead of raising them.
@@ -34,7 +34,7 @@ class Source(Protocol):
         """
 
     async def was_asked(self, kickoff_id: str) -> bool:
-        """Whether a question to a person has arrived."""
+        """Whether a question for a person has arrived."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ class Poller:
     def poll_patiently(self, kickoff_id: str) -> Execution:
         """Poll until a response shows the state, tolerating the same failures as a wait.
 
-        An unknown state does not count, since a decision depends on this poll. On a live deployment, any state counts,
-        since nothing about an answer depends on it.
+        An unknown state is not enough, since a decision depends on this poll. On a live deployment, any state is
+        enough, since nothing about an answer depends on it.
 
         :raises CrewNotFound: if the service does not know the id
         """
@@ -140,17 +140,17 @@ class Poller:
         return outcome
 
     def poll_once(self, watch: Watch) -> Outcome | None:
-        """Take one step of a wait; None if it continues."""
+        """Take one step of a wait; return None if it continues."""
         return finished(self._drive(watch, self._blocking, time.time, once=True))
 
     async def await_outcome(self, watch: Watch, *, clock: Callable[[], float] = time.time) -> Outcome:
-        """Do what `wait` does, without blocking the event loop."""
+        """Wait until the watch has an outcome, without blocking the event loop."""
         outcome = await self._drive(watch, self._awaiting, clock)
         assert outcome is not None
         return outcome
 
     async def was_asked(self, kickoff_id: str) -> bool:
-        """Whether the source has received a question to a person."""
+        """Whether the source has received a question for a person."""
         return self._source is not None and await self._source.was_asked(kickoff_id)
 
     async def _drive(

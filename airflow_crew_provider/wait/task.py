@@ -43,7 +43,7 @@ class CrewTask(BaseOperator):
 
     @property
     def hook(self) -> ConnectedCrew:
-        """The hook of the connection, created on first use, after the connection id was rendered."""
+        """The hook of the connection, created on first use, once the connection id has been rendered."""
         made: ConnectedCrew | None = self.__dict__.get("_hook")
         if made is None:
             made = self.__dict__["_hook"] = self.hook_class(self.crew_conn_id)
@@ -152,10 +152,10 @@ class WaitingTask(CrewTask):
         path, ``package.module:Model``
     :param max_total_tokens: fail the task if the execution uses more tokens; None for no limit
     :param max_cost: fail the task if the execution costs more, in USD; None for no limit
-    :param on_unknown_usage: if a limit is set and the service does not report the figures of a completed execution:
+    :param on_unknown_usage: if a limit is set and the service does not report the figures for a completed execution:
         ``fail``, or ``ignore`` it
-    :param stop_over_budget: stop an execution that exceeds a limit while it runs or waits for a person; False
-        lets it finish
+    :param stop_over_budget: stop an execution that exceeds a limit while it is running or waiting for a person;
+        False lets it finish
     :param output_to: an object storage path to write the completed output to, instead of XCom; the record then has
         ``output: null`` and ``output_path`` (templated)
     :param multiple_outputs: push each key of a completed output, which must be an object, as a separate XCom; the
@@ -196,12 +196,12 @@ class WaitingTask(CrewTask):
 
     @property
     def budget(self) -> Budget:
-        """The limits of an execution."""
+        """The limits on an execution's usage."""
         return Budget(self.max_total_tokens, self.max_cost)
 
     @property
     def watched_budget(self) -> Budget:
-        """The limits at which an execution is stopped."""
+        """The usage limits at which an execution is stopped."""
         return self.budget if self.stop_over_budget else NO_BUDGET
 
     def record_over_budget(self, context: Any, passed: str) -> None:
@@ -216,18 +216,18 @@ class WaitingTask(CrewTask):
         return made
 
     def open_sources(self, context: Any, kickoff_id: str) -> None:
-        """Make all polls also check the other places where this execution may ask questions, besides its status."""
+        """Make all polls also check the places other than its status where this execution may ask questions."""
 
     def trigger_of(self, watch: Watch) -> Any:
         """Return the trigger that continues a watch."""
         raise NotImplementedError
 
     def note_run(self, context: Any, execution_id: str) -> None:
-        """Record that this DAG run waits for an execution, whose questions are removed with the run."""
+        """Record that this DAG run is waiting for an execution, whose questions are removed with the run."""
         raise NotImplementedError
 
     def watch_again(self, context: Any) -> Watch:
-        """Return the watch that the task's arguments describe; its deadline counts from now."""
+        """Return the watch that the task's arguments describe; its deadline is counted from now."""
         raise NotImplementedError
 
     def make_result(self, context: Any, execution: Execution) -> Json:
@@ -297,7 +297,7 @@ class WaitingTask(CrewTask):
         raise TaskDeferred(
             trigger=self.trigger_of(watch),
             method_name="execute_complete",
-            # The resumed task needs the former; the latter lets the inbox find it in the meantime.
+            # The resumed task needs the former; the latter lets the inbox find the waiting task.
             kwargs={"waiting": {**needed, **found_by}},
             timeout=outcomes.fallback_timeout(watch.deadline),
         )
@@ -361,7 +361,7 @@ class WaitingTask(CrewTask):
         if execution.flow_id and execution.flow_id != execution.kickoff_id:
             self.note_run(context, execution.flow_id)
         self.report(context, execution.state, execution.kickoff_id, usage=execution.usage)
-        self.multiple_outputs = False  # for Airflow, which would push the keys of the record, even of a pending one
+        self.multiple_outputs = False  # for Airflow, which would push the record's keys, even a pending one's
         if execution.state is ExecutionState.COMPLETED:
             metrics.completed(self.crew_conn_id, execution)
             page = self.hook.connection.link(execution.kickoff_id, getattr(self, "execution_id", None), execution.view)
@@ -392,7 +392,7 @@ class WaitingTask(CrewTask):
             return error
 
     def stop_if_asked(self, kickoff_id: str, goes_on: outcomes.States = outcomes.GOES_ON) -> None:
-        """Stop the execution of a task that ended for good, if `cancel_on_kill` is set; log its fate in any case."""
+        """Stop the execution of a task that ended for good, if `cancel_on_kill` is set; log its fate either way."""
         asked = self.cancel_on_kill and outcomes.is_for_good(self._ti, goes_on)
         stopped = self.stop_execution(kickoff_id) if asked else None
         self.log.info("The task was killed. %s", fate_of_stop(kickoff_id, stopped))

@@ -3,7 +3,7 @@ seconds.
 
 A wait moves through these states::
 
-    not known ──a status──> known ──a question to a person──> pending
+    not known ──a status──> known ──a question for a person─> pending
         │                     │└────a result────────────────> completed
         │                     │└────a failure───────────────> failed
         │                     │└────its usage───────────────> over_budget
@@ -13,13 +13,13 @@ A wait moves through these states::
   wait at once.
 * An outdated connection cannot end a wait: the wait looks up its connection again right before a response or the
   deadline ends it, and before it gives up. It also does so from time to time while it continues or polls fail, at most
-  once a minute for all waits of a process. If the lookup fails, the response from the last known connection counts.
+  once a minute for all waits in a process. If the lookup fails, the response from the last known connection is used.
 * A deadline is a point in time, so a restart of the triggerer neither shortens nor extends a wait.
-* The draft that a resume just answered does not count as a new question while the status may lag behind.
+* The draft that a resume just answered is not treated as a new question while the status may lag behind.
 * The same steps run in a worker and in a triggerer (`steps`), so the two cannot disagree about how a wait ends.
-* A finished task of the crew is reported when a poll shows it. Its agent and duration are then requested once, if the
+* A finished crew task is reported when a poll shows it. Its agent and duration are then requested once, if the
   service supports that; if the request fails, less is reported.
-* Only ids, states and figures cross to another process. The result is fetched where it is used.
+* Only ids, states and figures are passed to another process. The result is fetched where it is used.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from airflow_crew_provider.models import Execution, ExecutionState, Json, TaskRe
 
 COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN = "completed", "pending", "failed", "gave_up", "timeout", "seen"
 OVER_BUDGET = "over_budget"
-# The longest message of an outcome, which Airflow stores with the event; errors may be megabytes long.
+# The longest message in an outcome, which Airflow stores with the event; errors may be megabytes long.
 LONGEST_MESSAGE = 2000
 NOBODY_IS_ASKED = "This task keeps waiting and asks nobody; to ask a person, use CrewReviewOperator or crew_with_review"
 KINDS = (COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN, OVER_BUDGET)
@@ -46,11 +46,11 @@ KINDS = (COMPLETED, PENDING, FAILED, GAVE_UP, TIMEOUT, SEEN, OVER_BUDGET)
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a wait, small enough to cross from the triggerer to a worker, which fetches the result.
+    """The end of a wait, small enough to pass from the triggerer to a worker, which fetches the result.
 
     ``kind`` is one of `KINDS`: the execution completed, is pending or failed; the wait gave up polling or reached its
     deadline; (``seen``) the id is now known, which a continued wait must remember; or (``over_budget``) the execution
-    exceeded its limits. ``usage`` has the figures of a failed or over-budget execution, if known.
+    exceeded its limits. ``usage`` has the figures for a failed or over-budget execution, if known.
     """
 
     kind: str
@@ -156,7 +156,7 @@ class Watch:
     :param started: when the wait began, in epoch seconds; kept across restarts
     :param deadline: when the wait ends, in epoch seconds; None for no deadline
     :param poll_interval: the shortest pause between two polls, in seconds
-    :param wait_past_pending: whether an execution that waits for a person counts as in progress
+    :param wait_past_pending: whether to treat an execution that is waiting for a person as in progress
     :param ends_at_unknown: whether a question about a tool call's unknown outcome still ends such a wait
     :param known: whether the service has shown this id in a state other than not found
     :param report_seen: whether to also end the wait when the id becomes known, which a restart must remember
@@ -164,7 +164,7 @@ class Watch:
     :param exponential_backoff: double the pause after each poll instead of adapting it
     :param max_wait: the longest such pause, in seconds
     :param budget: the limits at which the wait ends
-    :param ended: number of finished tasks already logged; None to log none
+    :param ended: the number of finished tasks already logged; None to log none
     :param looked_up: when the connection was last looked up, in epoch seconds
     """
 
@@ -214,7 +214,7 @@ class Watch:
         """Record a successful poll."""
         self._forgive()
         self.polls += 1
-        if execution.state is ExecutionState.NOT_FOUND:  # on live deployments, also while it waits for a person
+        if execution.state is ExecutionState.NOT_FOUND:  # on live deployments, also while waiting for a person
             return self._over_budget(execution) or self._unknown(now)
         self.known, self.last = True, execution
         if execution.state is ExecutionState.COMPLETED:
@@ -260,7 +260,7 @@ class Watch:
         return self._outcome(OVER_BUDGET, usage=figures(execution.usage)) if passed else None
 
     def _asks(self, execution: Execution, now: float) -> bool:
-        """Whether an execution waits for a person who has not answered yet."""
+        """Whether an execution is waiting for a person who has not answered yet."""
         if execution.state is not ExecutionState.PENDING:
             return False
         if self.wait_past_pending and not (self.ends_at_unknown and asks.is_unknown_outcome(execution.ask)):
@@ -312,7 +312,7 @@ class Watch:
 
     @property
     def passes_question(self) -> bool:
-        """Whether the execution waits for a person, but that does not end this wait."""
+        """Whether the execution is waiting for a person, but that does not end this wait."""
         return self.wait_past_pending and self.last is not None and self.last.state is ExecutionState.PENDING
 
     def left(self, *, now: float) -> float | None:
@@ -335,7 +335,7 @@ class Watch:
         return line if self.failures else f"{line}, {_duration(now - self.started)} so far"
 
     def has_ended_tasks(self, execution: Execution) -> bool:
-        """Whether the crew has finished tasks that are not logged yet."""
+        """Whether the crew has finished tasks that have not been logged yet."""
         return self.ended is not None and _ended(execution) > self.ended
 
     def ended_tasks(self, execution: Execution, results: Sequence[TaskResult], *, now: float) -> list[str]:
@@ -381,7 +381,7 @@ class Watch:
         last = self.last
         if self._not_found_now and self.known:
             return (
-                f"The service no longer shows execution {self.kickoff_id}: it may wait for a person, "
+                f"The service no longer shows execution {self.kickoff_id}: it may be waiting for a person, "
                 "whose task id only the human-input webhook contains; the wait continues"
             )
         if last is None:
@@ -403,7 +403,7 @@ class Watch:
         return self._past_deadline(now)
 
     def _may_be_renewed(self, error: exceptions.CrewError) -> bool:
-        """Tolerate one failure of a CA file, which may be replaced just before or after the service's certificate."""
+        """Tolerate one failure from a CA file, which may be replaced just before or after the service's certificate."""
         forgiven = isinstance(error, exceptions.CrewConnectionError) and error.renewable and not self._ca_forgiven
         self._ca_forgiven = self._ca_forgiven or forgiven
         return forgiven
@@ -431,7 +431,7 @@ def waits_for_a_person(execution: Execution) -> str:
     """Return a log line about a pending execution."""
     where = f" at task {in_few_words(task)}" if (task := execution.shown_task or execution.current_task) else ""
     why = f": {asks.in_words(execution.ask)}" if execution.ask else ""
-    return f"Execution {execution.kickoff_id} waits for a person{where}{why}"
+    return f"Execution {execution.kickoff_id} is waiting for a person{where}{why}"
 
 
 def in_few_words(text: str) -> str:

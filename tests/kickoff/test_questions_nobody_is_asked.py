@@ -103,7 +103,7 @@ def test_a_service_that_refuses_the_answer_ends_the_try_and_the_next_one_answers
     server.on("GET /status/k-1", lambda _: FAILED if len(server.sent(RESUME)) > 1 else ASKS)
     server.on(RESUME, Reply(status=500, body={"detail": "database"}), RESUMED)
     task_run = TaskRun(retries=2)
-    with pytest.raises(AirflowException, match="Execution k-1 waits for an answer; a retry of this task answers again"):
+    with pytest.raises(AirflowException, match="k-1 is waiting for an answer; a retry of this task answers again"):
         run(kickoff(), task_run)
     with pytest.raises(CrewTryFailed, match=FAILS):
         run(kickoff(), task_run.retry())

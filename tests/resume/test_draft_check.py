@@ -122,12 +122,12 @@ def said(check: DraftCheck, kind: type[Exception] = CrewTaskFailed, sender: Send
 
 
 ANOTHER_DRAFT = (
-    "Execution k-1 waits with a different draft from the one that was answered (task {} now, draft_task then). This "
-    "answer was not sent and changed nothing; review the new draft"
+    "Execution k-1 is waiting with a different draft from the one that was answered (task {} now, draft_task then). "
+    "This answer was not sent and changed nothing; review the new draft"
 )
 UNKNOWN = (
     "An earlier try sent this answer to execution k-1, and its outcome is unknown. {} Sending it again could apply it "
-    "twice, so nothing was sent. If the crew still waits, answer by hand"
+    "twice, so nothing was sent. If the crew is still waiting, answer by hand"
 )
 NOT_SHOWN = (
     "The service does not show the state of execution k-1 ({}), so its draft cannot be compared with the answered "
@@ -166,7 +166,7 @@ def test_of_four_fields_the_service_judges_which_draft_waits(
 def test_a_review_of_an_execution_that_does_not_wait_is_not_sent(service: Service, seen: Execution) -> None:
     service.shows = [seen]
     assert said(first(service, answer()), CrewAnswerNotTaken) == (
-        f"Execution k-1 does not wait for an answer; it is {seen.state}: it was answered elsewhere, or it was "
+        f"Execution k-1 is not waiting for an answer; it is {seen.state}: it was answered elsewhere, or it was "
         "stopped. This answer was not sent"
     )
 
@@ -478,4 +478,4 @@ def test_a_question_in_the_middle_of_the_revised_task_follows_a_revision_only(
     if taken:
         assert check.check_before_sending(SENDER) is True
     else:
-        assert "waits with a different draft" in said(check)
+        assert "waiting with a different draft" in said(check)

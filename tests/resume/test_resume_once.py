@@ -105,7 +105,7 @@ def test_n13_after_a_lost_answer_that_never_arrived_the_next_run_sends_it(
         run(resume(), task_run)
     assert run(resume(), task_run.retry()) == "k-1"
     assert len(server.sent(POST)) == 2
-    assert "the same draft still waits" in log_text()
+    assert "the same draft is still waiting" in log_text()
 
 
 @pytest.mark.row("N13", "N8")

@@ -360,7 +360,7 @@ def test_without_a_next_round_an_edit_of_a_draft_that_has_changed_fails_the_resu
     review = review_of(execution.pending()).execute_complete(context, said(EDITED))
     execution.hook.resume(execution.id, "draft_task", "Shorter.", False)
     second = execution.pending("Draft 2, after: Shorter.")
-    with pytest.raises(CrewTaskFailed, match=r"waits with a different draft.*not sent and changed nothing"):
+    with pytest.raises(CrewTaskFailed, match=r"waiting with a different draft.*not sent and changed nothing"):
         resume(context, review)
     assert execution.hook.get_status(execution.id).record() == second
     assert "crew_resume" not in context["ti"].pushed

@@ -74,7 +74,7 @@ def test_a_draft_that_matches_is_shown_to_a_person(context: Json, supervisor: Su
 def test_a_second_mismatch_is_shown_to_a_person_with_its_violations(context: Json, supervisor: Supervisor) -> None:
     before = review_of(BAD).execute(context)
     page = asked(supervisor, context, review_of(BAD, previous=before, round_number=2))
-    assert "does not match the schema" in page
+    assert "does not match the output schema" in page
     assert "is not of type 'number'" in page
     assert "Requested in round 1**, by `the schema`" in page
 

@@ -95,7 +95,7 @@ def test_the_record_of_an_execution_that_waits_for_a_person(
         "usage": None,
         "output_sha256": hashlib.sha256(b"the draft").hexdigest(),
     }
-    assert "Execution k-1 waits for a person at task draft_task" in log_text()
+    assert "Execution k-1 is waiting for a person at task draft_task" in log_text()
 
 
 @modes

@@ -211,7 +211,7 @@ def test_a33_one_refusal_of_the_details_shows_no_execution_that_this_run_only_po
 
     wait_until(is_refused, "the details are asked for again, and name the DAG")
     assert [text for text in [*seen, client.get(dag_run.path()).text] if SECRET in text] == []
-    assert [text for text in seen if "does not say which DAG started it" in text]
+    assert [text for text in seen if "does not report which DAG started it" in text]
 
 
 @pytest.mark.row("A33")
@@ -225,7 +225,7 @@ def test_a33_details_that_withhold_the_origin_show_no_execution_that_this_run_on
     client = client_of(app)
     wait_until(lambda: SECRET in client.get(own.page("kickoff", end="/fragment")).text, "the run that started it")
     text = client.get(dag_run.page("wait", end="/fragment")).text
-    assert (SECRET in text, "does not say which DAG started it" in text) == (False, True)
+    assert (SECRET in text, "does not report which DAG started it" in text) == (False, True)
 
 
 @pytest.mark.row("A33")

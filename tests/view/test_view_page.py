@@ -482,7 +482,7 @@ def test_the_real_service_tells_tasks_drafts_inputs_and_the_link(
     dag_run.task("review", about(kickoff_id), state="awaiting_input")
     dag_run.asks("review")
     wanted = ["search_web", "{&#34;query&#34;: &#34;tea&#34;}", "&#34;&lt;b&gt;found&lt;/b&gt;&#34;"]
-    wanted += ["Waits for a person", "A person is asked", "Researcher", "Some *notes*", DRAFTS[0], "<dd>tea</dd>"]
+    wanted += ["Waiting for a person", "Waiting for an answer", "Researcher", "Some *notes*", DRAFTS[0], "<dd>tea</dd>"]
     wanted += [f'href="{service.url}/view?id={kickoff_id}"', "/tasks/review/required_actions"]
     deadline, text = time.monotonic() + PATIENCE, ""
     while missing := [each for each in wanted if each not in text]:

@@ -87,8 +87,8 @@ def test_airflow_does_not_push_the_keys_of_the_record_too(server: FaultServer) -
     ("output", "problem"),
     [
         ("plain text", "is str, not an object"),
-        ('{"kickoff_id": 1, "total": 3}', "'kickoff_id' is an XCom key of Airflow or this provider"),
-        ('{"return_value": 1}', "'return_value' is an XCom key of Airflow or this provider"),
+        ('{"kickoff_id": 1, "total": 3}', "'kickoff_id' is an XCom key used by Airflow or this provider"),
+        ('{"return_value": 1}', "'return_value' is an XCom key used by Airflow or this provider"),
         ('{"": 1}', "'' does not have 1 to 512 characters"),
         ('{"' + "k" * 513 + '": 1}', "does not have 1 to 512 characters"),
         ('{"open?": 1}', "'open?' contains"),

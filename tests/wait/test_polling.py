@@ -274,7 +274,7 @@ def test_n6_an_id_that_was_seen_once_is_waited_for_and_the_log_says_why(unknown:
         assert outcome is None
     line = one.news(now=T0 + 9_999)
     assert line is not None
-    assert "may wait for a person" in line
+    assert "may be waiting for a person" in line
     outcome = one.saw(seen(S.NOT_FOUND), now=T0 + 10_000)
     assert outcome is not None
     assert outcome.kind == TIMEOUT

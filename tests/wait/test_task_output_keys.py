@@ -15,7 +15,7 @@ FATE = (
     "again, clear its kickoff; if you only changed the rule, clear the task that waits for it"
 )
 
-RESERVED = "is an XCom key of Airflow or this provider"
+RESERVED = "is an XCom key used by Airflow or this provider"
 UNFIT = "?, #, /, %, a backslash or a control character"
 
 

@@ -152,7 +152,7 @@ def test_n30_where_the_service_does_not_count_tokens_the_task_fails(log: Warning
     with pytest.raises(CrewTaskFailed) as error:
         OutputRules(budget=Budget(5)).applied(completed(usage=usage), log)
     assert str(error.value) == (
-        f"{UNKNOWN}. Let the service report its usage, and for max_cost a price of each model; or set "
+        f"{UNKNOWN}. Let the service report its usage, and, for max_cost, a price for each model; or set "
         f"on_unknown_usage='ignore' to use such an output unchecked. {STAYS}"
     )
 

@@ -43,7 +43,7 @@ BUSY = CrewServerError(503, "GET", "/status/k-1", "busy")
 UNKNOWN = CrewNotFound(404, "GET", "/status/k-1", "not found")
 LOST = "Execution k-1 was not seen at the service; if it exists, it continues"
 GONE = (
-    "The service no longer shows execution k-1: it may wait for a person, whose task id only the human-input "
+    "The service no longer shows execution k-1: it may be waiting for a person, whose task id only the human-input "
     "webhook contains; the wait continues"
 )
 
@@ -65,9 +65,9 @@ def polled(one: Watch, reply: Execution | CrewError, at: float) -> str | None:
         (STEP, "Execution k-1 is running: 1 of 2 tasks, now draft"),
         (seen(S.NOT_FOUND), "The service does not know execution k-1 yet"),
         (UNKNOWN, "The service does not know execution k-1 yet"),
-        (seen(S.PENDING), "Execution k-1 waits for a person"),
-        (seen(S.PENDING, current_task="draft"), "Execution k-1 waits for a person at task draft"),
-        (seen(S.PENDING, shown_task="t", current_task="d"), "Execution k-1 waits for a person at task t"),
+        (seen(S.PENDING), "Execution k-1 is waiting for a person"),
+        (seen(S.PENDING, current_task="draft"), "Execution k-1 is waiting for a person at task draft"),
+        (seen(S.PENDING, shown_task="t", current_task="d"), "Execution k-1 is waiting for a person at task t"),
     ],
 )
 def test_the_first_line_says_what_was_seen_and_for_how_long(reply: Any, line: str) -> None:

@@ -173,7 +173,7 @@ def test_n6_an_id_that_was_seen_is_waited_for_until_the_timeout(
     server.on(POLL, dialect.running, dialect.unknown)
     outcome = wait(path, timeout=1.2)
     assert outcome.kind == TIMEOUT
-    assert "may wait for a person" in log_text()
+    assert "may be waiting for a person" in log_text()
 
 
 @pytest.mark.row("N6")

@@ -119,17 +119,17 @@ def test_the_tab_of_a_running_crew_moves_without_a_reload_and_leads_to_the_servi
         page.on("framenavigated", lambda frame: loads.append(frame.url))
         expect(state(tab)).to_have_text("Running")
         expect(tab.get_by_text("Researcher")).to_be_visible()
-        tab.get_by_role("link", name="All of this run").focus()
+        tab.get_by_role("link", name="Everything in this run").focus()
         for done in (1, 2):
             crew.may_end = done
             expect(tab.get_by_role("progressbar")).to_have_attribute("aria-valuenow", str(done))
             expect(tab.get_by_role("status")).to_have_text(f"Running, {done} of 3 tasks done")
-        expect(tab.get_by_role("link", name="All of this run")).to_be_focused()
+        expect(tab.get_by_role("link", name="Everything in this run")).to_be_focused()
         tab.get_by_text("Output").first.click()
         expect(tab.get_by_text("Notes on tea.")).to_be_visible()
         connection = {"conn_type": "crew", "password": service.token}
         airflow.api.add_connection("crew_three", host=f"http://127.0.0.1:{free_port()}", **connection)
-        expect(tab.get_by_role("alert")).to_contain_text("The deployment does not respond.")
+        expect(tab.get_by_role("alert")).to_contain_text("The deployment is not responding.")
         expect(tab.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "2")
         airflow.api.add_connection("crew_three", host=service.url, **connection)
         expect(tab.get_by_role("alert")).to_have_count(0)
@@ -139,7 +139,7 @@ def test_the_tab_of_a_running_crew_moves_without_a_reload_and_leads_to_the_servi
         expect(tab.get_by_role("heading", name="Output")).to_be_visible()
         assert loads == []
         with page.context.expect_page() as opened:
-            tab.get_by_role("link", name="Page of the service").click()
+            tab.get_by_role("link", name="Open at the service").click()
         there = opened.value
         there.get_by_label("Token").fill(service.token)
         there.get_by_role("button").click()
@@ -183,7 +183,7 @@ def test_the_tab_of_reviews_has_the_drafts_the_people_the_edit_and_the_way_to_th
         beyond: list[str] = []
         page.on("request", lambda request: beyond.append(request.url) if "evil.example" in request.url else None)
         tab = open_tab(page, airflow, run, "article.kickoff")
-        expect(state(tab)).to_have_text("Waits for a person")
+        expect(state(tab)).to_have_text("Waiting for a person")
         rounds = tab.get_by_role("article")
         expect(rounds).to_have_count(2)
         expect(rounds.first).to_contain_text("Revision")
@@ -229,7 +229,7 @@ def check_for_keyboard_and_screen_reader(page: Page, airflow: AirflowStack) -> N
     for _ in range(5):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.textContent.trim()"))
-    assert seen == ["Page of the service", "All of this run", "Output", "Draft", "Changes since round 1"]
+    assert seen == ["Open at the service", "Everything in this run", "Output", "Draft", "Changes since round 1"]
     for summary in page.locator("summary").all():
         summary.click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -260,7 +260,7 @@ def test_the_tab_of_a_failed_crew_says_why_whatever_else_its_address_names(
         page.get_by_role("link", name="Customer 3 ").click()
         expect(state(page)).to_have_text("Completed")
         expect(page.get_by_text("A text on Customer 3.").last).to_be_visible()
-        page.get_by_role("link", name="All of this run").click()
+        page.get_by_role("link", name="Everything in this run").click()
         expect(page.get_by_role("listitem")).to_have_count(20)
 
 
