@@ -23,7 +23,7 @@ class NotStorable(Exception):
 
 
 class Raised(Exception):
-    """Replaces an exception raised by a tool, with the same name and text."""
+    """Replaces a tool's exception; it has the same name and text."""
 
 
 def encoded(answer: Any, expected: type[BaseModel] | None = None, *, is_whole: bool = True) -> str:

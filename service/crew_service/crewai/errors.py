@@ -24,7 +24,7 @@ class Asked(Interrupted):
 
 
 class Fatal(Interrupted):
-    """Fails the execution, even if the crew's own code catches this exception; the text becomes its error."""
+    """Fails the execution, even if the crew's own code catches this; the text becomes the execution's error."""
 
     noted: ClassVar[list[Fatal]] = []  # a process runs one segment
 

@@ -54,12 +54,12 @@ _watchers: list[Watcher] = []
 _recorders: list[Recorder] = []
 BLOCKED = "LLMCallBlockedError"  # raised when a hook refuses a call; not in every version
 TOOL_FAILED = "ToolExecutionFailedError"  # not in every version
-OF_TOOLS = ("exception", "tool_reported", "mcp_error")  # its reasons that are not the model's fault
-ERROR = 400  # the lowest HTTP status code of an error
+OF_TOOLS = ("exception", "tool_reported", "mcp_error")  # its failure reasons that are not the model's fault
+ERROR = 400  # the lowest HTTP status code for an error
 
 
 class Watcher(Protocol):
-    """Observes this process's models, synchronously where their calls and events happen."""
+    """Observes this process's models synchronously, where their calls and events happen."""
 
     def counting(self, model: BaseLLM, count: Callable[[], None]) -> None:
         """Run a model's own method for counting tokens."""
@@ -135,7 +135,7 @@ def record_calls(recorder: Recorder) -> None:
 
 
 def record_tools() -> None:
-    """Record the calls of each tool class, and of methods that have since replaced a recorded one, as decorators do."""
+    """Record calls to every tool class, including to methods that have replaced recorded ones, as decorators do."""
     for kind in BaseTool.__subclasses__():
         _wrap_class(kind, TOOLS, BaseTool)
 
@@ -249,7 +249,7 @@ async def _ended(recorded: RecordedCall, answering: Awaitable[Any]) -> Any:
 
 
 def _deferred(wait: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Count a request towards the limit per minute only when it is made: the journal may answer it."""
+    """Count a request towards the per-minute limit only when it is made: the journal may answer it instead."""
 
     def check_or_wait(limit: Any) -> bool:
         DUE.set([partial(wait, limit)])
@@ -343,7 +343,7 @@ def can_record() -> bool:
         for each in made:
             each.run()
             each.to_structured_tool().invoke({})
-    except Exception:  # any failure of an unknown version
+    except Exception:  # any failure in an unknown version
         return False
     return count.calls == 2 * len(made)
 
@@ -568,12 +568,12 @@ def fired(flow: Flow[Any]) -> set[str]:
 
 
 def started(flow: Flow[Any], method: str) -> bool:
-    """Whether a method ran as a start method: CrewAI only counts the calls of listeners."""
+    """Whether a method ran as a start method: CrewAI counts only listeners' calls."""
     return method in flow._start_method_names() and not flow._method_call_counts.get(FlowMethodName(method))
 
 
 def rearm(flow: Flow[Any], outcome: str, fired: set[str]) -> None:
-    """Let those of the fired listeners that listen to the outcome fire again."""
+    """Let fired listeners that listen to the outcome fire again."""
     flow._rearm_or_listeners_for_trigger(FlowMethodName(outcome), {FlowMethodName(name) for name in fired})
 
 
