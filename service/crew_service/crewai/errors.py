@@ -8,7 +8,7 @@ from crew_service.engine.crew import PendingQuestion
 
 
 class UnsupportedCrew(Exception):
-    """The target cannot be served; the text names the problem and what would work, as the end of a sentence."""
+    """The target cannot be served; the text names the problem and a remedy, as the end of a sentence."""
 
 
 class Interrupted(BaseException):

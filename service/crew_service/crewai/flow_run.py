@@ -45,7 +45,7 @@ class FlowRun:
         self._used: usage.Usage = earlier.get("usage", {})
         self._seconds: dict[str, float] = earlier.get("seconds", {})
         self._asks: dict[int, TaskAsks] = {}
-        # Calls of one method share a journal, which is erased when the first of them ends.
+        # Calls to one method share a journal, which is erased when the first of them ends.
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._job = job = replace(job, gate=self._nested.before)
         self._report = TokenMeter(report, lambda task_id: run.method if (run := METHOD.get()) else "")

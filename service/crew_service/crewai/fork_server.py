@@ -83,7 +83,7 @@ class ForkServer:
         return socket.socket(fileno=link)
 
     def _forget(self) -> None:
-        """In the child, drop the resources of the fork server and of other crews."""
+        """In the child, close the fork server's sockets and those of other crews; restore signal handling."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for link in (self._control, self._deaths, self._bell, *self._links.values()):

@@ -42,7 +42,7 @@ from crew_service.crewai import step_events
 
 AsyncCall = Callable[..., Awaitable[Any]]
 Memory = dict[str, Any]
-FIRED = "_fired_or_listeners"  # listeners with or_() conditions, which fire only once
+FIRED = "_fired_or_listeners"  # listeners with or_() conditions: each fires only once
 SETS = ("_completed_methods", FIRED)
 COUNTS = ("_method_call_counts", "_method_execution_counts")
 EVENTS = "_pending_events"  # partially met and_() conditions
@@ -291,7 +291,7 @@ TOOLS: dict[str, Callable[[Any], Any]] = {
 def _recorded_run(
     run: Any, name: str, tool: BaseTool, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> RecordedCall | None:
-    """Also return None if this is called by an override in the tool's class, which records the call itself."""
+    """Also return None if the caller is an override in the tool's class: that override records the call."""
     outer = getattr(type(tool), name, None)
     if not _recorders or (outer is not run and getattr(outer, WRAPPER, None) is outer):
         return None
@@ -361,7 +361,7 @@ def tool_name(tool: BaseTool) -> str:
 
 
 def delegates(tool: BaseTool) -> bool:
-    """Whether the tool only delegates work to another agent of the crew."""
+    """Whether the tool only delegates work to another agent in the crew."""
     return isinstance(tool, BaseAgentTool)
 
 

@@ -49,7 +49,7 @@ class Answers(Protocol):
 
 
 class Held:
-    """The start of a step, held back; `outer` is the start of the enclosing step."""
+    """A step's start event, held back; `outer` is that of the enclosing step."""
 
     def __init__(self, emit: Callable[[], Any], name: str, outer: Held | None) -> None:
         self.name, self.outer = name, outer

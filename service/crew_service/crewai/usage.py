@@ -172,7 +172,7 @@ class TokenMeter:
             self._known.setdefault(_counter(model), (model, _counters(model)))
 
     def _take(self, model: Any) -> None:
-        """Add a model's counts since the last call of this method."""
+        """Add a model's counts since the last call to this method."""
         if not isinstance(model, BaseLLM):
             return
         counter = _counter(model)

@@ -1,4 +1,4 @@
-"""Records which process runs which execution; each function runs in the caller's transaction.
+"""Records which process is running which execution; each function runs in the caller's transaction.
 
 A process is registered while it runs, and increments a number as its heartbeat. If the number has not changed for long
 enough, another process deletes the silent one and continues its executions. Clocks are never compared between machines
@@ -65,7 +65,7 @@ def claim_due(connection: Connection, process_id: str, crew: str, *, now: float,
     claimed = _in_turn(connection, crew, now, limit)
     if claimed:
         values: dict[str, Any] = {"state": CLAIM.target, "claimed_by": process_id, "segment": executions.c.segment + 1}
-        # If a service of an earlier release claimed it first, its start time is unknown.
+        # If a service on an earlier release claimed it first, its start time is unknown.
         values["started_at"] = case((executions.c.segment == 0, now), else_=executions.c.started_at)
         values |= {"writes": 0, "current_task": None, "current_agent": None, "counted_at": now, "updated_at": now}
         connection.execute(update(executions).where(executions.c.id.in_(claimed)).values(values))
@@ -112,7 +112,7 @@ def _heads(connection: Connection, crew: str, now: float) -> list[tuple[str | No
 
 
 def _queued(crew: str, now: float) -> Select[Any]:
-    """Select queued executions that are due, the oldest of an owner first."""
+    """Select queued executions that are due, each owner's oldest first."""
     due = or_(executions.c.due_at <= now, executions.c.due_at > now + LONGEST_DELAY)
     query = select(executions.c.id, executions.c.due_at).where(executions.c.crew == crew, executions.c.state == QUEUED)
     return query.where(due).order_by(executions.c.owner, executions.c.due_at)

@@ -1,4 +1,4 @@
-"""The time for everything stored or signed: the database server's, since the clocks of its services may differ."""
+"""The time for everything stored or signed: the database server's, since its services' clocks may differ."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def decide(connection: Connection, execution_id: str, number: int, decision: dic
 
 
 def carry_out(connection: Connection, execution_id: str, entry: dict[str, Any], *, now: float) -> None:
-    """Start a call that a person has allowed, which uses up the permission.
+    """Start a call that a person has allowed; this uses up the permission.
 
     :raises LookupError: if nobody has allowed it
     """

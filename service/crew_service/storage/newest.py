@@ -12,7 +12,7 @@ from sqlalchemy.sql import ColumnElement, Select
 from crew_service.storage.states import State
 from crew_service.storage.tables import executions
 
-Position = tuple[float, str]  # the time and id of an execution, which define the order of lists
+Position = tuple[float, str]  # an execution's time and id, which define the order of lists
 
 
 def newest(

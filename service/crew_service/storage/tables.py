@@ -132,7 +132,7 @@ journal = Table(
     Column("execution_id", String(36), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("task_id", JSON, nullable=False),  # empty for a call outside any task, such as a crew planner's
-    Column("part", String(64), nullable=False),  # of the task: the round of its review, or a nested task
+    Column("part", String(64), nullable=False),  # of the task: its review round, or a nested task
     Column("kind", String(8), nullable=False),  # model or tool
     Column("key", String(64), nullable=False),  # the request, and how often it was made before
     Column("within", String(64)),  # the key of the tool call that made this call
@@ -301,6 +301,6 @@ questions = Table(
 releases = Table(
     "releases",  # releases that may use this database: one row
     metadata,
-    Column("newest", String(32), primary_key=True),  # the last migration of the newest of them
-    Column("oldest", String(32), nullable=False),  # the last migration of the oldest of them
+    Column("newest", String(32), primary_key=True),  # the newest one's last migration
+    Column("oldest", String(32), nullable=False),  # the oldest one's last migration
 )

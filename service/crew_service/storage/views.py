@@ -212,7 +212,7 @@ def head(connection: Connection, some_id: str) -> Row[Any] | None:
 
 
 def small(connection: Connection, execution_id: str) -> Row[Any] | None:
-    """Return the columns of an execution that are never large."""
+    """Return an execution's columns, except those that may be large."""
     return connection.execute(SMALL, {"key": execution_id}).one_or_none()
 
 
