@@ -45,7 +45,7 @@ class Branches:
     """The branches of a Flow.
 
     :param waiting: unanswered questions, oldest first
-    :param answered: awaited before the methods that follow an answer
+    :param answered: awaited before any method that follows an answer
     """
 
     def __init__(

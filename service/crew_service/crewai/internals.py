@@ -117,7 +117,7 @@ def watch_models(watcher: Watcher) -> None:
 
 
 def record_calls(recorder: Recorder) -> None:
-    """Consult a recorder, replacing any earlier one, before every call of a tool or a watched model."""
+    """Consult a recorder, replacing any earlier one, before every call to a tool or a watched model."""
     first = not _recorders
     _recorders[:] = [recorder]
     if not first:

@@ -94,7 +94,7 @@ def of_folder(folder: Path) -> Project:
 
 
 def around(path: Path) -> Project | None:
-    """Return the CrewAI project around a file or folder, if the nearest pyproject.toml has `[tool.crewai]`."""
+    """Return the CrewAI project that contains a file or folder, if the nearest pyproject.toml has `[tool.crewai]`."""
     path = path.resolve()
     for folder in (path, *path.parents):
         if (folder / "pyproject.toml").is_file():

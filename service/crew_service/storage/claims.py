@@ -95,7 +95,7 @@ def _in_turn(connection: Connection, crew: str, now: float, limit: int) -> list[
 
 
 def _heads(connection: Connection, crew: str, now: float) -> list[tuple[str | None, float]]:
-    """Return the owners of queued executions, each with the due time of its oldest, by one index lookup per owner."""
+    """Return the owners of queued executions, each with its oldest due time, using one index lookup per owner."""
     queued = executions.alias()
     of_crew = (queued.c.crew == crew, queued.c.state == QUEUED, queued.c.owner.is_not(None))
     first = select(queued.c.owner).where(*of_crew).order_by(queued.c.owner, queued.c.due_at).limit(1)

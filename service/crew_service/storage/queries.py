@@ -108,7 +108,7 @@ def by_either_id(connection: Connection, some_id: str) -> Row[Any] | None:
 
 
 def locked(connection: Connection, some_id: str) -> Row[Any] | None:
-    """Like `by_either_id`, but lock the row until this transaction ends."""
+    """Find an execution by either id, and lock its row until this transaction ends."""
     for query in (BY_KICKOFF_ID.with_for_update(), BY_ID.with_for_update()):
         row = _by(connection, query, some_id)
         if row is not None:

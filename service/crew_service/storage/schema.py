@@ -82,7 +82,7 @@ def _may_work_beside(connection: Connection, found: str) -> bool:
 
 
 def keep_out_earlier(connection: Connection, oldest: str) -> bool:
-    """Keep releases whose last migration is before `oldest` from starting here; False if one is running already."""
+    """Keep releases whose last migration is before `oldest` from starting here; False if one is already running."""
     connection.execute(text("UPDATE releases SET oldest = :oldest WHERE oldest < :oldest"), {"oldest": oldest})
     earlier = text("SELECT count(*) FROM processes WHERE release IS NULL OR release < :oldest")
     return connection.execute(earlier, {"oldest": oldest}).scalar() == 0

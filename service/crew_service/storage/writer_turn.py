@@ -157,7 +157,7 @@ class WriterTurn:
         return self._waits_since is not None
 
     def _take(self) -> float:
-        """Take the turn; return the time on the monotonic clock until which to wait for other processes."""
+        """Take the turn; return the deadline, on the monotonic clock, for waiting for other processes."""
         now = time.monotonic()
         until = max(self._since(now) + WAIT, now + LEAST)
         self._turns.take(until - now)
