@@ -14,7 +14,7 @@ class Question(BaseModel):
 
 
 class AskPerson(BaseTool):
-    """Let an agent ask a person: the execution waits, without a process, until somebody answers."""
+    """Lets an agent ask a person: the execution waits, without a process, until somebody answers."""
 
     name: str = ASK_PERSON
     description: str = "Ask a person a question, and get the answer. Use it when only a person can know or decide."

@@ -38,7 +38,7 @@ def listen_to_steps(crew: Crew, report: Callable[[Progress], None]) -> None:
 
 
 def pass_over_replayed_steps(crew: Crew) -> None:
-    """Call the step callbacks of a running crew's agents only for new steps; a crew may run more than once."""
+    """Limit the step callbacks of a running crew's agents to new steps; a crew may run more than once."""
     for agent in _agents_of(crew):
         callers: list[Any] = [agent, agent.agent_executor]  # the latter has had its own copy since the kickoff
         for caller in filter(None, callers):
@@ -47,7 +47,7 @@ def pass_over_replayed_steps(crew: Crew) -> None:
 
 
 class NewSteps:
-    """Wraps a step callback and skips steps from the journal, which it received in the last attempt."""
+    """Wraps a step callback and skips steps from the journal: the callback received them in the last attempt."""
 
     def __init__(self, own: Callback) -> None:
         self._own = own

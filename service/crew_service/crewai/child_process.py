@@ -45,8 +45,8 @@ from crew_service.engine.crew import CrewFailed, Job, Progress, Report
 from crew_service.engine.printed import masked, secrets_of
 from crew_service.engine.tool_rules import ToolRule
 
-CHECKED = 1.0  # seconds between two checks of the link
-LAST_WORDS = 5.0  # seconds for exit handlers to run after the outcome was sent
+CHECKED = 1.0  # seconds between checks of the link
+LAST_WORDS = 5.0  # seconds for exit handlers to run after the outcome is sent
 
 
 class ServiceConnection:
@@ -75,7 +75,7 @@ class ServiceConnection:
         try:
             threading.Thread(target=self._listen, name="crew-service", daemon=True).start()
             threading.Thread(target=self._watch, name="crew-service-link", daemon=True).start()
-        except RuntimeError:  # no code of the crew has run yet
+        except RuntimeError:  # none of the crew's code has run yet
             self._channel.send({"type": UNBORN, "errno": errno.EAGAIN})
             raise
         return request
@@ -88,7 +88,7 @@ class ServiceConnection:
 
     def report(self, progress: Progress) -> None:
         """Send progress; for some kinds, such as a finished task, the crew waits until the service has stored it."""
-        if not self.is_mine:  # there, locks held by other threads are never released
+        if not self.is_mine:  # in a copy, locks held by other threads are never released
             return
         stored = threading.Event() if channel.is_awaited(progress) else None
         with self._sending:
@@ -187,7 +187,7 @@ def _told(text: str) -> str:
 
 
 def _end_copy(failure: BaseException | None) -> NoReturn:
-    """End a forked copy in which the crew's code has returned, with the exit code that it chose, if any."""
+    """End a forked copy once the crew's code has returned in it; use the exit code that the code chose, if any."""
     _flush()
     if isinstance(failure, SystemExit) and isinstance(failure.code, int | None):
         os._exit(failure.code or 0)
@@ -232,7 +232,7 @@ def _done(service: ServiceConnection, request: Message) -> Message:
         return {"type": "checked", "problem": _edit_problem(served, **request["edit"])}
     if "job" not in request:
         described["can_record"] = internals.can_record()
-        # Include the variables in its `.env`, which the service does not read.
+        # Include the variables in the crew's `.env`, which the service does not read.
         return {"type": "description", "described": described, "secrets": secrets_of(os.environ)}
     if kept and not isinstance(served, FlowSource):
         open_tools.check(served.crew if isinstance(served, JsonCrew) else served, rules, described["tools"])

@@ -32,8 +32,8 @@ from crew_service.engine.tool_rules import NEEDS_JOURNAL, BadRule, JournalOption
 log = logging.getLogger(__name__)
 
 PROCESSES = ProcessPool()  # shared by all crews of the service, because it is independent of them
-BATCH = 0.2  # seconds between two checks for a job's cancellation
-LOADING = 120.0  # seconds for importing a target's modules when the service starts
+BATCH = 0.2  # seconds between checks for a job's cancellation
+LOADING = 120.0  # seconds to import a target's modules when the service starts
 CHECKING = 60.0  # seconds for a task's model and guardrail to check an edited answer
 LONGEST_TRACE = 10_000  # characters
 LONGEST = 1_000  # characters of an error about a target; a validation error can be long
@@ -76,7 +76,7 @@ class CrewAICrew:
         return not self._knows_all_tools or any(map(rule.matches, self._tools))
 
     def _problem(self, options: JournalOptions) -> str | None:
-        """Return why its rules cannot be followed, as the end of a sentence; None if they can."""
+        """Return why the crew's rules cannot be followed, as the end of a sentence; None if they can."""
         once = tool_rules.run_once(self._rules) or self._asking
         if once and options.is_kept and not self._keeps_journal:
             return f"{once} is not supported with CrewAI {version('crewai')}, which calls tools in a different way."
@@ -182,7 +182,7 @@ def _asked(
     take: Callable[[bytes], None] | None = None,
     stopping: Cancellation | None = None,
 ) -> Message:
-    """Send one request about the crew to a process; return its answer, or its refusal of the crew."""
+    """Send one request about the crew to a process; return its answer or refusal."""
     limit = Cancellation()
     timer = threading.Timer(seconds, limit.set, [f"it takes more than {seconds:g} seconds"])
     timer.daemon = True

@@ -41,11 +41,11 @@ from crew_service.engine.crew import (
 )
 from crew_service.engine.crew import TaskOutput as StoredOutput
 
-TASK: ContextVar[str] = ContextVar("the task that runs", default="")
+TASK: ContextVar[str] = ContextVar("the running task", default="")
 
 
 class GateReached(Interrupted):
-    """A task that needs a review has its answer, so the crew stops here."""
+    """A task that needs a review has produced its answer, so the crew stops here."""
 
     def __init__(self, task: Task, output: TaskOutput) -> None:
         super().__init__("a person decides on this answer")
@@ -119,7 +119,7 @@ class CrewRun:
         return inputs
 
     def _without_planning(self, task: Task) -> None:
-        """Turn planning off: a revision continues from the answer without a new plan, as with CrewAI's own feedback."""
+        """Turn planning off: like CrewAI's own feedback, a revision continues from the answer without a new plan."""
         agent = self._crew.manager_agent if self._crew.process == Process.hierarchical else task.agent
         if isinstance(agent, Agent):
             agent.planning, agent.planning_config = False, None
@@ -168,7 +168,7 @@ class CrewRun:
                 raise Fatal(NOT_STOPPED)
             for callback in self._after[id(task)]:
                 call(callback, output)
-            if task.output_file:  # CrewAI writes it later: if the process were killed before, the task would not rerun
+            if task.output_file:  # CrewAI writes it later: if the process were killed first, the task would not rerun
                 save(output, task.output_file, make_directory=bool(task.create_directory))
             self._finished.add(self._stored(task, output))
 

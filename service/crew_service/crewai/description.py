@@ -87,7 +87,7 @@ def _digest(crew: Crew, task: Task) -> str:
 
 
 def _schema(model: type[BaseModel] | None) -> Any:
-    """Return the JSON Schema of an output model, or its name if it has none."""
+    """Return an output model's JSON Schema, or the model's name if it has none."""
     with suppress(PydanticInvalidForJsonSchema):
         return model and model.model_json_schema()
     return str(model)

@@ -8,7 +8,7 @@ from crew_service.engine.crew import PendingQuestion
 
 
 class UnsupportedCrew(Exception):
-    """The target cannot be served; the text names the problem and what would work, as the end of a sentence."""
+    """The target cannot be served; the text names the problem and a remedy, as the end of a sentence."""
 
 
 class Interrupted(BaseException):
@@ -24,7 +24,7 @@ class Asked(Interrupted):
 
 
 class Fatal(Interrupted):
-    """Fails the execution, even if the crew's own code catches this exception; the text becomes its error."""
+    """Fails the execution, even if the crew's own code catches this; the text becomes the execution's error."""
 
     noted: ClassVar[list[Fatal]] = []  # a process runs one segment
 

@@ -1,4 +1,4 @@
-"""Passes a person's feedback to the agent as conversation turns; CrewAI never asks on a terminal."""
+"""Passes a person's feedback to the agent as conversation turns; CrewAI never asks at a terminal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StoredFeedback(SyncHumanInputProvider):
         self._rounds = rounds
 
     def post_setup_messages(self, context: ExecutorContext) -> None:
-        """Restore the conversation of the earlier rounds if the starting task is the revised one."""
+        """Restore the conversation from the earlier rounds if the starting task is the revised one."""
         if context.task is None or context.task is not self._revised:
             return
         _tell(context, self._rounds)
@@ -52,9 +52,9 @@ class StoredFeedback(SyncHumanInputProvider):
 
 
 class NestedFeedback(StoredFeedback):
-    """Answers the same requests of tasks in crews that a Flow's methods start.
+    """Answers such requests from tasks in crews that a Flow's methods start.
 
-    :param rounds_of: returns the earlier rounds of a task; None for a task that cannot ask
+    :param rounds_of: returns a task's earlier rounds; None for a task that cannot ask
     """
 
     def __init__(self, rounds_of: Callable[[Task | None], tuple[Round, ...] | None]) -> None:

@@ -1,6 +1,6 @@
 """Keeps a gate from cancelling parallel branches: each branch of a Flow continues to its own end or gate.
 
-Once no branch is running, the first gate's question pauses the Flow in CrewAI's own way.
+Once no branch is running, the first gate's question pauses the Flow as CrewAI itself would.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from crewai.flow.flow import Flow
 from crew_service.crewai import internals
 
 INSIDE: ContextVar[bool] = ContextVar("inside a branch", default=False)
-RACING: ContextVar[frozenset[str]] = ContextVar("listeners that race; only the first counts", default=frozenset())
+RACING: ContextVar[frozenset[str]] = ContextVar("listeners that race; only the first one wins", default=frozenset())
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Branches:
     """The branches of a Flow.
 
     :param waiting: unanswered questions, oldest first
-    :param answered: awaited before the methods that follow an answer
+    :param answered: awaited before any method that follows an answer
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Branches:
         return listeners
 
     async def _follow(self, listeners: internals.AsyncCall, event: str, result: Any) -> None:
-        """Do what CrewAI does after an answer within one process, and loop back, which CrewAI does only on a resume."""
+        """Do what CrewAI does after an answer in the same process; also loop back, as CrewAI does only on a resume."""
         assert self._asked
         gate = self._asked.context.method_name
         internals.rearm_way_back(self._flow, event, gate)

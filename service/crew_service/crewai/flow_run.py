@@ -45,7 +45,7 @@ class FlowRun:
         self._used: usage.Usage = earlier.get("usage", {})
         self._seconds: dict[str, float] = earlier.get("seconds", {})
         self._asks: dict[int, TaskAsks] = {}
-        # Calls of one method share a journal, which is erased when the first of them ends.
+        # Calls to one method share a journal, which is erased when the first of them ends.
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._job = job = replace(job, gate=self._nested.before)
         self._report = TokenMeter(report, lambda task_id: run.method if (run := METHOD.get()) else "")
@@ -70,7 +70,7 @@ class FlowRun:
             result = self._resume(self._asked) if self._asked else self._kickoff()
         finally:
             self._report.tell()
-        # Ignore what `kickoff` returned: a Flow may override it and return anything for a question.
+        # Ignore `kickoff`'s return value: a Flow may override the method and return anything for a question.
         if waiting := self._branches.waiting:
             asks = next((self._asks[id(each.context)] for each in waiting if id(each.context) in self._asks), None)
             return self._pending_in_method(asks) if asks else self._pending(waiting)
@@ -129,7 +129,7 @@ class FlowRun:
                     finished = await original(name, method, *args, **values)
             except (TaskAsks, Asked) as asks:
                 question = internals.question_in(self._flow, name)
-                if isinstance(asks, TaskAsks):  # the journal keeps the question of a call
+                if isinstance(asks, TaskAsks):  # a call's question is in the journal
                     self._asks[id(question)] = asks
                 raise HumanFeedbackPending(context=question) from None
             finally:
@@ -228,7 +228,7 @@ class FlowRun:
             answer["output"],
             answer["agent"],
             state,
-            question=f"Do you approve the answer of the task {task.partition('.')[2]}?",
+            question=f"Do you approve the answer from the task {task.partition('.')[2]}?",
             outcomes=[APPROVE, REVISE],
             details={
                 "flow_class": self._name,

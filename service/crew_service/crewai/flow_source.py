@@ -77,7 +77,7 @@ class FlowSource:
 
 
 def fields(state: Any) -> list[str]:
-    """List the inputs that a kickoff may set: the fields of the state except the id, which the execution sets."""
+    """List the inputs that a kickoff may set: the state's fields except the id, which the execution sets."""
     model = _model(state)
     names = model.model_fields if model else state if isinstance(state, dict) else ()
     return sorted(name for name in names if name != "id")

@@ -1,4 +1,4 @@
-"""Converts values of a Flow to text for display, and to and from JSON for storage."""
+"""Converts a Flow's values to text for display, and to and from JSON for storage."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def json_object(value: Any) -> dict[str, Any] | None:
 
 
 def jsonable(value: Any) -> Any:
-    """Return a value as plain JSON, as CrewAI stores a state: models as objects, sets as lists, the rest as strings."""
+    """Return a value as the plain JSON that CrewAI stores: models as objects, sets as lists, the rest as strings."""
     return json.loads(json.dumps(_with_plain_keys(value), default=_plain))
 
 

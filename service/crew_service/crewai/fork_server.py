@@ -23,14 +23,14 @@ from crew_service.crewai import process_tree
 from crew_service.crewai.channel import UNBORN
 
 LEFT = 15.0  # seconds for a dismissed process to exit; normally it takes five
-LOOK = 5.0  # seconds between two checks of the processes
+LOOK = 5.0  # seconds between checks of the processes
 
 
 class ForkServer:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._links: dict[int, socket.socket] = {}
-        self._left: dict[int, float] = {}  # processes whose link the service closed, and since when
+        self._left: dict[int, float] = {}  # processes whose link the service closed, and when that was noticed
         self._own = process_tree.children_of(os.getpid())  # children that CrewAI started on import
         self._deaths, bell = socket.socketpair()
         for end in (self._deaths, bell):
@@ -61,7 +61,7 @@ class ForkServer:
         """Fork. Return the link in the child, None in the parent."""
         try:
             pid = os.fork()
-        except OSError as error:  # no process slot or memory left
+        except OSError as error:  # out of process slots or memory
             os.close(printed)
             with socket.socket(fileno=link) as unborn, contextlib.suppress(OSError):
                 unborn.sendall(json.dumps({"type": UNBORN, "errno": error.errno}).encode() + b"\n")
@@ -78,12 +78,12 @@ class ForkServer:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # output survives a kill
         os.set_inheritable(link, False)
         self._forget()
-        if numpy := sys.modules.get("numpy"):  # Python's own generators reseed after a fork, NumPy's does not
+        if numpy := sys.modules.get("numpy"):  # Python's own generators reseed after a fork; NumPy's does not
             numpy.random.seed()
         return socket.socket(fileno=link)
 
     def _forget(self) -> None:
-        """In the child, drop the resources of the fork server and of other crews."""
+        """In the child, close the fork server's sockets and those of other crews; restore signal handling."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for link in (self._control, self._deaths, self._bell, *self._links.values()):
@@ -106,13 +106,13 @@ class ForkServer:
     def _tell(self, pid: int, code: int) -> None:
         self._left.pop(pid, None)
         notice = b"\n" + json.dumps({"type": "died", "code": code}).encode() + b"\n"
-        if link := self._links.pop(pid, None):  # otherwise a finished crew left it behind
+        if link := self._links.pop(pid, None):  # otherwise, a finished crew left the process behind
             with link, contextlib.suppress(OSError):
                 link.send(notice, socket.MSG_DONTWAIT)
 
 
 def _is_left(link: socket.socket) -> bool:
-    """Whether the service closed its end; this does not consume data, which belongs to the process."""
+    """Whether the service has closed its end; check without reading data, which belongs to the process."""
     poll = select.poll()
     poll.register(link, 0)
     return bool(poll.poll(0))
@@ -121,11 +121,11 @@ def _is_left(link: socket.socket) -> bool:
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
-    gc.disable()  # an import creates no garbage, and looking for it takes a tenth of the time
+    gc.disable()  # imports create no garbage, and looking for it takes a tenth of the time
     from crew_service.crewai.child_process import work  # imports CrewAI
 
     with contextlib.suppress(ImportError):
-        importlib.import_module("lance_namespace")  # most of the loading time of a Flow's memory; it starts no thread
+        importlib.import_module("lance_namespace")  # most of the time a Flow's memory takes to load; starts no thread
     process_tree.adopt_orphans()
     sys.stdout.flush()  # otherwise each child would print it again
     gc.enable()

@@ -42,7 +42,7 @@ from crew_service.crewai import step_events
 
 AsyncCall = Callable[..., Awaitable[Any]]
 Memory = dict[str, Any]
-FIRED = "_fired_or_listeners"  # listeners with or_() conditions, which fire only once
+FIRED = "_fired_or_listeners"  # listeners with or_() conditions: each fires only once
 SETS = ("_completed_methods", FIRED)
 COUNTS = ("_method_call_counts", "_method_execution_counts")
 EVENTS = "_pending_events"  # partially met and_() conditions
@@ -54,12 +54,12 @@ _watchers: list[Watcher] = []
 _recorders: list[Recorder] = []
 BLOCKED = "LLMCallBlockedError"  # raised when a hook refuses a call; not in every version
 TOOL_FAILED = "ToolExecutionFailedError"  # not in every version
-OF_TOOLS = ("exception", "tool_reported", "mcp_error")  # its reasons that are not the model's fault
-ERROR = 400  # the lowest HTTP status code of an error
+OF_TOOLS = ("exception", "tool_reported", "mcp_error")  # its failure reasons that are not the model's fault
+ERROR = 400  # the lowest HTTP status code for an error
 
 
 class Watcher(Protocol):
-    """Observes this process's models, synchronously where their calls and events happen."""
+    """Observes this process's models synchronously, where their calls and events happen."""
 
     def counting(self, model: BaseLLM, count: Callable[[], None]) -> None:
         """Run a model's own method for counting tokens."""
@@ -117,7 +117,7 @@ def watch_models(watcher: Watcher) -> None:
 
 
 def record_calls(recorder: Recorder) -> None:
-    """Consult a recorder, replacing any earlier one, before every call of a tool or a watched model."""
+    """Consult a recorder, replacing any earlier one, before every call to a tool or a watched model."""
     first = not _recorders
     _recorders[:] = [recorder]
     if not first:
@@ -135,7 +135,7 @@ def record_calls(recorder: Recorder) -> None:
 
 
 def record_tools() -> None:
-    """Record the calls of each tool class, and of methods that have since replaced a recorded one, as decorators do."""
+    """Record calls to every tool class, including to methods that have replaced recorded ones, as decorators do."""
     for kind in BaseTool.__subclasses__():
         _wrap_class(kind, TOOLS, BaseTool)
 
@@ -249,7 +249,7 @@ async def _ended(recorded: RecordedCall, answering: Awaitable[Any]) -> Any:
 
 
 def _deferred(wait: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Count a request towards the limit per minute only when it is made: the journal may answer it."""
+    """Count a request towards the per-minute limit only when it is made: the journal may answer it instead."""
 
     def check_or_wait(limit: Any) -> bool:
         DUE.set([partial(wait, limit)])
@@ -291,7 +291,7 @@ TOOLS: dict[str, Callable[[Any], Any]] = {
 def _recorded_run(
     run: Any, name: str, tool: BaseTool, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> RecordedCall | None:
-    """Also return None if this is called by an override in the tool's class, which records the call itself."""
+    """Also return None if the caller is an override in the tool's class: that override records the call."""
     outer = getattr(type(tool), name, None)
     if not _recorders or (outer is not run and getattr(outer, WRAPPER, None) is outer):
         return None
@@ -343,7 +343,7 @@ def can_record() -> bool:
         for each in made:
             each.run()
             each.to_structured_tool().invoke({})
-    except Exception:  # any failure of an unknown version
+    except Exception:  # any failure in an unknown version
         return False
     return count.calls == 2 * len(made)
 
@@ -361,7 +361,7 @@ def tool_name(tool: BaseTool) -> str:
 
 
 def delegates(tool: BaseTool) -> bool:
-    """Whether the tool only delegates work to another agent of the crew."""
+    """Whether the tool only delegates work to another agent in the crew."""
     return isinstance(tool, BaseAgentTool)
 
 
@@ -568,12 +568,12 @@ def fired(flow: Flow[Any]) -> set[str]:
 
 
 def started(flow: Flow[Any], method: str) -> bool:
-    """Whether a method ran as a start method: CrewAI only counts the calls of listeners."""
+    """Whether a method ran as a start method: CrewAI counts only listeners' calls."""
     return method in flow._start_method_names() and not flow._method_call_counts.get(FlowMethodName(method))
 
 
 def rearm(flow: Flow[Any], outcome: str, fired: set[str]) -> None:
-    """Let those of the fired listeners that listen to the outcome fire again."""
+    """Let fired listeners that listen to the outcome fire again."""
     flow._rearm_or_listeners_for_trigger(FlowMethodName(outcome), {FlowMethodName(name) for name in fired})
 
 

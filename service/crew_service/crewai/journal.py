@@ -1,14 +1,14 @@
 """Answers model and tool calls from the previous attempt's journal, and records all other calls.
 
 A task whose process was killed restarts from its beginning. As long as it makes the same requests as before, its calls
-get the recorded answers; calls without one are executed. The key of a call consists of its task, the review round, the
-calling tool, the request, and how often that request was made before.
+get the recorded answers; calls without a recorded answer are executed. The key of a call consists of its task, the
+review round, the calling tool, the request, and how often that request was made before.
 
 The start of a tool call is stored before the tool runs. Every answer is sent to the service before the crew continues.
-Memory lookups of an agent are recorded as well, because later prompts contain the results.
-Calls outside any task, such as a crew planner's, are treated as those of one more task, without a name. A call that
-cannot be assigned to a task, such as one from a user's own thread while several tasks run, is neither answered nor
-recorded.
+An agent's memory lookups are recorded as well, because later prompts contain the results.
+Calls outside any task, such as a crew planner's, are treated as belonging to one more task, which has no name. A call
+that cannot be assigned to a task, such as one from a user's own thread while several tasks are running, is neither
+answered nor recorded.
 
 The start and end of each call are reported as a step that people see. This process measures the duration; the service
 adds the time of day.
@@ -53,7 +53,7 @@ MOST = 64 * 1024 * 1024  # bytes of a whole journal; later entries are not recor
 CAME_BY = 10.0  # seconds that a call waits for calls made in parallel
 OF_ENTRY = 512  # bytes counted for an entry in addition to its answer
 REMEMBERED = 50  # newest exceptions, one of which may end the crew
-FROM_OUTSIDE = (TimeoutError, ConnectionError, MemoryError)  # these do not mean that an answer of the crew was rejected
+FROM_OUTSIDE = (TimeoutError, ConnectionError, MemoryError)  # not a sign that one of the crew's answers was rejected
 NO_END = "it had started, and its end was not recorded"
 UNREADABLE = "it ended, but its recorded result can no longer be read"
 OF_CALL = ("messages", "tools", "callbacks", "available_functions", "from_task", "from_agent", "response_model")
@@ -78,8 +78,8 @@ class Place:
     in_once: bool = False  # within a tool that may run only once, which a question elsewhere must not interrupt
 
 
-SCOPE: ContextVar[Scope | None] = ContextVar("the task that runs, for its journal", default=None)
-PLACE: ContextVar[Place | None] = ContextVar("the call that runs", default=None)
+SCOPE: ContextVar[Scope | None] = ContextVar("the running task, for its journal", default=None)
+PLACE: ContextVar[Place | None] = ContextVar("the running call", default=None)
 OUTSIDE = Place()
 _journals: list[Journal] = []  # a process runs one segment
 
@@ -110,7 +110,7 @@ def start(entries: Iterable[JournalEntry], newest: int, rules: Iterable[ToolRule
 
 
 def enter(task: str, part: str = "") -> None:
-    """Assign subsequent calls in this context to a task; an empty name stands for the calls outside any task."""
+    """Assign subsequent calls in this context to a task; an empty name assigns them to no task."""
     for journal in _journals:
         journal.enter(Scope(task, part))
 
@@ -160,7 +160,7 @@ def tell() -> None:
 
 
 def note_outside(error: BaseException) -> None:
-    """Record a failure of foreign code: it does not mean that an answer of the crew was rejected."""
+    """Record a failure in foreign code: it does not mean that one of the crew's answers was rejected."""
     for journal in _journals:
         journal.note_failed(error)
 
@@ -204,7 +204,7 @@ class Journal:
         self._over: set[str] = set()
         self._replaying: dict[str, bool] = {}
         self._replayed: list[int] = []
-        self._agents: dict[str, dict[str | None, str]] = {}  # by task and enclosing tool: the agent that works there
+        self._agents: dict[str, dict[str | None, str]] = {}  # by task and enclosing tool: the agent working there
         self._failed_calls: deque[tuple[BaseException, JournalEntry | None]] = deque(maxlen=REMEMBERED)
         self._used_tools: dict[str, int] = {}  # by name: the newest call
         self._left: deque[tuple[BaseException, str]] = deque(maxlen=REMEMBERED)  # with the tasks that they ended
@@ -357,7 +357,7 @@ class Journal:
         return Call(self, entry, found, expected, earlier, has_effect=has_effect, agent=agent)
 
     def _agent(self, task: str, within: str | None, role: str = "") -> str:
-        """Record the agent that works there, if given; return the known one."""
+        """Record the agent working there, if given; return the known one."""
         with self._lock:
             known = self._agents.setdefault(task, {})
             if role:
@@ -379,7 +379,7 @@ class Journal:
             self._failed.setdefault(entry.task_id, {}).setdefault(digest, []).append(int(count))
 
     def check_once(self, call: Call) -> None:
-        """Ask a person about a call of a run-once tool while the outcome of an earlier call is unknown."""
+        """Ask a person about a call to a run-once tool while the outcome of an earlier call is unknown."""
         entry = call.entry
         with self._taken:
             known = self._earlier.get(entry.task_id, {})
@@ -387,9 +387,9 @@ class Journal:
                 raise call.asks(asks.UNKNOWN, NO_END if call.earlier.answer is None else UNREADABLE)
             # Parallel calls may arrive a moment later.
             if not self._taken.wait_for(lambda: not self._has(known, entry), CAME_BY):
-                raise call.asks(asks.UNKNOWN, "the crew has not repeated an earlier call of it")
+                raise call.asks(asks.UNKNOWN, "the crew has not repeated an earlier call to it")
             if (entry.task_id, entry.name) in self._cancelled:
-                raise call.asks(asks.UNKNOWN, "an earlier call of it was cancelled")
+                raise call.asks(asks.UNKNOWN, "an earlier call to it was cancelled")
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -464,7 +464,7 @@ class Journal:
         return next(left, None), []
 
     def _has(self, known: dict[str, JournalEntry], entry: JournalEntry) -> bool:
-        """Whether an earlier call of the same tool was recorded and has not been made again.
+        """Whether an earlier call to the same tool was recorded and has not been made again.
 
         A nested task whose texts have changed does not begin again under its earlier name.
         """
@@ -578,7 +578,7 @@ class Call:
         return self.found[0]
 
     def begin(self) -> None:
-        """Report the start; for a tool call, wait until it is stored, unless the last attempt has stored it."""
+        """Report the start; for a tool call, wait until it is stored, unless the last attempt stored it."""
         self.began = time.monotonic()
         is_allowed = asks.is_allowed(self.earlier)
         if not is_allowed:
@@ -667,7 +667,7 @@ class Call:
         return answer
 
     def _stored(self, answer: Any) -> str | None:
-        """Return the answer in its stored form, or for a tool at least the text that its agent reads."""
+        """Return the answer in its stored form or, for a tool, at least the text that its agent reads."""
         try:
             return answers.encoded(answer, self.expected, is_whole=self.has_effect or self.entry.kind == "model")
         except answers.NotStorable:
@@ -688,7 +688,7 @@ class Call:
 
 
 def _nested(part: str) -> str:
-    """Return the nested task of a part, without the round of its review."""
+    """Return a part's nested task, without its review round."""
     return part.partition(" ")[0]
 
 

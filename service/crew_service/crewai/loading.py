@@ -19,7 +19,7 @@ from crew_service.crewai.flow_source import FlowSource
 
 
 class JsonCrew:
-    """A crew described in JSON, in the format of `crewai create crew`, with its file's default inputs.
+    """A crew described in JSON, in the format that `crewai create crew` writes, with the default inputs from its file.
 
     :param path: crew.jsonc, next to a folder of agents
     """
@@ -123,7 +123,7 @@ def _module(place: str) -> ModuleType:
 
 
 def _file(path: Path) -> ModuleType:
-    """Import a file as a module with its own name; files next to it can be imported, as with `python file.py`."""
+    """Import a file as a module with its own name, and make files next to it importable, like `python file.py`."""
     spec = importlib.util.spec_from_file_location(f"crew_of_{path.stem}", path)
     assert spec
     assert spec.loader

@@ -39,7 +39,7 @@ APPROVE, REVISE = "approve", "revise"
 
 
 class TaskAsks(Interrupted):
-    """A task that needs a review has its answer, so the method that started its crew stops here."""
+    """A task that needs a review has produced its answer, so the method that started its crew stops here."""
 
     def __init__(self, place: str, answer: StoredOutput) -> None:
         super().__init__("a person decides on this answer")
@@ -48,7 +48,7 @@ class TaskAsks(Interrupted):
 
 @dataclass
 class MethodRun:
-    """One call of a method: how often it began each crew and task, and the question that ends it."""
+    """One method call: how often it has begun each crew and task, and the question that ends it."""
 
     method: str
     counts: Counter[str] = field(default_factory=Counter)
@@ -68,8 +68,8 @@ class MethodRun:
         return self.asked
 
 
-METHOD: ContextVar[MethodRun | None] = ContextVar("the method that runs", default=None)
-CREW: ContextVar[tuple[str, list[Task]]] = ContextVar("the crew that runs: its place and tasks", default=("", []))
+METHOD: ContextVar[MethodRun | None] = ContextVar("the running method", default=None)
+CREW: ContextVar[tuple[str, list[Task]]] = ContextVar("the running crew: its place and tasks", default=("", []))
 
 
 class NestedTasks:
@@ -107,7 +107,7 @@ class NestedTasks:
 
     @contextmanager
     def method(self, name: str) -> Iterator[None]:
-        """Wrap a call of a method; if it has asked, raise `TaskAsks` or `Asked`, even if the method caught them."""
+        """Wrap a method call; if it asks, raise `TaskAsks` or `Asked`, even if the method catches them."""
         run = MethodRun(name)
         token = METHOD.set(run)
         journal.enter(name)
@@ -144,7 +144,7 @@ class NestedTasks:
         }
 
     def rounds_of(self, task: Task | None) -> tuple[Round, ...] | None:
-        """Return the earlier rounds of a task; None for a task that no method of the Flow started."""
+        """Return a task's earlier rounds; None if none of the Flow's methods started the task."""
         place = self._running.get(id(task))
         if place is None:
             return None
@@ -180,7 +180,7 @@ class NestedTasks:
         return None
 
     def _find_earlier(self, earlier: str, place: str) -> None:
-        """Move what release 0.2.0 stored for a task to its place: that release identified it by its texts and turn.
+        """Move a task's data from release 0.2.0 to its place: that release identified the task by its texts and turn.
 
         Journal entries stay where they are, so that a run-once tool's call there is never mistaken for this task's.
         """
@@ -239,8 +239,8 @@ class NestedTasks:
         """Fail unless the answered task has run again."""
         if self._unused and _method(self._unused) == method:
             raise Fatal(
-                f"The crew that the method {method!r} started is not the one that a person has answered: its "
-                "tasks and agents must have the same texts when the method runs again. Start it again."
+                f"The crew that the method {method!r} started is not the one whose question a person answered: "
+                "its tasks and agents must have the same texts when the method runs again. Start it again."
             )
 
 

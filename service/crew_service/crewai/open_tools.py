@@ -1,7 +1,7 @@
-"""Fails a task whose agent adds tools at run time, such as those of MCP servers, if a rule matches no tool.
+"""Fails a task whose agent adds tools at run time, such as those from MCP servers, if a rule matches no tool.
 
-If a rule's name is wrong, the intended tool would run without its rule. At the first such task, all agents are asked
-for their tools, since the rule may be for a tool of a later agent.
+If a rule's name were wrong, the intended tool would run without the rule. At the first such task, all agents are asked
+for their tools, since the rule may be for a later agent's tool.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 64 * 1024  # bytes per read
 MOST_AT_ONCE = 16 * AT_ONCE  # after that, other pipes get a turn
-LONGEST_LOADING = 256 * 1024  # bytes of output while a crew is loaded
+LONGEST_LOADING = 256 * 1024  # bytes of output while a crew loads
 LONGEST_LINE = 2_000  # bytes
 
 
@@ -28,7 +28,7 @@ class Output:
         threading.Thread(target=self._follow, name="crew-output", daemon=True).start()
 
     def settle(self) -> None:
-        """Read what has been printed so far."""
+        """Read everything printed so far."""
         with self._reading:
             self._drain()
 
@@ -52,7 +52,7 @@ class Output:
 
 
 class LoadingLog:
-    """Logs a limited number of lines that a crew prints while it is loaded."""
+    """Logs the first lines that a crew prints while it loads."""
 
     def __init__(self) -> None:
         self._left = LONGEST_LOADING

@@ -26,7 +26,7 @@ SETTINGS = {
     "CREWAI_DISABLE_VERSION_CHECK": "true",
     "CREWAI_TRACING_ENABLED": "false",
 }
-"""Crews behind the service send nothing to CrewAI and do not query PyPI, unless the environment enables this."""
+"""Served crews send nothing to CrewAI and do not query PyPI, unless the environment enables this."""
 
 OLDEST = "1.15.3"  # the first version with hooks around each task
 READY = 180.0  # seconds; importing CrewAI takes about five on an idle machine
@@ -46,7 +46,7 @@ class CrewProcess:
         self._pid: int | None = pid
 
     def send(self, message: Message) -> None:
-        """Send to a process that may have died; the next `receive` shows whether it has."""
+        """Send to a process that may have died; the next `receive` reports whether it has."""
         with contextlib.suppress(ConnectionError):
             self._channel.send(message)
 
@@ -58,7 +58,7 @@ class CrewProcess:
         return message
 
     def dismiss(self) -> None:
-        """Let a process that has sent its outcome end by itself, which takes seconds."""
+        """Let a process that has sent its outcome exit on its own, which takes seconds."""
         self._pid = None
 
     def end(self) -> None:
@@ -156,5 +156,5 @@ class ProcessPool:
 
 
 def _lost() -> OSError:
-    """Return a system error: a problem in CrewAI itself makes the first start fail without a signal."""
+    """Return a system error: a problem in CrewAI itself would make the first start fail, and without a signal."""
     return OSError(errno.ENOMEM, "the process that crews are forked from was killed")

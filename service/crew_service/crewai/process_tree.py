@@ -21,7 +21,7 @@ PAUSE = 0.02
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent dies; children of this process do not inherit this."""
+    """Become the parent of every descendant whose own parent dies; children do not inherit this setting."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 

@@ -53,7 +53,7 @@ class Project:
         return next((path for path in found if path.is_file()), None)
 
     def module(self) -> tuple[str, str]:
-        """Return the kind, and the name of the module that contains the class of a Python project."""
+        """Return a Python project's kind, and the name of the module that contains its class."""
         for kind in (self.kind,) if self.kind else tuple(MODULES):
             for file in self._modules(MODULES.get(kind, "")):
                 return kind, ".".join(file.relative_to(self._source()).with_suffix("").parts)
@@ -94,7 +94,7 @@ def of_folder(folder: Path) -> Project:
 
 
 def around(path: Path) -> Project | None:
-    """Return the CrewAI project of a file or folder: the nearest parent folder with `[tool.crewai]`."""
+    """Return the CrewAI project that contains a file or folder, if the nearest pyproject.toml has `[tool.crewai]`."""
     path = path.resolve()
     for folder in (path, *path.parents):
         if (folder / "pyproject.toml").is_file():

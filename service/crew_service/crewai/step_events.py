@@ -1,7 +1,7 @@
-"""Suppresses events of steps whose answers come from the journal: listeners received them when the steps ran.
+"""Suppresses events from steps whose answers are in the journal: listeners received the events when the steps ran.
 
 CrewAI announces a tool call, a memory lookup or an agent's plan before it is known whether that step will run. If the
-step may have been announced before, the event is held back until it runs.
+step may have been announced before, the event is held back until the step runs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Answers(Protocol):
 
 
 class Held:
-    """The start of a step, held back; `outer` is the start of the enclosing step."""
+    """A step's start event, held back; `outer` is that of the enclosing step."""
 
     def __init__(self, emit: Callable[[], Any], name: str, outer: Held | None) -> None:
         self.name, self.outer = name, outer
@@ -69,7 +69,7 @@ HELD: ContextVar[Held | None] = ContextVar("the newest start of a step that was 
 
 
 def runs(step: str) -> None:
-    """Note that a step runs; CrewAI has just announced it."""
+    """Note that a step will run; CrewAI has just announced it."""
     if (held := HELD.get()) and held.name == step:
         held.let_go()
 

@@ -34,7 +34,7 @@ def stored(task_id: str, output: TaskOutput, seconds: float) -> StoredOutput:
 
 
 def structured(output: Any) -> dict[str, Any] | None:
-    """Return the object of a crew's or task's output, if it has a model."""
+    """Return the structured output of a crew or task, if it has an output model."""
     if output.json_dict is not None:
         return dict(output.json_dict)
     return output.pydantic.model_dump(mode="json") if output.pydantic is not None else None

@@ -1,10 +1,10 @@
-"""Counts this process's usage of language models by task and model, and reports it.
+"""Counts this process's language model usage by task and model, and reports it.
 
-Most models count their own tokens. The counts are read at once, in the thread that runs the task. If a model relies
-on CrewAI's events, its tokens are taken from them; an event within a call that is already counted repeats the same
+Most models count their own tokens. The counts are read immediately, in the thread that runs the task. If a model relies
+on CrewAI's events, its tokens are taken from those; an event within a call that is already counted only repeats its
 tokens. A call without any token counts is still counted as a call, so that the total is not mistaken for complete: this
-includes models that only define their own `call`, and calls that may have failed after an answer. Only a model that
-passes its messages to another model, or returns another model's answer, needs no counts of its own.
+applies to models that only define their own `call`, and to calls that may have failed after an answer. Only a model
+that passes its messages to another model, or returns another model's answer, needs no counts of its own.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from crew_service.prices import UNCOUNTED
 
 Usage = dict[str, int]
 COUNTED = ("total_tokens", "prompt_tokens", "completion_tokens")
-BY_MODELS = (*COUNTED, "cached_prompt_tokens")  # the counts that a model keeps
+BY_MODELS = (*COUNTED, "cached_prompt_tokens")  # the counts that a model itself provides
 FIGURES = (*BY_MODELS, UNCOUNTED)
 Key = tuple[str, str]  # task and model
 
 
 class Call:
-    """One call of a model until it returns."""
+    """One model call, until it returns."""
 
     def __init__(self, model: Any, messages: Any) -> None:
         self.model = model
@@ -42,7 +42,7 @@ class Call:
         self.used: Usage = {}
         self.counted: dict[Key, Usage] = {}  # the part of `used` that no event has reported yet
         self.is_told = False  # whether its tokens, or their absence, have been reported
-        self.inner: list[Call] = []  # successful calls of other models that it made
+        self.inner: list[Call] = []  # successful calls that it made to other models
 
     def is_handed_on_to(self, other: Call) -> bool:
         return _same(self.messages, other.messages) or _same(self.answer, other.answer)
@@ -54,8 +54,8 @@ CALL: ContextVar[Call | None] = ContextVar("the model call that is running", def
 class TokenMeter:
     """A `Report` that counts usage.
 
-    :param task_of: the task of a model's call or event in the current context, given CrewAI's task id if an event
-        has one; empty if no task runs
+    :param task_of: returns the task of a model's call or event in the current context, given CrewAI's task id if the
+        event has one; empty if no task is running
     """
 
     def __init__(self, report: Report, task_of: Callable[[str | None], str], models: Iterable[BaseLLM] = ()) -> None:
@@ -64,9 +64,9 @@ class TokenMeter:
         self._lock = threading.RLock()
         self._used: dict[Key, Usage] = {}
         self._grown: set[Key] = set()
-        self._known: dict[int, tuple[BaseLLM, Usage]] = {}  # by counter: copies of a model may share it
+        self._known: dict[int, tuple[BaseLLM, Usage]] = {}  # by counter: copies of a model may share one
         self._calls: list[Call] = []  # running ones
-        self._ended: dict[int, Any] = {}  # the newest call of each model whose event has arrived
+        self._ended: dict[int, Any] = {}  # each model's newest call whose event has arrived
         for model in models:
             self._known[_counter(model)] = model, dict.fromkeys(BY_MODELS, 0)
         internals.watch_models(self)
@@ -172,7 +172,7 @@ class TokenMeter:
             self._known.setdefault(_counter(model), (model, _counters(model)))
 
     def _take(self, model: Any) -> None:
-        """Add a model's counts since the last call of this method."""
+        """Add a model's counts since the last call to this method."""
         if not isinstance(model, BaseLLM):
             return
         counter = _counter(model)
@@ -189,7 +189,7 @@ class TokenMeter:
             call.is_told = True
 
     def _call_of(self, model: Any) -> Call | None:
-        """Return the model's call that runs here; the model's own thread may not have one."""
+        """Return the model's call running here; the model's own threads may not have one."""
         here = CALL.get()
         if here and here.model is model:
             return here

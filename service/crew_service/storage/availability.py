@@ -19,7 +19,7 @@ from sqlalchemy.exc import (
 
 log = logging.getLogger(__name__)
 
-QUIET = 60.0  # seconds between two identical log lines
+QUIET = 60.0  # seconds between identical log lines
 
 LOCKED = "The database is locked by another process."
 SENTENCES = {
@@ -86,7 +86,7 @@ class Availability:
                 log.warning("The database can be used again.")
 
     def _may_log(self, what: str) -> bool:
-        """Log intermittent trouble no more often than permanent trouble."""
+        """Whether to log this now: intermittent trouble is logged no more often than permanent trouble."""
         with self._lock:
             due = time.monotonic() - self._logged.get(what, float("-inf")) >= QUIET
             if due:

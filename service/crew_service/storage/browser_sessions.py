@@ -1,4 +1,4 @@
-"""Browser sessions, shared by every process on the database; each function is part of the caller's transaction."""
+"""Browser sessions, shared by every process on the database; each function runs in the caller's transaction."""
 
 from __future__ import annotations
 

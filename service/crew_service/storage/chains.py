@@ -1,4 +1,4 @@
-"""Chains of executions, each continued by at most one other; each function is part of the caller's transaction."""
+"""Chains of executions, each continued by at most one other; each function runs in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHOWN = [OF_STEP.get(column.name, column) for column in OTHERS]
 
 
 def last(connection: Connection, some_id: str) -> tuple[str, Row[Any]] | None:
-    """Find an execution by any of its ids; return its id, and the last execution of its chain, locked."""
+    """Find an execution by any of its ids; return its id, and the last execution in its chain, locked."""
     head = None if "\0" in some_id else views.head(connection, some_id)
     row = queries.locked(connection, head.id) if head else None
     while row is not None and (following := connection.execute(NEXT, {"id": row.id}).scalar()):
@@ -43,7 +43,7 @@ def finished(connection: Connection, execution_id: str) -> list[Row[Any]]:
 
 
 def take_results(connection: Connection, execution_id: str, finished: Collection[str], *, into: str) -> int:
-    """Copy the finished tasks, since either execution may be deleted before the other; return their number of steps.
+    """Copy the finished tasks and their steps, since either execution may be deleted first; return the number of steps.
 
     :param finished: the ids of these tasks
     """
@@ -64,9 +64,9 @@ def take_journal(
     unanswered: Collection[int],
     after: int,
 ) -> int:
-    """Move the journal, with the displayed steps of its answers; return its number of entries.
+    """Move the journal, with the displayed steps for its answers; return the number of entries.
 
-    :param refused: the task that starts over: of its calls, only those of run-once tools are kept
+    :param refused: the task that starts over: only its calls to run-once tools are kept
     :param unanswered: the numbers of the calls to repeat
     :param after: the number of the previous step
     """

@@ -1,9 +1,9 @@
-"""Records which process runs which execution; each function is part of the caller's transaction.
+"""Records which process is running which execution; each function runs in the caller's transaction.
 
 A process is registered while it runs, and increments a number as its heartbeat. If the number has not changed for long
-enough, another process deletes it and continues its executions. Clocks are never compared between machines or with an
-earlier time. A process that was deleted by mistake notices at its next heartbeat or claim. Until then, writes of its
-segments are rejected, since every claim gives the execution a new segment number.
+enough, another process deletes the silent one and continues its executions. Clocks are never compared between machines
+or with an earlier time. A process that was deleted by mistake notices at its next heartbeat or claim. Until then, its
+segments' writes are rejected, since every claim gives the execution a new segment number.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def beats(connection: Connection) -> dict[str, int]:
 
 
 def remove_process(connection: Connection, process_id: str, *, beat: int, now: float) -> int | None:
-    """Delete a process unless its heartbeat has changed; return how many executions were requeued, None if it has."""
+    """Delete a process and return how many executions were requeued; None if its heartbeat has changed."""
     dead = delete(processes).where(processes.c.id == process_id, processes.c.beat == beat)
     if connection.execute(dead).rowcount == 0:
         return None
@@ -58,14 +58,14 @@ def remove_process(connection: Connection, process_id: str, *, beat: int, now: f
 
 
 def claim_due(connection: Connection, process_id: str, crew: str, *, now: float, limit: int) -> list[str] | None:
-    """Take up to `limit` queued executions, oldest first; None if this process was removed."""
+    """Claim up to `limit` queued executions, oldest first; None if this process was removed."""
     alive = select(processes.c.id).where(processes.c.id == process_id).with_for_update(read=True)
     if connection.execute(alive).one_or_none() is None:
         return None
     claimed = _in_turn(connection, crew, now, limit)
     if claimed:
         values: dict[str, Any] = {"state": CLAIM.target, "claimed_by": process_id, "segment": executions.c.segment + 1}
-        # If a service of an earlier release claimed it first, its start time is unknown.
+        # If a service on an earlier release claimed it first, its start time is unknown.
         values["started_at"] = case((executions.c.segment == 0, now), else_=executions.c.started_at)
         values |= {"writes": 0, "current_task": None, "current_agent": None, "counted_at": now, "updated_at": now}
         connection.execute(update(executions).where(executions.c.id.in_(claimed)).values(values))
@@ -95,7 +95,7 @@ def _in_turn(connection: Connection, crew: str, now: float, limit: int) -> list[
 
 
 def _heads(connection: Connection, crew: str, now: float) -> list[tuple[str | None, float]]:
-    """Return the owners of queued executions, each with the due time of its oldest, by one index lookup per owner."""
+    """Return the owners of queued executions, each with its oldest due time, using one index lookup per owner."""
     queued = executions.alias()
     of_crew = (queued.c.crew == crew, queued.c.state == QUEUED, queued.c.owner.is_not(None))
     first = select(queued.c.owner).where(*of_crew).order_by(queued.c.owner, queued.c.due_at).limit(1)
@@ -112,7 +112,7 @@ def _heads(connection: Connection, crew: str, now: float) -> list[tuple[str | No
 
 
 def _queued(crew: str, now: float) -> Select[Any]:
-    """Select queued executions that are due, the oldest of an owner first."""
+    """Select queued executions that are due, each owner's oldest first."""
     due = or_(executions.c.due_at <= now, executions.c.due_at > now + LONGEST_DELAY)
     query = select(executions.c.id, executions.c.due_at).where(executions.c.crew == crew, executions.c.state == QUEUED)
     return query.where(due).order_by(executions.c.owner, executions.c.due_at)
@@ -130,7 +130,7 @@ def has_queued(connection: Connection, crew: str) -> bool:
 
 
 def requeue_lost(connection: Connection, process_id: str, crew: str, running: Collection[str], *, now: float) -> int:
-    """Requeue executions that this process has claimed but no thread runs; each continues after its finished tasks."""
+    """Requeue executions that this process has claimed but is not running; each continues after its finished tasks."""
     mine = or_(executions.c.claimed_by == process_id, executions.c.claimed_by.is_(None))
     lost = and_(mine, executions.c.crew == crew, executions.c.id.not_in(running))
     return _requeue(connection, lost, now)

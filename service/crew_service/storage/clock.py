@@ -1,4 +1,4 @@
-"""The time for everything stored or signed: the database server's, since the clocks of its services may differ."""
+"""The time for everything stored or signed: the database server's, since its services' clocks may differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ POSTGRESQL = text("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE P
 
 
 class Clock:
-    """Advances with the monotonic clock between two readings, so that adjusting this machine's clock has no effect."""
+    """Advances with the monotonic clock between readings, so that adjusting this machine's clock has no effect."""
 
     def __init__(self, reader: Engine) -> None:
         self._reader = reader

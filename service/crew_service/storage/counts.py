@@ -8,7 +8,7 @@ from sqlalchemy.engine import Connection
 from crew_service.storage.tables import counts
 from crew_service.storage.transactions import lock_name
 
-GIVEN_UP = "given up"  # the state under which a dead letter is counted; an execution counts under its own
+GIVEN_UP = "given up"  # the state under which a dead letter is counted; an execution is counted under its own
 AT_ONCE = 500  # rows added up in one statement
 SUMS = select(counts.c.crew, counts.c.what, func.sum(counts.c.number).label("number")).group_by(
     counts.c.crew, counts.c.what

@@ -18,18 +18,18 @@ PRAGMAS = (
     BUSY_TIMEOUT,
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=FULL",  # an acknowledged kickoff survives a crash of the machine, not only of the process
-    "PRAGMA secure_delete=ON",  # free pages keep no erased credentials
+    "PRAGMA secure_delete=ON",  # free pages do not keep erased credentials
 )
 LIBPQ: dict[str, Any] = {
     "connect_timeout": 10,  # seconds
-    "tcp_user_timeout": 20_000,  # milliseconds without an acknowledgement before a silent server counts as gone
+    "tcp_user_timeout": 20_000,  # milliseconds without an acknowledgement before a silent server is considered gone
     "application_name": "airflow-crew-service",
 }
 LOCK_TIMEOUT = "SET lock_timeout = '10s'"
 SMALL = 64 * 1024  # bytes of a value that is read within microseconds
 LIMIT_LENGTH = 0  # from sqlite3.h; `sqlite3` has defined it since Python 3.11
 CONNECTIONS = 5  # kept for reads, and as many for writes; a database server normally allows 100 in total
-MOST_CONNECTIONS = CONNECTIONS + CONNECTIONS // 2  # at once, for reads and for writes
+MOST_CONNECTIONS = CONNECTIONS + CONNECTIONS // 2  # at once, for reads and again for writes
 POOL_TIMEOUT = 15.0  # seconds
 
 
@@ -53,7 +53,7 @@ class Engines(NamedTuple):
 
 
 def sqlite(file: Path) -> Engines:
-    # A cached statement keeps its last parameters: for a write, that may be an output of 10 MB.
+    # A cached statement keeps its last parameters: for a write, that may be a 10 MB output.
     reader, writer = _sqlite(file), _sqlite(file, cached_statements=0)
     event.listen(writer, "begin", _begin)
     return Engines(reader, writer)
@@ -62,7 +62,7 @@ def sqlite(file: Path) -> Engines:
 def refuse_large(connection: Connection) -> bool:
     """Make SQLite refuse to read large values on this connection; False if Python cannot (before 3.11).
 
-    Comparing their lengths would read them, at 10 ms per 10 MB.
+    Comparing their lengths would read them, which takes 10 ms per 10 MB.
     """
     raw: Any = connection.connection.dbapi_connection
     if not hasattr(raw, "setlimit"):

@@ -1,6 +1,6 @@
 """Allows one service per SQLite file: a second one would run the same executions.
 
-Uses `flock`, which a kill releases; a library for lock files would only add systems on which the service does not run.
+Uses `flock`, whose lock a kill releases; a lock-file library would only help on systems where the service cannot run.
 """
 
 from __future__ import annotations

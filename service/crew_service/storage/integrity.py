@@ -77,7 +77,7 @@ def can_go_on(row: Row[Any], done: list[Any]) -> bool:
 
 
 def end_unreadable(connection: Connection, execution_id: str, *, now: float) -> None:
-    """End it with an error without reading it, replacing every value that may be the corrupt one."""
+    """End an execution with an error, without reading it; replace every value that may be the corrupt one."""
     empty: dict[str, Any] = {name: None for name, kinds in KINDS.items() if NONE in kinds}
     numbers = dict.fromkeys(("created_at", "due_at", "updated_at", "ended_at", "aged_from", "counted_at"), now)
     counts: dict[str, Any] = dict.fromkeys(("completed_tasks", "tokens", "writes", "work_seconds"), 0)

@@ -1,4 +1,4 @@
-"""Answers of model and tool calls in unfinished tasks; each function is part of the caller's transaction.
+"""Answers to model and tool calls in unfinished tasks; each function runs in the caller's transaction.
 
 Triggers delete a task's entries when its result is stored, and an execution's entries when it completes, is stopped or
 is deleted. A failed execution keeps its entries.
@@ -35,7 +35,7 @@ def add(connection: Connection, execution_id: str, entry: dict[str, Any], *, now
 
 
 def put(connection: Connection, execution_id: str, entry: dict[str, Any], *, now: float) -> None:
-    """Store the answer of a call, or that it has none because a person is asked; add the call if it is new.
+    """Store a call's answer, or that it has none because a person is being asked; add the call if it is new.
 
     A memory lookup is added only when it ends.
     """
@@ -52,7 +52,7 @@ def decide(connection: Connection, execution_id: str, number: int, decision: dic
 
 
 def carry_out(connection: Connection, execution_id: str, entry: dict[str, Any], *, now: float) -> None:
-    """Start a call that a person has allowed, which uses up the permission.
+    """Start a call that a person has allowed; this uses up the permission.
 
     :raises LookupError: if nobody has allowed it
     """

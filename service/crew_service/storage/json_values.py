@@ -33,7 +33,7 @@ UNREADABLE: Final = Unreadable()
 
 
 def loads(text: Any) -> Any:
-    """Decode for the engine: one bad value must not break an answer's other rows."""
+    """Decode for the engine: one bad value must not break a result's other rows."""
     try:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError):

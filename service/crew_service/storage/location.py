@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from sqlalchemy.engine import URL, make_url
 
-POSTGRESQL_DRIVERS = ("psycopg", "psycopg2")  # the first installed one serves a URL without a driver
+POSTGRESQL_DRIVERS = ("psycopg", "psycopg2")  # the first installed one is used for a URL without a driver
 
 
 class NoLocation(ValueError):
@@ -54,6 +54,6 @@ def file_of(url: URL) -> Path | None:
 
 
 def sqlite_url(path: Path) -> URL:
-    """Open the file, but never create an empty one if it was moved away."""
+    """Return a URL that opens the file, but never creates an empty one if it was moved away."""
     query = {"mode": "rw", "uri": "true"}
     return URL.create("sqlite", database=f"file:{quote(str(path))}", query=query)

@@ -1,4 +1,4 @@
-"""The newest executions of a list, read along an index, so that other stored data costs no time."""
+"""The newest executions in a list, read along an index, so that other stored data costs no time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy.sql import ColumnElement, Select
 from crew_service.storage.states import State
 from crew_service.storage.tables import executions
 
-Position = tuple[float, str]  # the time and id of an execution, which define the order of lists
+Position = tuple[float, str]  # an execution's time and id, which define the order of lists
 
 
 def newest(
@@ -26,7 +26,7 @@ def newest(
     before: Position | None = None,
     limit: int,
 ) -> list[Row[Any]]:
-    """Return the newest executions first; arguments that are not given do not restrict crew, owner, DAG or state.
+    """Return the newest executions first; None means any crew, owner or DAG, and no states means any state.
 
     :param columns: including `created_at` and `id`
     """
@@ -41,7 +41,7 @@ def newest(
         )
     if not states:
         return list(connection.execute(query))
-    # One subquery per state, since a combined one would use an index of all states; in one statement, so that an
+    # One subquery per state, since a combined one would use an index over all states; in one statement, so that an
     # execution whose state changes in the meantime is neither missed nor returned twice.
     parts = [select(query.where(executions.c.state == state).subquery()) for state in states]
     return sorted(connection.execute(union_all(*parts)), key=position, reverse=True)[:limit]

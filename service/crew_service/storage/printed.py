@@ -1,4 +1,4 @@
-"""Printed output in pieces, the newest of each execution; each function is part of the caller's transaction."""
+"""The newest printed output of each execution, in pieces; each function runs in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAST = (
 
 
 def add(connection: Connection, execution_id: str, text: str, *, most: int) -> None:
-    """Append text and delete everything before the last `most` bytes; a deleted execution keeps nothing."""
+    """Append text and delete everything before the last `most` bytes; store nothing for a deleted execution."""
     locked = select(executions.c.id).where(executions.c.id == execution_id).with_for_update()
     if connection.execute(locked).one_or_none() is None:
         return

@@ -1,4 +1,4 @@
-"""Reads and writes of executions; each function is part of the caller's transaction."""
+"""Reads and writes executions; each function runs in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -103,12 +103,12 @@ def _by(connection: Connection, query: Select[Any], some_id: str) -> Row[Any] | 
 
 
 def by_either_id(connection: Connection, some_id: str) -> Row[Any] | None:
-    """Find one by the polled id or the kickoff's id."""
+    """Find an execution by the polled id or the kickoff's id."""
     return by_kickoff_id(connection, some_id) or by_id(connection, some_id)
 
 
 def locked(connection: Connection, some_id: str) -> Row[Any] | None:
-    """Like `by_either_id`, but lock the row until this transaction ends."""
+    """Find an execution by either id, and lock its row until this transaction ends."""
     for query in (BY_KICKOFF_ID.with_for_update(), BY_ID.with_for_update()):
         row = _by(connection, query, some_id)
         if row is not None:
@@ -129,7 +129,7 @@ def latest(
     states: Collection[State] = (),
     more: Collection[str] = (),
 ) -> list[Row[Any]]:
-    """Return the newest executions; arguments that are not given do not restrict crew, owner or state."""
+    """Return the newest executions; None means any crew or owner, and no states means any state."""
     is_long = func.length(cast(executions.c.error, Text)) > LONGEST_ERROR
     error = case((is_long, literal(LONG_ERROR, executions.c.error.type)), else_=executions.c.error).label("error")
     columns = [*LISTED, *map(_if_small, CHECKED), *(executions.c[name] for name in more), error]
@@ -159,7 +159,7 @@ class Fence(NamedTuple):
 
 
 class Calm(NamedTuple):
-    """Writes that may become visible later: their number, and their number before the period of the latest one."""
+    """Counts writes that may become visible later: all of them, and those before the latest one's period."""
 
     writes: int
     shown: int
@@ -173,7 +173,7 @@ class Calm(NamedTuple):
         return Calm(self.writes + 1, self.seen(now), now)
 
     def seen(self, now: float) -> int:
-        """Return how many of them are visible: those of a period become visible together, once it is over."""
+        """Return how many of them are visible: those in a period become visible together, once it is over."""
         is_over = self.at is None or now // CALM != self.at // CALM
         return self.writes if is_over else self.shown
 
@@ -205,7 +205,7 @@ def _fenced(sources: frozenset[State], names: tuple[str, ...]) -> Update:
 
 
 def was_written(connection: Connection, fence: Fence, step: Move) -> bool:
-    """Whether that write succeeded after all: a commit whose response was lost."""
+    """Whether that write succeeded after all, because only the response to its commit was lost."""
     of_write = (executions.c.segment, executions.c.writes, executions.c.state)
     row = connection.execute(select(*of_write).where(executions.c.id == fence.execution_id)).one_or_none()
     wanted = (fence.segment, fence.writes + 1, step.target)
@@ -213,7 +213,7 @@ def was_written(connection: Connection, fence: Fence, step: Move) -> bool:
 
 
 def ended(now: float) -> dict[str, Any]:
-    """Return the columns to write at the end: erase what only a running execution needs, above all credentials."""
+    """Return the columns to write at the end: erase data that only a running execution needs, above all credentials."""
     return {"ended_at": now, "aged_from": now, "webhooks": None, "gate": None}
 
 
@@ -221,4 +221,4 @@ def add_result(
     connection: Connection, execution_id: str, position: int, task: Any, figures: Any = None, digest: str | None = None
 ) -> None:
     values = {"execution_id": execution_id, "position": position, "task": task, "figures": figures, "digest": digest}
-    connection.execute(insert(results), values)  # separate from the statement, which SQLAlchemy caches with its values
+    connection.execute(insert(results), values)  # passed separately: SQLAlchemy caches a statement with its values

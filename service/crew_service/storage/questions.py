@@ -1,6 +1,6 @@
 """Questions to people. Each round, its draft and its decision are kept with the execution.
 
-Questions of Flows also have ids: each is announced once and answered once.
+Flows' questions also have ids: each is announced once and answered once.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from crew_service.storage import integrity
 from crew_service.storage.states import State
 from crew_service.storage.tables import executions, questions, rounds
 
-LONGEST_ARGUMENTS = 4_000  # characters of a call's arguments that a round keeps in addition to its text
-LONGEST_DRAFT = 256 * 1024  # characters of a draft or answer that a round keeps
+LONGEST_ARGUMENTS = 4_000  # characters of a call's arguments that a round stores in addition to its text
+LONGEST_DRAFT = 256 * 1024  # characters of a draft or answer that a round stores
 
 
 def open_round(connection: Connection, execution_id: str, number: int, gate: Mapping[str, Any], *, now: float) -> None:
@@ -26,7 +26,7 @@ def open_round(connection: Connection, execution_id: str, number: int, gate: Map
 
 
 def close_round(connection: Connection, row: Row[Any], decision: Mapping[str, Any], *, now: float) -> None:
-    """Store the decision on a waiting execution's question; a service of an earlier release stored no question."""
+    """Store the decision on a waiting execution's question, and the question if an earlier release did not."""
     decision = {**decision, "human_feedback": decision["human_feedback"][:LONGEST_DRAFT], "decided_at": now}
     number = len(row.asked)
     mine = update(rounds).where(rounds.c.execution_id == row.id, rounds.c.number == number)

@@ -1,7 +1,7 @@
 """Upgrades a database to this release's schema once, however many processes start at the same time.
 
 On PostgreSQL, two consecutive releases may share a database during a rollout or rollback: migrations only add, and a
-database upgraded by a newer release records the oldest migration that may still use it.
+database upgraded by a newer release records the last migration of the oldest release that may still use it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 BEFORE_MIGRATIONS = "0001"  # the schema of release 0.1, which did not record migrations
 OLDEST = "0011"  # the last migration of the oldest release that may run alongside this one
 WITH_RULES = "0012"  # the last migration of the oldest release with tool rules
-WITH_CHAINS = "0014"  # the same for executions that continue others
-WITH_ASKS = "0015"  # the same for questions in the middle of a task
+WITH_CHAINS = "0014"  # likewise for executions that continue others
+WITH_ASKS = "0015"  # likewise for questions in the middle of a task
 SQLITE_VERSION = 2  # release 0.1 refuses any version but its own, which is 1
 LOCK = 0x63726577  # PostgreSQL lock for the transaction that changes the schema
 
@@ -37,7 +37,7 @@ def newest() -> str:
 def bring_up_to_date(connection: Connection, in_use: Callable[[], bool]) -> None:
     """Apply missing migrations in the caller's transaction, which on SQLite must already hold the write lock.
 
-    :param in_use: whether another process may be running that could not use the database afterwards
+    :param in_use: returns whether another process may be running that could not use the upgraded database
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
@@ -82,7 +82,7 @@ def _may_work_beside(connection: Connection, found: str) -> bool:
 
 
 def keep_out_earlier(connection: Connection, oldest: str) -> bool:
-    """Keep releases whose last migration is before `oldest` from starting here; False if one is running already."""
+    """Keep releases whose last migration is before `oldest` from starting here; False if one is already running."""
     connection.execute(text("UPDATE releases SET oldest = :oldest WHERE oldest < :oldest"), {"oldest": oldest})
     earlier = text("SELECT count(*) FROM processes WHERE release IS NULL OR release < :oldest")
     return connection.execute(earlier, {"oldest": oldest}).scalar() == 0

@@ -1,4 +1,4 @@
-"""Every state of an execution and every move between states; the database rejects all other moves."""
+"""Every state of an execution and every move between states; a write that would make any other move changes nothing."""
 
 from __future__ import annotations
 

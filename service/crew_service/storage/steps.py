@@ -1,4 +1,4 @@
-"""Model and tool calls as people see them; each function is part of the caller's transaction.
+"""Model and tool calls as people see them; each function runs in the caller's transaction.
 
 A trigger deletes an execution's steps together with it. The end of a task erases its journal entries, but not its
 steps.
@@ -36,7 +36,7 @@ LISTED = OF_EXECUTION.where(steps.c.number > bindparam("after")).order_by(steps.
 
 
 def begin(connection: Connection, execution_id: str, step: dict[str, Any], *, again: bool) -> None:
-    """Add a step that starts; if an earlier segment started it, replace that row."""
+    """Add a step that is starting; if an earlier segment started it, replace that row."""
     if again:
         connection.execute(FORGET, {"id": execution_id, "place": step["number"]})
     connection.execute(BEGIN, {**step, "execution_id": execution_id, "from_journal": False})

@@ -1,4 +1,4 @@
-"""The stored data. Texts from users and crews are in JSON columns, so that none of their characters can break a write.
+"""The stored data. Text from users and crews is in JSON columns, so that none of its characters can break a write.
 
 A change here requires a migration in `migrations/versions`; a test compares the two.
 """
@@ -31,11 +31,11 @@ executions = Table(
     Column("crew", String(64), nullable=False, server_default=""),  # name of the served crew; empty at the root
     Column("owner", String),  # name of the user token; null for the organization
     Column("state", String(16), nullable=False),
-    Column("segment", Integer, nullable=False, default=0),  # counts the claims; only the latest may write
+    Column("segment", Integer, nullable=False, default=0),  # counts the claims; only the latest segment may write
     Column("writes", Integer, nullable=False, server_default="0"),  # by this segment, so that none is applied twice
     Column("claimed_by", String(36)),  # the process running it; null if none
-    # Writes of this segment and earlier ones that may become visible later, such as those of steps: their number, their
-    # number before the last two-second period that had one, and the time of the last one.
+    # Writes by this segment and earlier ones that may become visible later, such as those for steps: their number,
+    # their number before the last two-second period with such a write, and the time of the last one.
     Column("calm_writes", Integer, nullable=False, server_default="0"),
     Column("calm_shown", Integer, nullable=False, server_default="0"),
     Column("calm_at", Float),
@@ -48,7 +48,7 @@ executions = Table(
     Column("updated_at", Float, nullable=False),
     Column("started_at", Float),  # time of the first claim
     Column("ended_at", Float),
-    Column("aged_from", Float),  # its end by the database's clock, from which retention counts
+    Column("aged_from", Float),  # its end by the database's clock, where its retention starts
     Column("work_seconds", Float, nullable=False, default=0.0),
     Column("tokens", Integer, nullable=False, server_default="0"),  # used by language models so far
     Column("limits", JSON(none_as_null=True)),  # max_seconds and max_tokens, if set by the kickoff
@@ -58,7 +58,7 @@ executions = Table(
     Column("continued_from", String(36)),  # the id of the failed execution that it continues
     Column("earlier_usage", JSON(none_as_null=True)),  # of all executions that it continues
     Column("meta", JSON(none_as_null=True)),
-    Column("dag_id", String(250)),  # from `meta.airflow`, to list one DAG
+    Column("dag_id", String(250)),  # from `meta.airflow`, to list one DAG's executions
     Column("trace", JSON(none_as_null=True)),  # `traceparent` and `tracestate` of the kickoff and of the latest answer
     Column("webhooks", JSON(none_as_null=True)),  # with credentials; erased at the end
     Column("completed_tasks", Integer, nullable=False, default=0),
@@ -77,7 +77,7 @@ executions = Table(
     Column("model_usage", JSON(none_as_null=True)),  # tokens by model, if models are known
     Column("open_tasks", JSON(none_as_null=True)),  # started_at and tokens by model of unfinished tasks
     Column("error", JSON(none_as_null=True)),
-    Column("failure", JSON(none_as_null=True)),  # what a continuing execution takes over; null if none can continue it
+    Column("failure", JSON(none_as_null=True)),  # data for an execution that continues it; null if none can
     Index("executions_by_turn", "state", "crew", "due_at"),
     Index(
         "executions_by_owners_turn",
@@ -132,10 +132,10 @@ journal = Table(
     Column("execution_id", String(36), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("task_id", JSON, nullable=False),  # empty for a call outside any task, such as a crew planner's
-    Column("part", String(64), nullable=False),  # of the task: the round of its review, or a nested task
+    Column("part", String(64), nullable=False),  # of the task: its review round, or a nested task
     Column("kind", String(8), nullable=False),  # model or tool
     Column("key", String(64), nullable=False),  # the request, and how often it was made before
-    Column("within", String(64)),  # the key of the tool that made this call
+    Column("within", String(64)),  # the key of the tool call that made this call
     Column("name", JSON, nullable=False),  # the model's or the tool's
     Column("began_at", Float, nullable=False),
     Column("ended_at", Float),
@@ -150,7 +150,7 @@ steps = Table(
     metadata,
     Column("execution_id", String(36), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("segment", Integer, nullable=False),  # the segment that started it: it does not run in any other
+    Column("segment", Integer, nullable=False),  # the segment that started it: it is not running in any other
     Column("task_id", JSON, nullable=False),  # empty outside any task
     Column("kind", String(8), nullable=False),  # model or tool
     Column("name", JSON, nullable=False),
@@ -158,9 +158,9 @@ steps = Table(
     Column("state", String(8), nullable=False),  # running, done, failed or unknown
     Column("began_at", Float, nullable=False),
     Column("seconds", Float),
-    Column("usage", JSON(none_as_null=True)),  # of a model
+    Column("usage", JSON(none_as_null=True)),  # for a model
     Column("arguments", JSON(none_as_null=True)),  # the beginning of a JSON text, without secrets
-    Column("result", JSON(none_as_null=True)),  # the same
+    Column("result", JSON(none_as_null=True)),  # likewise
     Column("from_journal", Boolean, nullable=False),
     Column("is_cut", Boolean, nullable=False),
 )
@@ -216,7 +216,7 @@ webhook_queues = Table(
 )
 
 outbox = Table(
-    "outbox",  # undelivered webhooks, the oldest of a queue first
+    "outbox",  # undelivered webhooks, the oldest in a queue first
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=True),
     Column("key", String(36), nullable=False),  # sent with it, the same for every attempt
@@ -273,7 +273,7 @@ processes = Table(
     Column("id", String(36), primary_key=True),
     Column("beat", Integer, nullable=False),  # grows while the process runs
     Column("host", String, nullable=False),
-    Column("release", String(32)),  # the last migration of its release; null in releases that did not report it
+    Column("release", String(32)),  # the last migration of its release; null for releases that did not report it
     Column("started_at", Float, nullable=False),
 )
 
@@ -288,7 +288,7 @@ sessions = Table(
 )
 
 questions = Table(
-    "questions",  # Flows' questions to people; each is answered once, and a later reply is told of the first
+    "questions",  # Flows' questions to people; each is answered once, and later repliers are told of that answer
     metadata,
     Column("id", String(36), primary_key=True),
     Column("execution_id", String(36), nullable=False, index=True),
@@ -301,6 +301,6 @@ questions = Table(
 releases = Table(
     "releases",  # releases that may use this database: one row
     metadata,
-    Column("newest", String(32), primary_key=True),  # its last migration
-    Column("oldest", String(32), nullable=False),  # the last migration of the oldest of them
+    Column("newest", String(32), primary_key=True),  # the newest one's last migration
+    Column("oldest", String(32), nullable=False),  # the oldest one's last migration
 )

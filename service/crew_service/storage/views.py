@@ -212,7 +212,7 @@ def head(connection: Connection, some_id: str) -> Row[Any] | None:
 
 
 def small(connection: Connection, execution_id: str) -> Row[Any] | None:
-    """Return the columns of an execution that are never large."""
+    """Return an execution's columns, except those that may be large."""
     return connection.execute(SMALL, {"key": execution_id}).one_or_none()
 
 
@@ -277,7 +277,7 @@ RESULT_STARTS = (
 
 
 def result_sizes(connection: Connection, execution_id: str, *, most: int = MOST_RESULTS) -> list[tuple[int, int]]:
-    """Return positions and lengths of the newest finished tasks, oldest first."""
+    """Return the positions and lengths of the newest finished tasks, oldest first."""
     newest = connection.execute(RESULT_SIZES, {"key": execution_id, "most": most})
     return [(row[0], row[1] or 0) for row in newest][::-1]
 
@@ -301,7 +301,7 @@ ROUND_STARTS = _of_newest_rounds([*OTHER_COLUMNS, *_starts_of(rounds, ROUND_TEXT
 
 
 def round_sizes(connection: Connection, execution_id: str, newest: int) -> list[int]:
-    """Return the lengths of the texts of the newest rounds."""
+    """Return the lengths of the newest rounds' texts."""
     found = connection.execute(ROUND_SIZES, {"key": execution_id, "newest": newest})
     return [size or 0 for row in found for size in row]
 
@@ -316,7 +316,7 @@ GATE_START = select(_start(executions.c.gate, MOST)).where(MINE)
 
 
 def gate(connection: Connection, execution_id: str) -> dict[str, Any] | None:
-    """Return the gate of a waiting execution; None if it cannot be read."""
+    """Return a waiting execution's gate; None if it cannot be read."""
     stored = connection.execute(GATE, {"key": execution_id}).scalar_one_or_none()
     return stored if integrity.is_gate(stored) else None
 

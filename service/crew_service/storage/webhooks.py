@@ -1,7 +1,7 @@
 """Undelivered webhooks, in a queue per execution and address, and undeliverable ones.
 
-Each function is part of the caller's transaction. One process claims a queue, so its webhooks are sent in order and
-once. The claim ends with the process, like that of an execution.
+Each function runs in the caller's transaction. One process claims a queue, so its webhooks are sent once, in order. The
+claim ends with the process, like a claim on an execution.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from crew_service.storage.tables import dead_letters, executions, outbox, proces
 FLOW = "flow"  # announces a Flow's question; only a service with the Flow's secret may send it
 QUESTIONS = ("human_input", FLOW)
 AT_ONCE = 0.0  # the due time of a queue whose address has not failed
-LONGEST_PAUSE = 3600.0  # seconds; a due_at later than twice that means the clock was set back
+LONGEST_PAUSE = 3600.0  # seconds; a due_at more than twice that ahead means the clock was set back
 
 
 def post(
     connection: Connection, execution_id: str, kind: str, hook: dict[str, Any], body: Any, *, now: float, key: str = ""
 ) -> None:
-    """Append a webhook to its queue, under its key, if it has one."""
+    """Append a webhook to its queue, with the given key or a new one."""
     _put(connection, execution_id, kind, hook, json.dumps(body), now=now, key=key or str(uuid4()))
 
 
@@ -61,7 +61,7 @@ def _put(
         "attempts": 0,
         "created_at": now,
     }
-    connection.execute(insert(outbox), values)  # separate from the statement, which SQLAlchemy caches with its values
+    connection.execute(insert(outbox), values)  # passed separately: SQLAlchemy caches a statement with its values
 
 
 def _queue(connection: Connection, execution_id: str, hook: dict[str, Any]) -> str:
@@ -147,7 +147,7 @@ def _owner(own: Collection[str]) -> ColumnElement[str]:
 
 
 def _earlier_elsewhere() -> ColumnElement[bool]:
-    """Whether another queue of the execution has an earlier webhook for this address, even with other credentials."""
+    """Whether another queue of the execution has an earlier webhook for this address, with any credentials."""
     other, theirs = webhook_queues.alias(), outbox.alias()
     own = select(func.min(outbox.c.id)).where(outbox.c.queue_id == webhook_queues.c.id)
     same = and_(other.c.execution_id == webhook_queues.c.execution_id, other.c.id != webhook_queues.c.id)
@@ -157,7 +157,7 @@ def _earlier_elsewhere() -> ColumnElement[bool]:
 
 
 def claim(connection: Connection, process_id: str, queue_ids: list[str], *, own: Collection[str]) -> list[Row[Any]]:
-    """Claim those of these queues that no other process has claimed first; return each with its crew and owner."""
+    """Claim those queues that no other process has claimed first; return each with its crew and owner."""
     wanted = webhook_queues.c.id.in_(queue_ids)
     connection.execute(update(webhook_queues).where(wanted, _free(process_id)).values(claimed_by=process_id))
     return list(connection.execute(_claimed(frozenset(own)), {"ids": queue_ids, "process": process_id}))
@@ -191,7 +191,7 @@ def first(connection: Connection, queue_id: str) -> Row[Any] | None:
 
 
 def address_of(connection: Connection, queue_id: str) -> tuple[str, Any]:
-    """Return the address of a queue and its authentication.
+    """Return a queue's address and authentication.
 
     :raises ValueError: if it cannot be read
     """
@@ -203,7 +203,7 @@ def address_of(connection: Connection, queue_id: str) -> tuple[str, Any]:
 
 
 def body_of(connection: Connection, webhook_id: int, begin: int, most: int) -> str | None:
-    """Return at most `most` characters of a body after the first `begin`; None if it was withdrawn."""
+    """Return at most `most` characters of a body after the first `begin`; None if the webhook was withdrawn."""
     piece = func.substr(outbox.c.body, begin + 1, most)
     return connection.execute(select(piece).where(outbox.c.id == webhook_id)).scalar_one_or_none()
 
@@ -271,7 +271,7 @@ def release(connection: Connection, queue_id: str, *, due_at: float) -> None:
 
 
 def withdraw_question(connection: Connection, execution_id: str) -> None:
-    """Withdraw the webhook of a question that is answered or obsolete."""
+    """Withdraw the webhook for a question that is answered or obsolete."""
     # Lock the queues first, as a delivery does when it ends: otherwise, each could wait for the other.
     queues = select(webhook_queues.c.id).where(webhook_queues.c.execution_id == execution_id)
     connection.execute(queues.order_by(webhook_queues.c.id).with_for_update())
@@ -346,14 +346,14 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def receiver(url: str) -> str:
-    """Return scheme and host: the rest of an address may contain a secret, and is never logged."""
+    """Return the scheme and host: the rest of an address may contain a secret, and is never logged."""
     scheme, _, rest = url.partition("://")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     return f"{scheme}://{authority.rpartition('@')[2]}".lower()
 
 
 def without_credentials(url: str) -> str:
-    """Remove credentials without a parser, which might reject what an earlier release stored."""
+    """Remove credentials without a parser, which might reject an address that an earlier release stored."""
     scheme, mark, rest = url.partition("://")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     return f"{scheme}{mark}{authority.rpartition('@')[2]}{rest[len(authority) :]}"

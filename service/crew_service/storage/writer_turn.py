@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 WAIT = 8.0  # seconds that a writer waits in total: for its turn and for other processes
 LEAST = 0.2  # minimum seconds that it waits, however long others have waited
-KNOWN = 2 * WAIT  # seconds after a wait started, or failed, during which the file counts as locked
+KNOWN = 2 * WAIT  # seconds after a wait started, or failed, during which the file is considered locked
 MOST_TOGETHER = 32  # writers that share a commit
 
 
@@ -51,7 +51,7 @@ class Turns:
         raise Busy
 
     def pass_on(self) -> bool:
-        """Pass the turn on; False if nobody waits for it."""
+        """Pass the turn on; False if nobody is waiting for it."""
         with self._mutex:
             return self._passed_on()
 
@@ -109,7 +109,7 @@ class Group:
 class WriterTurn:
     """The turn to write to SQLite.
 
-    :param begin: opens a connection and begins a transaction, waiting up to so many seconds for other processes
+    :param begin: opens a connection and begins a transaction, waiting up to the given number of seconds for others
     """
 
     def __init__(self, begin: Callable[[float], Connection]) -> None:
@@ -133,7 +133,7 @@ class WriterTurn:
             yield group.connection
         except BaseException as failed:
             if self._finish(group, part.rollback, failed):
-                group.wait()  # it may have failed because of what the others have written
+                group.wait()  # it may have failed because of the others' writes
             raise
         if self._finish(group, part.commit):
             group.wait()
@@ -153,11 +153,11 @@ class WriterTurn:
 
     @property
     def is_locked(self) -> bool:
-        """Whether a writer in this process is waiting for another process, or did so a moment ago."""
+        """Whether a writer in this process is waiting for another process, or was a moment ago."""
         return self._waits_since is not None
 
     def _take(self) -> float:
-        """Take the turn; return the time on the monotonic clock until which to wait for other processes."""
+        """Take the turn; return the deadline, on the monotonic clock, for waiting for other processes."""
         now = time.monotonic()
         until = max(self._since(now) + WAIT, now + LEAST)
         self._turns.take(until - now)

@@ -156,7 +156,7 @@ def test_a_tool_is_not_run_again_by_a_nested_task_whose_text_has_changed(monkeyp
     begun([entry], journal.Scope("method", "bb/1 round 0"))
     with pytest.raises(Asked) as asked:
         pay.run()
-    assert asked.value.question.text == "the crew has not repeated an earlier call of it"
+    assert asked.value.question.text == "the crew has not repeated an earlier call to it"
 
 
 def recorded(name: str, key: str = "an-earlier-call", **more: Any) -> JournalEntry:

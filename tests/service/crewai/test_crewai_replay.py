@@ -178,7 +178,7 @@ def test_a_tool_that_may_run_once_is_not_run_with_other_arguments_in_the_place_o
     tmp_path: Path,
 ) -> None:
     crew = once("rephrasing", tmp_path, dies_before=2)
-    with pytest.raises(CrewFailed, match=": the crew has not repeated an earlier call of it"):
+    with pytest.raises(CrewFailed, match=": the crew has not repeated an earlier call to it"):
         run(crew)
     assert len(crew.calls(of="tool")) == 1
 
@@ -207,5 +207,5 @@ def test_after_an_upgrade_during_a_review_no_tool_that_may_run_once_is_run_again
     }
     outcome: Any = crew.choose("approve")
     assert isinstance(outcome, PendingQuestion)
-    assert outcome.text == "the crew has not repeated an earlier call of it"
+    assert outcome.text == "the crew has not repeated an earlier call to it"
     assert taken(crew) == ["bananas"]

@@ -123,7 +123,7 @@ def test_a_flow_goes_on_from_its_last_finished_method(play: Player) -> None:
 def test_crews_inside_a_flow_ask_a_person_and_nothing_that_has_finished_runs_again(play: Player) -> None:
     run = flow(play, "CrewAsksFlow")
     ways = ["approve", "revise"]
-    question = "Do you approve the answer of the task writing?"
+    question = "Do you approve the answer from the task writing?"
     assert waits(run.segment()) == ("research.writing", "writing v1", question, ways)
     assert waits(run.choose("revise", "shorter")) == ("research.writing", "writing v2 (shorter)", question, ways)
     place = run.choose("approve")
@@ -142,7 +142,7 @@ def test_crews_inside_a_flow_ask_a_person_and_nothing_that_has_finished_runs_aga
 def test_an_answer_is_never_used_for_another_text_than_the_person_was_asked_about(play: Player) -> None:
     run = flow(play, "FicklePlan")
     assert waits(run.segment())[0] == "plan.plan"
-    with pytest.raises(CrewFailed, match="'plan' started is not the one that a person has answered"):
+    with pytest.raises(CrewFailed, match="'plan' started is not the one whose question a person answered"):
         run.choose("approve")
 
 

@@ -10,5 +10,5 @@ down_revision = "0007"
 
 
 def upgrade() -> None:
-    """Add a column; it is null in executions of earlier releases, whose next segment begins a trace."""
+    """Add a column; it is null in executions from earlier releases, whose next segment begins a trace."""
     op.add_column("executions", sa.Column("trace", sa.JSON(none_as_null=True)))

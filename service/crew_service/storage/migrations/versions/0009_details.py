@@ -1,6 +1,6 @@
 """Details of an execution: its tokens by task and model, the rounds of its reviews, and its earlier ids.
 
-Rows of earlier releases have none of these. Services of an earlier release may write alongside this one, so triggers
+Rows from earlier releases have none of these. Services of an earlier release may write alongside this one, so triggers
 store the ids, and delete an execution's details together with it.
 """
 

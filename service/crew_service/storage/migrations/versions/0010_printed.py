@@ -1,6 +1,6 @@
 """The printed output of crews, and the DAG that started an execution.
 
-Rows of earlier releases have neither. Services of an earlier release may delete executions alongside this one, so a
+Rows from earlier releases have neither. Services of an earlier release may delete executions alongside this one, so a
 trigger deletes their printed output.
 """
 

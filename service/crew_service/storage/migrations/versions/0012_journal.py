@@ -1,4 +1,4 @@
-"""Add the journal, with the answers of model and tool calls in unfinished tasks, and the release of each process.
+"""Add the journal, with the answers to model and tool calls in unfinished tasks, and the release of each process.
 
 Services of an earlier release may finish tasks and executions alongside this one, so triggers delete entries that are
 no longer needed.
