@@ -50,11 +50,11 @@ class Background:
 
     @property
     def problem(self) -> str | None:
-        """Return a sentence about what is wrong; None if all is well."""
+        """Return the problem as a sentence; None if all is well."""
         if self._is_missing:
             return f"The thread {self.name!r} has ended; it is being restarted."
         if self._is_wanted and time.monotonic() - self._done_at > self._behind:
-            return f"The thread {self.name!r} does not respond; restart the service."
+            return f"The thread {self.name!r} is not responding; restart the service."
         return None
 
     @property

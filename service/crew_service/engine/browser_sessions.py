@@ -1,4 +1,4 @@
-"""Browser sessions of the page, shared by every process of the service.
+"""Browser sessions for the page, shared by all processes of the service.
 
 The cookie is a random key, never the token. Only a hash bound to the token is stored, so a session ends with its token,
 and a copy of the database does not give access to any session.
@@ -29,7 +29,7 @@ class BrowserSession:
 
 
 class BrowserSessions:
-    """The sessions of one crew."""
+    """One crew's sessions."""
 
     def __init__(self, database: Database, tokens: Tokens, crew: str) -> None:
         self._database = database

@@ -60,7 +60,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Draft:
-    """A draft or question that waits for a person."""
+    """A draft or question that is waiting for a person."""
 
     execution_id: str
     task_id: str

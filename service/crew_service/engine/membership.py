@@ -105,7 +105,7 @@ class Membership:
             _bury(self._database, process_id, beats[process_id])
 
     def _silent(self, beats: dict[str, int], now: float) -> list[str]:
-        """Return processes whose number has not grown; time in which this process could not check does not count."""
+        """Return processes whose number has not grown, not counting time when this process could not check."""
         if now - self._looked_at > DEAD_AFTER / 2:
             self._seen.clear()
         self._looked_at = now

@@ -1,7 +1,7 @@
 """An execution's usage of language models so far, across all its segments, however each ended.
 
-The column `tokens` has the total in every release, `usage` its parts, and `model_usage` the parts known by model. The
-three may disagree: a service of an earlier release only counts totals. Usage without a model name has no price.
+The column `tokens` has the total in every release, `usage` its parts, and `model_usage` the parts whose model is known.
+The three may disagree: earlier releases of the service count only totals. Usage without a model name has no price.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def chain(row: Row[Any]) -> Usage | None:
 
 
 def earlier(row: Row[Any]) -> Figures:
-    """Return the totals of the executions that it continues."""
+    """Return the totals of the executions that this one continues."""
     return counted((row.earlier_usage or {}).get("usage"))
 
 

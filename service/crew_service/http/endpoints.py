@@ -107,7 +107,7 @@ Handler = Callable[[Api, Request], Awaitable[Response]]
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """An endpoint of the API: where it is, what it does, and its documentation."""
+    """An API endpoint: its path, its handler, and its documentation."""
 
     method: str
     path: str
@@ -215,7 +215,7 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             method="GET",
             path="/executions/{id}/logs",
             handler=Api.logs,
-            summary="Get what the crew printed, up to the last MiB",
+            summary="Get the crew's printed output, up to the last MiB",
             answer=None,
             has_places=True,
             media=PlainTextResponse,

@@ -24,7 +24,7 @@ class LoginRefused(Exception):
 
 
 class LoginLimit:
-    """Keeps its data in memory: a failure must not cost a database write, which anybody could cause."""
+    """Keeps failures in memory: anybody can cause one, so it must not cost a database write."""
 
     def __init__(self) -> None:
         self._failures: dict[str, deque[float]] = {}

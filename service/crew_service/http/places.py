@@ -37,7 +37,7 @@ Made = TypeVar("Made")
 
 
 class Threads:
-    """Separate threads for a kind of work, so that it neither waits for other work nor delays it."""
+    """Separate threads for one kind of work, so that it neither waits for other work nor delays it."""
 
     def __init__(self, most: int, unsent: Unsent | None = None) -> None:
         self._free = asyncio.Semaphore(most)

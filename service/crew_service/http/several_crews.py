@@ -1,4 +1,4 @@
-"""Serves the root if there are several crews below `/crews/<name>`: health, and a page for browsers."""
+"""Serves the root if there are several crews below `/crews/<name>`: health checks, and a page for browsers."""
 
 from __future__ import annotations
 
