@@ -1,7 +1,7 @@
 """The webhook that announces a Flow's question: signed, with an address that accepts one answer.
 
-It goes through the outbox like every webhook. The token for the answer is derived when the webhook is sent, and is never
-stored.
+It goes through the outbox like every webhook. The token for the answer is derived when the webhook is sent, and is
+never stored.
 """
 
 from __future__ import annotations

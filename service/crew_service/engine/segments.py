@@ -334,7 +334,7 @@ class Segment:
         self._pause(gate, tidy(body), current_task=question.task_id, current_agent=question.agent)
 
     def _ask(self, question: PendingQuestion) -> None:
-        """Wait for a person's decision on a call; fail if nobody can decide or a running service would not store it."""
+        """Wait for a person's decision on a call; fail if nobody can give one or an earlier release is running too."""
         if self._fresh_ids or not self._keeps_out_earlier():
             self.fail(asks.failure_of(question, self.job.printed))
             return

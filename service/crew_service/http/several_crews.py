@@ -50,5 +50,5 @@ def create_app(process: Process) -> FastAPI:
 
 
 def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - MOST_NAMED} others" if len(names) > MOST_NAMED else ""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(paths.of_crew(name) for name in names[:MOST_NAMED]) + more
