@@ -160,7 +160,7 @@ def _kickoff(arguments: argparse.Namespace) -> int:
     answer = Executions(database, crew=arguments.name).kickoff(
         EVERYBODY, Start({**arguments.more, **dict(arguments.inputs)}), None
     )
-    with contextlib.suppress(DatabaseUnavailable):  # the execution is queued in any case
+    with contextlib.suppress(DatabaseUnavailable):  # the execution is queued either way
         _warn_of_unknown(database, arguments.name, answer["kickoff_id"])
     return _answer(arguments, answer, f"Queued; poll {answer['kickoff_id']}.")
 

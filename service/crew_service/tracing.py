@@ -94,7 +94,7 @@ def received(headers: Iterable[tuple[bytes, bytes]]) -> Carrier | None:
 
 @contextmanager
 def request(scope: Mapping[str, Any]) -> Iterator[Span | None]:
-    """Trace a POST request; polls have no spans, because a wait of several days sends thousands of them."""
+    """Trace a POST request; polls have no spans, because waiting for several days takes thousands of them."""
     if scope["method"] != "POST":
         yield None
         return

@@ -1,4 +1,4 @@
-"""A step that repeats in its own thread. It waits while the database is unavailable; other code logs that."""
+"""A step that repeats in its own thread. It waits while the database is unavailable; other code logs the outage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crew_service.storage.availability import DatabaseUnavailable
 log = logging.getLogger(__name__)
 
 UNAVAILABLE = 1.0  # seconds between two attempts while the database is unavailable
-LONGEST = 30.0  # seconds between two attempts of a failing step; each failure is logged
+LONGEST = 30.0  # seconds between two attempts at a failing step; each failure is logged
 BEHIND = 60.0  # seconds since a thread last finished its step, which normally takes a few seconds at most
 
 
@@ -20,7 +20,7 @@ class Background:
     """Runs `step` every `pause` seconds, and immediately after `wake`. Call `watch` regularly (see `Health`).
 
     :param behind: seconds after which an unfinished step counts as hanging
-    :param longest: the maximum number of seconds between two attempts of a failing step
+    :param longest: the maximum number of seconds between two attempts at a failing step
     """
 
     def __init__(

@@ -66,6 +66,6 @@ class BrowserSessions:
             browser_sessions.remove(connection, self._hashes(session.key))
 
     def _hashes(self, key: str, caller: Principal | None = None) -> list[str]:
-        """Return the stored hashes of the key: one for each token of the caller, or for each valid token."""
+        """Return the stored hashes of the key: one for each of the caller's tokens, or for each valid token."""
         known = [digest for digest, holder in self._tokens.digests if caller in (None, holder)]
         return [hmac.new(digest, key.encode("utf-8", "replace"), hashlib.sha256).hexdigest() for digest in known]

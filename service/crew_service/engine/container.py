@@ -38,7 +38,7 @@ class Dialect(Protocol):
 
 
 class Process:
-    """State shared by the crews of one process."""
+    """State shared by the crews in one process."""
 
     def __init__(self, settings: Settings, crews: Mapping[str, Crew], dialect: Dialect) -> None:
         self.settings = settings

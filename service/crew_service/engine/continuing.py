@@ -2,7 +2,7 @@
 
 Finished tasks keep their outputs. If something external failed, the failed task continues with its journal. If its own
 answer was rejected, the same answers would be rejected again, so the task starts over and keeps only the decisions on
-its drafts and the calls of tools that may run only once.
+its drafts and the calls to tools that may run only once.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def take_over(
         name, kind = lost
         raise CannotContinue(row.id, f"the return value ({kind}) of its finished method {name!r} cannot be stored")
     if not chains.keep_out_earlier(connection):
-        raise CannotContinue(row.id, "a service of an earlier release uses the same database and might claim it")
+        raise CannotContinue(row.id, "an earlier release of the service uses the same database and might claim it")
     steps = chains.take_results(connection, row.id, [task["task_id"] for task, _ in finished], into=into)
     refused, unanswered = row.failure["refused"], row.failure["unanswered"]
     steps += chains.take_journal(connection, row.id, into=into, refused=refused, unanswered=unanswered, after=steps)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypedDict
 from crew_service.engine.printed import Printed
 from crew_service.engine.tool_rules import ToolRule
 
-STATE_ID = "id"  # in the inputs of a Flow: CrewAI reads and overwrites the stored state with that id
+STATE_ID = "id"  # in a Flow's inputs: CrewAI reads and overwrites the stored state with that id
 STATE_ID_REFUSED = (
     "The input 'id' of a Flow names a stored state, possibly somebody else's, to read and overwrite. Omit it; "
     "restoreFromStateId starts from the state of an earlier execution."
@@ -95,7 +95,7 @@ class TaskOutput(FinishedTask, total=False):
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """A task of the crew; its id is unique in the crew and the same in every process."""
+    """A crew's task; its id is unique within the crew and the same in every process."""
 
     id: str
     agent: str
@@ -138,7 +138,7 @@ class ReviewDecision:
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """A model or tool call, as passed to the next attempt of its task; one without an answer had only started."""
+    """A model or tool call, as passed to the next attempt at its task; one without an answer had only started."""
 
     number: int  # in the execution, from 1
     task_id: str  # empty outside any task
@@ -216,7 +216,7 @@ class TaskDone:
 
 @dataclass(frozen=True)
 class TokensUsed:
-    """This segment's total usage of language models so far; reported whenever known."""
+    """This segment's total language model usage so far; reported whenever known."""
 
     total: int
     parts: dict[str, int] = field(default_factory=dict)  # prompt_tokens and completion_tokens, if known

@@ -1,4 +1,4 @@
-"""A caller's requests: start, poll, decide, stop. Each is one transaction, so one of two concurrent requests wins."""
+"""A caller's requests: start, poll, decide, stop. Each is one transaction, so of two concurrent ones, only one wins."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ class Executions:
     def check_edit(self, caller: Principal, decision: Decision) -> None:
         """Check an edited answer with the crew before it is applied, because the crew's code may take a while.
 
-        If the draft changes in between, the edit is refused, because it names its draft.
+        If the draft changes in between, the edit is refused, because an edit names its draft.
         """
         self._mend(decision.execution_id)
         with self._database.reading() as connection:

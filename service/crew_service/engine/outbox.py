@@ -1,8 +1,8 @@
 """Delivers webhooks independently of crews, in order for each execution, and keeps the undeliverable ones.
 
 An event loop task works through one queue at a time. An owner, who holds a token and may name any number of receivers,
-gets a few of these tasks. A receiver counts as slow until it has answered. A slow receiver gets one task; all slow
-receivers of an owner get half of the owner's tasks, and all slow receivers together get half of all tasks. So no owner
+gets a few of these tasks. A receiver counts as slow until it has answered. A slow receiver gets one task; all of an
+owner's slow receivers get half of the owner's tasks, and all slow receivers together get half of all tasks. So no owner
 waits for another owner's receivers.
 """
 
@@ -211,7 +211,7 @@ class Outbox:
             await asyncio.wait_for(self._posted.wait(), IDLE)
 
     async def _leave(self) -> None:
-        """Let current deliveries finish and be stored; cancel slower ones; they are due again at the next start."""
+        """Let current deliveries finish and be stored; cancel the rest, which are due again at the next start."""
         tasks = {task for _, task in self._working.values()}
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=GRACE)

@@ -68,7 +68,7 @@ class Printed:
         self._text = ""
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """Replace these secrets from now on."""
+        """Mask these secrets from now on."""
         values = [value.strip() for value in secrets if len(_cleaned(value.strip())) >= SHORTEST_SECRET]
         self._secrets = self._secrets | {_cleaned(form) for value in values for form in _forms(value)}
         letters = {known for value in self._secrets for known, _ in _readings(value)}
@@ -127,7 +127,7 @@ class Printed:
         return hidden
 
     def _begun(self, text: str, *, least: int) -> int:
-        """Return how many characters at the end may begin a secret, with at least this many of its letters."""
+        """Return how many characters at the end may start a secret, with at least this many of its letters."""
         tail = text[-LONGEST_HELD:]
         begun = self._begun_in(tail.rpartition("\n")[2], "", least)
         # An unfinished line may break here.

@@ -263,7 +263,7 @@ class Segment:
         return self._write(states.NOTE, store=store, is_calm=True, steps=self._steps, kills=self._kills)
 
     def _kept(self, entry: JournalEntry) -> dict[str, Any]:
-        """Return a call as stored."""
+        """Return a call in its stored form."""
         kept = {each.name: getattr(entry, each.name) for each in fields(JournalEntry)}
         texts = tidy({"task_id": entry.task_id, "name": entry.name, "decision": entry.decision})
         return {**kept, **texts, "digest": self._digests.get(entry.task_id)}
@@ -402,7 +402,7 @@ class Segment:
         is_calm: bool = False,
         **values: Any,
     ) -> bool:
-        """Write the row and everything that belongs to it in one transaction; return True if it is, or was, written.
+        """Write the row and all that belongs to it in one transaction; return True if it is or already was written.
 
         :param is_calm: whether the write may become visible a little later
         """

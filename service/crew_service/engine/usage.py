@@ -1,4 +1,4 @@
-"""An execution's usage of language models so far, across all its segments, however each ended.
+"""An execution's language model usage so far, across all its segments, however they ended.
 
 The column `tokens` has the total in every release, `usage` its parts, and `model_usage` the parts whose model is known.
 The three may disagree: earlier releases of the service count only totals. Usage without a model name has no price.
@@ -23,7 +23,7 @@ MOST = 2**53 - 1  # tokens: every JSON reader handles this exactly
 MOST_MODELS = 250  # counted separately per execution; further models share the unnamed entry
 MOST_MODELS_OF_TASK = 20
 LONGEST_NAME = 100  # characters of a model's name
-UNNAMED = ""  # the model of tokens that a crew counts without one
+UNNAMED = ""  # the model name for tokens that a crew counts without one
 
 Usage = dict[str, Any]
 Figures = dict[str, int]

@@ -113,7 +113,7 @@ class Endpoint:
     path: str
     handler: Handler
     summary: str
-    answer: Any  # the model of a 200; None if it is not JSON
+    answer: Any  # the model for a 200; None if it is not JSON
     media: type[Response] = JSONResponse
     tag: str = "Executions"
     needs_token: bool = True
@@ -122,7 +122,7 @@ class Endpoint:
     parameters: tuple[dict[str, Any], ...] = ()
     body: type[BaseModel] | None = None
     problems: Mapping[int, str] = field(default_factory=dict)  # errors by code, besides those that many endpoints share
-    problem: type[BaseModel] = response_models.Problem  # the model of a 422
+    problem: type[BaseModel] = response_models.Problem  # the model for a 422
 
     @property
     def refusals(self) -> dict[int, str]:

@@ -43,7 +43,7 @@ class LoginLimit:
             self.failed(address)
             log.warning("login failed from %s", address)
             raise LoginRefused(401, DENIED)
-        log.info("login of %s from %s", known[0][1].key, address)
+        log.info("login by %s from %s", known[0][1].key, address)
         return known
 
     def wait(self, address: str) -> float:

@@ -174,7 +174,7 @@ class KickoffLimits(Record):
 
 
 class KickoffBody(WebhookUrls):
-    """The inputs of a crew, and the addresses to notify."""
+    """A crew's inputs, and the addresses to notify."""
 
     inputs: dict[str, Any] = Field(default_factory=dict, description="Values for the names from `GET /inputs`.")
     meta: dict[str, Any] | None = Field(None, description="Any object; returned in every webhook.")
