@@ -44,7 +44,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="airflow-crew-service", description="A crew behind the Crew Execution API.")
+    parser = argparse.ArgumentParser(
+        prog="airflow-crew-service", description="Serve crews over the Crew Execution API."
+    )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     database = argparse.ArgumentParser(add_help=False)

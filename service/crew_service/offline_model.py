@@ -1,7 +1,7 @@
 """`airflow-crew-service offline-model`: an OpenAI-compatible server that needs no network, for development and tests.
 
-It replaces a crew's real model without changes to the crew. Each chat gets the same answer, or the one that a file maps
-to a word in its last message; each text gets the same embedding.
+It replaces a crew's real model without changes to the crew. All chats get the same answer, unless a file maps a word in
+the last message to another one; all texts get the same embedding.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from crew_service.engine.crew import BadTarget
 
-ANSWER = "An answer of the offline model."
+ANSWER = "An answer from the offline model."
 DIMENSIONS = 1536
 
 

@@ -48,9 +48,9 @@ def add_crews(parser: argparse.ArgumentParser) -> None:
         type=positive(float),
         default=3600.0,
         metavar="SECONDS",
-        help="maximum run time of one execution (%(default)g)",
+        help="maximum run time per execution (%(default)g)",
     )
-    option("--max-tokens", type=positive(int), metavar="N", help="maximum model tokens of one execution (no limit)")
+    option("--max-tokens", type=positive(int), metavar="N", help="maximum model tokens per execution (no limit)")
     option(
         "--prices",
         metavar="FILE",
@@ -89,7 +89,7 @@ def add_http(parser: argparse.ArgumentParser) -> None:
         type=crew_token,
         help="organization or user token for one crew; replaces the global ones; may be repeated",
     )
-    option("--flow-webhook", type=web_address, metavar="URL", help="where to announce each question of a Flow")
+    option("--flow-webhook", type=web_address, metavar="URL", help="where to announce each Flow question")
     option("--flow-webhook-secret", metavar="SECRET", help=f"secret that signs these webhooks; also {SECRET_VARIABLE}")
     option(
         "--base-url",

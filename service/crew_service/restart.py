@@ -22,7 +22,7 @@ SECRET = (
 
 
 def arguments() -> list[str]:
-    """Return the command's arguments, after a restart of the command if it serves crews and has secrets."""
+    """Return the command's arguments, after restarting it if it serves crews and has secrets."""
     if (passed := os.environ.pop(PASSED, None)) is not None:
         with open(int(passed), encoding="ascii") as file:
             given = json.load(file)
@@ -54,7 +54,7 @@ def _nameless_file() -> int:
 
 
 def _shown(given: list[str]) -> Iterator[str]:
-    """Remove options that contain a secret, also under the abbreviated names that argparse accepts."""
+    """Remove options that contain a secret, including under the abbreviated names that argparse accepts."""
     words = iter(given)
     for word in words:
         name, has_value, _ = word.partition("=")

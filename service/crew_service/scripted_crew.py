@@ -72,7 +72,7 @@ PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 class ScriptedStep(BaseModel):
-    """A call of a tool that does nothing, which a person may have to approve, or a question to a person."""
+    """A call to a tool that does nothing (a person may have to approve it), or a question to a person."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -196,7 +196,7 @@ class ScriptedCrew:
 
 
 class _Tokens:
-    """Counts the usage that the tasks of a segment report."""
+    """Counts the usage that a segment's tasks report."""
 
     def __init__(self, report: Report) -> None:
         self._used = 0
@@ -247,7 +247,7 @@ class _Call:
 
 
 class _Tools:
-    """The tools of one segment. They only wait; earlier results and people's decisions come from the journal."""
+    """One segment's tools. They only wait; earlier results and people's decisions come from the journal."""
 
     def __init__(self, job: Job, report: Report, options: JournalOptions) -> None:
         self._job = job

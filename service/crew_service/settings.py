@@ -26,7 +26,7 @@ class Settings:
     oldest_release: str | None = None  # the last migration of the oldest release that may run these crews
     delivers: bool = True  # whether this process sends webhooks, or only runs crews
     webhook_timeout: float = 10.0
-    flow_webhook: str | None = None  # where the questions of Flows are announced
+    flow_webhook: str | None = None  # where Flows' questions are announced
     flow_webhook_secret: str = field(default="", repr=False)
     base_url: str = ""  # public base URL of this service, for the receivers of these webhooks
     webhook_attempts: int = 20  # with growing pauses, about eight hours in total

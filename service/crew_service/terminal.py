@@ -137,7 +137,7 @@ def _status(arguments: argparse.Namespace) -> int:
     for task in tasks:
         say(f"\n{task['task_id']} ({task['agent']}, {task['execution_time']:.1f} s)\n{task['output']}")
     if row.state == State.WAITING:
-        say(f"\n{row.current_task} waits for a person\n{row.gate['output']}")
+        say(f"\n{row.current_task} is waiting for a person\n{row.gate['output']}")
         say(f"\n{_how_to_decide(row)}")
     if row.error:
         say(f"\nerror\n{row.error}")
@@ -160,7 +160,7 @@ def _kickoff(arguments: argparse.Namespace) -> int:
     answer = Executions(database, crew=arguments.name).kickoff(
         EVERYBODY, Start({**arguments.more, **dict(arguments.inputs)}), None
     )
-    with contextlib.suppress(DatabaseUnavailable):  # the execution is queued in any case
+    with contextlib.suppress(DatabaseUnavailable):  # the execution is queued either way
         _warn_of_unknown(database, arguments.name, answer["kickoff_id"])
     return _answer(arguments, answer, f"Queued; poll {answer['kickoff_id']}.")
 
@@ -272,7 +272,7 @@ def _executions(database: str) -> Executions:
 
 def _news(row: Row[Any]) -> str:
     if row.state == State.WAITING:
-        return f"{row.current_task} waits for a person"
+        return f"{row.current_task} is waiting for a person"
     if row.error:
         return str(row.error)[:80]
     return f"{row.completed_tasks} tasks done" + ("" if row.state in OVER else f", now {row.current_task or 'next'}")

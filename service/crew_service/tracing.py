@@ -82,7 +82,7 @@ def _problem(exporter: str, protocol: str) -> str | None:
 
 
 def received(headers: Iterable[tuple[bytes, bytes]]) -> Carrier | None:
-    """Return the caller's context from the headers of a request; None if it is not valid W3C Trace Context."""
+    """Return the caller's context from a request's headers; None if it is not valid W3C Trace Context."""
     given = [(name, value.decode("latin-1").strip()) for name, value in headers if name.startswith(b"trace")]
     parents = [value for name, value in given if name == b"traceparent"]
     found = TRACEPARENT.fullmatch(parents[0]) if len(parents) == 1 else None
@@ -94,7 +94,7 @@ def received(headers: Iterable[tuple[bytes, bytes]]) -> Carrier | None:
 
 @contextmanager
 def request(scope: Mapping[str, Any]) -> Iterator[Span | None]:
-    """Trace a POST request; polls have no spans, because a wait of several days sends thousands of them."""
+    """Trace a POST request; polls have no spans, because waiting for several days takes thousands of them."""
     if scope["method"] != "POST":
         yield None
         return
@@ -117,7 +117,7 @@ def kicked_off() -> Stored | None:
 
 
 def resumed(stored: Stored | None) -> Stored | None:
-    """Return the trace context to store after a person's answer, to which the following segments link."""
+    """Return the trace context to store after a person's answer; the segments that follow link to it."""
     here = carrier()
     return {KICKOFF: here, **(stored or {}), ANSWER: here} if here else stored
 
@@ -135,7 +135,7 @@ def segment(row: Any) -> Iterator[Span]:
 
 
 def task(task_id: str, agent: str, **about: Any) -> Any:
-    """Trace a task of a crew that has no spans of its own."""
+    """Trace a task, for a crew that creates no spans itself."""
     about |= {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent, "crew.task.id": task_id}
     return span(f"invoke_agent {agent}", carrier(), **about)
 

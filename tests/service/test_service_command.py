@@ -172,7 +172,7 @@ def test_a_person_at_the_terminal_lists_shows_and_decides(
     assert main(["list", *db]) == 0
     listed = capsys.readouterr().out
     assert kickoff_id in listed
-    assert "draft_task waits for a person" in listed
+    assert "draft_task is waiting for a person" in listed
 
     assert main(["status", *db, kickoff_id]) == 0
     shown = capsys.readouterr().out

@@ -39,7 +39,7 @@ def test_a_chat_gets_the_answer_for_a_word_of_its_last_message(model: str) -> No
         answer = requests.post(f"{model}/chat/completions", json={"messages": messages}, timeout=PATIENCE).json()
         said[asked] = answer["choices"][0]["message"]["content"]
         assert answer["usage"]["total_tokens"] > 0
-    assert said == {"Summarize it.": "In short: tea.", "Go on.": "An answer of the offline model."}
+    assert said == {"Summarize it.": "In short: tea.", "Go on.": "An answer from the offline model."}
 
 
 def test_each_text_gets_an_embedding(model: str) -> None:

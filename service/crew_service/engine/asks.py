@@ -36,7 +36,7 @@ class BadArguments(ValueError):
 
 
 def is_allowed(entry: JournalEntry | None) -> bool:
-    """Whether a person has allowed the call to run, and it has not started since."""
+    """Whether a person has allowed the call and it has not started since."""
     return outcome_of(entry) in RUNNING
 
 
@@ -51,7 +51,7 @@ def outcome_of(entry: JournalEntry | None) -> str | None:
 
 
 def may_have_run(entry: JournalEntry) -> bool:
-    """Whether the tool may have done its work; it has not if the call was waiting for the person's answer."""
+    """Whether the tool may have done its work; it has not if the call was waiting for a person's answer."""
     return outcome_of(entry) not in (APPROVE, DENY, ANSWER) and entry.name != ASK_PERSON
 
 
@@ -79,7 +79,7 @@ def failure_of(question: PendingQuestion, printed: Printed) -> str:
 
 
 def gate_of(question: PendingQuestion, number: int, printed: Printed, before: Any) -> dict[str, Any]:
-    """Return the gate of a waiting execution; `before` is its previous gate, which applies again afterwards."""
+    """Return the gate for a waiting execution; `before` is its previous gate, which applies again afterwards."""
     entry = question.entry
     arguments = None if question.kind == QUESTION else tidy(question.arguments or {})
     ask = {

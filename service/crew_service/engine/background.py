@@ -1,4 +1,4 @@
-"""A step that repeats in its own thread. It waits while the database is unavailable; other code logs that."""
+"""A step that repeats in its own thread. It waits while the database is unavailable; other code logs the outage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crew_service.storage.availability import DatabaseUnavailable
 log = logging.getLogger(__name__)
 
 UNAVAILABLE = 1.0  # seconds between two attempts while the database is unavailable
-LONGEST = 30.0  # seconds between two attempts of a failing step; each failure is logged
+LONGEST = 30.0  # seconds between two attempts at a failing step; each failure is logged
 BEHIND = 60.0  # seconds since a thread last finished its step, which normally takes a few seconds at most
 
 
@@ -20,7 +20,7 @@ class Background:
     """Runs `step` every `pause` seconds, and immediately after `wake`. Call `watch` regularly (see `Health`).
 
     :param behind: seconds after which an unfinished step counts as hanging
-    :param longest: the maximum number of seconds between two attempts of a failing step
+    :param longest: the maximum number of seconds between two attempts at a failing step
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Background:
 
     @property
     def problem(self) -> str | None:
-        """Return a sentence about what is wrong; None if all is well."""
+        """Return the problem as a sentence; None if all is well."""
         if self._is_missing:
             return f"The thread {self.name!r} has ended; it is being restarted."
         if self._is_wanted and time.monotonic() - self._done_at > self._behind:
-            return f"The thread {self.name!r} does not respond; restart the service."
+            return f"The thread {self.name!r} is not responding; restart the service."
         return None
 
     @property

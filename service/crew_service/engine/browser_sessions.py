@@ -1,4 +1,4 @@
-"""Browser sessions of the page, shared by every process of the service.
+"""Browser sessions for the page, shared by all processes of the service.
 
 The cookie is a random key, never the token. Only a hash bound to the token is stored, so a session ends with its token,
 and a copy of the database does not give access to any session.
@@ -29,7 +29,7 @@ class BrowserSession:
 
 
 class BrowserSessions:
-    """The sessions of one crew."""
+    """One crew's sessions."""
 
     def __init__(self, database: Database, tokens: Tokens, crew: str) -> None:
         self._database = database
@@ -66,6 +66,6 @@ class BrowserSessions:
             browser_sessions.remove(connection, self._hashes(session.key))
 
     def _hashes(self, key: str, caller: Principal | None = None) -> list[str]:
-        """Return the stored hashes of the key: one for each token of the caller, or for each valid token."""
+        """Return the stored hashes of the key: one for each of the caller's tokens, or for each valid token."""
         known = [digest for digest, holder in self._tokens.digests if caller in (None, holder)]
         return [hmac.new(digest, key.encode("utf-8", "replace"), hashlib.sha256).hexdigest() for digest in known]

@@ -38,7 +38,7 @@ class Dialect(Protocol):
 
 
 class Process:
-    """State shared by the crews of one process."""
+    """State shared by the crews in one process."""
 
     def __init__(self, settings: Settings, crews: Mapping[str, Crew], dialect: Dialect) -> None:
         self.settings = settings
@@ -104,7 +104,7 @@ class Process:
 
     def _cancel_all(self) -> None:
         for crew in self.crews.values():
-            crew.runner.cancel_all("the execution runs elsewhere")
+            crew.runner.cancel_all("the execution is running elsewhere")
 
     def _loops(self) -> list[Background]:
         flow_webhooks = [self.flow_webhooks.loop] if self.flow_webhooks else []
@@ -119,7 +119,7 @@ def _flow_webhook(settings: Settings) -> FlowWebhook | None:
 
 
 class Container:
-    """One crew of the process."""
+    """One crew in the process."""
 
     def __init__(self, process: Process, name: str, crew: Crew, dialect: Dialect) -> None:
         settings = process.settings
@@ -166,7 +166,7 @@ class Container:
         return f"{self.name if has_own else ''} {caller.key}"
 
     def figures(self) -> bytes:
-        """Return the metrics for an organization token: this crew's if the token is its own, otherwise all crews'."""
+        """Return the metrics for an organization token: this crew's if the token is the crew's own, otherwise all."""
         own = any(crew == self.name and user is None for crew, user, _ in self.settings.crew_tokens)
         return self.metrics.text(self.name if own else None)
 

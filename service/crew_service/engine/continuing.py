@@ -2,7 +2,7 @@
 
 Finished tasks keep their outputs. If something external failed, the failed task continues with its journal. If its own
 answer was rejected, the same answers would be rejected again, so the task starts over and keeps only the decisions on
-its drafts and the calls of tools that may run only once.
+its drafts and the calls to tools that may run only once.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def changed_task(crew: Crew, finished: list[tuple[str, str | None]]) -> str | No
 
 
 def find(connection: Connection, some_id: str, inputs: dict[str, Any], *, sees: Callable[[Row[Any]], bool]) -> Row[Any]:
-    """Return the last execution of a chain; nobody else can continue it during this transaction.
+    """Return the last execution in a chain; nobody else can continue it during this transaction.
 
     :raises UnknownExecution: if there is no such execution that the caller may see
     :raises AlreadyContinued: if another execution continues it
@@ -101,7 +101,7 @@ def _canonical(value: Any) -> str:
 
 
 def _lost(finished: list[Any], gate: Mapping[str, Any] | None) -> tuple[str, str] | None:
-    """Return the first method of a Flow whose result is needed again but could not be stored, and the result's type."""
+    """Return the first Flow method whose result is needed again but could not be stored, and the result's type."""
     state: Mapping[str, Any] = gate["state"] if gate else {}
     if nested := state.get("nested"):  # a nested task has asked a question since the Flow's own last one
         state = nested["before"]["state"] if nested["before"] else {}
@@ -116,7 +116,7 @@ def take_over(
 ) -> dict[str, Any]:
     """Move a failed execution's data to a new one; return the new one's columns.
 
-    :raises CannotContinue: if the crew has changed, or a service of an earlier release could claim the new execution
+    :raises CannotContinue: if the crew has changed, or an earlier release of the service could claim the new execution
     """
     finished = [(each.task, each.digest) for each in chains.finished(connection, row.id)]
     if not all(integrity.is_task(task) for task, _ in finished):
@@ -127,7 +127,7 @@ def take_over(
         name, kind = lost
         raise CannotContinue(row.id, f"the return value ({kind}) of its finished method {name!r} cannot be stored")
     if not chains.keep_out_earlier(connection):
-        raise CannotContinue(row.id, "a service of an earlier release uses the same database and might claim it")
+        raise CannotContinue(row.id, "an earlier release of the service uses the same database and might claim it")
     steps = chains.take_results(connection, row.id, [task["task_id"] for task, _ in finished], into=into)
     refused, unanswered = row.failure["refused"], row.failure["unanswered"]
     steps += chains.take_journal(connection, row.id, into=into, refused=refused, unanswered=unanswered, after=steps)

@@ -1,4 +1,4 @@
-"""The engine's interface to a crew: a description, and running one segment of an execution.
+"""The engine's interface to a crew: its description, and a method that runs one segment of an execution.
 
 A segment ends when the crew is finished (`Completed`), when it asks a person about a task's answer (`PendingReview`) or
 in the middle of a task (`PendingQuestion`), or with an exception: `Cancelled` once the job's cancellation is set;
@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypedDict
 from crew_service.engine.printed import Printed
 from crew_service.engine.tool_rules import ToolRule
 
-STATE_ID = "id"  # in the inputs of a Flow: CrewAI reads and overwrites the stored state with that id
+STATE_ID = "id"  # in a Flow's inputs: CrewAI reads and overwrites the stored state with that id
 STATE_ID_REFUSED = (
     "The input 'id' of a Flow names a stored state, possibly somebody else's, to read and overwrite. Omit it; "
     "restoreFromStateId starts from the state of an earlier execution."
@@ -65,7 +65,7 @@ class Cancellation:
         return self._event.is_set()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the cancellation; False if it times out."""
+        """Wait for the cancellation; return False on timeout."""
         return self._event.wait(seconds)
 
     def raise_if_set(self) -> None:
@@ -95,7 +95,7 @@ class TaskOutput(FinishedTask, total=False):
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """A task of the crew; its id is unique in the crew and the same in every process."""
+    """A crew's task; its id is unique within the crew and the same in every process."""
 
     id: str
     agent: str
@@ -111,7 +111,7 @@ def digest_of(declared: Any) -> str:
 
 @dataclass(frozen=True)
 class Round:
-    """One answer of a gated task and the person's feedback."""
+    """One answer from a gated task, and the person's feedback on it."""
 
     output: str
     feedback: str
@@ -138,7 +138,7 @@ class ReviewDecision:
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """A model or tool call, as passed to the next attempt of its task; one without an answer had only started."""
+    """A model or tool call, as passed to the next attempt at its task; one without an answer had only started."""
 
     number: int  # in the execution, from 1
     task_id: str  # empty outside any task
@@ -160,7 +160,7 @@ class Step(JournalEntry):
     state: Literal["running", "done", "failed", "unknown"] = "running"
     agent: str = ""  # its role
     seconds: float | None = None  # duration
-    usage: dict[str, int] | None = None  # of a model
+    usage: dict[str, int] | None = None  # for a model call
     arguments: str | None = None  # JSON, reported at the start; if long, `LONGEST_TOLD` characters plus one
     result: str | None = None  # the same, reported at the end
     is_kept: bool = True  # by the journal
@@ -197,7 +197,7 @@ LONGEST_IN_STEP = 10_000  # characters of one text; a tool may return a book
 
 @dataclass(frozen=True)
 class StepDone:
-    """A step of an agent: its thought and the tool it used, or its answer as the result."""
+    """An agent's step: its thought and the tool it used, or its answer as the result."""
 
     prompt: str = ""
     thought: str = ""
@@ -216,7 +216,7 @@ class TaskDone:
 
 @dataclass(frozen=True)
 class TokensUsed:
-    """This segment's total usage of language models so far; reported whenever known."""
+    """This segment's total language model usage so far; reported whenever known."""
 
     total: int
     parts: dict[str, int] = field(default_factory=dict)  # prompt_tokens and completion_tokens, if known
@@ -263,7 +263,7 @@ AskKind = Literal["tool", "question", "unknown_outcome"]
 
 @dataclass(frozen=True)
 class PendingQuestion:
-    """A call in the middle of a task that needs a person: its entry stores the decision, and the task continues."""
+    """A mid-task call that needs a person: its entry stores the decision, and then the task continues."""
 
     kind: AskKind
     entry: JournalEntry

@@ -26,7 +26,7 @@ def shown_url(letter: Row[Any]) -> str:
 class DeadLetters:
     """Undelivered webhooks of one crew, or of all.
 
-    :param posted: called if there is something to deliver
+    :param posted: called when there is something to deliver
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class DeadLetters:
             )
 
     def resend(self, caller: Principal, key: str) -> bool:
-        """Return a webhook to its queue; return False if the caller has none with that key."""
+        """Put a webhook back in its queue; return False if the caller has none with that key."""
         with self._database.writing() as connection:
             found = webhooks.letters(connection, owner=caller.user, crew=self._crew, key=key, limit=1)
             sent = bool(found) and webhooks.resend(connection, key, now=self._database.now())

@@ -58,7 +58,7 @@ class AlreadyAnswered(Refused):
 class Decision:
     execution_id: str
     task_id: str
-    is_approve: bool | None  # None: only a Flow's outcome or text counts
+    is_approve: bool | None  # None: only a Flow's outcome or text decides
     feedback: str
     webhooks: dict[str, Any] | None = None  # None: unchanged
     round: int | None = None  # the number of the answer shown, from 1; None: the latest
@@ -89,7 +89,7 @@ def settled(gate: dict[str, Any], decision: Decision) -> Decision:
 
 def _hashes(gate: Mapping[str, Any]) -> set[str | None]:
     """Return the hashes by which an answer may identify the draft."""
-    # Stored with the gate, because hashing a large draft takes seconds; gates of earlier releases have none or one.
+    # Stored with the gate, because hashing a large draft takes seconds; gates from earlier releases have none or one.
     named = gate if "object_sha256" in gate else hashes_of(gate["output"])
     return {named["output_sha256"], named["object_sha256"]}
 
@@ -171,7 +171,7 @@ def kept(gate: dict[str, Any], said: Decision, settled: Decision) -> dict[str, A
         "outcome": settled.outcome,
         "human_feedback": said.feedback,
         "edited": settled.edit is not None,
-        # Gates of release 0.1 have no hash.
+        # Gates from release 0.1 have no hash.
         "output_sha256": gate.get("output_sha256") or hashes_of(gate["output"])["output_sha256"],
     }
 

@@ -33,7 +33,7 @@ WHOLE = ("output_json", "meta", "inputs")  # in the order in which they are omit
 LONGEST_TEXT = 256 * 1024  # characters of stored JSON per text
 SHORTEST_TEXT = 64
 FEW_ROUNDS = 4  # rounds read as a whole, regardless of the size of their text
-AROUND_OUTPUT = 1_000  # characters of a stored task before its output, usually
+AROUND_OUTPUT = 1_000  # usual number of characters before the output in a stored task
 LONGEST_NAME = 1_000
 MOST_OUTCOMES = 50
 MOST_STEPS = 50  # in total, for all tasks
@@ -60,7 +60,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Draft:
-    """A draft or question that waits for a person."""
+    """A draft or question that is waiting for a person."""
 
     execution_id: str
     task_id: str
@@ -395,7 +395,7 @@ def _round(row: Row[Any], most: int) -> Record:
 
 
 def _asked_before(gate: Record, cut: str | None, row: Row[Any], number: int) -> Record:
-    """Build the round of a question from an earlier release, which is stored only in the execution."""
+    """Build the round for a question from an earlier release, which is stored only in the execution."""
     names = ("question", "outcomes", "output_sha256", "ask")
     undecided = dict.fromkeys(("decided_at", "is_approve", "outcome", "human_feedback", "edited", "by"))
     asked = {"number": number, "task_id": str(gate.get("task_id", row.current_task)), "asked_at": _iso(row.updated_at)}

@@ -41,14 +41,14 @@ def edit_problem(draft: str, edited: str) -> str | None:
 
 
 def draft_sha256(text: str) -> str:
-    """Hash a draft: its UTF-8 text, with characters that UTF-8 or databases refuse replaced."""
+    """Hash a draft's UTF-8 text after replacing characters that UTF-8 or databases refuse."""
     return hashlib.sha256(_UNSTORABLE.sub("\ufffd", text).encode()).hexdigest()
 
 
 def object_sha256(text: str) -> str | None:
     """Hash a draft's object in canonical form, with sorted keys and no spaces; None for any other draft.
 
-    Answers from forms of release 0.1 identify such a draft by this hash.
+    Answers from release 0.1 forms identify such a draft by this hash.
     """
     found = json_object_in(text)
     try:

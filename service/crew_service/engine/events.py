@@ -14,7 +14,7 @@ Event = dict[str, Any]
 def of_write(
     step: states.Move, news: tuple[str, dict[str, Any]] | None, values: dict[str, Any], *, now: float
 ) -> list[Event]:
-    """Return the events of one write of a segment."""
+    """Return the events for one write by a segment."""
     kind, body = news or ("", {})
     if step is states.FAIL:
         return [_event("crew_kickoff_failed", {"error": values["error"]}, now)]

@@ -1,4 +1,4 @@
-"""A caller's requests: start, poll, decide, stop. Each is one transaction, so only one of two concurrent ones wins."""
+"""A caller's requests: start, poll, decide, stop. Each is one transaction, so of two concurrent ones, only one wins."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Executions:
         return row if self._sees(caller, row) else None
 
     def _read(self, kickoff_id: str) -> Row[Any] | None:
-        """Read a status on a separate connection: a large one must not delay the small ones that are peeked at."""
+        """Read a status on a separate connection: a large status must not delay small ones, which are peeked at."""
         with self._database.reading() as connection:
             row = connection.execute(self._completed_status_query, {"key": kickoff_id}).one_or_none()
             if row is not None and integrity.is_readable(row):
@@ -155,7 +155,7 @@ class Executions:
         return row if self._sees(caller, row) else None
 
     def printed(self, execution_id: str) -> str:
-        """Return the newest MiB that an execution's crew printed."""
+        """Return the last MiB printed by an execution's crew."""
         with self._database.reading() as connection:
             return printed.last(connection, execution_id, most=MOST)[0]
 
@@ -324,7 +324,7 @@ class Executions:
     def check_edit(self, caller: Principal, decision: Decision) -> None:
         """Check an edited answer with the crew before it is applied, because the crew's code may take a while.
 
-        If the draft changes in between, the edit is refused, because it names its draft.
+        If the draft changes in between, the edit is refused, because an edit names its draft.
         """
         self._mend(decision.execution_id)
         with self._database.reading() as connection:

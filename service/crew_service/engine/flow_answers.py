@@ -1,4 +1,4 @@
-"""Answers to a Flow's question that do not name a task: at a flow webhook's address, or by the Flow's id."""
+"""Answers to a Flow's question that do not name a task: sent to a flow webhook's address, or by Flow id."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ class FlowAnswers:
         with self._database.reading() as connection:
             question = questions.find(connection, question_id)
         if question is None or question.answered_at is None:
-            return NotWaiting("the Flow no longer waits for this answer")
+            return NotWaiting("the Flow is no longer waiting for this answer")
         return AlreadyAnswered(question.answered_by, question.answered_at)
 
 
 def _named(source: str | None) -> str:
-    """Return the name given by a webhook's receiver, which is never a token holder's name."""
+    """Return the name that a webhook's receiver gave; `callback` if it gave none, or a token holder's."""
     name = (source or "").strip()
     return "callback" if not name or is_key(name) else name
 

@@ -1,6 +1,7 @@
 """The webhook that announces a Flow's question: signed, with an address that accepts one answer.
 
-It goes through the outbox like every webhook. The token for the answer is derived when it is sent, and never stored.
+It goes through the outbox like every webhook. The token for the answer is derived when the webhook is sent, and is
+never stored.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class FlowWebhook:
 
 
 class FlowWebhooks:
-    """Puts each Flow's question in this database into the outbox once, whichever service asked it."""
+    """Puts each Flow question in this database into the outbox once, whichever process asked it."""
 
     def __init__(self, database: Database, webhook: FlowWebhook, posted: Callable[[], None]) -> None:
         self._database = database

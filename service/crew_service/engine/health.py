@@ -1,4 +1,4 @@
-"""Whether this process can do its work: the database accepts writes, and its threads are alive."""
+"""Whether this process can do its work: the database accepts writes, and all threads are alive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Health:
         self._problem: str | None = None
 
     def problem(self) -> str | None:
-        """Return a sentence about what is wrong; None if all is well."""
+        """Return the problem as a sentence; None if all is well."""
         with self._lock:
             if time.monotonic() - self._asked_at > FRESH:
                 self._problem = self._ask()

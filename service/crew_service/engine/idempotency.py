@@ -32,7 +32,7 @@ class IdempotencyKey:
         return cls(caller.key, endpoint, key, hashlib.sha256(canonical).hexdigest())
 
     def for_crew(self, crew: str) -> IdempotencyKey:
-        """Return a key for one crew: each of several crews has its own keys."""
+        """Return the key for one crew, because crews do not share keys."""
         return replace(self, caller=f"crew:{crew}/{self.caller}") if crew else self
 
     def earlier(self, connection: Connection) -> dict[str, Any] | None:

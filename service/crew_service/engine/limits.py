@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one execution, across all segments; waiting for a person does not count."""
+    """Limits for one execution, across all segments; waiting for a person does not count."""
 
     max_seconds: float
     max_tokens: int | None = None  # None: no limit
@@ -21,7 +21,7 @@ class Limits:
         return Limits(min(self.max_seconds, seconds), min(tokens, default=None))
 
     def exceeded(self, seconds: float, tokens: int, earlier_tokens: int = 0) -> str | None:
-        """Return the error of an execution that exceeds its limits; None if it does not.
+        """Return the error for an execution that exceeds its limits; None if it does not.
 
         :param earlier_tokens: tokens used by the executions that it continues
         """

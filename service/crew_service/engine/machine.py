@@ -1,4 +1,4 @@
-"""The machine's resources: how many files this process may use for which purpose, and how exhaustion is detected.
+"""The machine's resources: how many files this process may use for each purpose, and how exhaustion is detected.
 
 On exhaustion, callers wait or refuse new work. Nothing fails because of it, since other work releases its resources.
 """

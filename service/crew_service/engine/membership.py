@@ -50,7 +50,7 @@ class Membership:
         self._database = database
         self._on_loss = on_loss
         self._lock = threading.Lock()
-        self._seen: dict[str, tuple[int, float]] = {}  # by process: its number, and the time of its last change
+        self._seen: dict[str, tuple[int, float]] = {}  # by process: its heartbeat count, and when that last grew
         self._looked_at = float("-inf")
         self.loop = Background("membership", self._step, pause=PAUSE, longest=DEAD_AFTER / 6)
         self.id = ""
@@ -105,7 +105,7 @@ class Membership:
             _bury(self._database, process_id, beats[process_id])
 
     def _silent(self, beats: dict[str, int], now: float) -> list[str]:
-        """Return processes whose number has not grown; time in which this process could not check does not count."""
+        """Return processes whose count has not grown, ignoring time when this process could not check."""
         if now - self._looked_at > DEAD_AFTER / 2:
             self._seen.clear()
         self._looked_at = now

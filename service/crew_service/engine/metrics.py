@@ -101,7 +101,7 @@ class Pool:
 
 
 class _Gauges(Collector):
-    """Reads the database and the pools at every scrape."""
+    """Reads the database and the pools on every scrape."""
 
     def __init__(self, database: Database, pools: Mapping[str, Pool], labels: list[str]) -> None:
         self._database, self._pools, self._labels = database, pools, labels

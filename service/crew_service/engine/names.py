@@ -1,4 +1,4 @@
-"""Looks up receivers' names in a few dedicated threads, so that a slow lookup only delays its owner.
+"""Looks up receivers' names in a few dedicated threads, so that a slow lookup delays only its owner.
 
 A lookup cannot be cancelled. A send that times out stops waiting for it, but the lookup keeps its place until its
 thread ends.
@@ -28,7 +28,7 @@ Addresses = list[ResolveResult]
 
 
 class Names:
-    """Lookups of one event loop."""
+    """Lookups for one event loop."""
 
     def __init__(self) -> None:
         self._threads = asyncio.Semaphore(THREADS)
@@ -37,7 +37,7 @@ class Names:
         self._known: OrderedDict[str, tuple[float, Addresses]] = OrderedDict()
 
     async def look_up(self, owner: str, host: str) -> Addresses:
-        """Return the addresses of a name.
+        """Return the addresses for a host name.
 
         :raises OSError: if it has none
         """

@@ -29,7 +29,7 @@ class Origin:
 
 
 def origin(meta: Any) -> Origin | None:
-    """Return what is known about the DAG run; None if no DAG is named."""
+    """Return the DAG run, as far as it is known; None if no DAG is named."""
     airflow = meta.get("airflow") if isinstance(meta, dict) else None
     airflow = airflow if isinstance(airflow, dict) else {}
     dag_id, run_id = _id(airflow.get("dag_id")), _id(airflow.get("run_id"))

@@ -1,8 +1,8 @@
 """Delivers webhooks independently of crews, in order for each execution, and keeps the undeliverable ones.
 
 An event loop task works through one queue at a time. An owner, who holds a token and may name any number of receivers,
-gets a few of these tasks. A receiver counts as slow until it has answered. A slow receiver gets one task; all slow
-receivers of an owner get half of the owner's tasks, and all slow receivers together get half of all tasks. So no owner
+gets a few of these tasks. A receiver counts as slow until it has answered. A slow receiver gets one task; all of an
+owner's slow receivers get half of the owner's tasks, and all slow receivers together get half of all tasks. So no owner
 waits for another owner's receivers.
 """
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 IDLE = 1.0  # seconds between two polls when nothing was posted
 PER_OWNER = 8  # tasks per owner
-PER_RECEIVER = 6  # tasks of a receiver that answers: fewer than its owner's, because it may stop; others get one
+PER_RECEIVER = 6  # tasks for a receiver that answers: fewer than for its owner, as it may stop; others get one
 SLOW_PER_OWNER = 4  # for all of an owner's receivers that have not answered, or did not last time
 THREADS = 4  # for the database: each keeps memory for the largest bodies it has read
 NEWEST = 1024  # receivers known to answer
@@ -45,13 +45,13 @@ NEWEST_PER_OWNER = 64
 KEPT_SESSIONS = 16  # with a connection each, for receivers that answer
 TURN = 50  # webhooks that a queue sends before other queues of its receiver get a turn
 FIRST_PAUSE = 1.0  # seconds before the second try; doubles from then on, up to an hour
-KEEP_TRYING = 86400.0  # seconds after which a webhook is abandoned, however few attempts it had
+KEEP_TRYING = 86400.0  # seconds after which a webhook is abandoned, regardless of its attempts
 UNFORESEEN = 60.0  # seconds before a queue is retried after an unexpected error
 GRACE = 3.0  # seconds for deliveries to finish when the service stops
-LARGE = 512 * 1024  # characters of a body held in memory as a whole, and of a piece of a larger one
+LARGE = 512 * 1024  # characters: the largest body held in memory as a whole; larger ones are read in pieces this long
 
 
-Receiver = tuple[str, str]  # its owner, and scheme and host of its address
+Receiver = tuple[str, str]  # its owner, and the scheme and host of its address
 
 
 class Newest:
@@ -80,7 +80,7 @@ class Newest:
 
 
 class Room:
-    """The remaining places of each owner and receiver."""
+    """The places left for each owner and receiver."""
 
     def __init__(self, places: int, quick: Newest, at_work: Iterable[Receiver]) -> None:
         self._places = places
@@ -184,7 +184,7 @@ class Outbox:
         self.start = self.loop.start
 
     def posted(self) -> None:
-        """Note that something may be due; callable from any thread."""
+        """Signal that something may be due; callable from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._posted.set)
 
@@ -211,7 +211,7 @@ class Outbox:
             await asyncio.wait_for(self._posted.wait(), IDLE)
 
     async def _leave(self) -> None:
-        """Let current deliveries finish and be stored; cancel longer ones, which are due again at the next start."""
+        """Let current deliveries finish and be stored; cancel the rest, which are due again at the next start."""
         tasks = {task for _, task in self._working.values()}
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=GRACE)

@@ -17,10 +17,10 @@ from crew_service.storage.views import Filter as Filter
 
 PAGE = 25  # executions on a page
 DRAFTS = 3  # waiting drafts shown above the list with their forms
-WAITING = 100  # waiting executions shown in total, the others as links
-LONGEST_GATE = 100_000  # characters of the stored gate of a draft that is shown
+WAITING = 100  # waiting executions shown in total: those beyond `DRAFTS` as links
+LONGEST_GATE = 100_000  # maximum characters in a shown draft's stored gate
 LETTERS = 20  # undelivered webhooks shown
-LETTERS_SEARCHED = 10_000  # newest webhooks searched for those of a user and a crew
+LETTERS_SEARCHED = 10_000  # newest webhooks searched for those that belong to a user and a crew
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class Principal:
 
 
 def is_key(name: str) -> bool:
-    """Whether a name looks like that of a token holder."""
+    """Whether a name looks like a token holder's."""
     said = name.strip().casefold()
     return said == Principal().key or said.startswith("user:")
 
@@ -47,7 +47,7 @@ class Tokens:
         return self._callers
 
     def caller(self, token: str) -> Principal | None:
-        """Find the token's holder; always compare with every known token, so that the time reveals nothing."""
+        """Find the token's holder; always compare with every known token, so that timing reveals nothing."""
         digest = _digest(token)
         found = None
         for known, caller in self._callers:

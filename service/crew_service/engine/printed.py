@@ -1,4 +1,4 @@
-"""A crew's printed output until it is stored: the newest MiB, without terminal codes or known secrets."""
+"""Holds a crew's printed output until it is stored: the newest MiB, without terminal codes or known secrets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ UNFINISHED = re.compile(
 )
 PERCENT = re.compile(r"%[0-9A-F]{2}")
 IN_ADDRESSES = "!#$&'()*+,/:;=?@[]~"  # characters that HTTP clients do not quote in a complete address
-LEAST_BROKEN = 2  # letters of a secret before a line break for it to be held back: many lines end with the first one
+LEAST_BROKEN = 2  # letters of a secret that must precede a line break to hold it back: many lines end with the first
 LONGEST_HELD = 4_096  # characters held back until more output arrives
 
 
@@ -50,7 +50,7 @@ def masked(text: str, secrets: Iterable[str]) -> str:
 
 
 class Printed:
-    """Printed output of an execution's segments in this process that is not stored yet."""
+    """The printed output of an execution's segments in this process, before it is stored."""
 
     def __init__(self, execution_id: str = "", wanted: Callable[[Printed], None] = lambda printed: None) -> None:
         self.execution_id = execution_id
@@ -68,7 +68,7 @@ class Printed:
         self._text = ""
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """Replace these secrets from now on."""
+        """Mask these secrets from now on."""
         values = [value.strip() for value in secrets if len(_cleaned(value.strip())) >= SHORTEST_SECRET]
         self._secrets = self._secrets | {_cleaned(form) for value in values for form in _forms(value)}
         letters = {known for value in self._secrets for known, _ in _readings(value)}
@@ -127,7 +127,7 @@ class Printed:
         return hidden
 
     def _begun(self, text: str, *, least: int) -> int:
-        """Return how many characters at the end may begin a secret, with at least this many of its letters."""
+        """Return how many characters at the end may start a secret, with at least this many of its letters."""
         tail = text[-LONGEST_HELD:]
         begun = self._begun_in(tail.rpartition("\n")[2], "", least)
         # An unfinished line may break here.
@@ -169,7 +169,7 @@ def _places(secrets: Iterable[str], text: str) -> Iterator[tuple[int, int]]:
 
 
 def _readings(text: str) -> Iterator[tuple[str, Sequence[int]]]:
-    """Yield the letters of text, however often it was escaped, and their positions; then those without frames."""
+    """Yield the letters of text, however often it was escaped, and their positions; then both without frames."""
     letters, places = text, array("L", range(len(text)))
     for pattern in (BACKSLASH, UNSEEN):
         letters, places = _less(pattern, letters, places)
@@ -196,7 +196,7 @@ def _less(pattern: re.Pattern[str], text: str, places: array[int]) -> tuple[str,
 
 
 def _without_frame(line: str) -> str:
-    """Return a line without a frame and blanks at its end."""
+    """Strip blanks and a frame from the end of a line."""
     line = line.rstrip(" ")
     return line[:-1].rstrip(" ") if line.endswith(FRAMES) else line
 
@@ -232,7 +232,7 @@ def _without(text: str, hidden: bytearray) -> str:
 
 
 def _parted(text: str) -> tuple[str, str]:
-    """Clean text up to an unfinished escape sequence at its end."""
+    """Split text at an unfinished escape sequence at its end, and clean the first part."""
     text = ESCAPE.sub("", text)
     escape = UNFINISHED.search(text, max(0, len(text) - LONGEST_HELD))
     upto = escape.start() if escape else len(text)

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 TICK = 0.25  # seconds between polls for work that another process queued
 SYNC = 1.0  # seconds within which a stop by another process is noticed
-RECOVERY = 30.0  # seconds between polls for orphaned executions; an error causes one at once
+RECOVERY = 30.0  # seconds between polls for orphaned executions; an error triggers one at once
 UNSTORED = "The database refused what the crew returned, so the execution was ended."
 UNREADABLE = (TypeError, ValueError, LookupError, AttributeError)  # raised by malformed stored values
 GRACE = 5.0  # seconds for a cancelled segment to return before its place is reused
@@ -38,7 +38,7 @@ def _concerns_all(error: Exception) -> bool:
 
 
 class Runner:
-    """Runs the executions of one crew."""
+    """Runs one crew's executions."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Runner:
         return len(self._running)
 
     def stop(self) -> None:
-        """Return running executions to the queue; the membership returns those that do not finish in time."""
+        """Return running executions to the queue; those that do not finish in time return when this process leaves."""
         self.loop.stop()
         deadline = time.monotonic() + GRACE
         self.cancel_all("the service is stopping")
@@ -244,7 +244,7 @@ class Runner:
                 self._enforce_limits_of(segment)
 
     def _enforce_limits_of(self, segment: Segment) -> None:
-        """Enforce an execution's limits. If that fails, it is recovered after a pause; the others continue."""
+        """Enforce an execution's limits. If that fails, the execution is recovered after a pause; others continue."""
         try:
             segment.enforce_limits()
         except Exception as error:
@@ -262,7 +262,7 @@ class Runner:
         with self._database.reading() as connection:
             mine = claims.claimed_by(connection, self._membership.id, self._name)
         for execution_id in running - mine:
-            self.cancel(execution_id, "the execution no longer runs here")
+            self.cancel(execution_id, "the execution is no longer running here")
 
     def _recover(self) -> None:
         """Recover executions whose claim or end got no response; call this only while no claim is in progress."""

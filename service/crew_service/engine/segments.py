@@ -1,7 +1,7 @@
-"""One segment of an execution, from its claim to its end: stores what the crew reports.
+"""One segment of an execution, from its claim to its end: stores the crew's reports.
 
-Every write is fenced by the claim, so that a segment changes nothing once its execution has ended or runs elsewhere.
-Each write is numbered, so that it is applied once even if it is retried until the database accepts it.
+Every write is fenced by the claim, so that a segment changes nothing once its execution has ended or is running
+elsewhere. Each write is numbered, so that it is applied once even if it is retried until the database accepts it.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Segment:
 
     @property
     def work_seconds(self) -> float:
-        """Return the seconds of work of the whole execution so far."""
+        """Return the whole execution's work time so far, in seconds."""
         before: float = self._row.work_seconds
         return before + time.monotonic() - self._began
 
@@ -139,7 +139,7 @@ class Segment:
                 self._go_on_after(killed)
             except BaseException as failure:  # even a crew's SystemExit must not end the service
                 if machine.is_trouble(failure) and (crew.isolation == "process" or failure is self._trouble):
-                    raise  # not the crew's own: a crew's process reports those, an inline crew raises them itself
+                    raise  # not the crew's own: a crew's process reports those, and an inline crew raises them
                 span.error = type(failure).__name__
                 if isinstance(failure, CrewFailed):
                     self.fail(str(failure), failure)
@@ -167,7 +167,7 @@ class Segment:
                 raise CrewFailed(tool_rules.task_gone(call.name, call.task_id))
 
     def _is_gone(self, call: JournalEntry) -> bool:
-        """Whether the task of a call is not among the crew's tasks, or has another id now."""
+        """Whether a call's task is no longer among the crew's tasks, or now has another id."""
         digest = self._digests.get(call.task_id)
         return digest is None or (digest != call.digest and call.digest in self._digests.values())
 
@@ -210,7 +210,7 @@ class Segment:
                 log.info("steps taken from the journal: %d", len(numbers), extra={"execution_id": self.execution_id})
                 written = self._write(states.NOTE, store=self._mark_replayed(numbers), is_calm=True)
         if not written:
-            raise Cancelled("the execution no longer runs here")
+            raise Cancelled("the execution is no longer running here")
         self._posted()
 
     def enforce_limits(self) -> None:
@@ -263,7 +263,7 @@ class Segment:
         return self._write(states.NOTE, store=store, is_calm=True, steps=self._steps, kills=self._kills)
 
     def _kept(self, entry: JournalEntry) -> dict[str, Any]:
-        """Return a call as stored."""
+        """Return a call in its stored form."""
         kept = {each.name: getattr(entry, each.name) for each in fields(JournalEntry)}
         texts = tidy({"task_id": entry.task_id, "name": entry.name, "decision": entry.decision})
         return {**kept, **texts, "digest": self._digests.get(entry.task_id)}
@@ -334,7 +334,7 @@ class Segment:
         self._pause(gate, tidy(body), current_task=question.task_id, current_agent=question.agent)
 
     def _ask(self, question: PendingQuestion) -> None:
-        """Wait for a person's decision on a call; fail unless one can be given and every running service keeps it."""
+        """Wait for a person's decision on a call; fail if nobody can give one or an earlier release is running too."""
         if self._fresh_ids or not self._keeps_out_earlier():
             self.fail(asks.failure_of(question, self.job.printed))
             return
@@ -402,7 +402,7 @@ class Segment:
         is_calm: bool = False,
         **values: Any,
     ) -> bool:
-        """Write the row and everything that belongs to it in one transaction; True if it is written, now or before.
+        """Write the row and all that belongs to it in one transaction; return True if it is or already was written.
 
         :param is_calm: whether the write may become visible a little later
         """
@@ -451,7 +451,7 @@ class Segment:
 
 
 class OpenTasks:
-    """The unfinished tasks: when they started, by which agent, and their usage; and the usage by model."""
+    """The unfinished tasks with their start times, agents and usage; and the usage by model."""
 
     def __init__(self, row: Row[Any]) -> None:
         self._models = usage.read(row.model_usage)
@@ -484,7 +484,7 @@ class OpenTasks:
         return {model: usage.of_model(dict(more)) for model, more in changed.items()}
 
     def end(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the figures of a finished task."""
+        """Return the figures for a finished task."""
         known = self._open.pop(task["task_id"], {})
         return {
             "started_at": known.get("started_at"),

@@ -26,7 +26,7 @@ _opened: ContextVar[list[asyncio.Transport] | None] = ContextVar("opened", defau
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """An event loop that records the connections of a session."""
+    """An event loop that records a session's connections."""
 
     async def create_connection(self, *args: Any, **options: Any) -> Any:
         transport, protocol = await super().create_connection(*args, **options)
@@ -38,8 +38,8 @@ class Loop(asyncio.SelectorEventLoop):
 class Session:
     """Sends to one receiver, one webhook at a time. A session belongs to one owner and keeps no cookies.
 
-    Its connections are aborted at the end: closing them would wait for a receiver that does not read, and keep the file
-    and the body until then.
+    Its connections are aborted at the end: closing them would wait for a receiver that is not reading, and keep the
+    file and the body until then.
     """
 
     def __init__(self, timeout: float, names: AbstractResolver) -> None:
@@ -121,7 +121,7 @@ async def send(
     secret: str | None,
     now: float,
 ) -> str | None:
-    """Return None if the receiver accepted it; otherwise, the problem.
+    """Send the body; return None if the receiver accepted it, and the problem otherwise.
 
     :param body: if in pieces, it is iterated twice: for its size and signature, then for sending
     """
@@ -152,7 +152,7 @@ def answered(problem: str | None) -> bool:
 
 
 class Signature:
-    """Signs like live deployments, so that receivers verify both in the same way; `whsec_` adds the standard signature.
+    """Signs like live deployments, so that receivers verify both the same way; `whsec_` adds the standard signature.
 
     :param secret: None for no signature headers
     """

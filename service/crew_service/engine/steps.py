@@ -23,7 +23,7 @@ RUNNING, UNKNOWN = "running", "unknown"
 
 
 def stored(step: Step, printed: Printed) -> dict[str, Any]:
-    """Return a step as stored, without the secrets masked in the execution's output."""
+    """Return a step as stored, masking the same secrets as in the execution's output."""
     arguments, is_cut = _shown(step.arguments, printed)
     result, is_cut_too = _shown(step.result, printed)
     texts = {"task_id": step.task_id, "name": step.name[:LONGEST_NAME], "agent": step.agent[:LONGEST_NAME]}
@@ -39,9 +39,9 @@ def stored(step: Step, printed: Printed) -> dict[str, Any]:
 
 
 def told_at_once(step: StepDone, printed: Printed) -> dict[str, str]:
-    """Return a finished step for its receivers, without the secrets masked in printed output; keep an answer unchanged.
+    """Return a finished step for its receivers, masking the same secrets as in printed output, but not in an answer.
 
-    A text that ends at the truncation limit may continue with the rest of a secret.
+    Text that was cut at the limit may end with the beginning of a secret.
     """
     texts: dict[str, str] = tidy(vars(step))
     answer = {} if step.tool else {"result": texts.pop("result")}

@@ -1,8 +1,8 @@
 """Tool rules: whether to repeat a call with an unknown outcome, and whether a person must approve each call.
 
 `repeat` is the default rule. A tool with `once` is never called again automatically after a call with an unknown
-outcome: a person is asked or, if that is impossible, the execution fails. `approve` is like `once`, and a person also
-approves each call before it runs.
+outcome: a person is asked or, if that is impossible, the execution fails. `approve` is like `once`, but a person must
+also approve each call before it runs.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class JournalOptions:
 
 
 def of_project(declared: Any) -> list[ToolRule]:
-    """Read a project's table `tools`."""
+    """Read a project's `tools` table."""
     if not isinstance(declared, dict):
         raise BadRule("it must be a table of names and rules")
     return [ToolRule(pattern, str(rule)) for pattern, rule in declared.items()]
@@ -118,5 +118,5 @@ def task_gone(name: str, task_id: str) -> str:
 
 
 def _short(arguments: str) -> str:
-    """Cut arguments that are already masked: part of a secret would not be recognized."""
+    """Cut arguments after masking, because part of a secret would not be recognized."""
     return arguments if len(arguments) <= LONGEST_SHOWN else f"{arguments[:LONGEST_SHOWN]}..."

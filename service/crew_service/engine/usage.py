@@ -1,7 +1,7 @@
-"""An execution's usage of language models so far, across all its segments, however each ended.
+"""An execution's language model usage so far, across all its segments, however they ended.
 
-The column `tokens` has the total in every release, `usage` its parts, and `model_usage` the parts known by model. The
-three may disagree: a service of an earlier release only counts totals. Usage without a model name has no price.
+The column `tokens` has the total in every release, `usage` its parts, and `model_usage` the parts whose model is known.
+The three may disagree: earlier releases of the service count only totals. Usage without a model name has no price.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST = 2**53 - 1  # tokens: every JSON reader handles this exactly
 MOST_MODELS = 250  # counted separately per execution; further models share the unnamed entry
 MOST_MODELS_OF_TASK = 20
 LONGEST_NAME = 100  # characters of a model's name
-UNNAMED = ""  # the model of tokens that a crew counts without one
+UNNAMED = ""  # the model name for tokens that a crew counts without one
 
 Usage = dict[str, Any]
 Figures = dict[str, int]
@@ -86,7 +86,7 @@ def chain(row: Row[Any]) -> Usage | None:
 
 
 def earlier(row: Row[Any]) -> Figures:
-    """Return the totals of the executions that it continues."""
+    """Return the totals of the executions that this one continues."""
     return counted((row.earlier_usage or {}).get("usage"))
 
 

@@ -1,4 +1,4 @@
-"""The code of each endpoint, from request to response. Paths and documentation are in endpoints.py."""
+"""The code for each endpoint, from request to response. Paths and documentation are in endpoints.py."""
 
 from __future__ import annotations
 
@@ -339,7 +339,7 @@ def _already_answered(refused: AlreadyAnswered) -> dict[str, Any]:
 
 
 def _caller(request: Request) -> Any:
-    """Return the holder of the request's token; None at an address that needs none."""
+    """Return the holder of the request's token; None at an address that does not need one."""
     return request.state.caller
 
 

@@ -31,7 +31,7 @@ from crew_service.settings import Settings
 
 
 def create_app(settings: Settings, crews: Mapping[str, Crew], places: Places) -> FastAPI:
-    """Serve one crew at the root if it has no name, and each of several below `/crews/<name>`."""
+    """Serve a single unnamed crew at the root, or named crews below `/crews/<name>`."""
     dialect = DIALECTS[settings.dialect]()
     process = Process(settings, crews, dialect)
 

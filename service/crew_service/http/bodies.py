@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import HTTPException, Request
 
 MAX_DEPTH = 64
-DRAINED = 32  # read a body up to this multiple of its limit, since a peer does not read a response while sending
+DRAINED = 32  # read a body up to this multiple of its limit, since a peer does not read a response while it is sending
 ESCAPE = re.compile(rb"\\.", re.DOTALL)  # outside a string, this is not JSON, and the decoder stops
 STRING = re.compile(rb'"[^"]*"?')  # or an unterminated one, to avoid retrying from each quote in it
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))

@@ -1,7 +1,7 @@
-"""Limits connections: clients must send and read in time, and at the limit the longest idle one is dropped.
+"""Limits connections: clients must send and read in time, and at the limit, the one idle longest is dropped.
 
-Memory for requests is limited, too: at the limit, a client that reads no response, or has been sending longest, is
-dropped. unsent.py limits the memory for responses.
+Memory for requests is limited, too: at the limit, a client that is not reading its responses, or has been sending
+longest, is dropped. unsent.py limits the memory for responses.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HEADER_BYTES = 64 * 1024  # of headers and trailers together
 MOST_HEADERS = 200
 HEADER_OVERHEAD = 128  # bytes of memory per header in addition to its text
 HELD_BYTES = 64 * 1024 * 1024  # for all unanswered requests, or more if bodies may be larger
-LARGEST_BODIES = 2  # bodies of the maximum size for which there is always room
+LARGEST_BODIES = 2  # maximum-size bodies for which there is always room
 GOODBYE_SECONDS = 2.0  # for a client to read the last response before the connection closes
 RESET = struct.pack("ii", 1, 0)  # the value of SO_LINGER
 PIPELINED = 32  # requests that may wait for the previous one's response
@@ -90,7 +90,7 @@ class Held:
             self._total += size
 
     def _drop_unreading(self) -> bool:
-        """End the oldest connection with a full share of the bytes and a client that does not read its responses."""
+        """End the oldest connection with a full share of the bytes and a client that is not reading its responses."""
         share = self._total / len(self._sizes)
         for cycle, each in self._connections.items():
             if self._sizes[cycle] >= share and each.is_unread():
@@ -162,7 +162,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return self._arriving is Arriving.BODY and self._has_chunk_begun
 
     def _expected(self) -> str:
-        """Name what must arrive soon; empty if nothing."""
+        """Name the part that must arrive soon; empty if there is none."""
         return "trailers" if self._expects_trailers() else "headers" if self._arriving is Arriving.HEADERS else ""
 
     def on_message_begin(self) -> None:
@@ -210,7 +210,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        self._answering.body = bytearray()  # what the application has not read
+        self._answering.body = bytearray()  # the part that the application has not read
         if self._is_refused:
             self._say_goodbye()
         else:
@@ -276,7 +276,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return self.transport.get_write_buffer_size() > 0
 
     def pipelined(self) -> int:
-        """Return the number of requests that wait for the previous one's response."""
+        """Return the number of requests that are waiting for the previous one's response."""
         return len(self.pipeline)
 
     def half_sent(self) -> bool:
@@ -284,7 +284,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return self._timer is not None or (self.cycle is not None and self.cycle.more_body)
 
     def is_incomplete(self, cycle: Any) -> bool:
-        """Whether that request is still arriving: its headers or its body."""
+        """Whether a request is still arriving: its headers or its body."""
         is_read = (self._arriving, cycle) in ((Arriving.HEADERS, self), (Arriving.BODY, self.cycle))
         return is_read and not self._is_refused and not self.transport.is_closing()
 
@@ -356,7 +356,7 @@ class Unreadable(Exception):
 
 
 class InPieces:
-    """Sends a response body in pieces: the server waits before each one until its client has read."""
+    """Sends a response body in pieces: the server waits before each one until the client has read."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

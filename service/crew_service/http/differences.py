@@ -1,4 +1,4 @@
-"""Marks what a revised draft removed and added, by line and, in changed lines, by word."""
+"""Marks the removed and added text in a revised draft, by line and, within changed lines, by word."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 LONGEST = 60_000  # characters of each draft
-# Limit of a comparison, well below a second: repetitive text would take cubic time.
+# Limits a comparison to well under a second: repetitive text would take cubic time.
 MOST_STEPS = 3_000_000
 WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 

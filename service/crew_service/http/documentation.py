@@ -1,4 +1,4 @@
-"""The documentation of each endpoint in /openapi.json and /docs, for the served dialect."""
+"""Documents each endpoint in /openapi.json and /docs, for the served dialect."""
 
 from __future__ import annotations
 

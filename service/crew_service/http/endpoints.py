@@ -107,13 +107,13 @@ Handler = Callable[[Api, Request], Awaitable[Response]]
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """An endpoint of the API: where it is, what it does, and its documentation."""
+    """An API endpoint: its path, its handler, and its documentation."""
 
     method: str
     path: str
     handler: Handler
     summary: str
-    answer: Any  # the model of a 200; None if it is not JSON
+    answer: Any  # the model for a 200; None if it is not JSON
     media: type[Response] = JSONResponse
     tag: str = "Executions"
     needs_token: bool = True
@@ -122,7 +122,7 @@ class Endpoint:
     parameters: tuple[dict[str, Any], ...] = ()
     body: type[BaseModel] | None = None
     problems: Mapping[int, str] = field(default_factory=dict)  # errors by code, besides those that many endpoints share
-    problem: type[BaseModel] = response_models.Problem  # the model of a 422
+    problem: type[BaseModel] = response_models.Problem  # the model for a 422
 
     @property
     def refusals(self) -> dict[int, str]:
@@ -215,7 +215,7 @@ def table(dialect: Dialect, *, flow: bool = False) -> tuple[Endpoint, ...]:
             method="GET",
             path="/executions/{id}/logs",
             handler=Api.logs,
-            summary="Get what the crew printed, up to the last MiB",
+            summary="Get the crew's printed output, up to the last MiB",
             answer=None,
             has_places=True,
             media=PlainTextResponse,

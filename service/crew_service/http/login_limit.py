@@ -24,7 +24,7 @@ class LoginRefused(Exception):
 
 
 class LoginLimit:
-    """Keeps its data in memory: a failure must not cost a database write, which anybody could cause."""
+    """Keeps failures in memory: anybody can cause one, so it must not cost a database write."""
 
     def __init__(self) -> None:
         self._failures: dict[str, deque[float]] = {}
@@ -43,7 +43,7 @@ class LoginLimit:
             self.failed(address)
             log.warning("login failed from %s", address)
             raise LoginRefused(401, DENIED)
-        log.info("login of %s from %s", known[0][1].key, address)
+        log.info("login by %s from %s", known[0][1].key, address)
         return known
 
     def wait(self, address: str) -> float:

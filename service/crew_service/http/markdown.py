@@ -54,7 +54,7 @@ class _TooCostly(Exception):
 
 
 class _Limit:
-    """A limit on its thread's CPU time; reading that clock costs as much as a step, so only a few steps read it."""
+    """A limit on the thread's CPU time; reading that clock costs as much as a step, so only a few steps read it."""
 
     def __init__(self, until: float) -> None:
         self._until = until
@@ -66,7 +66,7 @@ class _Limit:
 
 
 def _in_time(state: Any, *_: Any) -> bool:
-    """Check the limit. The parser tries this rule before the others, at every position of the text."""
+    """Check the limit. The parser tries this rule before the others, at every position in the text."""
     state.env["limit"].check()
     return False
 
@@ -81,7 +81,7 @@ def _parser() -> MarkdownIt:
 
 
 def render(text: str, until: float = math.inf) -> Markup:
-    """Return the text as HTML; as plain text if that is not done before this thread's CPU time reaches `until`."""
+    """Return the text as HTML, or as plain text if rendering would take this thread's CPU time past `until`."""
     until = min(until, time.thread_time() + SECONDS)
     html = _rendered(text, until) if len(text) <= LONGEST else None
     if html is None:

@@ -103,7 +103,7 @@ function schedule() {
   setTimeout(() => (document.hidden ? schedule() : refresh()), pause);
 }
 
-// Typed text survives a closed tab, a reload and the end of a session.
+// Typed text survives a reload, a reopened tab and the end of a session.
 function keep(field) {
   const key = "feedback-" + field.dataset.keep;
   if (field.value) sessionStorage.setItem(key, field.value);

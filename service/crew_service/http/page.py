@@ -91,7 +91,7 @@ class Page(Forms):
         return await self._in_place(session, page)
 
     def _shared(self, head: Row[Any], caller: Principal, typed: dict[str, str]) -> bytes | None:
-        """Return the page with blanks for viewer-specific parts; it is created once per state of the execution."""
+        """Return the page with blanks for viewer-specific parts; it is created once per execution state."""
         is_organization = caller.user is None
         version, letters = self._details.version(self._details.found(head), with_printed=is_organization)
 

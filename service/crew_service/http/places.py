@@ -28,7 +28,7 @@ KEPT = 16 * 1024 * 1024  # bytes of created pages
 PAGE = 1024  # bytes of overhead per page
 EDITS = 8  # edited answers per owner, running or waiting
 BATCHES = 2  # polls of many executions at once per process, and one per owner: others find a free thread
-STATUSES = 2  # large statuses at once per process, and one per owner: reading one takes twice its size
+STATUSES = 2  # large statuses at once per process, and one per owner: reading one takes twice its size in memory
 CHECKS = 2  # per process, and one per owner: each is a process that runs the crew's code for up to a minute
 PROBES = 2
 RETRY_AFTER = {"Retry-After": "2"}
@@ -37,7 +37,7 @@ Made = TypeVar("Made")
 
 
 class Threads:
-    """Separate threads for a kind of work, so that it neither waits for other work nor delays it."""
+    """Separate threads for one kind of work, so that it neither waits for other work nor delays it."""
 
     def __init__(self, most: int, unsent: Unsent | None = None) -> None:
         self._free = asyncio.Semaphore(most)

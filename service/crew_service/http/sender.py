@@ -14,7 +14,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 PROXIES = "FORWARDED_ALLOW_IPS"  # uvicorn's own variable: addresses separated by commas, or * for all
 PEER = "crew_service.peer"
-LOCAL = "127.0.0.1"  # a proxy there reports a request's scheme even if it is not listed
+LOCAL = "127.0.0.1"  # trusted to report a request's scheme if no proxies are listed
 
 
 class WithPeer:

@@ -33,7 +33,7 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Set how many clients may wait; the event loop uses its own backlog also as the number to accept at once."""
+        """Set how many clients may wait; the event loop also uses its own backlog as the number to accept at once."""
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(BACKLOG)

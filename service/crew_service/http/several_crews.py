@@ -1,4 +1,4 @@
-"""Serves the root if there are several crews below `/crews/<name>`: health, and a page for browsers."""
+"""Serves the root if there are several crews below `/crews/<name>`: health checks, and a page for browsers."""
 
 from __future__ import annotations
 
@@ -50,5 +50,5 @@ def create_app(process: Process) -> FastAPI:
 
 
 def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - MOST_NAMED} others" if len(names) > MOST_NAMED else ""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(paths.of_crew(name) for name in names[:MOST_NAMED]) + more

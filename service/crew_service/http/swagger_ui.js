@@ -1,4 +1,4 @@
-// Requests go to where this page came from: a proxy may serve it below a prefix that the document does not know.
+// Send requests to this page's own base URL: a proxy may serve it below a prefix that is not in the document.
 const start = async () => {
   const answer = await fetch("openapi.json");
   const spec = await answer.json();

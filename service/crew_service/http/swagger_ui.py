@@ -34,7 +34,7 @@ def add_to(app: FastAPI) -> None:
 
 @cache
 def _asset(path: str) -> bytes:
-    """Read an asset once: otherwise, each client would use an open file while it does not read."""
+    """Read an asset once: otherwise, each client that is not reading would keep a file open."""
     package, name = ASSETS[path]
     return (Path(str(files(package))) / name).read_bytes()
 

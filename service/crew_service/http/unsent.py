@@ -1,4 +1,4 @@
-"""Limits the memory of large responses that clients have not read yet.
+"""Limits the memory used by large responses that clients have not read yet.
 
 At the limit, work that creates another one waits, and the client that has been reading longest loses its connection.
 """
@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
 UNSENT_BYTES = 64 * 1024 * 1024
-READ_SECONDS = 10.0  # that a client has to read a response even if others wait
-SMALL = 32 * 1024  # bytes of a response that is not counted: the number of connections limits these
+READ_SECONDS = 10.0  # that a client has to read a response even if others are waiting
+SMALL = 32 * 1024  # bytes; smaller responses are not counted, because the number of connections limits them
 PAUSE = 0.05  # seconds between two checks for room
 SHARED = "is_shared"  # set in the state of a request whose response takes no memory of its own
 

@@ -1,4 +1,4 @@
-"""The service's two dialects: the specification's, and that of live deployments."""
+"""The service's two dialects: the specification's and live deployments'."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ Body = TypeVar("Body", bound=Record)
 
 class Dialect(ABC):
     name: ClassVar[str]
-    fresh_ids: ClassVar[bool]  # a new task_id for every question to a person, a new kickoff_id at every resume
-    queue_delay: ClassVar[float]  # minimum seconds that an execution is queued
+    fresh_ids: ClassVar[bool]  # a new task_id for every question to a person, a new kickoff_id for every resume
+    queue_delay: ClassVar[float]  # minimum seconds that an execution stays queued
     bad_request: ClassVar[int]  # the code for a request that cannot be parsed
     resume_body: ClassVar[type[WebhookUrls]]
     flow_resume_body: ClassVar[type[WebhookUrls]]
@@ -39,7 +39,7 @@ class Dialect(ABC):
     # for the documentation: the shapes of responses, and errors specific to this dialect
     status_answer: ClassVar[Any]
     resume_answer: ClassVar[type[BaseModel]]
-    problem: ClassVar[type[BaseModel]]  # model of a 422
+    problem: ClassVar[type[BaseModel]]  # the model for a 422
     status_problems: ClassVar[dict[int, str]]
     resume_problems: ClassVar[dict[int, str]]
 

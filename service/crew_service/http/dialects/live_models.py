@@ -12,7 +12,7 @@ from crew_service.http.dialects.response_models import shown
 class LiveProgress(BaseModel):
     unit: Literal["task", "step"]
     completed: int
-    total: int | None = Field(description="null for a Flow: how many methods will run is unknown.")
+    total: int | None = Field(description="null for a Flow: the number of methods that will run is unknown.")
     remaining: int | None
     current: str | None
     current_agent: str | None
@@ -39,7 +39,7 @@ class LastStep(BaseModel):
 
 
 class LiveStatus(BaseModel):
-    """`NOT FOUND` is also the state of an execution that waits for a person, and of an id that a resume replaced."""
+    """`NOT FOUND` is also the state of an execution waiting for a person, and of an id that a resume replaced."""
 
     model_config = shown(
         {

@@ -38,7 +38,7 @@ def _as_sent(value: str) -> str:
 
 
 Text = Annotated[str, Field(strict=True)]
-WITHOUT_ZEROS = "^[^\\x00]*$"  # PostgreSQL cannot store one in a string
+WITHOUT_ZEROS = "^[^\\x00]*$"  # PostgreSQL cannot store a NUL in a string
 Name = Annotated[
     str,
     Field(strict=True, json_schema_extra={"pattern": WITHOUT_ZEROS}),
@@ -72,7 +72,7 @@ NO_EVENTS = {
 
 class Record(BaseModel):
     model_config = ConfigDict(extra="ignore")
-    one_spelling: ClassVar[frozenset[str]] = frozenset()  # fields that are not read in another spelling
+    one_spelling: ClassVar[frozenset[str]] = frozenset()  # fields that are not accepted in another spelling
 
 
 class BearerAuthentication(Record):
@@ -91,7 +91,7 @@ def _or_no_events(schema: dict[str, Any]) -> None:
 
 
 def _asked_for(value: Any) -> Any:
-    """Treat a stream without events as none."""
+    """Treat a stream without events as no stream."""
     return None if value == {"events": []} else value
 
 
@@ -114,10 +114,10 @@ class HumanInputWebhookModel(Record):
 class EventsWebhookModel(Record):
     """Where to stream events, as `{"events": [{"id", "execution_id", "timestamp", "type", "data"}]}`."""
 
-    events: list[Text] | None = Field(None, description="Types of events; none: all of them.")
+    events: list[Text] | None = Field(None, description="Types of events; all if none are given.")
     url: Url
     realtime: Annotated[bool, Field(strict=True)] | None = Field(
-        None, description="`false`: collected until the end of a task instead of sent one by one."
+        None, description="`false`: collected until the end of a task instead of being sent one by one."
     )
     authentication: BearerAuthentication | None = Field(
         None, description="Absent or empty: no Authorization header is sent.", json_schema_extra=_or_nothing
@@ -128,11 +128,11 @@ class WebhookUrls(Record):
     """Addresses to notify. Valid until the execution next waits for a person; a resume must send them again."""
 
     taskWebhookUrl: Url | None = Field(None, description="Notified of every finished task.")
-    stepWebhookUrl: Url | None = Field(None, description="Notified of every step of an agent.")
+    stepWebhookUrl: Url | None = Field(None, description="Notified of every agent step.")
     crewWebhookUrl: Url | None = Field(None, description="Notified once, when the crew has succeeded.")
     humanInputWebhook: HumanInputWebhookModel | None = Field(None, description="Notified when a person must decide.")
     humanInputWebhookUrl: Url | None = Field(
-        None, description="The same, without authentication. `humanInputWebhook` wins."
+        None, description="Like `humanInputWebhook`, which wins, but without authentication."
     )
 
     webhooks: Annotated[EventsWebhookModel | None, BeforeValidator(_asked_for)] = Field(
@@ -153,7 +153,7 @@ class WebhookUrls(Record):
 
 
 class KickoffLimits(Record):
-    """Limits of this execution; null or absent: as much as the service allows."""
+    """Limits for this execution; if null or absent, the service's apply."""
 
     max_seconds: float | None = Field(
         None,
@@ -162,7 +162,7 @@ class KickoffLimits(Record):
         allow_inf_nan=False,
         description="Run time, excluding waits for a person.",
     )
-    max_tokens: int | None = Field(None, strict=True, gt=0, description="Tokens of language models.")
+    max_tokens: int | None = Field(None, strict=True, gt=0, description="Language model tokens.")
 
     @field_validator("max_seconds", "max_tokens")
     @classmethod
@@ -174,7 +174,7 @@ class KickoffLimits(Record):
 
 
 class KickoffBody(WebhookUrls):
-    """The inputs of a crew, and the addresses to notify."""
+    """A crew's inputs, and the addresses to notify."""
 
     inputs: dict[str, Any] = Field(default_factory=dict, description="Values for the names from `GET /inputs`.")
     meta: dict[str, Any] | None = Field(None, description="Any object; returned in every webhook.")
@@ -184,7 +184,7 @@ class KickoffBody(WebhookUrls):
     )
     continueFrom: Annotated[Name, Field(min_length=1)] | None = Field(
         None,
-        description="The id of an execution that ended with an error, with the same inputs: the new one continues from "
+        description="The id of an execution with the same inputs that ended with an error: the new one continues from "
         "the failed task.",
     )
     limits: KickoffLimits | None = Field(None, description="An execution that exceeds them ends with an error.")
@@ -205,10 +205,10 @@ class EditedOutputBody(Record):
 
 EDITED_OUTPUT = Field(
     None,
-    description="Beyond the specification: becomes the task's output, only with an approval of that draft; or, as a "
-    "JSON object, the arguments of the tool that waits for the outcome `approve`.",
+    description="Beyond the specification: becomes the task's output if the draft is approved; or, as a JSON object, "
+    "the arguments of the tool that is waiting for the outcome `approve`.",
 )
-OUTCOME = "In the middle of a task: one of the `outcomes` of the status. `is_approve` alone approves or denies."
+OUTCOME = "In the middle of a task: one of the `outcomes` in the status. `is_approve` alone approves or denies."
 
 
 class ResumeBody(WebhookUrls):
@@ -242,14 +242,14 @@ class ResumeBody(WebhookUrls):
 
 
 class FlowResumeBody(WebhookUrls):
-    """A person's answer to the question of a Flow."""
+    """A person's answer to a Flow's question."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"execution_id": ID, "task_id": "check_briefing", "outcome": "publish"}]}
     )
     execution_id: Text = Field(description="The id that the kickoff returned.")
     task_id: Text = Field(description="The method that asks the question.")
-    outcome: Text | None = Field(None, description="One of the `outcomes` of the status; then no model is called.")
+    outcome: Text | None = Field(None, description="One of the `outcomes` in the status; no model is called.")
     human_feedback: Text = Field(
         "", description="Passed to the Flow unchanged; without an outcome, its model interprets it."
     )

@@ -1,4 +1,4 @@
-"""The response bodies, with their examples; they describe what the dialects build, for /docs and /openapi.json."""
+"""The response bodies, with their examples; they describe the dialects' responses for /docs and /openapi.json."""
 
 from __future__ import annotations
 
@@ -109,12 +109,12 @@ class TaskResultModel(BaseModel):
 
 
 class ResultModel(BaseModel):
-    output: str = Field(description="The final output of the crew.")
+    output: str = Field(description="The crew's final output.")
     tasks: list[TaskResultModel]
 
 
 class Running(BaseModel):
-    """In progress or queued; a queued execution shows the first task, with 0 completed."""
+    """In progress or queued; a queued execution reports the first task, with 0 completed."""
 
     model_config = shown(
         {
@@ -135,7 +135,7 @@ class Ask(BaseModel):
     agent: str
     tool: str | None = Field(description="null for an agent's question.")
     arguments: dict[str, Any] | None = Field(description="Secrets are shown as `***`. null for an agent's question.")
-    number: int = Field(description="Counts the questions and drafts of the execution, from 1.")
+    number: int = Field(description="Number of the question or draft in the execution, from 1.")
     cut: bool = Field(False, description="In details: whether long arguments are only in the round's `draft`.")
 
 
@@ -156,7 +156,7 @@ class Pending(BaseModel):
     task_id: str
     task_output: str = Field(description="The text to review.")
     progress: ProgressModel
-    question: str | None = Field(None, description="The question of a Flow's author, or one in the middle of a task.")
+    question: str | None = Field(None, description="The Flow author's question, or one in the middle of a task.")
     outcomes: list[str] | None = Field(None, description="The choices; empty if a Flow asks for text.")
     ask: Ask | None = Field(None, description="For a question in the middle of a task.")
 
@@ -235,12 +235,12 @@ class Listing(BaseModel):
 
 
 class StepDetails(BaseModel):
-    """A model or tool call; only recorded with a journal."""
+    """A model or tool call; recorded only if there is a journal."""
 
     number: int = Field(description="Counts from 1 in each execution.")
     kind: Literal["model", "tool"]
     name: str = Field(description="Name of the tool, as shown to the model, or of the model.")
-    agent: str = Field(description="The role of the agent.")
+    agent: str = Field(description="The agent's role.")
     state: Literal["running", "done", "failed", "unknown"] = Field(
         description="`unknown`: its process ended before it did, or it may run only once and failed."
     )
@@ -250,7 +250,7 @@ class StepDetails(BaseModel):
     arguments: str | None = Field(
         description="The first 2,048 bytes of JSON text, without secrets; for a model, the newest message."
     )
-    result: str | None = Field(description="The same; for a failed step, the error.")
+    result: str | None = Field(description="Likewise; for a failed step, the error.")
     from_journal: bool = Field(description="Whether its result was reused when its task restarted.")
     cut: bool = Field(description="Whether `arguments` or `result` was cut.")
 
@@ -289,10 +289,10 @@ class TaskDetails(BaseModel):
     agent: str
     state: Literal["not_started", "running", "pending", "completed", "error"]
     started_at: str | None
-    seconds: float | None = Field(description="Seconds of work of a finished task.")
+    seconds: float | None = Field(description="Seconds of work, for a finished task.")
     output: str | None
     usage: dict[str, Any] | None = Field(description="null if not counted.")
-    steps: list[StepDetails] = Field(description="The newest 50 of all tasks together.")
+    steps: list[StepDetails] = Field(description="The task's steps among the execution's newest 50.")
     cut: bool = Field(False, description="Whether any text in this object was cut.")
 
 
@@ -317,7 +317,7 @@ class RoundDetails(BaseModel):
 
 
 class Details(BaseModel):
-    """At most 1 MiB. Texts are cut, and what does not fit is omitted, oldest first."""
+    """At most 1 MiB: texts are cut, and data that does not fit is omitted, oldest first."""
 
     model_config = shown(
         {
@@ -404,7 +404,7 @@ class StatusOfMany(BaseModel):
 
     code: int
     body: dict[str, Any]
-    usage: dict[str, Any] | None = Field(None, description="The value of the header `Crew-Usage`.")
+    usage: dict[str, Any] | None = Field(None, description="The value of the `Crew-Usage` header.")
 
 
 class Statuses(BaseModel):

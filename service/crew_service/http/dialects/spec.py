@@ -1,4 +1,4 @@
-"""The response shapes of the specification (docs/api.md)."""
+"""The specification's response shapes (docs/api.md)."""
 
 from __future__ import annotations
 
