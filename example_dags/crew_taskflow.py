@@ -1,4 +1,4 @@
-"""TaskFlow style: a function returns the crew's inputs, the task returns the completed record."""
+"""TaskFlow style: a function returns the crew's inputs, and the task returns the completed record."""
 
 from __future__ import annotations
 

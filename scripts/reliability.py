@@ -1,4 +1,4 @@
-"""Writes the faults into docs/reliability.md, and the tests that are marked with their rows into tests/reliability.md.
+"""Writes the faults to docs/reliability.md, and the tests marked with their rows to tests/reliability.md.
 
 `python -m scripts.reliability` writes both; with `--check` it only reports whether they are up to date.
 """
@@ -21,7 +21,7 @@ Written by `python -m scripts.reliability` from `@pytest.mark.row`. The part for
 BEGIN, END = "<!-- rows: written by scripts/reliability.py -->", "<!-- end of rows -->"
 TITLES = {"N": "The network and the service", "A": "Airflow", "S": "The crew service", "F": "Flows"}
 
-# Rows that are measured, since a limit of time would fail on a busy machine.
+# Rows that are measured, since a time limit would fail on a busy machine.
 BENCHMARKS = {"A10": "`make bench-full`: [poll_cost.py](../benchmarks/poll_cost.py)"}
 
 # Rows that users never notice; the list of tests has them.
@@ -59,8 +59,8 @@ ROWS = {
     "N5": ("status: 401 or 403 during a wait", "the connection is looked up once more; an unchanged token fails"),
     "N6": ("status: unknown id, at first or always", "retried for 5 minutes, longer if it was known before"),
     "N7": ("status: not JSON, wrong types, unknown state, 50 MB", "never a success"),
-    "N8": ("status: goes backwards", "the first final state counts; an old pause is not a new one"),
-    "N9": ("a redirect", "a GET within the origin is followed, a POST never"),
+    "N8": ("status: goes backwards", "the first final state counts; an old pause is not taken for a new one"),
+    "N9": ("a redirect", "a same-origin GET is followed, a POST never"),
     "N10": ("kickoff: connection refused", "nothing was sent; retried"),
     "N11": ("kickoff: its response is lost", "no second POST; the message says what to check"),
     "N12": ("kickoff: rejected", "a clear error; missing inputs are named"),
@@ -78,11 +78,11 @@ ROWS = {
     "N24": ("a CA file is replaced in place", "read again; a wait survives one failure"),
     "N25": ("a rejection that reads like an approval", "never an approval"),
     "N26": ("a header's value is part of an input's name", "masked only where it is displayed"),
-    "N27": ("another task is cleared, this task is retried", "nothing is started again"),
+    "N27": ("another task is cleared, and this one is retried", "nothing is started again"),
     "N28": ("many polls in one request: rejected, failing, lost", "each wait polls alone"),
     "N29": ("a connection is edited while waits use the old one", "each continues at the new URL"),
     "N30": ("no usage is reported while a budget is set", "the task fails or asks"),
-    "N31": ("the trace differs at each try", "still the same request"),
+    "N31": ("the trace differs in each try", "still the same request"),
     "N32": ("fields that an operator adds differ", "still the same request"),
     "N33": ("an execution exceeds its budget", "it is stopped; retries start nothing"),
     "N34": ("the Host is edited during a wait", "it continues at the new Host"),
@@ -95,18 +95,18 @@ ROWS = {
     "A4": ("scheduler, API server or database unavailable", "the wait continues; nothing is started again"),
     "A5": ("a user fails or clears the task, or stops the run", "stopped if requested; a restart does not stop it"),
     "A6": ("a timeout of any kind", "the message reports the fate of the execution"),
-    "A7": ("the task is cleared, or the run repeated", "a deliberate new execution; the log says which"),
+    "A7": ("the task is cleared, or the run repeated", "a deliberate new execution, named in the log"),
     "A8": ("deferred by one release, resumed by the next", "records of earlier releases still load"),
     "A9": ("an answer that is late, repeated, empty, huge or a template", "the first valid one counts; text is data"),
-    "A10": ("10,000 waits on one triggerer", "the event loop keeps up, sockets are bounded"),
+    "A10": ("10,000 waits on one triggerer", "the event loop keeps up, and sockets are bounded"),
     "A11": ("the wait's XCom changes while a form is open", "an answer belongs to the draft that was shown"),
     "A12": ("a kickoff is cleared and the new execution needs fewer rounds", "the result is that of the new execution"),
     "A13": ("an answer between two tries; a notifier that raises", "the answer is kept and used; no task fails"),
     "A14": ("a record's Variable cannot be read", "the try fails before anything is sent"),
-    "A15": ("killed during the POST; its record fails", "the log names the id or the time"),
+    "A15": ("killed during the POST, or its id cannot be recorded", "the log names the id or the time"),
     "A16": ("a retry renders different inputs while the first runs", "never two at once unless requested"),
     "A17": ("a retry or a clear with little information", "a clear is distinguished from a retry"),
-    "A18": ("a crew that does not ask, even in the second round", "the data task runs"),
+    "A18": ("a crew that asks nothing in the first or second round", "the data task runs"),
     "A19": ("wrong types from templates and params", "read as intended, or refused before anything is sent"),
     "A20": ("an answer with other fields, or unreadable values", "not accepted, and asked again"),
     "A21": ("a rejection, accepted or not, then the deadline", "the deadline does not approve it"),
@@ -124,7 +124,7 @@ ROWS = {
     "A24": ("Airflow 3.4, and an upgrade to it with open registrations", "the inbox still finds what it stored"),
     "A25": ("the service starts after the DAG run", "the kickoff is retried"),
     "A34": ("`retries` is edited, so that a clear looks like a retry", "counts as a retry; another clear starts anew"),
-    "A35": ("a DAG run is recreated under its id; its first try dies early", "new if told apart, else a retry"),
+    "A35": ("a DAG run is recreated under its id; its first try dies early", "a new run if told apart, else a retry"),
     "S1": ("service killed in any state", "nothing is lost"),
     "S2": ("two resumes at once, or at the wrong time", "one wins, the others are rejected"),
     "S3": ("malformed, huge and slow requests", "4xx with a reason, never 500"),
@@ -142,36 +142,36 @@ ROWS = {
     "S15": ("a stored row that cannot be read", "that execution ends with an error; others are unaffected"),
     "S17": ("outputs of 10 MB, a silent receiver, the page open", "memory and the page stay bounded"),
     "S16": ("crews leave processes, threads or a busy loop behind", "none of them outlives its execution"),
-    "S18": ("the clock jumps by ten minutes", "nothing gets stuck, nothing is early by more than the jump"),
+    "S18": ("the clock jumps by ten minutes", "nothing gets stuck, or is early by more than the jump"),
     "S19": ("one of three services is killed under load", "others continue its executions within a minute"),
     "S20": ("connections that send requests and read no response", "closed; memory stays bounded"),
     "S21": ("`restoreFromStateId` of an execution that the caller may not see", "not found"),
     "S22": ("lists over large executions; a large status", "only displayed fields are read"),
-    "S23": ("machines whose clocks differ by 40 days", "their clocks delete, reject or order nothing"),
+    "S23": ("machines whose clocks differ by 40 days", "nothing is deleted, rejected or ordered by these clocks"),
     "S24": ("webhooks to one address with and without a credential", "in order, each with its own"),
-    "S25": ("a webhook that is resent", "the same id and credential, also after the end"),
+    "S25": ("a webhook that is resent", "the same id and credential, even after the end"),
     "S26": ("many stored executions", "pages and lists cost no more"),
     "S27": ("zero characters in a text; 2^40 tokens", "rejected or stored; no execution stays running"),
     "S28": ("a crew closes its descriptors", "its execution ends with an error that says so"),
     "S29": (
         "a forged `X-Forwarded-For`, a locked SQLite file, a bad chunk",
-        "the limit of logins holds; 503 within ten seconds; 400",
+        "the login limit holds; 503 within ten seconds; 400",
     ),
     "S30": ("PostgreSQL unavailable for minutes, under the manifest's probes", "not ready, but alive: no restart"),
     "S31": ("two consecutive releases on one PostgreSQL", "nothing is lost or duplicated, or one refuses to start"),
     "S32": ("a Flow's input `id` names another owner's state", "refused; nothing is read or overwritten"),
-    "S33": ("a crew's code catches the question's exception", "it is pending all the same"),
+    "S33": ("a crew's code catches the question's exception", "the execution is pending all the same"),
     "S34": ("an address that one parser accepts and another rejects", "rejected; stored ones are given up"),
     "S35": ("endless trailers, and hundreds of unfinished bodies", "431, 408 or 503; memory stays bounded"),
     "S36": ("many pages, lists or searches by one owner", "429 for that owner alone; nobody else waits"),
-    "S37": ("1,500 silent addresses or slow names of one owner", "the others' webhooks arrive within seconds"),
+    "S37": ("one owner's 1,500 silent addresses or slow names", "the others' webhooks arrive within seconds"),
     "S38": ("the machine runs out of files, threads or memory", "work waits or gets 503; nothing fails"),
-    "S39": ("secrets of the service, and of one owner", "in no environment or command line, never shown to others"),
+    "S39": ("secrets of the service, and of one owner", "in no environment or command line, and never shown to others"),
     "S40": ("a crew replaces its streams, or forks and exits", "its answer counts"),
     "S41": ("secrets in an exception's text, escaped or split", "masked in status, page, log and webhook"),
     "S42": ("an edited answer that the model or guardrail rejects", "400; the question stays open"),
     "S43": ("one unreadable question among many", "that execution ends as `error`; the others are announced"),
-    "S44": ("1,001 logins of a user, a borrowed name, a form from another site", "no other session ends; rejected"),
+    "S44": ("1,001 logins by a user, a borrowed name, a form from another site", "no other session ends; rejected"),
     "S45": ("continued twice, changed, or by another user", "one continues; 404, 409 or 422"),
     "F1": ("a Flow lists inputs that it does not require", "the kickoff is sent; the service's 422 decides"),
     "F2": ("a Flow's webhook: forged, old, repeated, nested, unknown", "rejected, or accepted once"),
@@ -200,7 +200,7 @@ def main() -> int:
 
 
 def with_faults(page: str) -> str:
-    """Return the page with its faults written anew."""
+    """Return the page with its faults rewritten."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{faults()}\n\n{END}{after}"
@@ -223,7 +223,7 @@ def tables(proven: dict[str, list[tuple[str, str]]]) -> str:
 
 
 def proofs(root: Path = ROOT) -> dict[str, list[tuple[str, str]]]:
-    """Return for each row the tests that prove it, as file and name; a row that is not in the matrix is an error."""
+    """Return the tests that prove each row, as file and name; a row that is not in the matrix is an error."""
     found: dict[str, list[tuple[str, str]]] = {row: [] for row in ROWS}
     for path in sorted((root / "tests").rglob("test_*.py")):
         tree = ast.parse(path.read_text())
@@ -255,7 +255,7 @@ def _tests(tests: list[tuple[str, str]]) -> str:
 
 
 def _marked(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
-    """Yield the tests of a file with the rows of their markers, also of those of the whole file."""
+    """Yield the tests in a file with the rows of their markers, including markers for the whole file."""
     of_file = [row for node in tree.body if _is_pytestmark(node) for row in _rows(node)]
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
