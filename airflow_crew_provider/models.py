@@ -383,7 +383,7 @@ def canonical_json(value: Any) -> str:
 
 
 def output_sha256(output: str | Json | None) -> str:
-    """Hash a draft's text as UTF-8, with characters that databases refuse replaced, or an object in canonical form.
+    """Hash a draft's text as UTF-8, replacing characters that databases refuse, or an object in canonical form.
 
     Records from release 0.1, and those without the text, use the hash of the object.
     """

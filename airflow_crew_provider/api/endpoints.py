@@ -51,7 +51,7 @@ NO_IDS = (".", "..", "None")
 def path_segment(identifier: str) -> str:
     """Quote an id as one path segment; refuse one that cannot be a segment."""
     if not isinstance(identifier, str) or not identifier.strip() or identifier in NO_IDS:
-        raise exceptions.CrewInvalidInput(f"{identifier!r} is not an id of the crew service; nothing was sent")
+        raise exceptions.CrewInvalidInput(f"{identifier!r} is not a crew service id; nothing was sent")
     try:
         size = len(identifier.encode())
     except UnicodeEncodeError:
@@ -182,7 +182,7 @@ def open_round(execution_id: str) -> Call[int | None]:
 
 
 def resume(request: Resume) -> Call[Resumed]:
-    """``POST /resume`` (specification, section 4.4), with every field in the spelling of both dialects."""
+    """``POST /resume`` (specification, section 4.4), with every field in both dialects' spellings."""
     path_segment(request.execution_id)
     path_segment(request.crew_task_id)
     body = {

@@ -55,7 +55,7 @@ RESERVED = {"__classname__", "__id__"}
 OLD_FORM = {"__type", "__var"}
 # Airflow's processes cannot exchange integers outside this range.
 SMALLEST, LARGEST = -(2**63), 2**64 - 1
-# From this value on, PostgreSQL returns floats as integers.
+# From this value up, PostgreSQL returns floats as integers.
 FLOATS_BELOW = 1e16
 
 

@@ -1,6 +1,6 @@
 """Asynchronous requests with aiohttp, in a session that all waits on an event loop share.
 
-If the service offers it, the polls of several waits are sent as one request if they are due at almost the same time.
+If the service supports it, polls from several waits that are due almost together are sent as one request.
 Invariant: a wait ends, or counts a failure, only because of the response to its own poll. If anything goes wrong with a
 combined request, its waits poll alone and try a combined one later: a gateway may forward only the documented paths.
 """
@@ -228,7 +228,7 @@ class SessionPool:
         self._by_loop: weakref.WeakKeyDictionary[Any, dict[Deployment, SharedSession]] = weakref.WeakKeyDictionary()
 
     def acquire(self, deployment: Deployment) -> SharedSession:
-        """Return this loop's session with one more user, and open it if needed; never await in between."""
+        """Return this loop's session with one more user, opening it if needed; this must never await."""
         here = self._by_loop.setdefault(asyncio.get_running_loop(), {})
         shared = here.get(deployment)
         if shared is None:

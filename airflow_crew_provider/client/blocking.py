@@ -68,7 +68,7 @@ class _Sockets:
         self.are_shut_down = True
         with self._lock:
             for each in self._duplicates:
-                with suppress(OSError):  # the peer or `close` was faster
+                with suppress(OSError):  # the peer or `close` got there first
                     each.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:

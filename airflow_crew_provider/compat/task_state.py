@@ -314,7 +314,7 @@ class VariableTaskState:
         said = "State that a task of {dag_id} keeps between tries, in {run_id}".format_map(self._run)
         _checked("stored", lambda: Variable.set(key, value, description=said, serialize_json=True))
         if self._get(key) != json.loads(json.dumps(value)):
-            raise TaskStateUnavailable(f"Airflow's Variable {key} does not read back as it was stored")
+            raise TaskStateUnavailable(f"Airflow Variable {key} does not read back as it was stored")
 
 
 def has_variable(key: str) -> bool | None:

@@ -57,7 +57,7 @@ def put(key: str, value: Json, said: str, *, sealed: bool = False) -> None:
     text = json.dumps(value)
     Variable.set(key, seal(text) if sealed else text, description=said)
     if get(key) != value:
-        raise RuntimeError(f"Airflow's Variable {key} does not read back as it was stored")
+        raise RuntimeError(f"Airflow Variable {key} does not read back as it was stored")
 
 
 def register(

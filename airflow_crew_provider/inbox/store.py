@@ -1,4 +1,4 @@
-"""The inbox's storage: Airflow's Variables, read and written in the API server.
+"""The inbox's storage: Airflow Variables, read and written in the API server.
 
 Why Variables? A webhook contains only the id of a registration, and a task, its trigger and its next try must find its
 messages. XComs are unsuitable: since Airflow 3.4 they belong to one attempt, have no index on `key`, and `XComModel`

@@ -47,7 +47,7 @@ class CrewReviewOperator(AskingTask):
     :param options: labels for the two buttons, the approving one first; a Flow's outcomes replace them
     :param escalate: pairs of a time (seconds or a timedelta) and users or notifiers, one or several: if nobody has
         answered by then, the notifiers are called, and the users may also answer
-    :param approvals: how many different people must approve; a revision by any of them takes effect at once
+    :param approvals: how many different people must approve; a revision request from any of them takes effect at once
     :param auto_approve: a function that takes the pending record of a draft; if it returns a non-empty string, the
         draft is approved at once for that reason; otherwise the person is asked
     :param allow_edit: let the person edit the draft in the form; an approval then sends the edited text

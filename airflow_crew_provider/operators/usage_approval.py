@@ -116,7 +116,7 @@ class CrewUsageApprovalOperator(AskingTask):
             Question(context, self, rules, begins=True).go_on(facts_of(record))
         used = " and ".join(used_in(judged(record.get("usage"))))
         said = f"used {used}" if used else "reports no usage"
-        self.log.info("Execution %s %s; nobody is asked", record.get("execution_id"), said)
+        self.log.info("Execution %s %s; nobody was asked", record.get("execution_id"), said)
         return record
 
     def execute_complete(

@@ -90,7 +90,7 @@ def pending_record(given: Any) -> Json:
     ask = asks.ask_in(pending) if pending["state"] != COMPLETED else None
     if ask is not None and ask["kind"] == asks.UNREADABLE:
         raise CrewInvalidInput(
-            "This release cannot read what the crew asks in the middle of a task. Nobody was asked, and execution "
+            "This release cannot read the crew's mid-task question. Nobody was asked, and execution "
             f"{pending['execution_id']} stays paused at the service. Upgrade this provider, or answer at the service"
         )
     if not has_its_draft(pending):
@@ -287,7 +287,7 @@ def denial_unseen(shown: Json, ask: Json) -> Json:
 
 
 def approval_by_rule(shown: Json, reason: str) -> Json:
-    """Return the review with which one of the DAG's rules approves a draft."""
+    """Return the review by which one of the DAG's rules approves a draft."""
     return {**_without_person(shown, {"is_approve": True}), AUTO_APPROVED: reason}
 
 

@@ -136,7 +136,7 @@ def text_of(output: Any) -> str:
 
 
 SHOWN_DIFFERENCE = 10_000  # characters
-MOST_PASSAGES = 1_000  # of each draft; the time to compare may grow with their square
+MOST_PASSAGES = 1_000  # of each draft; comparing them may take quadratic time
 _SENTENCE_END = re.compile(r"(?<=[.!?])[ \t]+")
 
 

@@ -108,7 +108,7 @@ class ReviewForm:
         if is_of_flow(self.pending):
             who = f"The method {_code(task)} of the Flow" if task else "A method of the Flow"
             name = f" {_code(agent)}" if agent else ""
-            return f"{place}{who}{name} returned this draft and asks for your answer."
+            return f"{place}{who}{name} returned this draft and awaits your answer."
         who = f"The task {_code(task)}" if task else "A task of the crew"
         by = f" of the agent {_code(agent)}" if agent else ""
         return f"{place}{who}{by} wrote this draft and awaits your answer."
@@ -170,9 +170,9 @@ class ReviewForm:
             lines.append(f"* No answer by {self.until:%Y-%m-%d %H:%M} UTC: {self._at_deadline()}")
         if self.approvals > 1:
             word = asks.RUN_AGAIN if asks.is_unknown_outcome(self.ask) else self.approve
-            other = "any other answer" if self.ask else "a revision"
+            other = "any other answer" if self.ask else "a revision request"
             said = "must approve" if word == self.approve else f"must choose **{word}**"
-            lines.append(f"* **{self.approvals} different people** {said}; {other} by any one of them is enough.")
+            lines.append(f"* **{self.approvals} different people** {said}; {other} from any one is enough.")
         lines += [f"* {each}" for each in self.later]
         what = "question" if self.ask else "draft"
         lines.append(f"\nExecution {_code(self.pending.get('execution_id'))}, {what} {_code(self.mark)}.")
@@ -269,7 +269,7 @@ def _headline(ask: Json) -> str:
     return {
         asks.TOOL: f"Approve {tool} for {agent}",
         asks.QUESTION: f"Answer {agent}",
-        asks.UNKNOWN_OUTCOME: f"What became of {tool}",
+        asks.UNKNOWN_OUTCOME: f"Did {tool} succeed?",
     }.get(ask["kind"], "A question")
 
 

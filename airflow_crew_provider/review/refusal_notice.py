@@ -72,7 +72,7 @@ def _explain(detail: Any) -> None:
 
 
 def why_refused(answer: dict[str, Any], text: str, options: list[str], params: dict[str, Any]) -> str | None:
-    """Return why an answer was refused, as far as its form shows that; None for an accepted one.
+    """Return why an answer was refused, as far as its form shows; None for an accepted one.
 
     For text that does not match a schema, only the task's log gives the reason.
 

@@ -1,1 +1,1 @@
-"""What `make test-matrix` runs beside the tests: a DAG on real processes, and the table of results."""
+"""What `make test-matrix` runs beside the tests: a DAG in real processes, and the table of results."""

@@ -35,14 +35,14 @@ DIFFERS = {
     "3.1": "a review waits in the triggerer; records in Variables",
     "3.2": "a review waits in the triggerer; records in Variables",
     "3.3": "a review waits without a triggerer; records in the task state store",
-    "3.4": "as 3.3; a retry or a clear of a review opens a new form, and between two tries nobody can answer; "
-    "tasks keep their records in Variables, since a clear empties the task state store",
+    "3.4": "as 3.3; retrying or clearing a review opens a new form, and between two tries nobody can answer; "
+    "tasks keep their records in Variables, since clearing empties the task state store",
     LOWEST: "as 2.11",
 }
 COLUMNS = ("tests", "dag", "processes", "service", "tried")
 HEAD = (
-    "| Airflow | tests | one DAG on real processes | inbox and reviews on real processes | with the extra `service` "
-    "| tried on | what differs |\n|---|---|---|---|---|---|---|"
+    "| Airflow | tests | one DAG in real processes | inbox and reviews in real processes | with the extra `service` "
+    "| tested on | what differs |\n|---|---|---|---|---|---|---|"
 )
 
 

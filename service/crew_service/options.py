@@ -122,10 +122,10 @@ def crews_of(arguments: argparse.Namespace) -> dict[str, Crew]:
         named = NAMED.fullmatch(text)
         name, target = (named["name"], named["target"]) if named else (ROOT, text)
         if name in targets:
-            raise BadTarget(f"{text!r}: give each of several crews its own name, as NAME=TARGET.")
+            raise BadTarget(f"{text!r}: several crews need distinct names, as NAME=TARGET.")
         targets[name] = target
     if ROOT in targets and len(targets) > 1:
-        raise BadTarget(f"{targets[ROOT]!r} has no name: give each of several crews one, as NAME=TARGET.")
+        raise BadTarget(f"{targets[ROOT]!r} has no name: several crews need names, as NAME=TARGET.")
     for crew, _, _ in getattr(arguments, "crew_token", ()):
         if crew not in targets or crew == ROOT:
             raise BadTarget(f"There is a token for the crew {crew!r}, which is not served.")

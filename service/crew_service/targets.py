@@ -24,7 +24,7 @@ def load(target: str, options: JournalOptions | None = None) -> Crew:
         return _json(target, options)
     if path.is_dir() or path.suffix in DECLARATIONS or ":" in target:
         return _crewai(target, options)
-    found = "a file of another kind" if path.is_file() else "no file or folder has this name"
+    found = "another kind of file" if path.is_file() else "no file or folder has this name"
     raise BadTarget(f"{target!r} is not a crew ({found}): expected {EXPECTED}.")
 
 

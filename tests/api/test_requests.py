@@ -141,7 +141,7 @@ def test_an_id_of_the_longest_size_is_sent_and_one_byte_more_is_not() -> None:
 def test_what_is_no_id_is_named(identifier: Any) -> None:
     with pytest.raises(CrewInvalidInput) as error:
         path_segment(identifier)
-    assert str(error.value) == f"{identifier!r} is not an id of the crew service; nothing was sent"
+    assert str(error.value) == f"{identifier!r} is not a crew service id; nothing was sent"
 
 
 def test_half_a_surrogate_pair_is_no_id() -> None:

@@ -61,7 +61,7 @@ def test_each_task_leads_to_the_page_of_its_execution(connect: Connect, service:
 
 
 class Variables(dict[str, Any]):
-    """Airflow's Variables."""
+    """Airflow Variables."""
 
     def get(self, key: str, *more: Any, **options: Any) -> Any:
         return self[key]

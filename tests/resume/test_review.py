@@ -71,7 +71,7 @@ def test_what_an_answer_lacks_is_named(source: Any, lacks: str) -> None:
 @pytest.mark.parametrize("name", ["execution_id", "crew_task_id"])
 @pytest.mark.parametrize("given", ["", "..", "None", 5])
 def test_an_id_that_cannot_be_one_is_refused(name: str, given: Any) -> None:
-    with pytest.raises(CrewInvalidInput, match="is not an id of the crew service"):
+    with pytest.raises(CrewInvalidInput, match="is not a crew service id"):
         answer(**{name: given})
 
 

@@ -259,8 +259,8 @@ def test_what_runs_no_tool_needs_one_person(context: Json, ask: Json, word: str)
 @pytest.mark.parametrize(
     ("ask", "line"),
     [
-        (ASK, "* **2 different people** must approve; any other answer by any one of them is enough."),
-        (UNKNOWN, "* **2 different people** must choose **run_again**; any other answer by any one of them is enough."),
+        (ASK, "* **2 different people** must approve; any other answer from any one is enough."),
+        (UNKNOWN, "* **2 different people** must choose **run_again**; any other answer from any one is enough."),
         (QUESTION, None),
     ],
     ids=lambda given: given["kind"] if isinstance(given, dict) else "",
@@ -364,7 +364,7 @@ def test_a_call_of_unknown_outcome_that_cannot_be_shown_is_not_run_again(
 def test_a_question_that_cannot_be_read_is_neither_approved_nor_asked(
     context: Json, supervisor: Supervisor, ask: Any, more: Json
 ) -> None:
-    with pytest.raises(CrewTaskFailed, match="cannot read what the crew asks in the middle of a task"):
+    with pytest.raises(CrewTaskFailed, match="cannot read the crew's mid-task question"):
         review_of(record=pending(ask), **more).execute(context)
     assert supervisor.asked == []
 

@@ -259,7 +259,7 @@ def test_at_the_deadline_the_draft_counts_and_not_what_is_in_the_form(context: J
 
 
 class Waiting:
-    """An execution that waits with its draft."""
+    """An execution waiting with its draft."""
 
     def __init__(self) -> None:
         self.hook = CrewHook()

@@ -253,7 +253,7 @@ def help_of(name: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.fixture
 def folder_with_db(serve: Serve, tmp_path: Path) -> Path:
-    """A folder whose only database holds one execution that waits."""
+    """A folder whose only database holds one waiting execution."""
     client = serve(db=tmp_path / "given.db")
     client.until(client.kickoff(), "pending")
     return tmp_path

@@ -235,8 +235,8 @@ def test_the_metrics_are_labelled_by_crew_and_a_crews_own_token_reads_its_crew_a
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--crew", "report.json", "--crew", "brief.json"), "its own name, as NAME=TARGET"),
-        (("--crew", "a=report.json", "--crew", "a=brief.json"), "its own name, as NAME=TARGET"),
+        (("--crew", "report.json", "--crew", "brief.json"), "distinct names, as NAME=TARGET"),
+        (("--crew", "a=report.json", "--crew", "a=brief.json"), "distinct names, as NAME=TARGET"),
         (("--crew", "a=report.json", "--crew", "brief.json"), "'brief.json' has no name"),
         (("--crew", "a=report.json", "--crew-token", "b=x"), "a token for the crew 'b', which is not served"),
         (("--crew", "a=absent.json"), "'absent.json' cannot be read"),

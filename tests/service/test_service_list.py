@@ -45,7 +45,7 @@ def test_the_newest_execution_comes_first_and_the_limit_counts(serve: Serve, dia
 def test_a_list_says_how_far_each_execution_is_and_which_task_waits(serve: Serve, dialect: str) -> None:
     client = serve(GATED, dialect=dialect)
     kickoff_id = client.kickoff()
-    waiting = eventually(lambda: listed(client, state="pending"), "an execution that waits")[0]
+    waiting = eventually(lambda: listed(client, state="pending"), "a waiting execution")[0]
     assert (waiting["execution_id"], waiting["current_task"]) == (kickoff_id, "draft_task")
     assert waiting["progress"] == {"completed_tasks": 1, "total_tasks": 3}
     answer = client.resume(kickoff_id, taskId=waiting["task_id"], executionId=kickoff_id, humanFeedback="Approved.")

@@ -112,7 +112,7 @@ def test_an_execution_that_takes_its_service_down_every_time_is_not_started_for_
     state, error = ended(database)
     assert (state, ran) == ("failed", [])
     assert error is not None
-    assert error.startswith("10 processes of the crew service ended or stopped responding while running this")
+    assert error.startswith("10 crew service processes ended or stopped responding while running this")
 
 
 def complete_tasks(database: Database) -> None:

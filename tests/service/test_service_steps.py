@@ -339,7 +339,7 @@ def test_s1_a_scripted_tool_that_may_run_once_is_not_run_again(
     client, kickoff_id = killed(command, [*crew, "--tool", "send_*=once"], [*crew, *after])
     assert client.until(kickoff_id, "pending")["question"] == (
         "It is unknown whether the tool send_mail did its work: it had started, and its end was not recorded. "
-        "What became of it?"
+        "Did it succeed?"
     )
     assert [step["state"] for step in details(client, kickoff_id)["tasks"][0]["steps"]] == ["done", "unknown"]
 

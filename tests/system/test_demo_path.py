@@ -1,4 +1,4 @@
-"""The whole pattern on real processes: no worker slot is held while the crew works or a person thinks."""
+"""The whole pattern in real processes: no worker slot is held while the crew works or a person thinks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Webhooks on real processes: a live deployment's question to a person comes by webhook alone, and wakes the task."""
+"""Webhooks in real processes: a live deployment's question to a person comes by webhook alone, and wakes the task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operations see of a crew on real processes."""
+"""What operations see of a crew in real processes."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ drafts_of_the_corpus = pytest.mark.parametrize("draft", CORPUS["drafts"], ids=la
 
 
 def waiting(text: str) -> list[Execution]:
-    """Return the executions that wait with a draft: by their status, and by a webhook."""
+    """Return the executions waiting with a draft: by their status, and by a webhook."""
     body = {"status": "pending", "task_id": "t", "current_task": "t", "task_output": text}
     return [status.execution("e", body), pending_execution("e", "t", text)]
 

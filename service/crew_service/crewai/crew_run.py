@@ -65,7 +65,7 @@ class CrewRun:
         over = {output["task_id"] for output in job.done}
         self._gate = job.gate if job.gate and job.gate.task_id not in over else None
         if self._gate and not (self._gate.task_id in self._tasks and "task" in self._gate.state):
-            raise CrewFailed(f"The crew has changed: a decision on {self._gate.task_id} does not fit its tasks.")
+            raise CrewFailed(f"The crew has changed: its tasks do not match a decision on {self._gate.task_id}.")
         self._state: dict[str, Any] = job.gate.state if job.gate else {}
         self._after = {id(task): callbacks_of(crew, task) for task in crew.tasks}
         self._reached: GateReached | None = None

@@ -160,7 +160,7 @@ def tell() -> None:
 
 
 def note_outside(error: BaseException) -> None:
-    """Record a failure in foreign code: it does not mean that one of the crew's answers was rejected."""
+    """Record a failure in user code: it does not mean that one of the crew's answers was rejected."""
     for journal in _journals:
         journal.note_failed(error)
 

@@ -114,7 +114,7 @@ def _sentence(question: PendingQuestion) -> str:
     if question.kind == QUESTION:
         return question.text
     if question.kind == UNKNOWN:
-        return f"It is unknown whether the tool {tool} did its work: {question.text}. What became of it?"
+        return f"It is unknown whether the tool {tool} did its work: {question.text}. Did it succeed?"
     return f"{question.agent or 'The crew'} wants to call the tool {tool}. May it run?"
 
 

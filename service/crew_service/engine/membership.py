@@ -71,7 +71,7 @@ class Membership:
         with self._lock:
             with self._database.reading() as connection:
                 if self.id in claims.beats(connection):
-                    return  # another thread was faster
+                    return  # another thread got there first
             log.warning("other processes considered this one dead and took over its executions")
             self._on_loss()
             self._register()

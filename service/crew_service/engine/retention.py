@@ -80,7 +80,7 @@ def add_up_counts(database: Database, *, is_stopping: Callable[[], bool] = _neve
 
 
 def forget_old(database: Database, *, before: float, is_stopping: Callable[[], bool] = _never) -> int:
-    """Delete executions that ended before this time and whose webhooks are delivered; return their number.
+    """Delete executions that ended before this time and have no pending webhooks; return their number.
 
     Also delete responses that belong to no execution, by their own age.
     """

@@ -63,8 +63,8 @@ MOST_OPEN = 200  # tasks that have started but not finished
 MOST_KILLS = 3  # of a crew's process without a new step in between; after that, it is not restarted
 MOST_LOSSES = 10  # the same for the service processes running it, which another execution may have ended
 LOST = (
-    f"{MOST_LOSSES} processes of the crew service ended or stopped responding while running this execution, which "
-    "made no progress in between, so it is not started again. Check their logs and memory."
+    f"{MOST_LOSSES} crew service processes ended or stopped responding while running this execution, which made no "
+    "progress in between, so it will not be restarted. Check their logs and memory."
 )
 
 
@@ -176,7 +176,7 @@ class Segment:
         if self._kills >= MOST_KILLS:
             self.fail(f"{killed} It was restarted {MOST_KILLS} times without making progress.")
             return
-        log.warning("%s It starts again.", killed, extra={"execution_id": self.execution_id})
+        log.warning("%s Restarting it.", killed, extra={"execution_id": self.execution_id})
         self._move(states.REQUEUE, due_at=self._database.now(), kills=self._kills + 1)
 
     def report(self, progress: Progress) -> None:
@@ -402,7 +402,7 @@ class Segment:
         is_calm: bool = False,
         **values: Any,
     ) -> bool:
-        """Write the row and all that belongs to it in one transaction; return True if it is or already was written.
+        """Write the row and all that belongs to it in one transaction; return True if it was written, now or earlier.
 
         :param is_calm: whether the write may become visible a little later
         """

@@ -38,7 +38,7 @@ PROBLEMS = {
 }
 FOREIGN_FORM = "This form was sent by a page on another site; nothing was changed."
 REFUSED_FORM = "This form belongs to another session; reload the page."
-ENDED = "Your session has ended. Your input is kept: sign in, then decide."
+ENDED = "Your session has ended. Your input was kept: sign in, then decide."
 
 
 class Forms(ABC):

@@ -98,7 +98,7 @@ def by_kickoff_id(connection: Connection, kickoff_id: str) -> Row[Any] | None:
 
 
 def _by(connection: Connection, query: Select[Any], some_id: str) -> Row[Any] | None:
-    """Find one row. A caller's id may be any text, but PostgreSQL rejects text with a zero character."""
+    """Find one row. A caller's id may be any text, but PostgreSQL rejects text with a NUL character."""
     return None if "\0" in some_id else connection.execute(query, {"id": some_id}).one_or_none()
 
 

@@ -191,7 +191,7 @@ printed = Table(
     metadata,
     Column("execution_id", String(36), primary_key=True),
     Column("upto", BigInteger, primary_key=True, autoincrement=False),  # bytes printed so far, including this piece
-    Column("text", Text, nullable=False),  # without zero characters, since PostgreSQL refuses them
+    Column("text", Text, nullable=False),  # without NUL characters, since PostgreSQL refuses them
 )
 
 earlier_kickoff_ids = Table(

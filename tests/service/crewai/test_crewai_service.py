@@ -192,7 +192,7 @@ def test_s7_crews_that_fail_leave_hang_or_flood_end_as_errors_and_harm_no_other(
     assert errors.pop("leave") == "The crew's process exited with code 7 before the crew was done."
     killed = "The crew's process was killed by signal 9 before the crew was done."
     assert errors.pop("die") == f"{killed} It was restarted 3 times without making progress."
-    died = service.command.log.read_text().count(f"{killed} It starts again.")
+    died = service.command.log.read_text().count(f"{killed} Restarting it.")
     assert died == 3
     assert errors.pop("leave_politely") == "SystemExit: good bye"
     assert errors.pop("ask_the_terminal").startswith("EOFError")

@@ -16,7 +16,7 @@ MANY = 12
 
 
 def pending(output: Any, number: int = 0) -> dict[str, Any]:
-    """Return the record of an execution that waits for a person."""
+    """Return the record of an execution waiting for a person."""
     return {
         "state": "pending",
         "kickoff_id": f"execution-{number}",

@@ -12,7 +12,7 @@ from alembic import op
 revision = "0012"
 down_revision = "0011"
 
-# PostgreSQL cannot read JSON that contains a zero character. Evaluated once, not for each row.
+# PostgreSQL cannot read JSON that contains a NUL character. Evaluated once, not for each row.
 WITHOUT_ZERO = r"CAST(replace(CAST({} AS text), '\u0000', '\u0001') AS json)"
 OF_TASK = f"(SELECT {WITHOUT_ZERO.format('NEW.task')} ->> 'task_id')"
 
