@@ -215,7 +215,7 @@ def test_s12_nothing_counts_as_stored_after_an_end_whose_commit_was_lost(tmp_pat
     database.lost = True
     with pytest.raises(DatabaseUnavailable):
         segment.enforce_limits()
-    with pytest.raises(Exception, match="no longer runs here"):
+    with pytest.raises(Exception, match="no longer running here"):
         segment.report(START)
 
 
