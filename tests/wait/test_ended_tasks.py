@@ -48,6 +48,15 @@ def test_each_result_is_told_once() -> None:
     assert one.ended == 3
 
 
+def test_a_name_is_cut_and_may_be_missing() -> None:
+    long = TaskResult(task_id="t" * 61, agent="a" * 61, output="x", execution_time=None)
+    nameless = TaskResult(task_id=None, agent="Researcher", output="x", execution_time=2)
+    assert told(watch(), at(None, 2), long, nameless) == [
+        f"Execution k-1: task {'t' * 60} has ended, by {'a' * 60}",
+        "Execution k-1: a task has ended, by Researcher, in 2.0 s",
+    ]
+
+
 def test_a_result_that_the_status_does_not_count_yet_is_told_later() -> None:
     one = watch()
     assert told(one, at("write", 1), RESEARCH, WRITE) == [RESEARCHED]
