@@ -542,10 +542,4 @@ def _refresh_after(reply: Execution | exceptions.CrewError, watch: Watch, now: f
 
 
 def _is_failure(reply: Execution | exceptions.CrewError) -> bool:
-    return isinstance(reply, exceptions.CrewError) and not _is_not_found(reply)
-
-
-def _is_not_found(reply: Execution | exceptions.CrewError) -> bool:
-    if isinstance(reply, Execution):
-        return reply.state is ExecutionState.NOT_FOUND
-    return isinstance(reply, exceptions.CrewNotFound)
+    return isinstance(reply, exceptions.CrewError) and not isinstance(reply, exceptions.CrewNotFound)
