@@ -96,7 +96,7 @@ def _name_place(error: Exception, task: object) -> None:
     """End the sentence with the connection and its base URL, if the task has used it."""
     hook = task.__dict__.get("_hook")
     if hook is not None and not isinstance(error, exceptions.CrewError) and hook.place not in str(error):
-        error.args = (f"{str(error).removesuffix('.')}. {hook.place}", *error.args[1:])
+        error.args = (f"{str(error).removesuffix('.')}. {hook.place}",)
 
 
 def is_final(error: exceptions.CrewError) -> bool:

@@ -444,9 +444,10 @@ def _ended(execution: Execution) -> int:
 
 
 def _told_of_task(task: TaskResult) -> str:
+    name = f"task {in_few_words(task.task_id)}" if task.task_id else "a task"
     by = f", by {in_few_words(task.agent)}" if task.agent else ""
     took = f", in {task.execution_time:,.1f} s" if task.execution_time is not None else ""
-    return f"task {in_few_words(task.task_id or '')} has ended{by}{took}"
+    return f"{name} has ended{by}{took}"
 
 
 def _duration(seconds: float) -> str:
@@ -517,7 +518,7 @@ def steps(watch: Watch, clock: Callable[[], float], say: Callable[[str], None]) 
             results: Sequence[TaskResult] = reply.tasks
             goes_on = outcome is None or outcome.kind == PENDING
             if goes_on and reply.has_details and watch.has_ended_tasks(reply):
-                found = yield Results(min(RESULTS_WITHIN, watch.left(now=now) or RESULTS_WITHIN))
+                found = yield Results(RESULTS_WITHIN)
                 results = [] if isinstance(found, exceptions.CrewError) else found
             for told in watch.ended_tasks(reply, results, now=now):
                 say(told)
@@ -533,8 +534,6 @@ def steps(watch: Watch, clock: Callable[[], float], say: Callable[[str], None]) 
 
 def _refresh_after(reply: Execution | exceptions.CrewError, watch: Watch, now: float) -> Refresh | None:
     """Return the lookup that a reply calls for: the connection may have a new token or base URL by now."""
-    if _is_not_found(reply):
-        return Refresh(at_once=True)
     if isinstance(reply, Execution):
         if watch.could_end_after(reply, now=now):
             return Refresh(at_once=True)
@@ -543,10 +542,4 @@ def _refresh_after(reply: Execution | exceptions.CrewError, watch: Watch, now: f
 
 
 def _is_failure(reply: Execution | exceptions.CrewError) -> bool:
-    return isinstance(reply, exceptions.CrewError) and not _is_not_found(reply)
-
-
-def _is_not_found(reply: Execution | exceptions.CrewError) -> bool:
-    if isinstance(reply, Execution):
-        return reply.state is ExecutionState.NOT_FOUND
-    return isinstance(reply, exceptions.CrewNotFound)
+    return isinstance(reply, exceptions.CrewError) and not isinstance(reply, exceptions.CrewNotFound)

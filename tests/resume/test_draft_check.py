@@ -15,7 +15,7 @@ from airflow_crew_provider.exceptions import CrewBadRequest, CrewError, CrewNotF
 from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
 from airflow_crew_provider.models import Execution, ExecutionState, output_sha256
 from airflow_crew_provider.resume import draft_check
-from airflow_crew_provider.resume.draft_check import CrewAnswerNotTaken, DraftCheck
+from airflow_crew_provider.resume.draft_check import CrewAnswerNotTaken, CrewEditTooLate, DraftCheck
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed, CrewTryFailed
 
 SENDER = Sender("https://x", "principal", "credentials")
@@ -60,6 +60,7 @@ class Service:
         self.now, self.costs, self.shows = 100.0, 0.0, [WAITS]
         self.polled: list[Any] = []
         self.round: int | CrewError | None = None  # the number of its question
+        self.numbered: list[Execution] = []
         self.slept: list[float] = []
         self.connection = SimpleNamespace(idempotency_keys=False, deployment=SimpleNamespace(kickoff_timeout=PATIENCE))
 
@@ -70,6 +71,7 @@ class Service:
         return self.shows.pop(0) if len(self.shows) > 1 else self.shows[0]
 
     def open_round(self, seen: Execution) -> int | None:
+        self.numbered.append(seen)
         if isinstance(self.round, CrewError):
             raise self.round
         return self.round
@@ -203,6 +205,93 @@ def test_a_live_deployment_judges_a_first_answer_itself(service: Service) -> Non
     assert first(service, answer()).check_before_sending(SENDER) is False
 
 
+@pytest.mark.parametrize("checks", [True, False])
+def test_the_hash_is_sent_where_the_service_compares_it(service: Service, checks: bool) -> None:
+    service.shows = [replace(WAITS, checks_draft=checks)]
+    check = first(service, answer())
+    assert check.check_before_sending(SENDER) is False
+    assert check.hash_to_send == (FIRST if checks else None)
+    assert check.noted.get("sends_hash", False) is checks
+
+
+# --- an edited draft ----------------------------------------------------------------------------------------
+
+
+EDITED = replace(answer(), edited_output="the edited draft")
+TAKES_EDITS = replace(WAITS, takes_edited_output=True)
+AT_WORK_ON_IT = execution(ExecutionState.RUNNING, raw={"current_task": "draft_task"})
+AT_WORK = execution(ExecutionState.RUNNING, raw={"current_task": "other_task"})
+
+
+def test_an_edit_is_sent_where_the_service_takes_it(service: Service) -> None:
+    service.shows = [TAKES_EDITS]
+    assert first(service, EDITED).check_before_sending(SENDER) is False
+
+
+def test_an_edit_that_the_service_no_longer_takes_is_not_sent(service: Service) -> None:
+    assert said(first(service, EDITED)) == (
+        "The service no longer accepts an edited draft of execution k-1. Nothing was sent, and the draft is still "
+        "waiting; clear the review to ask again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "seen", "kind"),
+    [
+        (EDITED, NEW_DRAFT, CrewEditTooLate),
+        (EDITED, AT_WORK_ON_IT, CrewEditTooLate),
+        (EDITED, NEXT_TASK, CrewAnswerNotTaken),
+        (EDITED, AT_WORK, CrewAnswerNotTaken),
+        (EDITED, DONE, CrewAnswerNotTaken),
+        (answer(), NEW_DRAFT, CrewAnswerNotTaken),
+        (answer(), AT_WORK_ON_IT, CrewAnswerNotTaken),
+    ],
+    ids=["new draft", "at work on it", "next task", "at work on the next", "done", "no edit", "no edit, at work"],
+)
+def test_only_an_edit_whose_draft_is_revised_meanwhile_is_left_to_the_next_round(
+    service: Service, given: ReviewAnswer, seen: Execution, kind: type[Exception]
+) -> None:
+    service.shows = [seen]
+    with pytest.raises(CrewAnswerNotTaken) as error:
+        first(service, given).check_before_sending(SENDER)
+    assert type(error.value) is kind
+
+
+def test_an_edit_that_was_sent_before_is_not_left_to_the_next_round(service: Service) -> None:
+    service.shows = [NEW_DRAFT]
+    with pytest.raises(CrewAnswerNotTaken) as error:
+        again(service, EDITED).check_before_sending(SENDER)
+    assert type(error.value) is CrewAnswerNotTaken
+
+
+@pytest.mark.parametrize(
+    ("seen", "too_late"),
+    [
+        (NEW_DRAFT, True),
+        (AT_WORK_ON_IT, True),
+        (WAITS, False),
+        (NEXT_TASK, False),
+        (AT_WORK, False),
+        (CrewServerError(503, "GET", "/status/k-1", "away"), False),
+    ],
+    ids=["new draft", "at work on it", "the same draft", "next task", "at work on the next", "no status"],
+)
+def test_a_refused_edit_came_too_late_if_its_draft_is_revised_by_now(
+    service: Service, seen: Any, too_late: bool
+) -> None:
+    service.shows = [seen]
+    assert first(service, EDITED).came_too_late(REFUSED) is too_late
+    assert service.polled == [("k-1",)]
+
+
+def test_any_other_refusal_is_no_edit_that_came_too_late(service: Service) -> None:
+    service.shows = [NEW_DRAFT]
+    assert first(service, answer()).came_too_late(REFUSED) is False
+    assert again(service, EDITED).came_too_late(REFUSED) is False
+    assert first(service, EDITED).came_too_late(CrewServerError(500, "POST", "/resume", "no")) is False
+    assert service.polled == []
+
+
 # --- after a POST whose answer was lost ---------------------------------------------------------------------
 
 
@@ -279,6 +368,27 @@ def test_a_post_that_was_answered_is_not_waited_for(service: Service) -> None:
     assert service.slept == []
 
 
+@pytest.mark.parametrize(("name", "checks", "sent"), [("this", False, True), ("another request", True, False)])
+def test_a_post_is_repeated_with_or_without_the_hash_as_it_was_sent(
+    service: Service, name: str, checks: bool, sent: bool
+) -> None:
+    service.shows = [replace(WAITS, checks_draft=checks)]
+    check = again(service, answer(), name, sends_hash=True)
+    assert check.hash_to_send == (FIRST if sent else None)
+    assert check.check_before_sending(SENDER) is False
+    assert check.hash_to_send == FIRST
+    service.shows = [replace(WAITS, checks_draft=True)]
+    check = again(service, answer())
+    assert check.check_before_sending(SENDER) is False
+    assert check.hash_to_send is None
+
+
+def test_a_task_may_be_named_like_a_question_in_the_middle_of_one(service: Service) -> None:
+    service.shows = [replace(NEW_DRAFT, crew_task_id="part#2")]
+    given = replace(answer(), crew_task_id="part#2")
+    assert "waiting with a different draft" in said(again(service, given), CrewAnswerNotTaken)
+
+
 def test_a_live_deployment_does_not_report_what_came_of_a_lost_post(service: Service) -> None:
     service.shows = [LIVE, RUNS_LIVE]
     assert said(again(service, answer())) == UNKNOWN.format("The service does not report it.")
@@ -298,7 +408,7 @@ def test_the_number_of_the_question_is_kept_before_the_answer_is_sent(service: S
     service.round = 1
     check = first(service, given)
     assert check.check_before_sending(SENDER) is False
-    assert check.noted["open_round"] == 1
+    assert (check.noted["open_round"], service.numbered) == (1, [WAITS])
     service.round = CrewServerError(503, "GET", "/executions/k-1", "away")
     check = first(service, given)
     assert check.check_before_sending(SENDER) is False
@@ -328,7 +438,13 @@ def test_without_both_numbers_the_same_text_proves_nothing(
 
 def test_a_number_that_cannot_be_read_now_is_left_to_the_next_try(service: Service) -> None:
     service.round = CrewServerError(503, "GET", "/executions/k-1", "away")
-    assert "Nothing was sent; a retry" in said(again(service, REVISION, open_round=1), CrewTryFailed)
+    check = again(service, REVISION, open_round=1)
+    assert said(check, CrewTryFailed) == NOT_SHOWN.format(service.round)
+
+
+def test_the_number_kept_for_another_answer_is_not_this_ones(service: Service) -> None:
+    assert again(service, REVISION, open_round=1).noted["open_round"] == 1
+    assert "open_round" not in again(service, REVISION, "another request", open_round=1).noted
 
 
 IN_THE_MIDDLE = replace(answer(False), crew_task_id="draft_task#1", outcome="deny", in_the_middle=True)
@@ -457,6 +573,28 @@ def test_an_answer_reaches_no_other_question(service: Service) -> None:
     service.shows = [NEXT_QUESTION]
     message = said(first(service, answered()))
     assert message.startswith("The question draft_task#3 of execution k-1 is no longer open; draft_task#4 is waiting")
+
+
+@pytest.mark.parametrize(
+    ("seen", "is_open"),
+    [(ASKED, True), (NEXT_QUESTION, False), (RUNS, False), (CrewServerError(503, "GET", "/status/k-1", "no"), False)],
+    ids=["the same question", "the next question", "at work", "no status"],
+)
+def test_a_tool_that_refuses_changed_arguments_still_has_its_question(
+    service: Service, seen: Any, is_open: bool
+) -> None:
+    service.shows = [seen]
+    assert first(service, answered(edited_output='{"to": "bob"}')).is_still_open(REFUSED) is is_open
+    assert service.polled == [("k-1",)]
+
+
+def test_any_other_refusal_leaves_no_question_open(service: Service) -> None:
+    service.shows, changed = [ASKED], answered(edited_output='{"to": "bob"}')
+    assert first(service, answered()).is_still_open(REFUSED) is False
+    assert first(service, replace(changed, in_the_middle=False)).is_still_open(REFUSED) is False
+    assert again(service, changed).is_still_open(REFUSED) is False
+    assert first(service, changed).is_still_open(CrewServerError(500, "POST", "/resume", "no")) is False
+    assert service.polled == []
 
 
 @pytest.mark.parametrize("outcome", ["approve", "deny"])

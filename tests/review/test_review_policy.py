@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 
 from airflow_crew_provider.review.people import (
+    LONGEST,
     Escalation,
+    counted,
     deadline_after,
     deadline_policy,
+    needed_approvals,
     refuse_foreign,
     response_time,
     reviewers,
+    tool_policy,
 )
 
 REVISE = {"revise": "Shorter."}
@@ -60,6 +64,16 @@ def test_what_is_no_time_is_refused(given: Any) -> None:
     with pytest.raises(ValueError) as error:
         response_time(given)
     assert str(error.value) == f"response_timeout must be a timedelta or a number of seconds above 0, not {given!r}"
+
+
+def test_the_longest_time_is_taken_and_a_longer_one_refused_before_a_date_overflows() -> None:
+    assert response_time(LONGEST) == LONGEST
+    longer = LONGEST + timedelta.resolution
+    with pytest.raises(ValueError) as error:
+        response_time(longer)
+    assert (
+        str(error.value) == f"response_timeout must be at most 36,500 days, not {longer!r}; leave it out for no limit"
+    )
 
 
 def test_no_time_is_no_deadline() -> None:
@@ -135,3 +149,77 @@ def test_what_would_approve_by_accident_is_refused(name: str) -> None:
     kwargs = {name: None, "other": 1}
     refuse_foreign(["a", "b"], kwargs)
     assert kwargs == {"other": 1}
+
+
+# --- an unanswered tool call, the approvals, and numbers of rounds ---
+
+
+@pytest.mark.parametrize("policy", ["deny", "fail"])
+@pytest.mark.parametrize("timeout", [None, timedelta(1)])
+def test_a_tool_call_may_be_denied_or_fail_with_or_without_a_deadline(policy: str, timeout: Any) -> None:
+    assert tool_policy(policy, timeout) == policy
+
+
+def test_a_tool_runs_unanswered_only_at_a_deadline() -> None:
+    assert tool_policy("approve", timedelta(1)) == "approve"
+    with pytest.raises(
+        ValueError,
+        match=r"^on_tool_timeout='approve' needs a response_timeout: without one there is no deadline$",
+    ):
+        tool_policy("approve", None)
+
+
+@pytest.mark.parametrize("policy", [None, True, "Approve", "revise", REVISE])
+def test_other_policies_for_a_tool_call_are_refused(policy: Any) -> None:
+    with pytest.raises(ValueError) as error:
+        tool_policy(policy, timedelta(1))
+    assert str(error.value) == f"on_tool_timeout must be 'deny', 'fail' or 'approve', not {policy!r}"
+
+
+@pytest.mark.parametrize(
+    ("approvals", "ids", "allow_edit"),
+    [(1, None, False), (1, None, True), (1, ["ann"], True), (2, None, False), (2, ["ann", "bob"], False)],
+)
+def test_as_many_people_as_may_answer_may_be_needed(approvals: int, ids: Any, allow_edit: bool) -> None:
+    users = None if ids is None else [{"id": each} for each in ids]
+    assert needed_approvals(approvals, users, allow_edit=allow_edit) == approvals
+
+
+@pytest.mark.parametrize("approvals", [0, -1, True, 1.0, "2", None])
+def test_a_number_of_approvals_that_is_none_is_refused(approvals: Any) -> None:
+    with pytest.raises(ValueError) as error:
+        needed_approvals(approvals, None, allow_edit=False)
+    assert str(error.value) == f"approvals must be an integer >= 1, not {approvals!r}"
+
+
+@pytest.mark.parametrize("ids", [["ann"], ["ann", "ann"]])
+def test_the_same_person_twice_is_not_two_people(ids: list[str]) -> None:
+    with pytest.raises(ValueError) as error:
+        needed_approvals(2, [{"id": each} for each in ids], allow_edit=False)
+    assert str(error.value) == "2 approvals need that many different users; name more in assigned_users"
+
+
+@pytest.mark.parametrize("allow_edit", [None, 1, "yes"])
+def test_allow_edit_is_a_bool(allow_edit: Any) -> None:
+    with pytest.raises(ValueError) as error:
+        needed_approvals(1, None, allow_edit=allow_edit)
+    assert str(error.value) == f"allow_edit must be True or False, not {allow_edit!r}"
+
+
+def test_a_draft_that_a_second_person_would_not_see_cannot_be_edited() -> None:
+    with pytest.raises(
+        ValueError, match=r"^allow_edit supports only one approval: a second person would not see the edited draft$"
+    ):
+        needed_approvals(2, None, allow_edit=True)
+
+
+@pytest.mark.parametrize("number", [None, 1, 7])
+def test_a_number_of_rounds_may_be_left_out(number: int | None) -> None:
+    assert counted(number, "max_rounds") == number
+
+
+@pytest.mark.parametrize("number", [0, -1, True, 1.0, "1"])
+def test_what_counts_no_rounds_is_refused(number: Any) -> None:
+    with pytest.raises(ValueError) as error:
+        counted(number, "max_rounds")
+    assert str(error.value) == f"max_rounds must be an integer >= 1, not {number!r}"

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
-from datetime import datetime
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow_stand_ins import Store
 
 from airflow_crew_provider.compat.task_state import Attempt, TaskStateUnavailable
-from airflow_crew_provider.review.record import MOVES, QuestionRecord, State, StoredQuestion
+from airflow_crew_provider.review.record import MOVES, QuestionRecord, State, StoredQuestion, question_of
+from airflow_crew_provider.wait.outcomes import CrewTryFailed
 
 DRAFT, OTHER = ["e-1", "t-1", "hash"], ["e-1", "t-1", "other"]
 NOON = "2026-11-20T12:00:00+00:00"
@@ -19,6 +23,8 @@ ATTEMPT = {"try_number": 1, "max_tries": 2, "retries": 2, "clears": 0}
 
 class Memory:
     """Keeps a record as JSON, between tries; `history` is every record that was kept."""
+
+    outlives_run = True
 
     def __init__(self) -> None:
         self.kept, self.broken = "{}", False
@@ -32,6 +38,9 @@ class Memory:
             raise TaskStateUnavailable("Airflow is away")
         self.kept = json.dumps(record)
         self.history.append(record)
+
+    def forget(self) -> None:
+        self.kept = "{}"
 
     def close(self, record: Any) -> None:
         self.keep(record)
@@ -251,3 +260,218 @@ def test_what_is_not_known_is_not_stored_and_what_a_later_release_stores_is_left
     assert StoredQuestion().to_json() == {}
     later = {"draft": DRAFT, "since": NOON, "try_number": 1, "of_a_later_release": 1}
     assert StoredQuestion.from_json(later).to_json() == {"draft": DRAFT, "since": NOON, "try_number": 1}
+
+
+def test_a_draft_that_an_early_release_marked_as_rejected_stays_rejected() -> None:
+    kept = StoredQuestion.from_json({"draft": DRAFT, "rejected": True})
+    assert kept.rejected == [["e-1", "hash"]]
+
+
+@pytest.mark.parametrize(
+    ("step", "what_now"),
+    [
+        (lambda record: record.mark_asking(DRAFT, NOON), "Nobody was asked; a retry of this task will ask"),
+        (lambda record: record.forget(), "Nobody was asked; a retry of this task will ask"),
+        (lambda record: record.add_approval({}), "The approval is kept; a retry of this task uses it"),
+        (lambda record: record.reject_draft(DRAFT), "The rejection is kept; a retry of this task uses it"),
+        (lambda record: record.mark_sent_back(DRAFT), "Nothing was sent back; a retry of this task will do so"),
+        (lambda record: record.close(), "The answer is kept; a retry of this task uses it"),
+    ],
+    ids=["asking", "forget", "approval", "rejection", "sent back", "close"],
+)
+def test_a_step_that_must_not_be_lost_fails_the_try_where_it_cannot_be_kept(
+    memory: Memory, step: Callable[[QuestionRecord], Any], what_now: str
+) -> None:
+    record = tried(memory)
+    memory.broken = True
+    with pytest.raises(CrewTryFailed) as failure:
+        step(record)
+    assert str(failure.value) == f"Airflow is away. {what_now}"
+
+
+# --- a DAG run that was deleted and created again under its id ---
+
+
+@pytest.mark.parametrize("outlives_run", [True, False])
+@pytest.mark.parametrize("try_number", [2, 1], ids=["a later try", "a first try again"])
+def test_only_a_record_that_outlives_its_run_is_forgotten_when_the_tries_begin_again(
+    memory: Memory, outlives_run: bool, try_number: int
+) -> None:
+    tried(memory).mark_asked(DRAFT, NOON)
+    kept, memory.outlives_run = memory.kept, outlives_run
+    record = tried(memory, try_number=try_number, max_tries=3)
+    record.forget_deleted_run()
+    is_forgotten = outlives_run and try_number == 1
+    assert (record.is_about(DRAFT), record.cleared) == ((False, False) if is_forgotten else (True, True))
+    assert memory.kept == ("{}" if is_forgotten else kept)
+
+
+def test_a_retry_that_looks_like_a_clear_is_logged(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
+    tried(memory).mark_asked(DRAFT, NOON)
+    tried(memory, try_number=2, retries=1).forget_deleted_run()
+    assert [line.partition(",")[0] for line in caplog.messages] == ["The task's retries were edited from 2 to 1"]
+
+
+# --- the form: its terms and its owner ---
+
+
+TERMS = {"words": ["approve", "revise"]}
+
+
+def test_the_terms_of_a_form_hold_for_its_draft_until_a_clear_and_are_known_after_it(memory: Memory) -> None:
+    tried(memory).mark_asked(DRAFT, NOON, TERMS)
+    retry = tried(memory, try_number=2)
+    assert (retry.terms(DRAFT), retry.terms(OTHER), retry.terms_before_clear(DRAFT)) == (TERMS, None, {})
+    after = cleared(memory)
+    assert (after.terms(DRAFT), after.terms_before_clear(DRAFT), after.terms_before_clear(OTHER)) == (None, TERMS, {})
+
+
+def test_a_form_without_terms_has_none_after_a_clear(memory: Memory) -> None:
+    tried(memory).mark_asked(DRAFT, NOON)
+    assert cleared(memory).terms_before_clear(DRAFT) == {}
+
+
+def test_an_attempt_that_owns_its_form_leaves_doubt_in_a_later_try_too(memory: Memory) -> None:
+    tried(memory).mark_asked(DRAFT, NOON, by="attempt-1")
+    record = cleared(memory)
+    record.mark_asking(DRAFT, NOON, by="attempt-2")
+    assert (record.cleared, record.in_doubt, record.asked_by, record.until(DRAFT)) == (False, True, "attempt-2", NOON)
+    retry = tried(memory, try_number=3, max_tries=3)
+    assert (retry.in_doubt, retry.asked_by) == (True, "attempt-2")
+
+
+def test_an_attempt_that_has_asked_is_not_in_doubt_when_it_asks_again(memory: Memory) -> None:
+    record = tried(memory)
+    record.mark_asked(DRAFT, NOON, by="attempt-1")
+    record.mark_asking(DRAFT, NOON, by="attempt-1")
+    assert (record.in_doubt, len(memory.history)) == (False, 1)
+
+
+def test_a_look_for_an_answer_keeps_when_and_by_whom_was_asked(memory: Memory) -> None:
+    at = datetime(2026, 11, 20, 11, tzinfo=UTC)
+    tried(memory).mark_asked(DRAFT, NOON, by="attempt-1", at=at)
+    tried(memory, try_number=2).mark_asked(DRAFT, NOON)
+    retry = tried(memory, try_number=3)
+    assert (retry.asked_at, retry.asked_by) == (at, "attempt-1")
+    retry.mark_asked(DRAFT, NOON, by="attempt-3", at=at + timedelta(hours=1))
+    assert (retry.asked_at, retry.asked_by) == (at + timedelta(hours=1), "attempt-3")
+    retry.mark_asked(OTHER, NOON)
+    assert retry.asked_at is None
+
+
+# --- a look for an answer that was given meanwhile ---
+
+
+def test_what_was_shown_is_kept_while_an_answer_is_looked_for(memory: Memory) -> None:
+    record = tried(memory)
+    record.mark_asked(DRAFT, NOON)
+    record.mark_looking({"output": "Draft 1."})
+    retry = tried(memory, try_number=2)
+    assert (retry.shown, retry.is_looked_for_once_more) == ({"output": "Draft 1."}, False)
+    retry.close()
+    assert "shown" not in memory.recall()
+
+
+def test_a_second_look_stays_the_second_until_the_question_is_asked(memory: Memory) -> None:
+    record = tried(memory)
+    record.mark_asked(DRAFT, NOON)
+    record.mark_looking({}, once_more=True)
+    record.mark_looking({})
+    assert tried(memory, try_number=2).is_looked_for_once_more is True
+    record.mark_asked(DRAFT, NOON)
+    assert tried(memory, try_number=2).is_looked_for_once_more is False
+
+
+@pytest.mark.parametrize(
+    ("draft", "minutes", "is_later"),
+    [(DRAFT, -1, True), (DRAFT, 0, False), (DRAFT, 1, False), (DRAFT, None, False), (OTHER, -1, False)],
+    ids=["before", "at once", "after", "unknown", "another draft"],
+)
+def test_an_answer_from_before_the_question_is_told_apart(
+    memory: Memory, draft: Any, minutes: int | None, is_later: bool
+) -> None:
+    memory.keep({**ATTEMPT, "draft": DRAFT, "since": NOON})
+    answered = None if minutes is None else datetime.fromisoformat(NOON) + timedelta(minutes=minutes)
+    assert tried(memory).began_after(draft, answered) is is_later
+
+
+# --- the steps of an escalation ---
+
+
+def test_people_of_each_step_are_told_once(memory: Memory) -> None:
+    told: list[Any] = []
+    record = tried(memory)
+    record.mark_asked(DRAFT, NOON)
+    assert record.notify_step("one", [told.append, told.append], 1) is True
+    assert record.notify_step("two", [told.append], 2) is True
+    assert [each.get("told") for each in memory.history] == [
+        None,
+        {"one": "begun"},
+        {"one": "done"},
+        {"one": "done", "two": "begun"},
+        {"one": "done", "two": "done"},
+    ]
+    for step in ("one", "two"):
+        assert tried(memory, try_number=2).notify_step(step, [told.append], 3) is False
+    assert told == [1, 1, 2]
+
+
+def test_a_try_that_dies_in_a_step_is_followed_by_one_more_attempt(memory: Memory) -> None:
+    told: list[int] = []
+
+    def kills(context: int) -> None:
+        told.append(context)
+        raise KeyboardInterrupt
+
+    tried(memory).mark_asked(DRAFT, NOON)
+    for number in (1, 2):
+        with pytest.raises(KeyboardInterrupt):
+            tried(memory, try_number=number).notify_step("one", [kills], number)
+    assert tried(memory, try_number=3).notify_step("one", [kills], 3) is False
+    assert told == [1, 2]
+
+
+# --- facts about drafts, which outlive their question ---
+
+
+def test_a_later_question_keeps_which_drafts_were_rejected_and_sent_back(memory: Memory) -> None:
+    record = tried(memory)
+    record.mark_asked(DRAFT, NOON)
+    record.reject_draft(DRAFT)
+    record.mark_sent_back(OTHER)
+    assert memory.recall() == {**ATTEMPT, "rejected": [["e-1", "hash"]], "sent_back": OTHER}
+    record.mark_asked(["e-1", "t-1", "third"], NOON)
+    after = cleared(memory)
+    assert (after.was_rejected(DRAFT), after.was_rejected(OTHER), after.draft_sent_back) == (True, False, OTHER)
+
+
+def test_a_question_that_is_forgotten_leaves_facts_about_drafts_and_no_attempt(memory: Memory) -> None:
+    record = tried(memory)
+    record.mark_asked(DRAFT, NOON)
+    record.reject_draft(DRAFT)
+    record.forget()
+    assert memory.recall() == {"rejected": [["e-1", "hash"]]}
+    assert record.is_about(DRAFT) is False
+
+
+# --- where it is kept ---
+
+
+def test_the_record_is_kept_for_the_running_task_and_its_try(context: Any, a_state_store: None) -> None:
+    context["ti"].try_number = 2
+    question_of(context, SimpleNamespace(retries=3)).mark_asked(DRAFT, NOON)
+    kept = context["task_state_store"]["crew_review"]
+    assert (kept["draft"], kept["try_number"], kept["retries"]) == (DRAFT, 2, 3)
+    assert question_of(context, SimpleNamespace(retries=3)).is_about(DRAFT) is True
+
+
+def test_a_record_that_cannot_be_read_fails_the_try(context: Any, a_state_store: None) -> None:
+    class Broken(Store):
+        def get(self, key: str, default: Any = None) -> Any:
+            raise RuntimeError("away")
+
+    with pytest.raises(CrewTryFailed) as failure:
+        question_of({**context, "task_state_store": Broken()}, SimpleNamespace(retries=0))
+    assert str(failure.value) == (
+        "The stored state of this task could not be read (RuntimeError: away). Nobody was asked; any answer is kept"
+    )

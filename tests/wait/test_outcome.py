@@ -22,6 +22,7 @@ def test_what_is_missing_is_empty() -> None:
     for event in ({"kind": PENDING, "kickoff_id": "k"}, {"kind": PENDING, "kickoff_id": "k", "message": None}):
         assert Outcome.from_event(event) == Outcome(PENDING, "k", "", None)
     assert Outcome.from_event({"kind": PENDING, "kickoff_id": "k", "message": 5}).message == "5"
+    assert Outcome.from_event({"kind": PENDING, "kickoff_id": "k", "usage": "7 tokens"}).usage is None
 
 
 @pytest.mark.parametrize(

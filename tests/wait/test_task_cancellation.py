@@ -71,6 +71,27 @@ def test_a_task_in_a_state_in_which_it_goes_on_was_not_ended_by_a_user(says: Any
     assert asked == [TASK.task_id] * 2
 
 
+@pytest.mark.parametrize(
+    ("state", "was_woken", "ended"),
+    [("success", True, False), ("success", False, True), ("failed", True, True), ("running", True, False)],
+)
+def test_a_task_that_was_woken_may_have_succeeded_by_itself(
+    says: Any, state: str, was_woken: bool, ended: bool
+) -> None:
+    async def woken() -> bool:
+        return was_woken
+
+    says(state)
+    assert asyncio.run(is_by_user(Trigger(), without_task=False, was_woken=woken)) is ended
+
+
+def test_the_state_of_a_worker_of_airflow_2_counts_too(says: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "task_runner", None)
+    monkeypatch.setattr(outcomes, "task_state", lambda ti: "running")
+    assert is_for_good(SimpleNamespace(job_id=7)) is False
+    assert is_for_good(SimpleNamespace(job_id=None)) is True
+
+
 @pytest.mark.parametrize("answer", [True, False])
 def test_a_trigger_without_a_task_has_the_answer_that_it_is_given(says: Any, answer: bool) -> None:
     says(RuntimeError("not asked"))

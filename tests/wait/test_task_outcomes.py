@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSensorTimeout
+from warning_log import WarningLog
 
 from airflow_crew_provider.api.answers import Draft
 from airflow_crew_provider.exceptions import (
@@ -23,11 +24,23 @@ from airflow_crew_provider.exceptions import (
     CrewProtocolError,
     CrewRateLimited,
     CrewServerError,
+    CrewUnauthorized,
     CrewWebPage,
 )
 from airflow_crew_provider.models import Execution, ExecutionState, TaskResult
 from airflow_crew_provider.wait import outcomes
-from airflow_crew_provider.wait.outcomes import NET, CrewTaskFailed, fail_task, is_final, seconds
+from airflow_crew_provider.wait import watch as watch_module
+from airflow_crew_provider.wait.outcomes import (
+    NET,
+    CrewTaskFailed,
+    CrewTryFailed,
+    at_least,
+    ends_in_a_sentence,
+    fail_over_budget,
+    fail_task,
+    is_final,
+    seconds,
+)
 from airflow_crew_provider.wait.watch import (
     COMPLETED,
     FORGIVEN,
@@ -83,6 +96,90 @@ def test_an_error_that_may_pass_is_left_to_the_retries(error: CrewError) -> None
 def test_what_now_leaves_no_full_stop_behind() -> None:
     with pytest.raises(AirflowException, match=r"^no\. XX$"):
         fail_task(CrewOutcomeUnknown("no"), "XX. ")
+
+
+# --- a failure in one sentence ---
+
+
+class Task:
+    """A task that fails, with the hook that it has used, if any."""
+
+    def __init__(self, error: Exception, place: str | None = "Connection 'crew' (https://x)") -> None:
+        self.error = error
+        if place is not None:
+            self._hook = SimpleNamespace(place=place)
+
+    @ends_in_a_sentence
+    def execute(self) -> None:
+        raise self.error
+
+
+def failure_of(task: Task) -> Any:
+    with pytest.raises(type(task.error)) as failure:
+        task.execute()
+    assert failure.value is task.error
+    return failure.value
+
+
+@pytest.mark.parametrize("kind", [CrewTaskFailed, CrewTryFailed, AirflowSensorTimeout])
+@pytest.mark.parametrize("said", ["It failed", "It failed."])
+def test_a_failure_names_the_connection_that_the_task_has_used(kind: type[Exception], said: str) -> None:
+    assert str(failure_of(Task(kind(said)))) == "It failed. Connection 'crew' (https://x)"
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        Task(CrewTaskFailed("It failed."), None),
+        Task(CrewTaskFailed("It failed. Connection 'crew' (https://x) is wrong.")),
+        Task(CrewInvalidInput("It failed.")),
+        Task(RuntimeError("It failed.")),
+    ],
+    ids=["no connection", "named already", "of the client, which names it", "a bug"],
+)
+def test_any_other_failure_keeps_its_words(task: Task) -> None:
+    said = str(task.error)
+    assert str(failure_of(task)) == said
+
+
+def test_a_failure_keeps_its_cause_for_callbacks_only() -> None:
+    class Cleared(Task):
+        @ends_in_a_sentence
+        def execute(self) -> None:
+            fail_task(PASSING[0])
+
+    task = Cleared(CrewTryFailed())
+    with pytest.raises(CrewTryFailed) as failure:
+        task.execute()
+    assert (failure.value.__cause__, failure.value.__context__) == (None, None)
+    assert failure.value.reason is PASSING[0]  # type: ignore[attr-defined]
+
+
+# --- retries ---
+
+
+DELAY, OWN_DELAY = timedelta(seconds=10), timedelta(minutes=5)
+
+
+@pytest.mark.parametrize(
+    ("default_args", "least", "retries", "delay"),
+    [
+        (None, 2, 2, DELAY),
+        ({}, 0, 0, DELAY),
+        ({"retries": None}, 2, 2, DELAY),
+        ({"retries": 0}, 2, 2, DELAY),
+        ({"retries": 5, "owner": "ann"}, 2, 5, DELAY),
+        ({"retry_delay": OWN_DELAY}, 3, 3, OWN_DELAY),
+    ],
+)
+def test_a_task_has_its_dags_retries_but_some_at_least(
+    default_args: Any, least: int, retries: int, delay: timedelta
+) -> None:
+    assert at_least(default_args, DELAY, least) == {"retries": retries, "retry_delay": delay}
+    assert at_least(None, DELAY)["retries"] == 2
+
+
+# --- times ---
 
 
 @pytest.mark.parametrize(
@@ -198,6 +295,7 @@ def test_what_a_trigger_saw_is_fetched(noon: float, kind: str, interval: float) 
     assert again.poll_interval == min(interval, 5.0)
     assert (again.wait_past_pending, again.report_seen) == (kind == COMPLETED, kind == PENDING)
     assert again.answered is answered
+    assert again.ended is None, "tasks that the trigger has logged are not logged again"
 
 
 def test_an_execution_that_went_on_meanwhile_is_none() -> None:
@@ -228,3 +326,120 @@ def test_a_line_on_a_completed_execution_has_what_the_service_reports() -> None:
     )
     bare = Execution(kickoff_id="k-1", state=ExecutionState.COMPLETED, raw_state="completed")
     assert outcomes.in_short(bare, "") == "Execution k-1 has completed: an output of 0 characters"
+
+
+@pytest.mark.parametrize(
+    ("agents", "said"),
+    [
+        ([None], "1 task"),
+        ([None, None], "2 tasks"),
+        (["a"], "1 task by a"),
+        ([*"abcde"], "5 tasks by a, b, c, d, e"),
+        ([*"abcdea"], "6 tasks by a, b, c, d, e"),
+        ([*"abcdef"], "6 tasks by a, b, c, d, e and others"),
+    ],
+)
+def test_a_line_on_a_completed_execution_names_five_agents_at_most(agents: list[str | None], said: str) -> None:
+    tasks = tuple(TaskResult(task_id="t", agent=agent, output="x", execution_time=None) for agent in agents)
+    execution = Execution(
+        kickoff_id="k-1", state=ExecutionState.COMPLETED, raw_state="completed", output="x", tasks=tasks
+    )
+    expected = f"Execution k-1 has completed: {said}, an output of 1 characters"
+    assert outcomes.in_short(execution, "") == expected
+
+
+# --- an execution over its budget ---
+
+
+BUSY = CrewServerError(503, "POST", "/stop/k-1", "busy")
+WHAT_NOW = "A retry would fail too; raise the limit, or make the crew use less, and clear the kickoff to start again"
+
+
+class Service:
+    """Answers requests to stop an execution one after the other, the last for ever; time passes by sleeping."""
+
+    def __init__(self, *answers: bool | CrewError, shows: Any = None) -> None:
+        self.hook, self.answers, self.shows = self, [*answers], shows
+        self.now, self.slept, self.renewed = 1000.0, list[float](), list[bool]()
+
+    def stop(self, kickoff_id: str) -> bool:
+        assert kickoff_id == "k-1"
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, CrewError):
+            raise answer
+        return answer
+
+    def poll(self, kickoff_id: str) -> Any:
+        assert kickoff_id == "k-1"
+        return self.shows
+
+    def refresh(self, *, at_once: bool) -> bool:
+        self.renewed.append(at_once)
+        raise CrewConnectionError("Airflow is away")
+
+    def sleep(self, seconds: float) -> None:
+        assert len(self.slept) < 200, "it waits for ever"
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+def over_budget(service: Any, monkeypatch: pytest.MonkeyPatch, log: Any = None) -> str:
+    monkeypatch.setattr(outcomes, "time", SimpleNamespace(time=lambda: service.now, sleep=service.sleep))
+    monkeypatch.setattr(watch_module, "random", SimpleNamespace(random=lambda: 0.5))
+    with pytest.raises(CrewTaskFailed) as failure:
+        fail_over_budget(service, "k-1", "used 7 tokens, more than max_total_tokens of 5", log)
+    said = str(failure.value)
+    assert said.startswith("Execution k-1 used 7 tokens, more than max_total_tokens of 5. ")
+    assert said.endswith(f". {WHAT_NOW}")
+    return said.removesuffix(f". {WHAT_NOW}").partition(" of 5. ")[2]
+
+
+@pytest.mark.row("N33")
+@pytest.mark.parametrize(
+    ("stopped", "shows", "fate"),
+    [
+        (True, None, "Execution k-1 was stopped"),
+        (False, execution(ExecutionState.COMPLETED), "Execution k-1 has ended"),
+        (False, execution(ExecutionState.ERROR), "Execution k-1 has ended"),
+        (
+            False,
+            execution(ExecutionState.RUNNING),
+            "Execution k-1 could not be stopped: the service refused or cannot do it, so it keeps running",
+        ),
+        (
+            False,
+            BUSY,
+            "Execution k-1 could not be stopped: the service refused or cannot do it, or it has already ended",
+        ),
+        (
+            CrewUnauthorized(401, "POST", "/stop/k-1", "no"),
+            None,
+            f"Execution k-1 could not be stopped ({CrewUnauthorized(401, 'POST', '/stop/k-1', 'no')}) and may continue "
+            "at the service",
+        ),
+    ],
+    ids=["stopped", "completed", "failed", "runs on", "not known", "refused"],
+)
+def test_n33_an_execution_over_its_budget_fails_with_its_fate(
+    monkeypatch: pytest.MonkeyPatch, stopped: Any, shows: Any, fate: str
+) -> None:
+    service = Service(stopped, shows=shows)
+    assert over_budget(service, monkeypatch) == fate
+    assert service.slept == []
+
+
+@pytest.mark.row("N33")
+def test_n33_a_stop_is_tried_again_while_the_service_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    service, log = Service(BUSY, BUSY, True), WarningLog()
+    assert over_budget(service, monkeypatch, log) == "Execution k-1 was stopped"
+    assert log.lines == [f"Execution k-1 could not be stopped yet: {BUSY}"] * 2
+    assert service.slept == pytest.approx([1.1, 2.0])
+    assert service.renewed == [False, False], "the connection may have moved; a recent look-up is enough"
+
+
+@pytest.mark.row("N33")
+def test_n33_a_stop_is_given_up_as_a_wait_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(BUSY)
+    fate = f"Execution k-1 could not be stopped ({BUSY}) and may continue at the service"
+    assert over_budget(service, monkeypatch, WarningLog()) == fate
+    assert FORGIVEN < service.now - 1000.0 < FORGIVEN + 10

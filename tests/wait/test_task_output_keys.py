@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from airflow_crew_provider.compat import supervisor
 from airflow_crew_provider.wait.outcomes import CrewTaskFailed
 from airflow_crew_provider.wait.output import push_keys
 
@@ -79,3 +80,40 @@ def test_a_key_never_reaches_another_xcom_by_the_url_that_it_becomes_part_of(key
 @pytest.mark.parametrize("key", [".", ".."])
 def test_a_key_that_a_url_takes_for_a_folder_is_refused(key: str) -> None:
     assert f"{key!r} is part of a path. " in refusal_of({key: 1})
+
+
+class InProcessSupervisorComms:
+    """Airflow's line to its API server in `dag.test()`."""
+
+
+@pytest.mark.parametrize("in_process", [True, False], ids=["dag.test()", "worker"])
+def test_a_key_that_dag_test_cannot_push_is_logged_and_the_others_are_pushed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, in_process: bool
+) -> None:
+    line = InProcessSupervisorComms() if in_process else object()
+    monkeypatch.setattr(supervisor, "task_runner", SimpleNamespace(SUPERVISOR_COMMS=line))
+    found: dict[str, Any] = {}
+
+    def push(key: str, value: Any) -> None:
+        found[key.encode("ascii").decode()] = value
+
+    output = {"größe": 3, "ключ" * 20: 5, "note": 6}
+    context = {"ti": SimpleNamespace(xcom_push=push)}
+    if not in_process:
+        with pytest.raises(UnicodeError):
+            push_keys(context, "k-1", output)
+        return
+    push_keys(context, "k-1", output)
+    assert found == {"note": 6}
+    shown = "ключ" * 15
+    assert caplog.messages == [f"`airflow dags test` cannot push the output keys 'größe'; '{shown}'; a worker can"]
+
+
+def test_a_key_of_ascii_that_cannot_be_pushed_fails_in_dag_test_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "task_runner", SimpleNamespace(SUPERVISOR_COMMS=InProcessSupervisorComms()))
+
+    def push(key: str, value: Any) -> None:
+        value.encode("ascii")
+
+    with pytest.raises(UnicodeError):
+        push_keys({"ti": SimpleNamespace(xcom_push=push)}, "k-1", {"note": "größe"})

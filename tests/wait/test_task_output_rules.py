@@ -306,6 +306,18 @@ def test_an_output_that_does_not_match_fails_with_every_violation(log: WarningLo
     assert str(error.value).endswith(f". {STAYS}")
 
 
+def test_one_violation_is_counted_as_one(log: WarningLog) -> None:
+    with pytest.raises(CrewTaskFailed) as error:
+        OutputRules(OBJECT).applied(completed(output_json={}), log)
+    assert str(error.value).startswith("The output of execution k-1 does not match output_schema, 1 violation: $: ")
+
+
+def test_an_output_whose_model_is_gone_is_not_checked_and_stays(log: WarningLog) -> None:
+    with pytest.raises(CrewTaskFailed) as error:
+        OutputRules("no_such_module:Model").applied(completed(), log)
+    assert str(error.value) == (f"{error.value.__cause__}. The output of execution k-1 was not checked. {STAYS}")
+
+
 @pytest.mark.parametrize(
     ("execution", "written"),
     [

@@ -8,6 +8,7 @@ import pytest
 from watched import T0, S, seen, watch
 
 from airflow_crew_provider.api.answers import Draft
+from airflow_crew_provider.api.budget import Budget
 from airflow_crew_provider.exceptions import (
     CrewConnectionError,
     CrewError,
@@ -25,6 +26,7 @@ from airflow_crew_provider.wait.watch import (
     LEARNED,
     NOBODY_IS_ASKED,
     NOW_AND_THEN,
+    OVER_BUDGET,
     PENDING,
     SEEN,
     SHORTEST_POLL,
@@ -74,6 +76,16 @@ def test_the_first_line_says_what_was_seen_and_for_how_long(reply: Any, line: st
     said = f"{line}. {NOBODY_IS_ASKED}" if reply is not UNKNOWN and reply.state is S.PENDING else line
     assert polled(watch(wait_past_pending=True), reply, 0) == f"{said}, 0 s so far"
     assert polled(watch(wait_past_pending=True), reply, 61) == f"{said}, 1 min 1 s so far"
+
+
+def test_a_wait_that_a_question_would_end_does_not_say_that_nobody_is_asked() -> None:
+    assert polled(watch(), seen(S.PENDING), 0) == "Execution k-1 is waiting for a person, 0 s so far"
+
+
+def test_a_question_in_the_middle_of_a_task_is_said() -> None:
+    ask = {"kind": "question", "agent": "Writer", "tool": None, "arguments": None, "number": 3}
+    line = "Execution k-1 is waiting for a person at task t: the agent Writer asks a question"
+    assert polled(watch(), seen(S.PENDING, shown_task="t", ask=ask), 0) == f"{line}, 0 s so far"
 
 
 def test_a_failure_says_that_the_execution_is_not_affected() -> None:
@@ -182,6 +194,24 @@ def test_the_ends_of_an_execution() -> None:
     assert watch().saw(seen(S.ERROR), now=T0) == Outcome(FAILED, "k-1", "")
 
 
+def test_the_end_of_an_execution_has_the_figures_that_are_known() -> None:
+    used: dict[str, Any] = {"total_tokens": 99}
+    assert watch().saw(seen(S.ERROR, error="boom", usage=used), now=T0) == Outcome(FAILED, "k-1", "boom", usage=used)
+    over = watch(budget=Budget(50)).saw(seen(usage=used), now=T0)
+    assert over == Outcome(OVER_BUDGET, "k-1", usage=used)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ends_at_unknown", "ends"),
+    [("unknown_outcome", True, True), ("unknown_outcome", False, False), ("tool", True, False)],
+)
+def test_a_wait_past_questions_may_end_at_an_unknown_outcome(kind: str, ends_at_unknown: bool, ends: bool) -> None:
+    ask = {"kind": kind, "agent": None, "tool": "send", "arguments": None, "number": 3}
+    one = watch(wait_past_pending=True, ends_at_unknown=ends_at_unknown)
+    outcome = one.saw(seen(S.PENDING, crew_task_id="t#3", ask=ask), now=T0)
+    assert outcome == (Outcome(PENDING, "k-1", crew_task_id="t#3") if ends else None)
+
+
 def test_only_the_draft_that_was_answered_is_an_old_pause() -> None:
     answered = AnsweredDraft(Draft("k-1", "t", output_sha256("Draft 1")), T0 + 60)
     old = seen(S.PENDING, crew_task_id="t", output="Draft 1")
@@ -281,6 +311,48 @@ def test_the_same_response_again_still_ends_trouble_and_meets_what_is_due() -> N
     with pytest.raises(StopIteration) as end:
         walk.send(False)
     assert end.value.value.kind == TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("more", "reply", "at", "repeats"),
+    [
+        ({}, STEP, 1, True),
+        ({}, seen(current_task="draft", completed_tasks=1, total_tasks=2), 1, False),
+        ({}, BUSY, 1, False),
+        ({}, STEP, HEARTBEAT - 1, True),
+        ({}, STEP, HEARTBEAT, False),
+        ({"deadline": T0 + 9}, STEP, 8, True),
+        ({"deadline": T0 + 9}, STEP, 9, False),
+        ({"started": T0 - NOW_AND_THEN + 9}, STEP, 8, True),
+        ({"started": T0 - NOW_AND_THEN + 9}, STEP, 9, False),
+        ({"answered": AnsweredDraft(Draft("k-1", "t"), T0 + 60)}, STEP, 1, False),
+    ],
+    ids=[
+        *("the same", "another", "a failure", "before the heartbeat", "the heartbeat", "before the deadline"),
+        *("the deadline", "before a look-up", "a look-up", "after an answer"),
+    ],
+)
+def test_a_poll_repeats_the_last_one_until_something_is_due(more: Any, reply: Any, at: float, repeats: bool) -> None:
+    one = watch(**more)
+    polled(one, STEP, 0)
+    assert one.repeats(reply, now=T0 + at) is repeats
+
+
+def test_a_draft_that_was_answered_ends_no_wait_while_it_may_be_old() -> None:
+    one = watch(answered=AnsweredDraft(Draft("k-1", "t"), T0 + 10), deadline=T0 + 20)
+    draft = seen(S.PENDING, crew_task_id="t", output="x")
+    assert [one.could_end_after(draft, now=T0 + at) for at in (9, 10)] == [False, True]
+    assert [one.could_end_after(seen(), now=T0 + at) for at in (19, 20)] == [False, True]
+
+
+def test_an_unknown_id_is_not_a_failed_poll_where_the_connection_cannot_be_looked_up() -> None:
+    one, said = watch(), list[str]()
+    walk = steps(one, lambda: T0, said.append)
+    next(walk)
+    assert walk.send(UNKNOWN) == Refresh(at_once=True)
+    assert isinstance(walk.send(CrewConnectionError("the back end is away")), Pause)
+    assert said == ["The service does not know execution k-1 yet, 0 s so far"]
+    assert one.failures == 0
 
 
 def test_an_id_that_was_known_before_is_not_reported_again() -> None:
