@@ -11,6 +11,7 @@ from faults.server import FaultServer
 from faults.variables import Variables
 from simulated_airflow import Connect, TaskRun
 
+from airflow_crew_provider.client.deployment import Deployment
 from airflow_crew_provider.compat.task_state import Attempt, task_state_of
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
@@ -71,6 +72,43 @@ def test_what_is_wrong_is_refused_before_anything_is_sent(given: Any) -> None:
 def hook(server: FaultServer, connect: Connect) -> CrewHook:
     connect(server.url, inbox_url=INBOX)
     return CrewHook()
+
+
+@pytest.mark.parametrize(
+    ("webhooks", "inbox_url", "added"),
+    [
+        ("inbox", INBOX, {"inbox_url": INBOX}),
+        ("inbox", "https://user:word@airflow.example", {}),
+        ("inbox", None, {}),
+        ("inbox", "", {}),
+        (Webhooks(step=URL), INBOX, {}),
+        (None, INBOX, {}),
+    ],
+)
+def test_the_inbox_of_a_post_is_stored_with_it_unless_it_carries_a_credential(
+    webhooks: Any, inbox_url: str | None, added: Any
+) -> None:
+    hook: Any = SimpleNamespace(connection=SimpleNamespace(inbox_url=inbox_url))
+    assert request.added_address(webhooks, hook) == added
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_the_sender_of_a_post_that_is_sent_again_is_the_one_of_its_own_inbox(keyed: bool) -> None:
+    connection: Any = SimpleNamespace(
+        deployment=Deployment("https://x", "token"), inbox_url=INBOX, idempotency_keys=keyed
+    )
+    asked: list[bool] = []
+
+    def added_before(*, keyed: bool) -> Any:
+        asked.append(keyed)
+        return {"inbox_url": "https://before.example"} if keyed else {}
+
+    hook: Any = SimpleNamespace(connection=connection)
+    record: Any = SimpleNamespace(added_before=added_before)
+    before = "https://before.example" if keyed else None
+    assert request.sender_of("inbox", hook, record) == Sender.of(connection, "inbox", before)
+    assert request.sender_of(None, hook, record) == Sender.of(connection)
+    assert asked == [keyed, keyed]
 
 
 def new_record(context: Any) -> PostRecord:
