@@ -414,6 +414,44 @@ def test_the_path_of_the_page_is_read_from_its_header(named: str | None, view: s
 RUNNING = {"status": "running"}
 
 
+def test_a_service_with_a_page_or_with_combined_responses_has_details() -> None:
+    given = [
+        HttpResponse(200, {"crew-view": "/view"}, b'{"status": "running"}'),
+        combined(RUNNING),
+        answer(RUNNING),
+        HttpResponse(200, {"crew-view": "//evil.example"}, b'{"status": "running"}'),
+    ]
+    seen = [endpoints.read(endpoints.status("k-1"), each).has_details for each in given]
+    assert seen == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("headers", "offers"),
+    [
+        ({}, (False, False)),
+        ({"crew-edited-output": "edited_output"}, (True, False)),
+        ({"crew-draft-hash": "output_sha256"}, (False, True)),
+        ({"crew-edited-output": "", "crew-draft-hash": ""}, (False, False)),
+    ],
+)
+def test_a_pause_tells_what_its_service_takes(headers: dict[str, str], offers: tuple[bool, bool]) -> None:
+    for word, told in (("pending", offers), ("running", (False, False))):
+        response = HttpResponse(200, headers, json.dumps({"status": word, "task_id": "t"}).encode())
+        seen = endpoints.read(endpoints.status("k-1"), response)
+        assert (seen.takes_edited_output, seen.checks_draft) == told
+
+
+def test_the_task_of_a_pause_is_shown_masked_on_one_line_and_in_short() -> None:
+    found = read({"status": "pending", "task_id": "a secret\n" + "x" * 300})
+    assert found.crew_task_id == "a secret\n" + "x" * 300
+    assert found.shown_task == f"a *** {'x' * 194}"
+    assert read({"status": "pending"}).shown_task is None
+
+
+def test_a_state_that_is_not_known_is_said_to_be_so() -> None:
+    assert [read({"status": word}).state_is_known for word in ("running", "polishing")] == [True, False]
+
+
 @pytest.mark.parametrize("bad", [2**64, 2**63, 1_000_001, -1, True, 1.0, "1", [1], None])
 @pytest.mark.parametrize("name", ["completed_tasks", "total_tasks"])
 def test_a_count_that_nothing_can_hold_is_unknown(name: str, bad: Any) -> None:

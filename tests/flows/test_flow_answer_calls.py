@@ -45,6 +45,7 @@ def test_a_callback_is_asked_at_its_path_which_is_not_shown(url: str, target: st
 def test_without_a_callback_the_flow_is_named() -> None:
     call = resume_feedback("f-1", PLAIN)
     assert (call.method, call.path, call.target) == ("POST", "/resume_feedback", "")
+    assert call.starts_cold, "the deployment may have been scaled to zero"
     assert call.body == {"flow_id": "f-1", "feedback": "Shorter.", "source": "airflow"}
 
 
