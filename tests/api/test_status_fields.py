@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import tracemalloc
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from airflow_crew_provider.api import endpoints, status
+from airflow_crew_provider.api import endpoints, responses, status
 from airflow_crew_provider.api.responses import HttpResponse, masker
 from airflow_crew_provider.api.status import LARGEST_KEPT
 from airflow_crew_provider.exceptions import CrewProtocolError
@@ -20,6 +22,7 @@ from airflow_crew_provider.models import Execution, ExecutionState, Json, Kickof
 S = ExecutionState
 HIDE = masker(["secret"])
 DONE = {"status": "completed", "result": "text"}
+RUNNING = {"status": "running"}
 
 
 def answer(body: Any) -> HttpResponse:
@@ -42,7 +45,11 @@ def test_a_status_is_an_object(body: Any, name: str) -> None:
 
 
 def test_a_status_that_is_not_json_is_shown_masked() -> None:
-    assert problem(b"a secret") == "GET /status returned 200 with a body that is not JSON: a ***"
+    said = "GET /status returned 200 with a body that is not JSON: a ***"
+    assert problem(b"a secret") == said
+    with pytest.raises(CrewProtocolError) as error:
+        endpoints.read(endpoints.polls("k-1"), answer(b"a secret"), HIDE)
+    assert str(error.value) == said
 
 
 @pytest.mark.parametrize("body", [{}, {"status": ""}, {"state": 5, "status": None}])
@@ -244,11 +251,32 @@ def test_an_answer_like_the_one_before_is_not_read_again_unless_the_execution_ma
     assert endpoints.read(call, answer(pending)) is not third
 
 
+def test_a_repeated_response_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[HttpResponse] = []
+
+    def json_of(given: HttpResponse, *more: Any) -> Any:
+        parsed.append(given)
+        return responses.json_of(given, *more)
+
+    monkeypatch.setattr(status, "json_of", json_of)
+    call, spaced = endpoints.polls("k-1"), answer(b'{"status":  "running"}')
+    together, alone = combined(RUNNING), answer(RUNNING)
+    for each in (together, alone, alone, spaced, spaced, alone):
+        assert endpoints.read(call, each).raw == RUNNING
+    assert parsed == [together, alone, spaced, alone]
+
+
 EVENTS = {"events": [{"type": "task_started", "data": f"event {number}"} for number in range(3000)]}
 LARGE = {
     "spec": {"status": "running", "current_task": "a", **EVENTS},
     "live": {"state": "RUNNING", "status": None, "progress": {"current": "a"}, **EVENTS},
     "unknown word": {"status": "polishing " + "x" * 10**6, "current_task": "a"},
+    "many fields": {
+        "status": "running",
+        "current_task": "a",
+        **{str(number): f"{number:0200}" for number in range(99)},
+    },
+    "many items": {"status": "running", "current_task": "a", "items": [f"{number:0200}" for number in range(99)]},
 }
 
 
@@ -263,6 +291,7 @@ def test_a_large_status_is_shortened_for_a_wait_and_whole_for_a_single_poll(body
     assert whole.raw == body
     assert len(json.dumps(seen.raw)) < 10_000
     assert replace(seen, raw_state=whole.raw_state) == whole
+    assert seen.raw_state == whole.raw_state[:200]
     assert (seen.is_live, seen.raw.get("current_task")) == (whole.is_live, body.get("current_task"))
     assert endpoints.read(call, answer(body)) is seen, "byte for byte the same"
 
@@ -288,6 +317,18 @@ def test_usage_too_large_to_be_kept_is_read_again() -> None:
         seen = endpoints.read(call, combined(running, used))
         assert (seen.usage or {})["total_tokens"] == tokens
     assert endpoints.read(call, combined(running)).usage is None
+
+
+def test_usage_too_large_to_be_kept_is_freed() -> None:
+    class Usage(dict[str, Any]):
+        """One of which it is known whether it is still there."""
+
+    call, used = endpoints.polls("k-1"), Usage({"by_model": {str(number): {} for number in range(9999)}})
+    still = weakref.ref(used)
+    endpoints.read(call, combined({"status": "running"}, used))
+    del used
+    gc.collect()
+    assert still() is None
 
 
 @pytest.mark.parametrize("respond", [answer, combined])
@@ -409,9 +450,6 @@ def test_the_path_of_the_page_is_read_from_its_header(named: str | None, view: s
     assert endpoints.read(endpoints.status("k-1"), HttpResponse(200, headers, b'{"status": "running"}')).view == view
     started = HttpResponse(200, headers, b'{"kickoff_id": "k-1"}')
     assert endpoints.read(endpoints.kickoff(Kickoff(inputs={})), started) == Started("k-1", view)
-
-
-RUNNING = {"status": "running"}
 
 
 def test_a_service_with_a_page_or_with_combined_responses_has_details() -> None:
