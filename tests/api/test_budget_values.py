@@ -78,7 +78,7 @@ def test_a_model_is_quoted_as_the_caller_asks() -> None:
         ({"total_tokens": 2}, {"total_tokens": 1}),
         ({"cost_usd": 2}, {"cost_usd": 1}),
         ({"by_model": UNPRICED}, {"cost_usd": 0.25}),
-        ({"uncounted_calls": 1}, {}),
+        ({"uncounted_calls": 1}, {"total_tokens": 5}),
     ],
 )
 def test_a_chain_that_used_less_than_its_last_execution_is_unknown(own: Any, chain: Any) -> None:
