@@ -128,7 +128,7 @@ def test_a_try_that_overlaps_with_another_one_sends_nothing(memory: Memory, answ
     next_try.intend(SENDER)
     if answered:
         next_try.record_id("k-1")
-    with pytest.raises(TaskStateUnavailable, match="Another try of this task has since changed its record"):
+    with pytest.raises(TaskStateUnavailable, match=r"^Another try of this task has since changed its record$"):
         killed.intend(SENDER)
     assert killed.newest == record(memory, try_number=2, max_tries=3).newest
 
@@ -361,6 +361,16 @@ def test_a_post_that_is_sent_again_keeps_those_before_it_on_record(memory: Memor
     key = record(memory, "two", try_number=2).intend(SENDER)
     assert record(memory, "two", try_number=3).intend(SENDER) == key
     assert [post.fingerprint for post in record(memory).newest.unsettled] == ["two", "one"]
+
+
+def test_a_post_that_is_sent_again_repeats_the_fields_that_were_added_to_it(memory: Memory) -> None:
+    key = record(memory).intend(SENDER, added={"a": 1})
+    again = record(memory, try_number=2)
+    assert again.intend(SENDER, added={"a": 2}) == key
+    assert again.added == {"a": 1}
+    another = record(memory, "two", try_number=3)
+    another.intend(SENDER, added={"a": 3})
+    assert another.added == {"a": 3}
 
 
 def test_a_post_whose_record_names_no_first_time_is_sent_again(memory: Memory) -> None:

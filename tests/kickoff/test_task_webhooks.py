@@ -19,7 +19,7 @@ from airflow_crew_provider.inbox import rows
 from airflow_crew_provider.inbox.messages import Registration
 from airflow_crew_provider.inbox.rows import RegisteredTask
 from airflow_crew_provider.kickoff import request
-from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
+from airflow_crew_provider.kickoff.post_record import PostRecord, Sender, StoredPost
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks
 from airflow_crew_provider.stored_names import KICKOFF_STATE, POSTED_KEY
 
@@ -168,6 +168,19 @@ def test_a_request_that_was_sent_with_another_inbox_keeps_its_address(
     webhooks = request.prepare_webhooks("inbox", context, hook, record)
     assert webhooks
     assert str(webhooks.crew).startswith("https://before.example/crew-inbox/progress/")
+
+
+@pytest.mark.since_airflow("3.0")
+def test_a_request_with_the_same_key_has_the_same_addresses(
+    server: FaultServer, connect: Connect, inbox_variables: Variables
+) -> None:
+    connect(server.url, inbox_url=INBOX, idempotency_keys=True)
+    hook, context, found = CrewHook(), TaskRun().context(), []
+    for key in ("key-1", "key-1", "key-2"):
+        record = new_record(context)
+        record.keep(StoredPost(fingerprint="request", idempotency_key=key))
+        found.append(request.prepare_webhooks("inbox", context, hook, record))
+    assert found[0] == found[1] != found[2]
 
 
 @pytest.mark.since_airflow("3.0")
