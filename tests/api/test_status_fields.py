@@ -268,20 +268,25 @@ def test_a_repeated_response_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 EVENTS = {"events": [{"type": "task_started", "data": f"event {number}"} for number in range(3000)]}
 LARGE = {
-    "spec": {"status": "running", "current_task": "a", **EVENTS},
-    "live": {"state": "RUNNING", "status": None, "progress": {"current": "a"}, **EVENTS},
-    "unknown word": {"status": "polishing " + "x" * 10**6, "current_task": "a"},
     "many fields": {
         "status": "running",
         "current_task": "a",
         **{str(number): f"{number:0200}" for number in range(99)},
     },
     "many items": {"status": "running", "current_task": "a", "items": [f"{number:0200}" for number in range(99)]},
+    "spec": {"status": "running", "current_task": "a", **EVENTS},
+    "live": {"state": "RUNNING", "status": None, "progress": {"current": "a"}, **EVENTS},
+    "unknown word": {"status": "polishing " + "x" * 10**6, "current_task": "a"},
 }
 
 
 def combined(body: Json, usage: Any = None) -> HttpResponse:
     return HttpResponse(200, {}, b"", body, usage)
+
+
+def test_a_small_status_is_whole_for_a_wait_too() -> None:
+    body = {"status": "running", "note": "x"}
+    assert endpoints.read(endpoints.polls("k-1"), answer(body)).raw == body
 
 
 @pytest.mark.parametrize("body", LARGE.values(), ids=LARGE)

@@ -203,6 +203,16 @@ def test_the_inbox_gets_the_id_of_the_answer(hook: CrewHook, inbox_variables: Va
     assert stored.kickoff_id == "k-1"
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_the_inbox_learns_whether_an_earlier_try_sent_the_post(monkeypatch: pytest.MonkeyPatch, again: bool) -> None:
+    """Only then does it search for messages that arrived before an upgrade."""
+    told: list[Any] = []
+    monkeypatch.setattr(request.registering, "posted", lambda *given, again=False: told.append((*given, again)))
+    record: Any = SimpleNamespace(newest=StoredPost(inbox={"id": "r"}), kickoff_id="k-1")
+    request.tell_inbox("context", record, again=again)
+    assert told == [("context", {"id": "r"}, "k-1", again)]
+
+
 def test_without_a_registration_the_inbox_is_told_nothing(hook: CrewHook, a_memory: Variables) -> None:
     task_run = TaskRun()
     context = task_run.context()
