@@ -379,12 +379,23 @@ def test_the_beginning_of_an_unknown_word_is_enough_to_tell_it_once(
         ('```json\n{"a": 1}\n```', {"a": 1}),
         (' ```x-y \t\n{"a": 1}```  \n', {"a": 1}),
         ('```json\n{"a": 1}\n```\nmore', None),
+        ('```json\n{"a": 1}end', None),
         ('{"a": ' * 100_000, None),
     ],
     ids=lambda value: str(value)[:20],
 )
 def test_a_text_is_an_object_only_as_a_whole(text: str | None, found: Any) -> None:
     assert status.json_object_in(text) == found
+
+
+@pytest.mark.parametrize("text", ["```json\n```", "```\n\n```", ""])
+def test_between_fences_there_may_be_nothing(text: str) -> None:
+    assert status.without_fence(text) == ""
+
+
+@pytest.mark.parametrize("text", ["```", "``````", "```json```", "\n```"])
+def test_fences_without_a_line_between_them_are_text(text: str) -> None:
+    assert status.without_fence(text) == text.strip()
 
 
 def test_a_constant_that_json_has_no_word_for_is_named() -> None:
@@ -482,6 +493,12 @@ def test_a_pause_tells_what_its_service_takes(headers: dict[str, str], offers: t
         response = HttpResponse(200, headers, json.dumps({"status": word, "task_id": "t"}).encode())
         seen = endpoints.read(endpoints.status("k-1"), response)
         assert (seen.takes_edited_output, seen.checks_draft) == told
+
+
+def test_the_names_in_a_question_are_masked() -> None:
+    ask = {"kind": "tool", "agent": "a secret", "tool": "send", "arguments": {}, "number": 1}
+    seen = read({"status": "pending", "task_id": "t#1", "ask": ask})
+    assert seen.ask == {**ask, "agent": "a ***"}
 
 
 def test_the_task_of_a_pause_is_shown_masked_on_one_line_and_in_short() -> None:
