@@ -28,7 +28,8 @@ DRESSED = (
     *("OK?", "Looks good?", "Looks good!!", "yes :)", "lgtm 👍", "👍 LGTM", "*Approved*", "_ok_", "“Accepted”", "¡OK!"),
     *("ＯＫ", "ｙｅｓ！", "𝐚𝐩𝐩𝐫𝐨𝐯𝐞𝐝", "ⓞⓚ", "looks\N{NO-BREAK SPACE}good", "looks  \n good", "\N{ZERO WIDTH SPACE}ok"),
     *("LGTM\N{VARIATION SELECTOR-16}", "Okay…", "yes\x00", "accept\u202e", "(yes)", "ye\N{LATIN SMALL LETTER LONG S}"),
-    *("!" * 40 + "ok", "👍" * 40 + "ok", "!" + "\N{COMBINING ACUTE ACCENT}" * MOST_MARKS + "ok"),
+    *("!" * 40 + "ok", "👍" * 40 + "ok"),
+    *(before + "\N{COMBINING ACUTE ACCENT}" * MOST_MARKS + "ok" for before in ("", "!")),
 )
 decoration = st.text(st.characters().filter(lambda c: not any(n.isalnum() for n in unicodedata.normalize("NFKC", c))))
 cases = st.sampled_from((str.lower, str.upper, str.title, str.swapcase))
