@@ -203,13 +203,15 @@ def test_the_inbox_gets_the_id_of_the_answer(hook: CrewHook, inbox_variables: Va
     assert stored.kickoff_id == "k-1"
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_the_inbox_learns_whether_an_earlier_try_sent_the_post(monkeypatch: pytest.MonkeyPatch, again: bool) -> None:
+@pytest.mark.parametrize(("more", "again"), [({}, False), ({"again": False}, False), ({"again": True}, True)])
+def test_the_inbox_learns_whether_an_earlier_try_sent_the_post(
+    monkeypatch: pytest.MonkeyPatch, more: Any, again: bool
+) -> None:
     """Only then does it search for messages that arrived before an upgrade."""
     told: list[Any] = []
-    monkeypatch.setattr(request.registering, "posted", lambda *given, again=False: told.append((*given, again)))
+    monkeypatch.setattr(request.registering, "posted", lambda *given, again: told.append((*given, again)))
     record: Any = SimpleNamespace(newest=StoredPost(inbox={"id": "r"}), kickoff_id="k-1")
-    request.tell_inbox("context", record, again=again)
+    request.tell_inbox("context", record, **more)
     assert told == [("context", {"id": "r"}, "k-1", again)]
 
 
