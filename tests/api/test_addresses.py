@@ -7,7 +7,15 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from airflow_crew_provider.api.addresses import base_url, browser_url, hosts, is_allowed, view_path
+from airflow_crew_provider.api.addresses import (
+    LONGEST_VIEW,
+    base_url,
+    browser_url,
+    hosts,
+    is_allowed,
+    proxy_url,
+    view_path,
+)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +170,33 @@ def test_what_parsers_may_read_differently_is_not_allowed(url: str) -> None:
     assert is_allowed(url, "https://x.example", OTHERS) is False
 
 
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("http://proxy.example:3128", "http://proxy.example:3128"),
+        ("https://user:word@proxy.example/", "https://user:word@proxy.example/"),
+        ("http://[::1]:1", "http://[::1]:1"),
+        ("proxy.example:3128", "http://proxy.example:3128"),
+        ("proxy", "http://proxy"),
+    ],
+)
+def test_a_proxy_is_an_http_or_https_address_and_http_may_be_left_out(given: str, url: str) -> None:
+    assert proxy_url(given, "the proxy") == url
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("socks5://proxy:1080", "ftp://proxy", "http://", "http://:3128", "http://proxy:0", "http://proxy:99999"),
+        *("http://proxy:word", "http://[::1", "http://proxy/path", "http://proxy?a=b", "http://proxy#a", "proxy/path"),
+    ],
+)
+def test_what_libraries_read_differently_is_no_proxy(given: str) -> None:
+    with pytest.raises(ValueError, match="proxy") as error:
+        proxy_url(given, "Extra 'proxy'")
+    assert str(error.value) == "Extra 'proxy' is not an http or https address"
+
+
 @pytest.mark.parametrize("view", ["/view?id=a-1", "/", "/view/a%2Fb?x=1&y=2#z", "/über", "/@evil.example", "/:8080/"])
 def test_the_path_of_a_page_leads_below_the_base_url(view: str) -> None:
     assert view_path(view) == view
@@ -179,8 +214,16 @@ def test_any_other_path_of_a_page_is_ignored(view: Any) -> None:
     assert view_path(view) is None
 
 
+def test_a_path_of_a_page_has_a_longest_size() -> None:
+    longest = "/".ljust(LONGEST_VIEW, "a")
+    assert view_path(longest) == longest
+    assert view_path(longest + "a") is None
+
+
 def test_the_url_for_browsers_is_a_base_url_too() -> None:
     assert browser_url(None) is None
     assert browser_url("http://localhost:8300/crew/") == "http://localhost:8300/crew"
     with pytest.raises(ValueError, match=r"^Extra 'browser_url' carries a credential"):
         browser_url("https://user:secret@x.example")
+    with pytest.raises(ValueError, match=r"^Extra 'browser_url' is not an http or https address$"):
+        browser_url("ftp://x.example")

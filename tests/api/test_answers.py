@@ -12,9 +12,11 @@ import pytest
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.responses import HttpResponse, masker
 from airflow_crew_provider.exceptions import (
+    CrewAlreadyContinued,
     CrewApiError,
     CrewBadRequest,
     CrewError,
+    CrewKeyReused,
     CrewMissingInputs,
     CrewNotFound,
     CrewOutcomeUnknown,
@@ -24,15 +26,29 @@ from airflow_crew_provider.exceptions import (
     CrewUnauthorized,
     CrewWebPage,
 )
-from airflow_crew_provider.models import CrewInputs, Execution, ExecutionState, Kickoff, Resume, Resumed, Started
+from airflow_crew_provider.models import (
+    CrewInputs,
+    Execution,
+    ExecutionState,
+    Kickoff,
+    Resume,
+    Resumed,
+    Started,
+    TaskResult,
+)
 
 Ask = Callable[[], endpoints.Call[Any]]
 GET: Ask = endpoints.inputs
 KICKOFF: Ask = partial(endpoints.kickoff, Kickoff(inputs={}))
+KEYED: Ask = partial(endpoints.kickoff, Kickoff(inputs={}, idempotency_key="key-1"))
+CONTINUING: Ask = partial(endpoints.kickoff, Kickoff(inputs={}, continue_from="k-1"))
 RESUMING = Resume(execution_id="e-1", crew_task_id="t", human_feedback="", is_approve=True)
 RESUME: Ask = partial(endpoints.resume, RESUMING)
 STOP: Ask = partial(endpoints.stop, "k-1")
 LIST: Ask = endpoints.executions
+DETAILS: Ask = partial(endpoints.details, "k-1")
+TASKS: Ask = partial(endpoints.ended_tasks, "k-1")
+ROUND: Ask = partial(endpoints.open_round, "k-1")
 HIDE = masker(["secret"])
 LISTED = {
     **{"kickoff_id": "k-1", "status": "error", "error": "a secret", "task_id": "t-1", "current_task": "now"},
@@ -131,7 +147,46 @@ def test_a_422_names_the_request_that_was_refused() -> None:
     assert (error.method, error.path) == ("GET", "/inputs")
 
 
-@pytest.mark.parametrize(("ask", "what"), [(GET, "GET /inputs"), (LIST, "GET /executions")])
+def test_a_key_that_was_used_for_another_request_is_an_error_of_its_own() -> None:
+    said = "This Idempotency-Key was used before, with another secret body."
+    error = refused(KEYED, answer({"detail": said}, 422))
+    assert type(error) is CrewKeyReused
+    assert error.args == (422, "POST", "/kickoff", said.replace("secret", "***"))
+    assert type(refused(KICKOFF, answer({"detail": said}, 422))) is CrewMissingInputs, "no key was sent"
+    assert type(refused(KEYED, answer({"detail": "no"}, 422))) is CrewMissingInputs
+    named = [{"loc": ["topic"], "msg": "required; send it with a new idempotency key"}]
+    assert type(refused(KEYED, answer({"detail": named}, 422))) is CrewMissingInputs, "an input is missing"
+
+
+def test_an_execution_that_another_one_continues_names_it() -> None:
+    error = refused(CONTINUING, answer({"detail": "a secret", "kickoff_id": "k-2"}, 409))
+    assert isinstance(error, CrewAlreadyContinued)
+    assert error.args == (409, "POST", "/kickoff", "a ***", "k-2")
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"kickoff_id": None}, {"kickoff_id": ".."}, {"kickoff_id": 5}, {"kickoff_id": "a-secret"}, [], b"{"]
+)
+def test_a_conflict_without_an_id_that_may_be_shown_is_a_plain_refusal(body: Any) -> None:
+    assert type(refused(CONTINUING, answer(body, 409))) is CrewApiError
+
+
+def test_only_a_kickoff_that_continues_an_execution_can_come_second() -> None:
+    for ask in (KICKOFF, RESUME, GET):
+        assert type(refused(ask, answer({"kickoff_id": "k-2"}, 409))) is CrewApiError
+    assert type(refused(CONTINUING, answer({"kickoff_id": "k-2"}, 400))) is CrewBadRequest
+
+
+@pytest.mark.parametrize(
+    ("ask", "what"),
+    [
+        (GET, "GET /inputs"),
+        (LIST, "GET /executions"),
+        (DETAILS, "GET /executions"),
+        (TASKS, "GET /executions"),
+        (ROUND, "GET /executions"),
+    ],
+)
 def test_an_answer_that_is_not_json_is_named_and_masked(ask: Ask, what: str) -> None:
     error = refused(ask, answer(b"a secret"))
     assert type(error) is CrewProtocolError
@@ -174,6 +229,12 @@ def test_inputs_and_which_of_them_are_required() -> None:
     found = read(GET, answer({"inputs": ["a", "secret"], "required": ["a"]}))
     assert found == CrewInputs(["a", "secret"], ["a"])
     assert read(GET, answer({"inputs": []})).required is None
+    assert read(GET, answer({"inputs": [], "required": "a"})).required is None
+
+
+@pytest.mark.parametrize(("given", "continues"), [(True, True), (False, False), (1, False), ("true", False)])
+def test_a_crew_says_whether_a_failed_execution_may_be_continued(given: Any, continues: bool) -> None:
+    assert read(GET, answer({"inputs": [], "continues": given})).continues is continues
 
 
 @pytest.mark.parametrize("body", [[], {"inputs": None}, {"inputs": "a"}, {"inputs": ["a", 1]}, {}])
@@ -205,6 +266,7 @@ def test_a_list_of_executions() -> None:
     )
     assert found.raw == LISTED
     assert read(LIST, answer({"executions": []})) == []
+    assert read(LIST, answer({"executions": [{**LISTED, "error": None}]}))[0].error is None
 
 
 @pytest.mark.parametrize("name", [*LISTED])
@@ -305,3 +367,80 @@ def test_a_stop_that_the_service_says(body: Any) -> None:
 )
 def test_all_else_is_no_stop(body: Any) -> None:
     assert read(STOP, answer(body)) is False
+
+
+# --- the details of an execution ---
+
+
+DETAILED = {"state": "running", "tasks": [], "rounds": []}
+
+
+def test_details_come_with_their_etag_and_unmasked() -> None:
+    found = {"state": "pending", "draft": "a secret"}
+    assert read(DETAILS, answer(found, etag='"v1"')) == endpoints.Details(found, '"v1"')
+    assert read(DETAILS, answer(found)).etag is None
+
+
+def test_unchanged_details_are_none() -> None:
+    assert read(DETAILS, answer(b"", 304, etag='"v1"')) == endpoints.Details(None, '"v1"')
+    assert type(refused(TASKS, answer(b"", 304))) is CrewApiError, "they were not asked for"
+
+
+@pytest.mark.parametrize("ask", [DETAILS, TASKS, ROUND], ids=["details", "tasks", "round"])
+@pytest.mark.parametrize("body", [[], {}, {"state": 5}, {"status": "running"}])
+def test_details_are_an_object_with_a_state(ask: Ask, body: Any) -> None:
+    error = refused(ask, answer(body))
+    assert type(error) is CrewProtocolError
+    assert str(error) == "GET /executions/{id} returned no object with a state"
+
+
+def test_the_tasks_that_have_ended_come_without_their_outputs_and_masked() -> None:
+    done = {"state": "completed", "output": "long", "seconds": 1.5}
+    tasks = [
+        {**done, "name": "a secret", "agent": "secret"},
+        {"state": "running", "name": "b"},
+        "no task",
+        {"state": "completed"},
+        *({**done, "name": 5, "agent": 5, "seconds": seconds} for seconds in (True, "1", 2**70)),
+    ]
+    unknown = TaskResult(task_id=None, agent=None, output=None, execution_time=None)
+    assert read(TASKS, answer({**DETAILED, "tasks": tasks})) == [
+        TaskResult(task_id="a ***", agent="***", output=None, execution_time=1.5),
+        *[unknown] * 4,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "count"),
+    [
+        ({"left_out": ["steps"]}, 1),
+        ({"left_out": "tasks"}, 1),
+        ({"left_out": None}, 1),
+        ({"left_out": ["tasks"]}, 0),
+        ({"tasks": None}, 0),
+        ({"tasks": {"state": "completed"}}, 0),
+    ],
+)
+def test_of_tasks_of_which_the_first_are_left_out_none_is_read(more: Any, count: int) -> None:
+    body = {**DETAILED, "tasks": [{"state": "completed"}], **more}
+    assert len(read(TASKS, answer(body))) == count
+
+
+@pytest.mark.parametrize(
+    ("rounds", "number"),
+    [
+        ([{"number": 1, "decided_at": "noon"}, {"number": 2, "decided_at": None}], 2),
+        ([{"number": 3}], 3),
+        ([{"number": 2}, {"number": 3, "decided_at": "noon"}], None),
+        ([{"number": 1, "decided_at": ""}], None),
+        ([{"number": True}], None),
+        ([{"number": "1"}], None),
+        ([{}], None),
+        ([1], None),
+        ([], None),
+        ({"number": 1}, None),
+        (None, None),
+    ],
+)
+def test_the_round_that_is_open_is_the_last_one_that_is_not_decided(rounds: Any, number: int | None) -> None:
+    assert read(ROUND, answer({**DETAILED, "rounds": rounds})) == number

@@ -94,6 +94,22 @@ def test_arguments_that_are_too_deep_are_not_read() -> None:
     assert execution("k-1", {**STATUS, "ask": {**ASK, "arguments": deep}}).ask == {**ASK, "arguments": None}
 
 
+def test_every_kind_is_read_and_a_number_is_one_that_airflow_stores() -> None:
+    for kind in (asks.TOOL, asks.QUESTION, asks.UNKNOWN_OUTCOME):
+        assert asks.read({**ASK, "kind": kind}) == {**ASK, "kind": kind}
+    for number, read in ((1, 1), (2**63 - 1, 2**63 - 1), (0, None), (2**63, None)):
+        assert asks.read({**ASK, "number": number}) == {**ASK, "number": read}
+    assert asks.read(None) is None
+
+
+def test_arguments_may_arrive_as_json_text() -> None:
+    assert asks.read({**ASK, "arguments": '{"to": "ann"}'}) == {**ASK, "arguments": {"to": "ann"}}
+
+
+def test_an_empty_name_is_no_name() -> None:
+    assert asks.read({**ASK, "agent": " \n", "tool": ""}) == {**ASK, "agent": None, "tool": None}
+
+
 def test_names_are_masked_and_on_one_line() -> None:
     found = asks.read({**ASK, "agent": "a\nsecret", "tool": "x" * 500}, lambda text: text.replace("secret", "***"))
     assert found is not None
@@ -117,6 +133,9 @@ def test_the_words_of_a_question_in_the_middle_are_no_outcomes_of_a_flow() -> No
         ({"crew_task_id": "draft_task#3", "outcome": None, "is_approve": True}, False),
         ({"crew_task_id": "draft_task#3", "ask": ASK}, True),
         ({"crew_task_id": None, "outcome": "deny"}, False),
+        ({"crew_task_id": "draft_task#3", "outcome": ["deny"]}, False),
+        ({"crew_task_id": "draft_task#3", "outcome": "answer"}, True),
+        ({"crew_task_id": "draft_task#3", "outcome": "run_again"}, True),
     ],
 )
 def test_an_answer_to_a_question_is_told_by_its_ask_or_by_its_id_and_word(source: Any, asked: bool) -> None:
@@ -125,6 +144,75 @@ def test_an_answer_to_a_question_is_told_by_its_ask_or_by_its_id_and_word(source
 
 def test_the_id_of_a_question_names_its_task() -> None:
     assert asks.task_of("draft_task#3") == "draft_task"
+    assert asks.task_of("draft#2_task") == "draft#2_task"
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "safe", "text", "hint"),
+    [
+        ("tool", ["approve", "deny"], ["deny"], None, "The reason; the agent reads it if you deny"),
+        ("question", ["answer"], ["answer"], "answer", "Your answer; required"),
+        ("unknown_outcome", ["done", "run_again", "fail"], ["done", "fail"], None, "With done: the result of the tool"),
+    ],
+)
+def test_a_form_offers_the_words_of_the_kind(
+    kind: str, words: list[str], safe: list[str], text: str | None, hint: str
+) -> None:
+    ask = {**ASK, "kind": kind}
+    assert asks.words_of(ask) == words
+    assert asks.words_of(ask, is_whole=False) == safe
+    assert (asks.needs_text(ask), asks.feedback_hint(ask)) == (text, hint)
+    assert asks.is_unknown_outcome(ask) is (kind == "unknown_outcome")
+    assert asks.ask_in({"ask": ask}) == ask
+
+
+def test_a_draft_has_no_unknown_outcome() -> None:
+    assert asks.is_unknown_outcome(None) is False
+    assert asks.ask_in({}) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "approves"),
+    [
+        ("tool", "approve", True),
+        ("tool", "deny", False),
+        ("question", "answer", True),
+        ("unknown_outcome", "done", True),
+        ("unknown_outcome", "run_again", True),
+        ("unknown_outcome", "fail", False),
+    ],
+)
+def test_each_word_is_sent_with_its_flag(kind: str, word: str, approves: bool) -> None:
+    assert asks.answered({**ASK, "kind": kind}, word) == {"is_approve": approves, "outcome": word}
+
+
+@pytest.mark.parametrize(
+    ("kind", "named", "unnamed"),
+    [
+        (
+            "tool",
+            "the agent Writer needs approval to run the tool send_mail",
+            "an agent needs approval to run a tool",
+        ),
+        ("question", "the agent Writer asks a question", "an agent asks a question"),
+        (
+            "unknown_outcome",
+            "it is not known whether the tool send_mail has run",
+            "it is not known whether a tool has run",
+        ),
+        ("unreadable", "the question cannot be read", "the question cannot be read"),
+    ],
+)
+def test_a_question_is_described_in_a_few_words(kind: str, named: str, unnamed: str) -> None:
+    assert asks.in_words({**ASK, "kind": kind}) == named
+    assert asks.in_words({**ASK, "kind": kind, "agent": None, "tool": None}) == unnamed
+
+
+def test_arguments_are_shown_as_text_to_edit() -> None:
+    assert asks.arguments_text({"arguments": {"to": "Jörg", "a": 1}}) == '{\n  "a": 1,\n  "to": "Jörg"\n}'
+    assert asks.arguments_text({"arguments": '{"a": 1}'}) == '{\n  "a": 1\n}'
+    assert asks.arguments_text({"arguments": None}) is None
+    assert asks.arguments_of({"arguments": "[1]"}) is None
 
 
 QUESTION = {"execution_id": "k-1", "crew_task_id": "draft_task#3"}
@@ -164,15 +252,22 @@ def test_a_hidden_value_may_stay_where_it_was_shown(changed: Any) -> None:
 @pytest.mark.parametrize(
     ("changed", "place"),
     [
-        ({**SHOWN, "to": "***"}, "arguments.to contains"),
-        ({**SHOWN, "key": "Bearer ***"}, "arguments.key contains"),
-        ({**SHOWN, "list": ["Bearer ***", "a"]}, "arguments.list[0] contains"),
-        ({**SHOWN, "list": ["a", "Basic ***"]}, "arguments.list[1] contains"),
-        ({**SHOWN, "new": {"a": ["***"]}}, "arguments.new.a[0] contains"),
-        ({**SHOWN, "in": {"*** b": 1}}, "a name in arguments.in contains"),
-        ([SHOWN], "not a JSON object"),
-        (None, "not a JSON object"),
+        ({**SHOWN, "to": "***"}, "arguments.to"),
+        ({**SHOWN, "key": "Bearer ***"}, "arguments.key"),
+        ({**SHOWN, "list": ["Bearer ***", "a"]}, "arguments.list[0]"),
+        ({**SHOWN, "list": ["a", "Basic ***"]}, "arguments.list[1]"),
+        ({**SHOWN, "list": ["a", "Bearer ***", "***"]}, "arguments.list[2]"),
+        ({**SHOWN, "to": ["***"]}, "arguments.to[0]"),
+        ({**SHOWN, "new": {"a": ["***"]}}, "arguments.new.a[0]"),
+        ({**SHOWN, "in": {"*** b": 1}}, "a name in arguments.in"),
+        ({"***": "***"}, "a name in arguments"),
     ],
 )
 def test_a_hidden_value_anywhere_else_is_refused(changed: Any, place: str) -> None:
-    assert place in str(asks.problem_with_arguments(SHOWN, changed))
+    said = f"{place} contains ***, which stands for a hidden value only where it was shown"
+    assert asks.problem_with_arguments(SHOWN, changed) == said
+
+
+@pytest.mark.parametrize("changed", [[SHOWN], None, "***"])
+def test_changed_arguments_are_an_object(changed: Any) -> None:
+    assert asks.problem_with_arguments(SHOWN, changed) == "the changed arguments are not a JSON object"

@@ -38,10 +38,12 @@ def test_what_is_no_id_is_not_asked_for(identifier: str) -> None:
 
 
 def test_each_id_is_answered_as_a_poll_of_its_own() -> None:
-    body = {"statuses": {"a": {"code": 200, "body": {"status": "running"}}, "b": {"code": 404, "body": {}}}}
+    used = {"total_tokens": 7}
+    running = {"code": 200, "body": {"status": "running"}, "usage": used}
+    body = {"statuses": {"a": running, "b": {"code": 404, "body": {}}}}
     read = endpoints.read(statuses(["a", "b", "c"]), answer(body))
     assert read == {
-        "a": HttpResponse(200, {}, b"", {"status": "running"}),
+        "a": HttpResponse(200, {}, b"", {"status": "running"}, used),
         "b": HttpResponse(404, {}, b"", {}),
     }
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import airflow_crew_provider
 from airflow_crew_provider.api import answers
-from airflow_crew_provider.api.answers import APPROVING_WORDS, feedback_to_send, reads_like_approval
+from airflow_crew_provider.api.answers import APPROVING_WORDS, MOST_MARKS, feedback_to_send, reads_like_approval
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from crew_service.http.dialects.live import LiveDialect
 
@@ -28,6 +28,8 @@ DRESSED = (
     *("OK?", "Looks good?", "Looks good!!", "yes :)", "lgtm 👍", "👍 LGTM", "*Approved*", "_ok_", "“Accepted”", "¡OK!"),
     *("ＯＫ", "ｙｅｓ！", "𝐚𝐩𝐩𝐫𝐨𝐯𝐞𝐝", "ⓞⓚ", "looks\N{NO-BREAK SPACE}good", "looks  \n good", "\N{ZERO WIDTH SPACE}ok"),
     *("LGTM\N{VARIATION SELECTOR-16}", "Okay…", "yes\x00", "accept\u202e", "(yes)", "ye\N{LATIN SMALL LETTER LONG S}"),
+    *("!" * 40 + "ok", "👍" * 40 + "ok"),
+    *(before + "\N{COMBINING ACUTE ACCENT}" * MOST_MARKS + "ok" for before in ("", "!")),
 )
 decoration = st.text(st.characters().filter(lambda c: not any(n.isalnum() for n in unicodedata.normalize("NFKC", c))))
 cases = st.sampled_from((str.lower, str.upper, str.title, str.swapcase))
@@ -103,6 +105,12 @@ def test_s11_marks_heaped_on_a_letter_are_no_approval_and_are_judged_at_once(mar
     """To normalize them takes time squared: for a megabyte hours, in which the service answers nobody."""
     assert not reads_like_approval("a" + marks * 200_000)
     assert not reads_like_approval("ok" + marks * 200_000)
+
+
+def test_n25_one_mark_more_than_any_language_has_is_no_approval() -> None:
+    text = "\N{COMBINING ACUTE ACCENT}" * (MOST_MARKS + 1) + "ok"
+    assert not reads_like_approval(text)
+    assert not approves_at_service(text)
 
 
 def test_n25_the_words_stand_in_one_place() -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from airflow_crew_provider.api.answers import approval_meant, feedback_to_send, outcome_meant, strict_bool
+from airflow_crew_provider.api.answers import ReviewAnswer, approval_meant, feedback_to_send, outcome_meant, strict_bool
 from airflow_crew_provider.api.values import record_of, record_or_none
 from airflow_crew_provider.exceptions import CrewInvalidInput
+from airflow_crew_provider.models import EditedOutput
 
 
 @pytest.mark.parametrize(
@@ -89,3 +90,31 @@ def test_a_choice_between_an_approval_and_one_other_says_which(
     outcome: str, outcomes: list[str], meant: bool | None
 ) -> None:
     assert approval_meant(outcome, outcomes) is meant
+
+
+APPROVED = {"execution_id": "e-1", "crew_task_id": "t-1", "is_approve": True, "output_sha256": "h"}
+
+
+@pytest.mark.parametrize("text", ["My text.", ""])
+def test_an_approval_may_carry_a_text_instead_of_the_draft(text: str) -> None:
+    answer = ReviewAnswer.of({**APPROVED, "edited_output": text})
+    assert answer.edit == EditedOutput(text, "h")
+    assert answer.request["edited_output"] == text
+    assert ReviewAnswer.of(APPROVED).edit is None
+    assert "edited_output" not in ReviewAnswer.of(APPROVED).request
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"edited_output": 5},
+        {"edited_output": "x", "is_approve": False, "human_feedback": "Shorter."},
+        {"edited_output": "x", "output_sha256": None},
+        {"edited_output": "x", "is_approve": None, "outcome": "publish"},
+    ],
+)
+def test_an_edited_draft_without_an_approval_of_the_one_that_was_shown_is_refused(more: Any) -> None:
+    with pytest.raises(CrewInvalidInput) as error:
+        ReviewAnswer.of({**APPROVED, **more})
+    said = "edited_output must be a string, and needs an approval of a draft; nothing was sent"
+    assert str(error.value) == said

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_crew_provider.api.values import plain, plain_object
+from airflow_crew_provider.api.values import plain, plain_object, visible
 from airflow_crew_provider.exceptions import CrewInvalidInput
 
 CIRCLE: list[Any] = []
@@ -92,3 +92,16 @@ def test_a_name_full_of_dots_is_not_deep() -> None:
 def test_json_goes_through_unchanged(value: Any) -> None:
     assert plain(value, "inputs") == value
     assert json.loads(json.dumps(plain(value, "inputs"))) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Jörg\t茶 🍵\n\u00a0", "Jörg\t茶 🍵\n\u00a0"),
+        ("invoice\u202efdp.exe", r"invoice\u202efdp.exe"),
+        ("a\x1b[31m\r\x00\u200b", r"a\u001b[31m\u000d\u0000\u200b"),
+        ("\ufeff\ufff9\u2028", r"\ufeff\ufff9\u2028"),
+    ],
+)
+def test_characters_that_hide_or_reorder_text_are_shown_as_escapes(text: str, shown: str) -> None:
+    assert visible(text) == shown

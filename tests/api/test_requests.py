@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.endpoints import LONGEST_ID, path_segment, webhook_fields
 from airflow_crew_provider.api.responses import HttpResponse
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.models import HumanInputWebhook, Kickoff, Resume, Webhooks
+from airflow_crew_provider.models import EditedOutput, HumanInputWebhook, Kickoff, Resume, Webhooks
 
 URLS = Webhooks("https://x/task", "https://x/step", "https://x/crew")
 URL_FIELDS = {
@@ -43,6 +44,20 @@ def test_a_kickoff_of_a_flow_may_go_on_from_a_state() -> None:
     assert call.body == {"inputs": {}, "restoreFromStateId": "state-1"}
 
 
+def test_a_kickoff_that_continues_an_execution_names_no_other_state() -> None:
+    request = Kickoff(inputs={}, restore_from="state-1", continue_from="k-1")
+    assert endpoints.kickoff(request).body == {"inputs": {}, "continueFrom": "k-1"}
+
+
+def test_only_what_may_wake_the_service_is_given_more_time() -> None:
+    """A service that was scaled to zero starts with the first POST."""
+    resume = Resume(execution_id="e", crew_task_id="t", human_feedback="", is_approve=True)
+    assert [call.starts_cold for call in (endpoints.kickoff(Kickoff(inputs={})), endpoints.resume(resume))] == [
+        True
+    ] * 2
+    assert [call.starts_cold for call in (endpoints.inputs(), endpoints.status("k-1"))] == [False] * 2
+
+
 def test_get_status() -> None:
     assert shape(endpoints.status("a/b")) == ("GET", "/status/a%2Fb", None, {}, False)
     assert endpoints.status("a/b").polled == "a/b"
@@ -53,6 +68,13 @@ def test_get_status() -> None:
 def test_get_executions() -> None:
     assert shape(endpoints.executions()) == ("GET", "/executions?limit=20", None, {}, False)
     assert endpoints.executions("pending", 5).path == "/executions?state=pending&limit=5"
+
+
+def test_get_the_details_of_an_execution() -> None:
+    assert shape(endpoints.details("a/b")) == ("GET", "/executions/a%2Fb", None, {}, False)
+    assert endpoints.details("a", '"v1"').headers == {"If-None-Match": '"v1"'}
+    for call in (endpoints.ended_tasks("a/b"), endpoints.open_round("a/b")):
+        assert shape(call) == ("GET", "/executions/a%2Fb", None, {}, False)
 
 
 @pytest.mark.parametrize("is_approve", [True, False])
@@ -81,6 +103,14 @@ def test_a_resume_carries_webhooks_and_key() -> None:
     call = endpoints.resume(request)
     assert URL_FIELDS.items() <= (call.body or {}).items()
     assert call.headers == {"Idempotency-Key": "key-2"}
+
+
+def test_a_resume_carries_the_edited_draft_and_the_hash_of_the_one_that_was_answered() -> None:
+    request = Resume(execution_id="e", crew_task_id="t", human_feedback="", is_approve=True)
+    plain = endpoints.resume(request).body
+    edited = replace(request, edited_output=EditedOutput("My text.", "h1"), output_sha256="h2")
+    added = {"edited_output": {"text": "My text.", "output_sha256": "h1"}, "output_sha256": "h2"}
+    assert endpoints.resume(edited).body == {**(plain or {}), **added}
 
 
 @pytest.mark.parametrize("field", ["execution_id", "crew_task_id"])

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import tracemalloc
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from airflow_crew_provider.api import endpoints, status
+from airflow_crew_provider.api import endpoints, responses, status
 from airflow_crew_provider.api.responses import HttpResponse, masker
 from airflow_crew_provider.api.status import LARGEST_KEPT
 from airflow_crew_provider.exceptions import CrewProtocolError
@@ -20,6 +22,7 @@ from airflow_crew_provider.models import Execution, ExecutionState, Json, Kickof
 S = ExecutionState
 HIDE = masker(["secret"])
 DONE = {"status": "completed", "result": "text"}
+RUNNING = {"status": "running"}
 
 
 def answer(body: Any) -> HttpResponse:
@@ -42,7 +45,11 @@ def test_a_status_is_an_object(body: Any, name: str) -> None:
 
 
 def test_a_status_that_is_not_json_is_shown_masked() -> None:
-    assert problem(b"a secret") == "GET /status returned 200 with a body that is not JSON: a ***"
+    said = "GET /status returned 200 with a body that is not JSON: a ***"
+    assert problem(b"a secret") == said
+    with pytest.raises(CrewProtocolError) as error:
+        endpoints.read(endpoints.polls("k-1"), answer(b"a secret"), HIDE)
+    assert str(error.value) == said
 
 
 @pytest.mark.parametrize("body", [{}, {"status": ""}, {"state": 5, "status": None}])
@@ -244,8 +251,29 @@ def test_an_answer_like_the_one_before_is_not_read_again_unless_the_execution_ma
     assert endpoints.read(call, answer(pending)) is not third
 
 
+def test_a_repeated_response_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[HttpResponse] = []
+
+    def json_of(given: HttpResponse, *more: Any) -> Any:
+        parsed.append(given)
+        return responses.json_of(given, *more)
+
+    monkeypatch.setattr(status, "json_of", json_of)
+    call, spaced = endpoints.polls("k-1"), answer(b'{"status":  "running"}')
+    together, alone = combined(RUNNING), answer(RUNNING)
+    for each in (together, alone, alone, spaced, spaced, alone):
+        assert endpoints.read(call, each).raw == RUNNING
+    assert parsed == [together, alone, spaced, alone]
+
+
 EVENTS = {"events": [{"type": "task_started", "data": f"event {number}"} for number in range(3000)]}
 LARGE = {
+    "many fields": {
+        "status": "running",
+        "current_task": "a",
+        **{str(number): f"{number:0200}" for number in range(99)},
+    },
+    "many items": {"status": "running", "current_task": "a", "items": [f"{number:0200}" for number in range(99)]},
     "spec": {"status": "running", "current_task": "a", **EVENTS},
     "live": {"state": "RUNNING", "status": None, "progress": {"current": "a"}, **EVENTS},
     "unknown word": {"status": "polishing " + "x" * 10**6, "current_task": "a"},
@@ -256,6 +284,11 @@ def combined(body: Json, usage: Any = None) -> HttpResponse:
     return HttpResponse(200, {}, b"", body, usage)
 
 
+def test_a_small_status_is_whole_for_a_wait_too() -> None:
+    body = {"status": "running", "note": "x"}
+    assert endpoints.read(endpoints.polls("k-1"), answer(body)).raw == body
+
+
 @pytest.mark.parametrize("body", LARGE.values(), ids=LARGE)
 def test_a_large_status_is_shortened_for_a_wait_and_whole_for_a_single_poll(body: Json) -> None:
     call = endpoints.polls("k-1")
@@ -263,6 +296,7 @@ def test_a_large_status_is_shortened_for_a_wait_and_whole_for_a_single_poll(body
     assert whole.raw == body
     assert len(json.dumps(seen.raw)) < 10_000
     assert replace(seen, raw_state=whole.raw_state) == whole
+    assert seen.raw_state == whole.raw_state[:200]
     assert (seen.is_live, seen.raw.get("current_task")) == (whole.is_live, body.get("current_task"))
     assert endpoints.read(call, answer(body)) is seen, "byte for byte the same"
 
@@ -288,6 +322,18 @@ def test_usage_too_large_to_be_kept_is_read_again() -> None:
         seen = endpoints.read(call, combined(running, used))
         assert (seen.usage or {})["total_tokens"] == tokens
     assert endpoints.read(call, combined(running)).usage is None
+
+
+def test_usage_too_large_to_be_kept_is_freed() -> None:
+    class Usage(dict[str, Any]):
+        """One of which it is known whether it is still there."""
+
+    call, used = endpoints.polls("k-1"), Usage({"by_model": {str(number): {} for number in range(9999)}})
+    still = weakref.ref(used)
+    endpoints.read(call, combined({"status": "running"}, used))
+    del used
+    gc.collect()
+    assert still() is None
 
 
 @pytest.mark.parametrize("respond", [answer, combined])
@@ -333,12 +379,23 @@ def test_the_beginning_of_an_unknown_word_is_enough_to_tell_it_once(
         ('```json\n{"a": 1}\n```', {"a": 1}),
         (' ```x-y \t\n{"a": 1}```  \n', {"a": 1}),
         ('```json\n{"a": 1}\n```\nmore', None),
+        ('```json\n{"a": 1}end', None),
         ('{"a": ' * 100_000, None),
     ],
     ids=lambda value: str(value)[:20],
 )
 def test_a_text_is_an_object_only_as_a_whole(text: str | None, found: Any) -> None:
     assert status.json_object_in(text) == found
+
+
+@pytest.mark.parametrize("text", ["```json\n```", "```\n\n```", ""])
+def test_between_fences_there_may_be_nothing(text: str) -> None:
+    assert status.without_fence(text) == ""
+
+
+@pytest.mark.parametrize("text", ["```", "``````", "```json```", "\n```"])
+def test_fences_without_a_line_between_them_are_text(text: str) -> None:
+    assert status.without_fence(text) == text.strip()
 
 
 def test_a_constant_that_json_has_no_word_for_is_named() -> None:
@@ -411,7 +468,48 @@ def test_the_path_of_the_page_is_read_from_its_header(named: str | None, view: s
     assert endpoints.read(endpoints.kickoff(Kickoff(inputs={})), started) == Started("k-1", view)
 
 
-RUNNING = {"status": "running"}
+def test_a_service_with_a_page_or_with_combined_responses_has_details() -> None:
+    given = [
+        HttpResponse(200, {"crew-view": "/view"}, b'{"status": "running"}'),
+        combined(RUNNING),
+        answer(RUNNING),
+        HttpResponse(200, {"crew-view": "//evil.example"}, b'{"status": "running"}'),
+    ]
+    seen = [endpoints.read(endpoints.status("k-1"), each).has_details for each in given]
+    assert seen == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("headers", "offers"),
+    [
+        ({}, (False, False)),
+        ({"crew-edited-output": "edited_output"}, (True, False)),
+        ({"crew-draft-hash": "output_sha256"}, (False, True)),
+        ({"crew-edited-output": "", "crew-draft-hash": ""}, (False, False)),
+    ],
+)
+def test_a_pause_tells_what_its_service_takes(headers: dict[str, str], offers: tuple[bool, bool]) -> None:
+    for word, told in (("pending", offers), ("running", (False, False))):
+        response = HttpResponse(200, headers, json.dumps({"status": word, "task_id": "t"}).encode())
+        seen = endpoints.read(endpoints.status("k-1"), response)
+        assert (seen.takes_edited_output, seen.checks_draft) == told
+
+
+def test_the_names_in_a_question_are_masked() -> None:
+    ask = {"kind": "tool", "agent": "a secret", "tool": "send", "arguments": {}, "number": 1}
+    seen = read({"status": "pending", "task_id": "t#1", "ask": ask})
+    assert seen.ask == {**ask, "agent": "a ***"}
+
+
+def test_the_task_of_a_pause_is_shown_masked_on_one_line_and_in_short() -> None:
+    found = read({"status": "pending", "task_id": "a secret\n" + "x" * 300})
+    assert found.crew_task_id == "a secret\n" + "x" * 300
+    assert found.shown_task == f"a *** {'x' * 194}"
+    assert read({"status": "pending"}).shown_task is None
+
+
+def test_a_state_that_is_not_known_is_said_to_be_so() -> None:
+    assert [read({"status": word}).state_is_known for word in ("running", "polishing")] == [True, False]
 
 
 @pytest.mark.parametrize("bad", [2**64, 2**63, 1_000_001, -1, True, 1.0, "1", [1], None])
@@ -419,7 +517,8 @@ RUNNING = {"status": "running"}
 def test_a_count_that_nothing_can_hold_is_unknown(name: str, bad: Any) -> None:
     seen = read({**RUNNING, "progress": {"completed_tasks": 1, "total_tasks": 2, name: bad}})
     assert getattr(seen, name) is None
-    assert None not in (read({**RUNNING, "progress": {name: most}}).progress for most in (0, 1_000_000))
+    for most in (0, 1_000_000):
+        assert getattr(read({**RUNNING, "progress": {name: most}}), name) == most
 
 
 @pytest.mark.parametrize("progress", [5, [], "x", {"completed_tasks": {}, "current": []}])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from airflow_crew_provider.api import status
 from airflow_crew_provider.api.answers import hash_of
 from airflow_crew_provider.api.status import json_object_in
-from airflow_crew_provider.api.values import DEEPEST_XCOM, is_kept
+from airflow_crew_provider.api.values import DEEPEST_XCOM, handed_on, is_kept
 from airflow_crew_provider.models import output_sha256
 
 try:
@@ -35,6 +35,7 @@ LOST = [
     '{"a": {"__type": "dict", "__var": {"b": 1}}}',
     nested(DEEPEST_XCOM + 2),
     nested(400),
+    '{"id": 123456789012345678901234567890, "list": [1]}',
 ]
 KEPT = [
     '{"id": 18446744073709551615, "other": -9223372036854775808}',
@@ -78,6 +79,15 @@ def test_so_does_an_object_that_a_live_deployment_gives_beside_the_text(text: st
 )
 def test_a_number_is_read_as_postgresql_returns_it(text: str, read: str) -> None:
     assert str(json_object_in(f'{{"n": {text}}}')) == f"{{'n': {read}}}"
+
+
+def test_from_ten_quadrillion_up_a_float_becomes_text() -> None:
+    assert [is_kept(value) for value in (1e16, -1e16, 9999999999999998.0)] == [False, False, True]
+
+
+def test_a_value_that_becomes_text_stays_readable() -> None:
+    assert handed_on({"__id__": "Jörg"}) == '{"__id__": "Jörg"}'
+    assert handed_on({"id": "Jörg"}) == {"id": "Jörg"}
 
 
 def test_usage_that_airflow_would_not_bring_back_is_none() -> None:

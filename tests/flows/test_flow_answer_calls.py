@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,12 @@ import pytest
 from airflow_crew_provider.api import endpoints
 from airflow_crew_provider.api.answers import ReviewAnswer
 from airflow_crew_provider.api.responses import HttpResponse, masker
+from airflow_crew_provider.client.client import Client
+from airflow_crew_provider.client.deployment import Deployment
 from airflow_crew_provider.exceptions import CrewApiError, CrewOutcomeUnknown
+from airflow_crew_provider.flows import answers
 from airflow_crew_provider.flows.answers import respond, resume_feedback
+from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress
 from airflow_crew_provider.models import Resumed
 
 ANSWER = ReviewAnswer("e-1", "q-1", "Shorter.", None, outcome="rework")
@@ -45,7 +50,26 @@ def test_a_callback_is_asked_at_its_path_which_is_not_shown(url: str, target: st
 def test_without_a_callback_the_flow_is_named() -> None:
     call = resume_feedback("f-1", PLAIN)
     assert (call.method, call.path, call.target) == ("POST", "/resume_feedback", "")
+    assert call.starts_cold, "the deployment may have been scaled to zero"
     assert call.body == {"flow_id": "f-1", "feedback": "Shorter.", "source": "airflow"}
+
+
+def test_a_callback_is_reached_like_the_deployment_without_its_token_and_headers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clients: list[Client] = []
+
+    def send(self: Client, call: Any, secrets: Any) -> Any:
+        clients.append(self)
+        return call.target, secrets
+
+    monkeypatch.setattr(Client, "send", send)
+    own = Deployment("https://x.example/crew", "token", 5.0, 60.0, False, "http://proxy:1", (("X-Key", "key"),))
+    hook: Any = SimpleNamespace(connection=SimpleNamespace(deployment=own))
+    address = AnswerAddress("https://a.example:8443/respond?token=secret", "secret")
+    assert answers.send(hook, ANSWER, address) == ("/respond?token=secret", address.secrets)
+    [client] = clients
+    assert client.deployment == Deployment("https://a.example:8443", timeout=60.0, verify=False, proxy="http://proxy:1")
 
 
 Ask = Callable[[], endpoints.Call[Resumed]]
@@ -64,8 +88,12 @@ def test_an_answer_that_is_taken_goes_on_under_the_same_id(ask: Ask, body: Any) 
 @pytest.mark.parametrize("ask", CALLS, ids=["callback", "flow"])
 @pytest.mark.parametrize("status", ["error", "failed", "NOT FOUND"])
 def test_an_answer_to_which_an_error_is_reported_is_unknown(ask: Ask, status: str) -> None:
-    with pytest.raises(CrewOutcomeUnknown, match=r"reported an error \(no such Flow\); it is unknown"):
+    with pytest.raises(CrewOutcomeUnknown) as error:
         endpoints.read(ask(), reply({"status": status, "message": "no such Flow"}))
+    assert str(error.value) == (
+        "The answer to the Flow returned 200 and reported an error (no such Flow); "
+        "it is unknown whether the service acted on the request"
+    )
 
 
 @pytest.mark.parametrize("ask", CALLS, ids=["callback", "flow"])

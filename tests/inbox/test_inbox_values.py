@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from airflow_crew_provider.api.endpoints import LONGEST_ID
 from airflow_crew_provider.exceptions import CrewProtocolError
 from airflow_crew_provider.inbox import messages as addresses
+from airflow_crew_provider.inbox import rows
 from airflow_crew_provider.inbox.messages import (
     LONGEST_LINE,
     MOST_QUESTIONS,
@@ -19,6 +20,7 @@ from airflow_crew_provider.inbox.messages import (
     InboxMessages,
     is_of_another,
 )
+from airflow_crew_provider.inbox.rows import RegisteredTask
 from airflow_crew_provider.models import Execution, ExecutionState
 
 QUESTION = {"task_id": "t", "task_output": "Draft", "kickoff_id": "k", "execution_id": "e"}
@@ -52,6 +54,58 @@ def test_a_registration_keeps_hashes_of_what_it_gives_away() -> None:
 @pytest.mark.parametrize("value", [None, {}, {"id": "x"}, [], 5])
 def test_what_is_no_registration_is_none(value: Any) -> None:
     assert addresses.Registration.of(value) is None
+
+
+def digest(*names: str) -> str:
+    return sha(json.dumps(names))[:40]
+
+
+KICKOFF = addresses.Registration("r-1", "h1", "h2", None, 1.5)
+RESUME = replace(KICKOFF, execution_id="e-1")
+IN_A_LOOP = {"region_id": "loop", "region_index": 2}
+
+
+@pytest.mark.parametrize("loop", [{}, IN_A_LOOP])
+@pytest.mark.parametrize("kickoff_id", [None, "k-1"])
+def test_the_task_of_a_registration_is_stored_with_it_and_read_back(loop: Any, kickoff_id: str | None) -> None:
+    task = RegisteredTask(RESUME, "dag", "run", "resume", 3, kickoff_id, **loop)
+    named = {"dag_id": "dag", "run_id": "run", "task_id": "resume", "map_index": 3, "kickoff_id": kickoff_id}
+    assert task.as_dict() == {"registration": RESUME.as_dict(), **named, **loop}
+    assert RegisteredTask.of(json.loads(json.dumps(task.as_dict()))) == task
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, 5, "x", [], {}),
+        {"registration": None, "dag_id": "d", "run_id": "r", "task_id": "t", "map_index": -1, "kickoff_id": None},
+        {"registration": RESUME.as_dict(), "dag_id": "d", "run_id": "r", "task_id": "t", "map_index": -1},
+    ],
+)
+def test_what_is_no_registered_task_is_none(value: Any) -> None:
+    assert RegisteredTask.of(value) is None
+
+
+def test_the_variables_of_a_registration_have_names_of_their_own_which_do_not_show_its_id() -> None:
+    task = RegisteredTask(KICKOFF, "dag", "run", "kickoff")
+    assert task.key == rows.registration_key("r-1") == f"crew_inbox_of_{digest('r-1')}"
+    assert task.messages_key == rows.messages_key("r-1") == f"crew_inbox_box_{digest('r-1')}"
+    assert task.description == "Inbox of the crew provider, for run of dag; removed within a day of its end"
+    assert task.newest_key("e-1") == f"crew_inbox_newest_{digest('dag', 'run', 'e-1')}"
+
+
+def test_a_resume_names_the_latest_registration_of_its_execution_and_a_kickoff_none() -> None:
+    task = RegisteredTask(RESUME, "dag", "run", "resume")
+    assert task.newest == (task.newest_key("e-1"), {"at": 1.5, "dag_id": "dag", "run_id": "run"})
+    assert RegisteredTask(KICKOFF, "dag", "run", "kickoff").newest is None
+
+
+def test_the_root_is_the_first_kickoff_which_only_its_response_names() -> None:
+    kickoff = RegisteredTask(KICKOFF, "dag", "run", "kickoff")
+    assert kickoff.root is None
+    assert kickoff.posted("k-1") == replace(kickoff, kickoff_id="k-1")
+    assert kickoff.posted("k-1").root == "k-1"
+    assert RegisteredTask(RESUME, "dag", "run", "resume", kickoff_id="k-2").root == "e-1"
 
 
 def test_secrets_are_long_and_never_the_same() -> None:

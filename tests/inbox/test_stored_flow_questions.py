@@ -43,6 +43,7 @@ def test_a_variable_says_until_when_it_is_kept(far_east: None) -> None:
     assert kept_until(NOW) == SAID + "2027-01-19T12:00:00+00:00"
     elsewhere = NOW.astimezone(timezone(timedelta(hours=5)))
     assert kept_until(elsewhere) == kept_until(NOW)
+    assert kept_until(NOW, timedelta(days=1)) == SAID + "2026-11-21T12:00:00+00:00"
 
 
 @pytest.mark.parametrize("key", ["crew_flow_questions_1", "crew_flow_secret_1"])

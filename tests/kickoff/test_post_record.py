@@ -43,7 +43,7 @@ class Memory:
     """Keeps a record as JSON, between tries."""
 
     def __init__(self) -> None:
-        self.kept, self.ended, self.broken = "", "", False
+        self.kept, self.ended, self.broken, self.outlives_run = "", "", False, False
 
     def recall(self) -> dict[str, Any]:
         return json.loads(self.kept) if self.kept else {}
@@ -85,6 +85,29 @@ def test_without_a_record_nothing_was_done(memory: Memory) -> None:
     assert not empty.same_request
 
 
+@pytest.mark.parametrize(
+    ("outlives_run", "kept", "forgotten"),
+    [
+        (True, {"try_number": 2}, True),
+        (True, {"try_number": 1}, False),
+        (False, {"try_number": 2}, False),
+        (True, {"try_number": 1, "clears": 1, "run_started": 5.0}, True),
+    ],
+)
+def test_a_record_of_a_deleted_run_with_the_same_id_is_ignored(
+    memory: Memory, caplog: pytest.LogCaptureFixture, outlives_run: bool, kept: Any, forgotten: bool
+) -> None:
+    memory.outlives_run = outlives_run
+    memory.keep({"fingerprint": "one", "max_tries": 2, "retries": 2, **kept})
+    found = record(memory, try_number=2, run_started=9.0)
+    found.forget_deleted_run()
+    assert found.earlier is (Earlier.NOTHING if forgotten else Earlier.UNKNOWN)
+    assert bool(memory.kept) is not forgotten
+    said = "This task's record is from a deleted DAG run with the same id, so it is ignored"
+    assert caplog.messages == ([said] if forgotten else [])
+    assert found.intend(SENDER), "which is not taken for another try's"
+
+
 def test_an_intent_is_stored_before_the_post(memory: Memory) -> None:
     key = record(memory).intend(SENDER, of_a_room={"id": 1})
     assert memory.recall() == {
@@ -105,7 +128,7 @@ def test_a_try_that_overlaps_with_another_one_sends_nothing(memory: Memory, answ
     next_try.intend(SENDER)
     if answered:
         next_try.record_id("k-1")
-    with pytest.raises(TaskStateUnavailable, match="Another try of this task has since changed its record"):
+    with pytest.raises(TaskStateUnavailable, match=r"^Another try of this task has since changed its record$"):
         killed.intend(SENDER)
     assert killed.newest == record(memory, try_number=2, max_tries=3).newest
 
@@ -237,9 +260,61 @@ def test_a_refusal_that_cannot_be_stored_is_one_all_the_same(memory: Memory, cap
 def test_the_end_of_a_task_is_written_down(memory: Memory) -> None:
     first = record(memory)
     first.intend(SENDER)
-    first.close(finished=True)
+    first.close()
     ended = json.loads(memory.ended)
-    assert (ended["finished"], ended["fingerprint"]) == (True, "one")
+    assert "finished" not in ended
+    first.close(finished=True)
+    assert json.loads(memory.ended) == {**ended, "finished": True}
+
+
+def test_an_execution_that_an_earlier_post_started_is_adopted(memory: Memory) -> None:
+    record(memory, "other").intend(SENDER)
+    record(memory, "one", try_number=2).intend(OTHER)
+    again = record(memory, "one", try_number=3)
+    again.intend(SENDER)
+    again.adopt("k-1")
+    found = record(memory, "one", try_number=4)
+    assert (found.earlier, found.kickoff_id) == (Earlier.STARTED, "k-1")
+    assert [post.fingerprint for post in found.newest.unsettled] == ["one", "other"]
+
+
+@pytest.mark.parametrize("before", ["other request", "answered", "nothing"])
+def test_a_post_that_is_adopted_leaves_all_others_on_record(memory: Memory, before: str) -> None:
+    if before != "nothing":
+        other = record(memory, "other" if before == "other request" else "one")
+        other.intend(SENDER)
+        if before == "answered":
+            other.record_id("k-0")
+    again = record(memory, "one", try_number=2, max_tries=3)
+    again.intend(SENDER)
+    again.adopt("k-1")
+    ids = [post.kickoff_id for post in record(memory).newest.unsettled]
+    assert ids == {"other request": ["k-1", None], "answered": ["k-1", "k-0"], "nothing": ["k-1"]}[before]
+
+
+def test_after_a_refusal_an_execution_that_has_ended_is_on_record_again(memory: Memory) -> None:
+    first = record(memory)
+    first.intend(SENDER)
+    first.record_id("k-1")
+    first.mark_finished()
+    kept = memory.recall()
+    again = record(memory, try_number=2)
+    again.intend(SENDER)
+    assert again.withdraw_if_refused(CrewInvalidInput("no")) is True
+    assert memory.recall() == kept
+    assert (again.earlier, again.kickoff_id) == (Earlier.STARTED, "k-1")
+    assert again.intend(SENDER), "a further POST is not taken for another try's"
+
+
+def test_after_a_refusal_of_another_request_an_execution_that_has_ended_is_not(memory: Memory) -> None:
+    first = record(memory)
+    first.intend(SENDER)
+    first.record_id("k-1")
+    first.mark_finished()
+    again = record(memory, "two", try_number=2)
+    again.intend(SENDER)
+    assert again.withdraw_if_refused(CrewInvalidInput("no")) is True
+    assert memory.kept == ""
 
 
 def test_a_request_is_named_by_its_content() -> None:
@@ -286,6 +361,16 @@ def test_a_post_that_is_sent_again_keeps_those_before_it_on_record(memory: Memor
     key = record(memory, "two", try_number=2).intend(SENDER)
     assert record(memory, "two", try_number=3).intend(SENDER) == key
     assert [post.fingerprint for post in record(memory).newest.unsettled] == ["two", "one"]
+
+
+def test_a_post_that_is_sent_again_repeats_the_fields_that_were_added_to_it(memory: Memory) -> None:
+    key = record(memory).intend(SENDER, added={"a": 1})
+    again = record(memory, try_number=2)
+    assert again.intend(SENDER, added={"a": 2}) == key
+    assert again.added == {"a": 1}
+    another = record(memory, "two", try_number=3)
+    another.intend(SENDER, added={"a": 3})
+    assert another.added == {"a": 3}
 
 
 def test_a_post_whose_record_names_no_first_time_is_sent_again(memory: Memory) -> None:
@@ -366,6 +451,21 @@ def test_what_a_try_learns_of_its_execution_is_found_by_the_next_one(memory: Mem
     assert (found.over_budget, found.unknown_since) == ("used too much", 5.0)
     first.mark_unknown_since(None)
     assert record(memory).newest.unknown_since is None
+    first.note(of_a_room=3, more=4)
+    assert record(memory).newest.more == {"of_a_room": 3, "more": 4}
+
+
+def test_a_timeout_stays_on_record_until_the_execution_was_certainly_not_stopped(memory: Memory) -> None:
+    first = record(memory)
+    first.intend(SENDER)
+    first.record_id("k-1")
+    first.mark_timed_out("after 5 s")
+    assert record(memory).newest.timed_out == "after 5 s"
+    memory.broken = True
+    first.mark_timed_out("after 5 s")  # which is stored already
+    memory.broken = False
+    first.mark_timed_out("")
+    assert record(memory).newest.timed_out == ""
 
 
 def test_what_is_not_known_is_not_stored_and_what_another_release_stores_stays() -> None:

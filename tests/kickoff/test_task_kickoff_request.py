@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_crew_provider.exceptions import CrewInvalidInput
-from airflow_crew_provider.kickoff.request import name_of, request_of
+from airflow_crew_provider.kickoff import request
+from airflow_crew_provider.kickoff.request import binding_review, name_of, request_of, seen_from_outside
 from airflow_crew_provider.models import Kickoff, Webhooks
 
 IDENTITY = {"dag_id": "d", "run_id": "r", "task_id": "t", "map_index": -1}
@@ -55,3 +56,54 @@ def test_a_request_is_named_as_release_0_1_named_it() -> None:
 def test_a_later_field_is_in_the_name_where_it_is_given() -> None:
     assert name_of(Kickoff(inputs={}, restore_from="s-1"), IDENTITY, "crew_a") == {**NAMED, "restore_from": "s-1"}
     assert name_of(Kickoff(inputs={}, webhooks="inbox"), IDENTITY, "crew_a") == {**NAMED, "webhooks": "inbox"}
+
+
+def test_what_identifies_a_loops_iteration_is_not_in_the_name() -> None:
+    iteration = {**IDENTITY, "region_id": "loop", "region_index": 2}
+    assert name_of(request_of(task()), iteration, "crew_a") == NAMED
+
+
+# --- what the service's page is told of this Airflow ---
+
+
+def in_dag(*later: Any, **more: Any) -> Any:
+    return SimpleNamespace(task_id="kickoff", get_flat_relatives=lambda upstream: () if upstream else later, **more)
+
+
+def review(task_id: str, approvals: Any = 1, assigned_users: Any = None) -> Any:
+    return SimpleNamespace(task_id=task_id, approvals=approvals, assigned_users=assigned_users)
+
+
+@pytest.mark.parametrize(
+    ("later", "found"),
+    [
+        ((), None),
+        ((review("a"),), None),
+        ((review("a", "2"), review("b", None, ["ann"])), None),
+        ((review("a", 2),), {"task_id": "a", "approvals": 2, "named_people": False}),
+        ((review("a", 1, ["ann"]),), {"task_id": "a", "approvals": 1, "named_people": True}),
+        ((review("a", 2, []),), {"task_id": "a", "approvals": 2, "named_people": False}),
+        ((review("b", 2), review("a_10", 3), review("a", 4)), {"task_id": "a", "approvals": 4, "named_people": False}),
+        ((review("a"), review("z", 2), review("a_10", 3)), {"task_id": "z", "approvals": 2, "named_people": False}),
+        ((SimpleNamespace(task_id="a", assigned_users=["ann"]),), None),
+    ],
+)
+def test_the_first_review_that_not_everybody_decides_alone_is_named(later: Any, found: Any) -> None:
+    assert binding_review(in_dag(*later)) == found
+
+
+def test_a_task_may_be_the_review_itself() -> None:
+    own = in_dag(review("a", 3), approvals=2, assigned_users=["ann"])
+    assert binding_review(own) == {"task_id": "kickoff", "approvals": 2, "named_people": True}
+
+
+@pytest.mark.parametrize(
+    ("url", "named"), [("https://airflow.example", {"base_url": "https://airflow.example"}), (None, {})]
+)
+def test_the_page_links_to_this_airflow_and_defers_to_its_review(
+    monkeypatch: pytest.MonkeyPatch, url: str | None, named: Any
+) -> None:
+    monkeypatch.setattr(request, "airflow_url", lambda: url)
+    assert seen_from_outside(in_dag(review("a"))) == named
+    binding = {"task_id": "a", "approvals": 2, "named_people": False}
+    assert seen_from_outside(in_dag(review("a", 2))) == {**named, "review": binding}

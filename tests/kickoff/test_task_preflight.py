@@ -10,6 +10,7 @@ from warning_log import WarningLog
 
 from airflow_crew_provider.api.responses import masker
 from airflow_crew_provider.exceptions import (
+    CrewConnectionError,
     CrewError,
     CrewInvalidInput,
     CrewMissingInputs,
@@ -92,7 +93,10 @@ def test_an_input_that_nobody_asked_for_is_told(log: WarningLog, names: list[str
     assert log.lines == [told if names else "The crew did not ask for a, b, topic; it asks for none"]
 
 
-FINAL = [CrewUnauthorized(401, *WHERE), CrewNotFound(404, *WHERE), CrewInvalidInput("no"), CrewWebPage("no")]
+FINAL = [
+    *(CrewUnauthorized(401, *WHERE), CrewNotFound(404, *WHERE), CrewInvalidInput("no"), CrewWebPage("no")),
+    *(CrewConnectionError("no", unreachable=True), CrewConnectionError("no", permanent=True)),
+]
 
 
 @pytest.mark.parametrize("error", FINAL, ids=repr)
@@ -103,7 +107,7 @@ def test_what_a_kickoff_would_fail_with_too_fails_at_once(log: WarningLog, error
     assert log.lines == []
 
 
-@pytest.mark.parametrize("error", [CrewServerError(500, *WHERE), CrewProtocolError("no")])
+@pytest.mark.parametrize("error", [CrewServerError(500, *WHERE), CrewProtocolError("no"), CrewConnectionError("no")])
 def test_a_check_that_fails_otherwise_holds_nothing_up(log: WarningLog, error: CrewError) -> None:
     assert check_inputs(hook(error), {}, log) is None
     assert log.lines == [f"The crew's inputs could not be checked ({error}); starting it anyway"]

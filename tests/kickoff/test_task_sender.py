@@ -15,9 +15,14 @@ from airflow_crew_provider.models import HumanInputWebhook, Webhooks
 DEPLOYMENT = Deployment("https://x", "token", headers=(("X-B", "2"), ("X-A", "1")))
 
 
-def sender(deployment: Deployment = DEPLOYMENT, webhooks: Any = None, inbox_url: str | None = "https://i") -> Sender:
+def sender(
+    deployment: Deployment = DEPLOYMENT,
+    webhooks: Any = None,
+    inbox_url: str | None = "https://i",
+    before: str | None = None,
+) -> Sender:
     connection: Any = SimpleNamespace(deployment=deployment, inbox_url=inbox_url)
-    return Sender.of(connection, webhooks)
+    return Sender.of(connection, webhooks, before)
 
 
 def human(**more: Any) -> Webhooks:
@@ -71,6 +76,12 @@ def test_every_part_of_a_credential_counts() -> None:
     assert sender(webhooks=Webhooks()).credentials == sender(webhooks=None).credentials
     inboxes = {sender(webhooks="inbox", inbox_url=url).credentials for url in ("https://i", "https://j", None)}
     assert len(inboxes) == 3
+
+
+def test_a_request_that_is_sent_again_has_the_inbox_that_it_had_before() -> None:
+    moved = sender(webhooks="inbox", inbox_url="https://new", before="https://i")
+    assert moved == sender(webhooks="inbox")
+    assert sender(webhooks=human(token="t"), before="https://new") == sender(webhooks=human(token="t"))
 
 
 def test_half_of_a_surrogate_pair_in_a_secret_counts() -> None:

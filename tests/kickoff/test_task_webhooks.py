@@ -11,6 +11,7 @@ from faults.server import FaultServer
 from faults.variables import Variables
 from simulated_airflow import Connect, TaskRun
 
+from airflow_crew_provider.client.deployment import Deployment
 from airflow_crew_provider.compat.task_state import Attempt, task_state_of
 from airflow_crew_provider.exceptions import CrewInvalidInput
 from airflow_crew_provider.hooks.crew import CrewHook
@@ -18,7 +19,7 @@ from airflow_crew_provider.inbox import rows
 from airflow_crew_provider.inbox.messages import Registration
 from airflow_crew_provider.inbox.rows import RegisteredTask
 from airflow_crew_provider.kickoff import request
-from airflow_crew_provider.kickoff.post_record import PostRecord, Sender
+from airflow_crew_provider.kickoff.post_record import PostRecord, Sender, StoredPost
 from airflow_crew_provider.models import HumanInputWebhook, Webhooks
 from airflow_crew_provider.stored_names import KICKOFF_STATE, POSTED_KEY
 
@@ -73,6 +74,43 @@ def hook(server: FaultServer, connect: Connect) -> CrewHook:
     return CrewHook()
 
 
+@pytest.mark.parametrize(
+    ("webhooks", "inbox_url", "added"),
+    [
+        ("inbox", INBOX, {"inbox_url": INBOX}),
+        ("inbox", "https://user:word@airflow.example", {}),
+        ("inbox", None, {}),
+        ("inbox", "", {}),
+        (Webhooks(step=URL), INBOX, {}),
+        (None, INBOX, {}),
+    ],
+)
+def test_the_inbox_of_a_post_is_stored_with_it_unless_it_carries_a_credential(
+    webhooks: Any, inbox_url: str | None, added: Any
+) -> None:
+    hook: Any = SimpleNamespace(connection=SimpleNamespace(inbox_url=inbox_url))
+    assert request.added_address(webhooks, hook) == added
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_the_sender_of_a_post_that_is_sent_again_is_the_one_of_its_own_inbox(keyed: bool) -> None:
+    connection: Any = SimpleNamespace(
+        deployment=Deployment("https://x", "token"), inbox_url=INBOX, idempotency_keys=keyed
+    )
+    asked: list[bool] = []
+
+    def added_before(*, keyed: bool) -> Any:
+        asked.append(keyed)
+        return {"inbox_url": "https://before.example"} if keyed else {}
+
+    hook: Any = SimpleNamespace(connection=connection)
+    record: Any = SimpleNamespace(added_before=added_before)
+    before = "https://before.example" if keyed else None
+    assert request.sender_of("inbox", hook, record) == Sender.of(connection, "inbox", before)
+    assert request.sender_of(None, hook, record) == Sender.of(connection)
+    assert asked == [keyed, keyed]
+
+
 def new_record(context: Any) -> PostRecord:
     return PostRecord(task_state_of(context, KICKOFF_STATE), Attempt.of(context, SimpleNamespace(retries=2)), "request")
 
@@ -88,6 +126,7 @@ def test_credentials_are_looked_up_except_for_the_inbox(hook: CrewHook, monkeypa
     assert (looked_up.human_input.username, looked_up.human_input.password) == ("ann", "word")
 
 
+@pytest.mark.usefixtures("a_memory")
 def test_for_webhooks_of_the_users_own_the_inbox_is_not_needed(server: FaultServer, connect: Connect) -> None:
     connect(server.url)
     context, given = TaskRun().context(), Webhooks(step=URL)
@@ -133,6 +172,19 @@ def test_a_request_that_was_sent_with_another_inbox_keeps_its_address(
 
 
 @pytest.mark.since_airflow("3.0")
+def test_a_request_with_the_same_key_has_the_same_addresses(
+    server: FaultServer, connect: Connect, inbox_variables: Variables
+) -> None:
+    connect(server.url, inbox_url=INBOX, idempotency_keys=True)
+    hook, context, found = CrewHook(), TaskRun().context(), []
+    for key in ("key-1", "key-1", "key-2"):
+        record = new_record(context)
+        record.keep(StoredPost(fingerprint="request", idempotency_key=key))
+        found.append(request.prepare_webhooks("inbox", context, hook, record))
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.since_airflow("3.0")
 @pytest.mark.parametrize("again", [False, True])
 def test_the_inbox_gets_the_id_of_the_answer(hook: CrewHook, inbox_variables: Variables, again: bool) -> None:
     task_run = TaskRun()
@@ -150,6 +202,18 @@ def test_the_inbox_gets_the_id_of_the_answer(hook: CrewHook, inbox_variables: Va
     stored = RegisteredTask.of(json.loads(inbox_variables.get(rows.registration_key(registration))))
     assert stored
     assert stored.kickoff_id == "k-1"
+
+
+@pytest.mark.parametrize(("more", "again"), [({}, False), ({"again": False}, False), ({"again": True}, True)])
+def test_the_inbox_learns_whether_an_earlier_try_sent_the_post(
+    monkeypatch: pytest.MonkeyPatch, more: Any, again: bool
+) -> None:
+    """Only then does it search for messages that arrived before an upgrade."""
+    told: list[Any] = []
+    monkeypatch.setattr(request.registering, "posted", lambda *given, again: told.append((*given, again)))
+    record: Any = SimpleNamespace(newest=StoredPost(inbox={"id": "r"}), kickoff_id="k-1")
+    request.tell_inbox("context", record, **more)
+    assert told == [("context", {"id": "r"}, "k-1", again)]
 
 
 def test_without_a_registration_the_inbox_is_told_nothing(hook: CrewHook, a_memory: Variables) -> None:

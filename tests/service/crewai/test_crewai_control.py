@@ -47,7 +47,7 @@ def test_s33_a_flow_whose_method_catches_exceptions_waits_and_goes_on(play: Play
 
 @pytest.mark.parametrize("way", ["outside_of_the_method", "in_another_flow", "without_hooks"])
 def test_s33_a_flow_that_asks_where_nobody_can_be_asked_fails_whatever_it_catches(play: Player, way: str) -> None:
-    with pytest.raises(CrewFailed, match="asks a person|wants terminal input"):
+    with pytest.raises(CrewFailed, match=r"asks a person|wants terminal input"):
         careful(play, "CarefulFlow", way).segment()
 
 

@@ -1,0 +1,148 @@
+"""When a Flow may be answered by its id: not before the status shows the question, and never after another one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_crew_provider.api.answers import ReviewAnswer
+from airflow_crew_provider.exceptions import CrewInvalidInput, CrewNotFound
+from airflow_crew_provider.flows import answers
+from airflow_crew_provider.inbox.flow_webhooks import AnswerAddress
+from airflow_crew_provider.models import Execution, ExecutionState
+from airflow_crew_provider.wait.outcomes import CrewTryFailed
+
+ANSWER = ReviewAnswer("e-1", "q-1", "Shorter.", False)
+BY_ID = AnswerAddress(flow_id="f-1")
+UNKNOWN = CrewNotFound(404, "GET", "/status/e-1", "no")
+
+
+def seen(state: ExecutionState, **raw: Any) -> Execution:
+    return Execution(kickoff_id="e-1", state=state, raw_state=str(state), flow_id="f-1", raw={"state": "x", **raw})
+
+
+PAUSED, RUNNING = seen(ExecutionState.PENDING), seen(ExecutionState.RUNNING)
+
+
+class Service:
+    """A Flow's status, as it changes with each poll; the last one stays."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.statuses: list[Any] = []
+        self.polled: list[str] = []
+        self.slept: list[float] = []
+        self.now = 100.0
+        clock = SimpleNamespace(time=lambda: self.now, sleep=self._sleep)
+        monkeypatch.setattr(answers, "time", clock)
+        connection = SimpleNamespace(flow_webhook_secret=None, kind="flow")
+        self.hook = SimpleNamespace(connection=connection, crew_conn_id="crew_flow")
+
+    def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def poll_patiently(self, kickoff_id: str) -> Execution:
+        self.polled.append(kickoff_id)
+        status = self.statuses[min(len(self.polled), len(self.statuses)) - 1]
+        if isinstance(status, Exception):
+            raise status
+        return status
+
+    def find(self, lag: float, *statuses: Any) -> AnswerAddress | None:
+        self.statuses = [*statuses]
+        poller: Any = self
+        return answers.find_address(poller, ANSWER, lag=lag)
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Service:
+    return Service(monkeypatch)
+
+
+def test_a_status_that_lags_is_polled_until_it_shows_the_question(service: Service) -> None:
+    assert service.find(10.0, RUNNING, UNKNOWN, PAUSED) == BY_ID
+    assert (service.polled, service.slept) == (["e-1"] * 3, [1.0, 1.0])
+
+
+def test_a_short_lag_is_waited_for_no_longer_than_it_may_last(service: Service) -> None:
+    assert service.find(0.25, RUNNING, PAUSED) == BY_ID
+    assert service.slept == [0.25]
+
+
+@pytest.mark.parametrize(
+    ("status", "shown"),
+    [(RUNNING, "the execution is running"), (UNKNOWN, "it does not know the execution")],
+    ids=["running", "not found"],
+)
+def test_a_question_that_the_status_never_shows_is_not_answered(service: Service, status: Any, shown: str) -> None:
+    with pytest.raises(CrewTryFailed) as error:
+        service.find(2.0, status)
+    assert str(error.value) == (
+        f"The service does not show that the Flow e-1 is waiting for an answer: {shown}. "
+        "Nothing was sent; a retry of this task checks again"
+    )
+    assert service.slept == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("status", [RUNNING, UNKNOWN], ids=["running", "not found"])
+def test_after_an_answer_that_may_have_arrived_any_state_will_do(service: Service, status: Any) -> None:
+    assert service.find(0.0, status) is None
+    assert (len(service.polled), service.slept) == (1, [])
+
+
+def test_a_service_that_follows_the_specification_is_answered_like_a_crew(service: Service) -> None:
+    plain = Execution(kickoff_id="e-1", state=ExecutionState.RUNNING, raw_state="running", raw={"status": "running"})
+    assert service.find(10.0, plain) is None
+    assert len(service.polled) == 1
+
+
+# --- with an inbox ---
+
+
+@pytest.fixture
+def stored(service: Service, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What the inbox has of the Flow: the address of the question, and the id of the newest one."""
+    kept = SimpleNamespace(address=None, newest=None)
+
+    def of_question(value: Any, *names: str) -> Any:
+        assert names == ("crew_flow", "q-1")
+        return value
+
+    def newest_question(*names: str) -> Any:
+        assert names == ("crew_flow", "e-1")
+        return kept.newest
+
+    source = SimpleNamespace(
+        is_used_up=lambda *names: of_question(False, *names),
+        stored_address=lambda *names: of_question(kept.address, *names),
+        newest_question=newest_question,
+    )
+    monkeypatch.setattr(answers, "source", source)
+    service.hook.connection.flow_webhook_secret = "s"
+    return kept
+
+
+@pytest.mark.parametrize("address", [None, BY_ID], ids=["no address", "no callback"])
+def test_after_another_question_an_answer_by_id_is_refused(
+    service: Service, stored: SimpleNamespace, address: Any
+) -> None:
+    stored.address, stored.newest = address, "q-2"
+    with pytest.raises(CrewInvalidInput) as error:
+        service.find(10.0, PAUSED)
+    assert str(error.value) == "The Flow e-1 has asked another question since q-1; nothing was sent"
+    assert service.polled == []
+
+
+@pytest.mark.parametrize("newest", [None, "q-1"])
+def test_the_newest_question_is_answered_by_id(service: Service, stored: SimpleNamespace, newest: str | None) -> None:
+    stored.newest = newest
+    assert service.find(10.0, PAUSED) == BY_ID
+    stored.address = AnswerAddress(flow_id="f-2")
+    assert service.find(10.0, PAUSED) == stored.address, "as its webhook says"
+
+
+def test_a_callback_reaches_its_own_question_only(service: Service, stored: SimpleNamespace) -> None:
+    stored.address, stored.newest = AnswerAddress("https://a.example/respond"), "q-2"
+    assert service.find(10.0, PAUSED) == stored.address
