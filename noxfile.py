@@ -33,6 +33,7 @@ TOOLS = (
     "pytest-timeout",
     "pytest-xdist",
     "pyyaml",
+    "standardwebhooks",
     "statsd",
     "time-machine",
 )
