@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, NoReturn, Unpack
 
@@ -244,17 +244,15 @@ class CrewKickoffOperator(WaitingTask):
 
     def _close_record(self, context: Any, *, finished: bool = False) -> None:
         """Record that the task has ended; if that fails, only log it, so that the result is not lost."""
-        try:
-            self._record(context).close(finished=finished)
-        except CrewError as error:
-            self.log.warning("The end of this task could not be stored: %s", error)
+        self._record_or_log(
+            context, lambda record: record.close(finished=finished), "The end of this task could not be stored"
+        )
 
     def record_over_budget(self, context: Any, passed: str) -> None:
         """Record the exceeded budget, so that a retry starts nothing; failing that, it uses the service's figures."""
-        try:
-            self._record(context).mark_over_budget(passed)
-        except CrewError as error:
-            self.log.warning("The exceeded budget could not be recorded: %s", error)
+        self._record_or_log(
+            context, lambda record: record.mark_over_budget(passed), "The exceeded budget could not be recorded"
+        )
 
     def _record(self, context: Any) -> PostRecord:
         return PostRecord(task_state_of(context, KICKOFF_STATE), Attempt.of(context, self))
@@ -275,18 +273,21 @@ class CrewKickoffOperator(WaitingTask):
         said = f"{message}. {fate_of_stop(watch.kickoff_id, stopped)}"
         if stopped is True:
             raise outcomes.CrewTaskFailed(f"{said}. {NO_RETRY}") from CrewTimeout(message)
+        now = "A retry of this task waits for it again"
         if isinstance(stopped, CrewError) and not isinstance(stopped, REFUSED):
             now = "A retry of this task stops it, unless it has completed"
-        else:
+        elif stopped is not None:
             self._record_timeout(context, "")
-            now = "A retry of this task waits for it again"
         raise outcomes.CrewTryFailed(f"{said}. {now}") from CrewTimeout(message)
 
     def _record_timeout(self, context: Any, message: str) -> None:
+        self._record_or_log(context, lambda record: record.mark_timed_out(message), "The timeout could not be recorded")
+
+    def _record_or_log(self, context: Any, change: Callable[[PostRecord], None], problem: str) -> None:
         try:
-            self._record(context).mark_timed_out(message)
+            change(self._record(context))
         except CrewError as error:
-            self.log.warning("The timeout could not be recorded: %s", error)
+            self.log.warning("%s: %s", problem, error)
 
 
 def _advice(error: CrewError) -> str:

@@ -152,6 +152,16 @@ def test_people_are_notified_once(memory: Memory) -> None:
     assert len(told) == 2
 
 
+def killing(told: list[int]) -> Callable[[int], None]:
+    """Return a notifier that is told and ends its try."""
+
+    def kills(context: int) -> None:
+        told.append(context)
+        raise KeyboardInterrupt
+
+    return kills
+
+
 @pytest.mark.parametrize("by_clear", [True, False])
 def test_a_new_question_and_a_clear_notify_once_more(memory: Memory, by_clear: bool) -> None:
     told: list[Any] = []
@@ -166,16 +176,11 @@ def test_a_new_question_and_a_clear_notify_once_more(memory: Memory, by_clear: b
 
 def test_a_try_that_dies_while_it_notifies_is_followed_by_one_more_attempt(memory: Memory) -> None:
     told: list[int] = []
-
-    def kills(context: int) -> None:
-        told.append(context)
-        raise KeyboardInterrupt
-
     tried(memory).mark_asked(DRAFT, NOON)
     for number in (1, 2):
         with pytest.raises(KeyboardInterrupt):
-            tried(memory, try_number=number).notify([kills], number)
-    tried(memory, try_number=3).notify([kills], 3)
+            tried(memory, try_number=number).notify([killing(told)], number)
+    tried(memory, try_number=3).notify([killing(told)], 3)
     assert told == [1, 2]
 
 
@@ -418,16 +423,11 @@ def test_people_of_each_step_are_told_once(memory: Memory) -> None:
 
 def test_a_try_that_dies_in_a_step_is_followed_by_one_more_attempt(memory: Memory) -> None:
     told: list[int] = []
-
-    def kills(context: int) -> None:
-        told.append(context)
-        raise KeyboardInterrupt
-
     tried(memory).mark_asked(DRAFT, NOON)
     for number in (1, 2):
         with pytest.raises(KeyboardInterrupt):
-            tried(memory, try_number=number).notify_step("one", [kills], number)
-    assert tried(memory, try_number=3).notify_step("one", [kills], 3) is False
+            tried(memory, try_number=number).notify_step("one", [killing(told)], number)
+    assert tried(memory, try_number=3).notify_step("one", [killing(told)], 3) is False
     assert told == [1, 2]
 
 
