@@ -1,8 +1,9 @@
 """Several services on one PostgreSQL: `python -m benchmarks.service_machines`. Prints figures of benchmarks/README.md.
 
 `kickoffs` measures kickoffs per second with one, two and three services; `latencies` how long 16 clients wait for the
-response to a kickoff, on SQLite and on PostgreSQL; `polls` what a status costs with few and with many stored
-executions, likewise. Needs a server on which databases may be made.
+response to a kickoff, on SQLite and on PostgreSQL; `statuses` how many status requests of 16 clients are answered per
+second, likewise; `polls` what a status costs with few and with many stored executions, likewise. Needs a server on
+which databases may be made.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from sqlalchemy import func, select, text
 
 from benchmarks.harness import turns
 from benchmarks.harness.turns import Figures
-from benchmarks.service_load import TOKEN, ask, free_port, request, started
+from benchmarks.service_load import TOKEN, Side, ask, burst, free_port, request, settled, started
 from crew_service.http.dialects.spec import SpecDialect
 from crew_service.storage import queries
 from crew_service.storage.database import Database
@@ -138,6 +139,37 @@ def latencies(server: str, folder: Path) -> str:
     return turns.table([f"kickoffs of {FEW_CLIENTS} clients", "p50 ms", "p99 ms", f"in {SECONDS:.0f} s"], rows)
 
 
+def statuses(server: str, folder: Path) -> str:
+    """Both services run at once and are asked in turn; each turn is half a second."""
+    scenario = folder / "crew.json"
+    scenario.write_text(json.dumps(SCENARIO))
+    database = ThrowAwayDatabase(server)
+    with ExitStack() as stack:
+        stack.callback(database.drop)
+        cases = {}
+        for case, url in {"SQLite": str(folder / "statuses.db"), "PostgreSQL": database.url}.items():
+            port = free_port()
+            command = ["-m", "crew_service", "serve", "--port", str(port), "--token", TOKEN]
+            process = stack.enter_context(started(*command, "--db", url, "--crew", str(scenario), port=port))
+            ids = asyncio.run(burst(port, FEW_CLIENTS))[0]
+            asyncio.run(settled(port, ids, "completed"))
+            side = Side(process, port, [request("GET", f"/status/{each}") for each in ids])
+            cases[case] = partial(answered, side)
+        found = turns.in_turn(cases, POLL_ROUNDS)
+    turns.keep("service_statuses", found.of)
+    rows = [
+        [case, found.shown(case, "rate"), found.ratio(case, "SQLite", "rate"), found.shown(case, "us")]
+        for case in found.of
+    ]
+    return turns.table([f"statuses for {FEW_CLIENTS} clients", "per second", "relative to SQLite", "CPU us"], rows)
+
+
+def answered(side: Side) -> Figures:
+    before = side.cpu, side.answers
+    asyncio.run(side.turn())
+    return {"rate": side.rates[-1], "us": (side.cpu - before[0]) / (side.answers - before[1]) * 1e6}
+
+
 def filled(url: str, size: int) -> Database:
     database = Database(url)
     kind = "sqlite" if database.is_sqlite else "postgresql"
@@ -180,13 +212,15 @@ def polls(kind: str, urls: list[str]) -> str:
 
 def main() -> None:
     server = server_url() or sys.exit(WANTED)
-    wanted, tables = sys.argv[1:] or ["kickoffs", "latencies", "polls"], []
+    wanted, tables = sys.argv[1:] or ["kickoffs", "latencies", "statuses", "polls"], []
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         if "kickoffs" in wanted:
             tables.append(kickoffs(server, folder))
         if "latencies" in wanted:
             tables.append(latencies(server, folder))
+        if "statuses" in wanted:
+            tables.append(statuses(server, folder))
         if "polls" in wanted:
             databases = [ThrowAwayDatabase(server) for _ in SIZES]
             for database in databases:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -76,6 +76,7 @@ class Executions:
         self._status_query = queries.status_query(columns)
         small = queries.status_query if database.peeks_at_small else queries.small_status_query
         self._small_status_query = small(columns)
+        self._small_statuses_query = queries.small_statuses_query(columns)
         self._completed_status_query = queries.completed_status_query(columns, is_sqlite=database.is_sqlite)
         self._task_ids = task_ids
         self._queue_delay = queue_delay
@@ -130,7 +131,7 @@ class Executions:
         if row is not None and not integrity.is_readable(row):
             self.end_unreadable(row.id)
             row = self._read(kickoff_id)
-        return row if self._sees(caller, row) else None
+        return row if self.sees(caller, row) else None
 
     def _read(self, kickoff_id: str) -> Row[Any] | None:
         """Read a status on a separate connection: a large status must not delay small ones, which are peeked at."""
@@ -140,19 +141,24 @@ class Executions:
                 return row
             return connection.execute(self._status_query, {"key": kickoff_id}).one_or_none()
 
-    def small_status_row(self, caller: Principal, kickoff_id: str) -> Row[Any] | None:
-        """Return a status that is available at once; None if it is large, unreadable or unknown."""
-        row = self._database.peek(self._small_status_query, kickoff_id)
-        return row if row is not None and integrity.is_readable(row) and self._sees(caller, row) else None
+    def small_status_rows(self, kickoff_ids: list[str]) -> dict[str, Row[Any]]:
+        """Return the statuses, by id, that are small and readable; the caller checks who may see them."""
+        rows: Iterable[Row[Any] | None]
+        if self._database.is_sqlite:
+            rows = [self._database.peek(self._small_status_query, each) for each in kickoff_ids]
+        else:
+            with self._database.reading() as connection:
+                rows = connection.execute(self._small_statuses_query, {"keys": kickoff_ids}).all()
+        return {row.kickoff_id: row for row in rows if row is not None and integrity.is_readable(row)}
 
     def is_known(self, caller: Principal, kickoff_id: str) -> bool:
-        return self._sees(caller, self._database.peek(queries.KNOWN, kickoff_id))
+        return self.sees(caller, self._database.peek(queries.KNOWN, kickoff_id))
 
     def head(self, caller: Principal, some_id: str) -> Row[Any] | None:
         """Find an execution that the caller may see, by its id or by any id under which it is or was polled."""
         with self._database.reading() as connection:
             row = views.head(connection, some_id)
-        return row if self._sees(caller, row) else None
+        return row if self.sees(caller, row) else None
 
     def printed(self, execution_id: str) -> str:
         """Return the last MiB printed by an execution's crew."""
@@ -164,7 +170,7 @@ class Executions:
         self._mend(some_id)
         with self._database.reading() as connection:
             row = queries.by_either_id(connection, some_id)
-            if row is None or not self._sees(caller, row):
+            if row is None or not self.sees(caller, row):
                 return None
             return row, [task for task in queries.tasks_of(connection, row.id) if integrity.is_task(task)]
 
@@ -262,7 +268,7 @@ class Executions:
         now = self._database.now()
         with self._database.writing() as connection:
             row = queries.locked(connection, kickoff_id)
-            if row is None or not self._sees(caller, row):
+            if row is None or not self.sees(caller, row):
                 raise UnknownExecution("no such execution")
             running = row.state == State.RUNNING and row.counted_at is not None
             work = row.work_seconds + (max(0.0, now - row.counted_at) if running else 0.0)
@@ -290,17 +296,17 @@ class Executions:
     def _check_state(self, connection: Connection, caller: Principal, state_id: str) -> None:
         """Check access to a state: it belongs to its execution's owner; without an execution, to the organization."""
         row = queries.by_either_id(connection, state_id)
-        if not (self._sees(caller, row) if row is not None else caller.user is None):
+        if not (self.sees(caller, row) if row is not None else caller.user is None):
             raise UnknownExecution("no such state")
 
     def _taken_over(self, connection: Connection, caller: Principal, start: Start, *, into: str) -> dict[str, Any]:
         assert start.continue_from
         row = continuing.find(
-            connection, start.continue_from, start.inputs, sees=lambda found: self._sees(caller, found)
+            connection, start.continue_from, start.inputs, sees=lambda found: self.sees(caller, found)
         )
         return continuing.take_over(connection, row, into=into, changed=self._changed_task)
 
-    def _sees(self, caller: Principal, row: Row[Any] | None) -> bool:
+    def sees(self, caller: Principal, row: Row[Any] | None) -> bool:
         return row is not None and self._crew in (None, row.crew) and caller.may_see(row.owner)
 
     def _mend(self, some_id: str) -> None:
@@ -329,7 +335,7 @@ class Executions:
         self._mend(decision.execution_id)
         with self._database.reading() as connection:
             row = queries.by_id(connection, decision.execution_id)
-        if row is None or not self._sees(caller, row) or row.state != State.WAITING:
+        if row is None or not self.sees(caller, row) or row.state != State.WAITING:
             return  # refused when it is applied
         try:
             edit = settled(row.gate, decision).edit
@@ -342,7 +348,7 @@ class Executions:
 
     def _question(self, connection: Connection, caller: Principal, decision: Decision) -> Row[Any]:
         row = queries.locked(connection, decision.execution_id)
-        if row is None or row.id != decision.execution_id or not self._sees(caller, row):
+        if row is None or row.id != decision.execution_id or not self.sees(caller, row):
             raise UnknownExecution("no such execution")
         if decision.task_id not in row.asked and decision.task_id not in self._task_ids:
             raise UnknownTask("no such task in this execution")

@@ -40,6 +40,7 @@ from crew_service.http.dialects.spec import WORDS as SPECIFIED
 from crew_service.http.html import plain_text
 from crew_service.http.large_answers import LargeAnswer
 from crew_service.http.places import PROBES, Places, Threads
+from crew_service.http.shared_reads import SharedReads
 from crew_service.storage.states import State
 
 LONGEST_KEY = 255
@@ -79,6 +80,7 @@ class Api:
         self._probes = Threads(PROBES)
         self._dialect = dialect
         self._executions = service.executions
+        self._small_statuses = SharedReads(self._executions.small_status_rows)
         self._prices = service.settings.prices
         self._details = details
         takes_edits = EDITS_FIELD in dialect.resume_body.model_fields and service.crew.kind == "crew"
@@ -95,10 +97,10 @@ class Api:
             return self._answered(None)
         caller = _caller(request)
         if self._service.database.is_sqlite:  # it answers in microseconds, faster than a thread starts
-            row = self._executions.small_status_row(caller, kickoff_id)
+            row = self._executions.small_status_rows([kickoff_id]).get(kickoff_id)
         else:
-            row = await run_in_threadpool(self._executions.small_status_row, caller, kickoff_id)
-        if row is not None:
+            row = await self._small_statuses.get(kickoff_id)
+        if self._executions.sees(caller, row):
             return self._answered(row)
         owner = self._service.owner(caller)
         return await self._places.statuses.run(owner, self._read_status, caller, kickoff_id)
@@ -116,13 +118,13 @@ class Api:
         return await self._places.batches.run(owner, self._statuses, _caller(request), self._ids(request))
 
     def _statuses(self, caller: Principal, ids: list[str]) -> JSONResponse:
-        return JSONResponse({"statuses": {each: self._in_batch(caller, each) for each in ids}})
+        rows = self._executions.small_status_rows([each for each in ids if _is_uuid(each)])
+        return JSONResponse({"statuses": {each: self._in_batch(caller, each, rows.get(each)) for each in ids}})
 
-    def _in_batch(self, caller: Principal, kickoff_id: str) -> dict[str, Any] | None:
-        row = None
-        if _is_uuid(kickoff_id):
-            row = self._executions.small_status_row(caller, kickoff_id)
-            if row is None and self._executions.is_known(caller, kickoff_id):
+    def _in_batch(self, caller: Principal, kickoff_id: str, row: Row[Any] | None) -> dict[str, Any] | None:
+        if not self._executions.sees(caller, row):
+            row = None
+            if _is_uuid(kickoff_id) and self._executions.is_known(caller, kickoff_id):
                 return None
         code, answer, used = self._said(row)
         if len(json.dumps(answer)) > LONGEST_IN_BATCH:

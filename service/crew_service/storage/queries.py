@@ -55,8 +55,11 @@ TASKS_OF = select(results.c.task).where(results.c.execution_id == bindparam("id"
 
 def status_query(names: tuple[str, ...]) -> Select[Any]:
     """Select only the columns that a poll reports: decoding the others takes longer than the read."""
-    columns = [executions.c[name] for name in ("id", "kickoff_id", "crew", "owner", "state", *names)]
-    return select(*columns).where(executions.c.kickoff_id == bindparam("key"))
+    return _statuses(names).where(executions.c.kickoff_id == bindparam("key"))
+
+
+def _statuses(names: tuple[str, ...]) -> Select[Any]:
+    return select(*(executions.c[name] for name in ("id", "kickoff_id", "crew", "owner", "state", *names)))
 
 
 KNOWN = status_query(())
@@ -83,10 +86,18 @@ def completed_status_query(names: tuple[str, ...], *, is_sqlite: bool) -> Select
 
 def small_status_query(names: tuple[str, ...]) -> Select[Any]:
     """Select a status that can be read and decoded within microseconds; otherwise, no row."""
-    lengths = [
-        func.length(cast(executions.c[name], Text)) for name in names if isinstance(executions.c[name].type, JSON)
-    ]
-    return status_query(names).where(*(func.coalesce(length, 0) <= SMALL for length in lengths))
+    return status_query(names).where(*_are_small(names))
+
+
+def small_statuses_query(names: tuple[str, ...]) -> Select[Any]:
+    """Select the same for several ids, in any order."""
+    is_wanted = executions.c.kickoff_id.in_(bindparam("keys", expanding=True))
+    return _statuses(names).where(is_wanted, *_are_small(names))
+
+
+def _are_small(names: tuple[str, ...]) -> list[ColumnElement[bool]]:
+    columns = [executions.c[name] for name in names if isinstance(executions.c[name].type, JSON)]
+    return [func.coalesce(func.length(cast(column, Text)), 0) <= SMALL for column in columns]
 
 
 def by_id(connection: Connection, execution_id: str) -> Row[Any] | None:

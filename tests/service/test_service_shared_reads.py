@@ -1,0 +1,123 @@
+"""Status requests that arrive together share a read of a database server, and get what each alone would get."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import pytest
+from crew_client import Serve
+
+from crew_service.http.shared_reads import MOST_KEYS, READS, SharedReads
+
+BUSY = [f"busy-{number}" for number in range(READS)]
+
+
+class Database:
+    """Answers the reads of `BUSY` only once it may, and counts what was read together."""
+
+    def __init__(self) -> None:
+        self.may_answer = threading.Event()
+        self.began = threading.Semaphore(0)
+        self.read: list[list[str]] = []
+
+    def __call__(self, keys: list[str]) -> dict[str, str]:
+        self.read.append(keys)
+        self.began.release()
+        if keys[0] in BUSY:
+            assert self.may_answer.wait(10)
+        if "broken" in keys:
+            raise OSError("the database is gone")
+        return {key: f"row of {key}" for key in keys if key != "unknown"}
+
+
+def while_busy(database: Database, then: Callable[[SharedReads[str]], list[asyncio.Task]]) -> list[object]:
+    """Return what requests get that arrive while all reads are busy."""
+
+    async def run() -> list[object]:
+        reads = SharedReads(database)
+        busy = []
+        for each in BUSY:
+            busy.append(asyncio.create_task(reads.get(each)))
+            assert await asyncio.to_thread(database.began.acquire, timeout=10)
+        tasks = then(reads)
+        await asyncio.sleep(0)  # each has asked
+        assert len(database.read) == READS
+        database.may_answer.set()
+        assert await asyncio.gather(*busy) == [f"row of {each}" for each in BUSY]
+        return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+
+    return asyncio.run(run())
+
+
+def test_requests_that_arrive_while_all_reads_are_busy_share_the_next_one() -> None:
+    database = Database()
+    keys = ["a", "unknown", "b", "a"]
+    got = while_busy(database, lambda reads: [asyncio.create_task(reads.get(each)) for each in keys])
+    assert got == ["row of a", None, "row of b", "row of a"]
+    assert database.read[READS:] == [["a", "unknown", "b"]]
+
+
+def test_a_read_has_a_limited_number_of_keys() -> None:
+    database = Database()
+    keys = [str(number) for number in range(MOST_KEYS + 1)]
+    got = while_busy(database, lambda reads: [asyncio.create_task(reads.get(each)) for each in keys])
+    assert got == [f"row of {each}" for each in keys]
+    assert sorted(map(len, database.read[READS:])) == [1, MOST_KEYS]
+
+
+def test_a_failed_read_fails_the_requests_that_share_it_and_no_later_one() -> None:
+    database = Database()
+
+    def ask(reads: SharedReads[str]) -> list[asyncio.Task]:
+        async def once_more() -> str | None:
+            with pytest.raises(OSError, match="the database is gone"):
+                await reads.get("a")
+            return await reads.get("a")
+
+        return [asyncio.create_task(reads.get("broken")), asyncio.create_task(once_more())]
+
+    failed, again = while_busy(database, ask)
+    assert isinstance(failed, OSError)
+    assert again == "row of a"
+
+
+def test_a_request_that_is_cancelled_takes_nothing_from_another_for_the_same_key() -> None:
+    database = Database()
+
+    def ask(reads: SharedReads[str]) -> list[asyncio.Task]:
+        gone, stays = asyncio.create_task(reads.get("a")), asyncio.create_task(reads.get("a"))
+        asyncio.get_running_loop().call_soon(gone.cancel)
+        return [gone, stays]
+
+    gone, stays = while_busy(database, ask)
+    assert isinstance(gone, asyncio.CancelledError)
+    assert stays == "row of a"
+
+
+def test_on_postgresql_each_of_many_concurrent_requests_gets_its_own_status(serve: Serve, postgresql: str) -> None:
+    crew = {"inputs": ["topic"], "tasks": [{"id": "only_task", "output": "{topic}"}]}
+    client = serve(crew, db=postgresql, user_tokens=[("ann", "ann-token"), ("bob", "bob-token")])
+    ann, bob = client.holding("ann-token"), client.holding("bob-token")
+    topics = ["small", "x" * 200_000]  # the second is read on its own
+    ids = {topic: ann.kickoff(topic=topic) for topic in topics}
+    for each in ids.values():
+        ann.until(each, "completed")
+    unknown = str(uuid4())
+    with ThreadPoolExecutor(16) as pool:
+        small, large, missing, hidden = (
+            [pool.submit(caller.get, f"/status/{each}") for _ in range(20)]
+            for caller, each in ((ann, ids["small"]), (ann, ids[topics[1]]), (ann, unknown), (bob, ids["small"]))
+        )
+    assert {each.result().json()["result"]["output"] for each in small} == {"small"}
+    assert {each.result().json()["result"]["output"] for each in large} == {topics[1]}
+    assert {each.result().status_code for each in missing + hidden} == {404}
+    together = ann.get("/statuses", params={"ids": ",".join([ids["small"], ids[topics[1]], unknown])}).json()[
+        "statuses"
+    ]
+    assert together[ids["small"]]["body"] == small[0].result().json()
+    assert together[ids[topics[1]]] is None
+    assert together[unknown]["code"] == 404
