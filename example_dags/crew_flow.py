@@ -1,4 +1,4 @@
-"""A Flow with two reviewers: one checks the facts until they are right, the other decides what happens to the text.
+"""A Flow with two reviewers: one sends the text back until the facts are right, the other decides what to do with it.
 
 Serve the Flow with `airflow-crew-service serve --crew example_dags/crews/briefing_flow.py:BriefingFlow`, and point the
 connection `crew_flow` at it. Each review shows the Flow's question and a button for each of its outcomes. Needs Airflow
@@ -33,7 +33,7 @@ with DAG(
 
     @task
     def publish(record: dict[str, Any]) -> str:
-        """Print the text, in place of a real task that publishes it."""
+        """Print the text; a real task would publish it."""
         print(record["output"])  # noqa: T201 - the point of this example
         return record["output"]
 

@@ -1,4 +1,4 @@
-"""One crew for each of 20 customers, five at a time, and a summary of their letters.
+"""Run one crew for each of 20 customers, five at a time, and summarize their letters.
 
 The pool `crews` limits how many run at once. It must include deferred tasks:
 `airflow pools set crews 5 "Crews that run at once" --include-deferred`
@@ -39,7 +39,7 @@ with DAG(
 
     @task
     def customers() -> list[dict[str, Any]]:
-        """Return the customers, in place of a real query."""
+        """Return the customers; a real task would query them."""
         return [{"customer": f"Customer {number:02}", "late_invoices": number % 4} for number in range(1, 21)]
 
     found = customers()
@@ -58,7 +58,7 @@ with DAG(
 
     @task(trigger_rule="all_done")
     def summarize(asked: list[dict[str, Any]], records: Iterable[dict[str, Any]]) -> dict[str, Any]:
-        """Summarize all letters, then fail if any customer has none; the other letters are still written."""
+        """Summarize the letters that were written, then fail if any customer has none."""
         written = list(records)
         missing = {each["customer"] for each in asked} - {each["output"]["customer"] for each in written}
         summary = {

@@ -1,4 +1,4 @@
-"""One crew per row of input, with dynamic task mapping. No worker slot is held while the crews run."""
+"""Run one crew per row of input, using dynamic task mapping. No worker slot is held while the crews run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ with DAG(
 
     @task
     def rows(params: dict[str, Any] | None = None) -> list[dict[str, str]]:
-        """Read the rows, here from the run's parameters."""
+        """Read the rows, in this example from the run's parameters."""
         return [{"topic": topic, "review": "no"} for topic in (params or {})["topics"]]
 
     crews = CrewKickoffOperator.partial(

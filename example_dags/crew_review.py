@@ -30,7 +30,7 @@ with DAG(
 
     @task
     def publish(record: dict[str, Any]) -> str:
-        """Print the approved text, in place of a real task that publishes it."""
+        """Print the approved text; a real task would publish it."""
         print(record["output"])  # noqa: T201 - the point of this example
         return record["output"]
 

@@ -1,6 +1,6 @@
-"""Run a crew for each day and write its JSON to PostgreSQL; missed days are caught up.
+"""Run a crew for each day, including missed ones, and write its JSON output to PostgreSQL.
 
-Output that does not match the schema is not written. Each day is one row, which a second run of that day replaces.
+Output that does not match the schema is not written. Each day has one row, which a rerun for that day replaces.
 
 Serve the crew with `airflow-crew-service serve --crew example_dags/crews/daily_figures.json`. Point the connection
 `crew_figures` at it, and `crew_warehouse` at the database. Needs apache-airflow-providers-postgres.
@@ -36,7 +36,7 @@ with DAG(
     dag_id="crew_to_postgres",
     schedule="@daily",
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
-    end_date=pendulum.datetime(2026, 1, 3, tz="UTC"),  # omit it to continue with every new day
+    end_date=pendulum.datetime(2026, 1, 3, tz="UTC"),  # omit this to keep running every day
     catchup=True,
     max_active_runs=2,  # limits how many missed days run at once
     tags=["crew", "data"],
@@ -57,15 +57,15 @@ with DAG(
 
     @task(retries=2)
     def load(record: dict[str, Any], ds: str | None = None) -> dict[str, Any]:
-        """Write the day's row, or replace it."""
-        # Imported here, so that the file can be parsed without that provider.
+        """Insert or replace the day's row."""
+        # Imported here so that the file can be parsed without the PostgreSQL provider.
         from airflow.providers.postgres.hooks.postgres import PostgresHook
 
         output = record["output"]
         if output["day"] != ds:
             raise ValueError(f"The crew wrote about {output['day']}, not about {ds}")
         warehouse = PostgresHook("crew_warehouse")
-        # Without the lock, one of two days that create the table at the same time would fail.
+        # Without the lock, if the runs for two days created the table at the same time, one would fail.
         warehouse.run(["SELECT pg_advisory_xact_lock(hashtext('daily_figures'))", TABLE])
         row = {**output, "execution_id": record["execution_id"]}
         fields = list(row)

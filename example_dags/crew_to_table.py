@@ -1,6 +1,6 @@
 """Write the crew's output to a table, update an asset, and query the table in a later task.
 
-The table is in a SQLite file, so that the example runs as it is; in production, use your warehouse.
+The table is in a SQLite file, so that the example runs as is; in production, use your warehouse.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A release note with up to two rounds of review: Rita decides, may edit the text, and has a deadline.
 
 If she has not answered after four hours, Admin may answer too; after two days, the run fails and the execution stays
-paused. If she approves an edited text, it becomes the output. Needs Airflow 3.1 or newer.
+paused. If she edits the text before she approves it, the edited text becomes the output. Needs Airflow 3.1 or newer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ with DAG(
 
     @task
     def publish(record: dict[str, Any]) -> str:
-        """Print the note, in place of a real task that publishes it."""
+        """Print the note; a real task would publish it."""
         print(record["output"])  # noqa: T201 - the point of this example
         return record["output"]
 

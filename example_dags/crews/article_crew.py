@@ -2,7 +2,7 @@
 
 Set the input `review` to "no" to skip the review.
 
-Serve it to run the example DAGs with a real crew:
+To run the example DAGs with a real crew, serve it:
 
     airflow-crew-service serve --crew example_dags/crews/article_crew.py:article_crew
 """

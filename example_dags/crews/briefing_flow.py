@@ -24,7 +24,7 @@ class Briefing(BaseModel):
 class BriefingFlow(Flow[Briefing]):
     @start()
     def collect(self) -> str:
-        """Ask a crew for notes; a Flow may start any number of crews."""
+        """Ask a crew for notes; a Flow can start any number of crews."""
         researcher = Agent(
             role="Researcher",
             goal="Find what readers want to know about {topic}",

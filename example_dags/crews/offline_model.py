@@ -1,7 +1,7 @@
 """A deterministic language model that needs no network: its answers depend only on the conversation.
 
 It replaces a crew's real model, so that the examples run on any machine. It reads the agent's prompt (the task, the
-context, and a person's feedback on earlier answers) and writes what such a crew would write.
+context, and a person's feedback on earlier answers) and writes what a crew with a real model might write.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONTEXT = re.compile(
 
 
 class OfflineModel(BaseLLM):
-    """Writes notes if the task is to collect, an article if it is to write, and a final version if it is to polish."""
+    """Writes notes for a task that begins with "Collect", a final version for "Polish", and an article otherwise."""
 
     def call(
         self,
