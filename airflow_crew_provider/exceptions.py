@@ -56,7 +56,7 @@ class CrewBadRequest(CrewApiError):
 
 
 class CrewUnauthorized(CrewApiError):
-    """401 or 403: the token is missing, invalid, or lacks permission (specification, section 5)."""
+    """401 or 403: the token is missing or invalid, or does not permit the request (specification, section 5)."""
 
 
 class CrewNotFound(CrewApiError):

@@ -191,9 +191,9 @@ def _edited(source: Json, is_approve: bool | None) -> str | None:
 
 
 def _text_to_send(is_approve: bool | None, outcome: str | None, feedback: str) -> str:
-    """Return the text to send with or instead of an outcome; never empty, which a Flow may take as an approval.
+    """Return the text to send with or instead of an outcome; it is never empty.
 
-    If the text is empty, a Flow without a default takes the first outcome (observed Flows, answers).
+    A Flow may take empty text as an approval: without a default, it takes the first outcome (observed Flows, answers).
     """
     if outcome is not None:
         return feedback if feedback.strip() else outcome

@@ -63,7 +63,10 @@ def _arguments(given: Any) -> Any:
 
 
 def is_answer(source: Json) -> bool:
-    """Whether a review answers a question in the middle of a task; without ``ask``, its task id and outcome decide."""
+    """Whether a review answers a question in the middle of a task.
+
+    If the review has no ``ask``, its task id and outcome determine this.
+    """
     if source.get("ask") is not None:
         return True
     crew_task_id, outcome = source.get("crew_task_id"), source.get("outcome")

@@ -35,8 +35,8 @@ MOST_NAMED, LONGEST_NAME = 5, 100  # models named in a message, characters per n
 class Budget:
     """The limits of one execution; None means no limit.
 
-    :param max_total_tokens: the number of tokens it may use
-    :param max_cost: the cost limit, in USD
+    :param max_total_tokens: the maximum number of tokens
+    :param max_cost: the maximum cost, in USD
     """
 
     max_total_tokens: int | None = None
@@ -51,7 +51,7 @@ class Budget:
 
     @property
     def limits(self) -> Json:
-        """Return the given limits by parameter name."""
+        """Return the limits that are set, by parameter name."""
         given = {"max_total_tokens": self.max_total_tokens, "max_cost": self.max_cost}
         return {name: value for name, value in given.items() if value is not None}
 

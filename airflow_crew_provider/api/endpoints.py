@@ -119,7 +119,7 @@ class Call(Generic[T]):
 
     @property
     def starts_something(self) -> bool:
-        """Whether sending it twice could do harm."""
+        """Whether sending this call twice could do harm."""
         return self.method == "POST"
 
 
@@ -218,7 +218,7 @@ def read(call: Call[T], answer: HttpResponse, mask: Mask = responses.unmasked) -
 
 
 def refusal(call: Call[Any], answer: HttpResponse, mask: Mask) -> exceptions.CrewError:
-    """Return the error for a response that is not a 2xx."""
+    """Return the error for a response without a 2xx status code."""
     detail = responses.detail(answer, mask) or _redirection(answer, mask)
     where = (answer.status, call.method, mask(call.path), detail)
     if QUOTA_TEXT in detail.lower():

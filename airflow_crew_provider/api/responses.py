@@ -83,11 +83,11 @@ class HttpResponse:
     parsed: Any = None
     """The JSON of the body, if it was parsed as part of a response to many polls."""
     usage: Any = None
-    """In that case, what the usage header would contain."""
+    """In that case, the equivalent of the usage header."""
 
 
 def unmasked(text: str) -> str:
-    """Mask nothing: for strings that cannot contain a secret."""
+    """Return the text unchanged, for strings that cannot contain a secret."""
     return text
 
 
@@ -136,7 +136,7 @@ def finite(text: str) -> int | float | None:
     return number if math.isfinite(number) else None
 
 
-# Created once, since creating one costs more than reading a status with it.
+# Created once, because creating one costs more than reading a status with it.
 _decoder = json.JSONDecoder(parse_constant=lambda name: None, parse_float=finite)
 
 

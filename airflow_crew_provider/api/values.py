@@ -24,7 +24,7 @@ def plain(value: Any, path: str, depth: int = 0) -> Any:
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else _refuse(path, f"{value} is not a number in JSON")
+        return value if math.isfinite(value) else _refuse(path, f"{value} is not a JSON number")
     if depth > DEEPEST_INPUT:
         return _refuse(path[:80] + "…", f"nested deeper than {DEEPEST_INPUT} levels")
     if isinstance(value, Mapping):

@@ -24,7 +24,7 @@ from airflow_crew_provider.models import Json
 
 
 LARGEST_BODY = 16 * 1024 * 1024
-SHORTEST_KEY = 8  # characters; a shorter header value is not treated as a key
+SHORTEST_KEY = 8  # characters; a shorter header value is not masked
 SHORTEST_PASSWORD = 4  # characters; a shorter proxy password is not masked
 # Larger bodies are parsed in a thread, so that other triggers on the same loop can continue.
 LARGE_BODY = 128 * 1024
@@ -165,7 +165,7 @@ def _read(connection: Any) -> CrewConnection:
     extra = _extra(connection)
     if extra.get("crew_webhook_secret") not in (None, "") and webhook_secret(extra) is None:
         raise ValueError(
-            "Extra 'crew_webhook_secret' must be 32 to 100 letters, digits, - and _; the inbox accepts no others"
+            "Extra 'crew_webhook_secret' must be 32 to 100 letters, digits, - or _; the inbox accepts no others"
         )
     headers = _headers(extra.get("headers"))
     deployment = Deployment(

@@ -45,7 +45,7 @@ _NOT_FOUND = 404
 
 
 class AnswerTrigger(HITLTrigger):
-    """Fire with the answer or at the deadline, like `HITLTrigger`, but not before a given time.
+    """Fires with the answer or at the deadline, like `HITLTrigger`, but not before a given time.
 
     :param not_before: the earliest time to fire, in epoch seconds
     :param once: fire at that time even if there is no answer or no form

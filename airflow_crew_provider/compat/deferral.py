@@ -8,8 +8,8 @@ had died. The scheduler's `process_executor_events` does this to tasks in these 
 * 3.4: running, unless it was queued again elsewhere.
 
 So every released version needs a pause. A supervisor may notice the end of its task process only at its next heartbeat;
-the rest of the pause allows for the scheduler's own loop. With the default settings of 3.3.2, noticing took up to
-6.6 s. The scheduler stores nothing at that point, so neither a trigger nor a worker can tell when the pause may end.
+the rest of the pause allows for the scheduler's own loop. With the settings of 3.3.2, noticing took up to 6.6 s. The
+scheduler stores nothing at that point, so neither a trigger nor a worker can tell when the pause may end.
 """
 
 from __future__ import annotations

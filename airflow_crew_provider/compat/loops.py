@@ -62,7 +62,7 @@ def decided(*, stop: bool, reason: str) -> Any:
 def make_loop(group_id: str, body: Callable[[], None], *, until: Callable[..., Any], most: int, tooltip: str) -> Any:
     """Create a group of tasks that repeats until a decision stops it; return the deciding task.
 
-    :param until: a module-level function whose name becomes the deciding task's
+    :param until: a module-level function, after which the deciding task is named
     :param most: the maximum number of iterations
     :raises ValueError: this Airflow has no loops, or does not allow one here
     """

@@ -15,7 +15,7 @@ from airflow.providers.common.compat.sdk import Stats
 
 from airflow_crew_provider.models import Execution, Json, cost_usd, total_tokens
 
-TOO_MANY = 2**63  # for a counter; any metrics sent together with so high a value would be lost
+TOO_MANY = 2**63  # for a counter; any metrics sent along with a value this high would be lost
 
 
 def started(conn_id: str) -> None:

@@ -1,6 +1,6 @@
 """The process that runs a task or trigger, and the task's state in Airflow. Uses Airflow's internals.
 
-On Airflow 2.11, which has no supervisor, this reads the database.
+On Airflow 2.11, which has no supervisor, this module reads the database instead.
 """
 
 from __future__ import annotations
