@@ -107,7 +107,7 @@ class CachedConnection(BaseHook):
         return f"Connection {self.crew_conn_id!r}{f' ({found.mask(found.base_url)})' if found else ''}"
 
     def mask_for_log(self, text: str) -> str:
-        """Mask the connection's secrets; before its first use, nothing is masked, and no lookup is made for it."""
+        """Mask the secrets of a connection in use; before its first use, there is nothing to mask or look up."""
         return self._client.mask(text) if self._client else text
 
     def get_conn(self) -> Client:
